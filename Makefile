@@ -1,0 +1,65 @@
+# Only Python >= 3.11 and make are needed: every target makes .venv first and installs what it lacks.
+
+VENV := .venv
+BIN := $(VENV)/bin
+# A shim that names a Python may still have none behind it, so each candidate is run.
+FIND_PYTHON = for p in $(PYTHON) python3.11 python3 python3.12 python3.13 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done
+PIP = $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
+JOBS ?= 2
+DEMO = llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test check format bench accuracy fresh clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+$(VENV)/bin/python:
+	@python="$$($(FIND_PYTHON))"; \
+	if [ -z "$$python" ]; then echo "error: no Python 3.11 or newer found" >&2; echo "hint: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; fi; \
+	echo "making $(VENV) with $$($$python --version)"; \
+	$$python -m venv $(VENV)
+
+$(VENV)/.runs: pyproject.toml | $(VENV)/bin/python
+	@echo "installing shardwright (once)"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.develops: pyproject.toml | $(VENV)/bin/python
+	@echo "installing shardwright and its development tools (once)"
+	@$(PIP) --editable '.[dev]'
+	@touch $(VENV)/.runs $@
+
+env: $(VENV)/.develops ## make .venv with the package and its development tools
+
+demo: $(VENV)/.runs ## plan Llama-3.1 405B on 16,384 H100 and print the answer
+	@$(BIN)/shardwright plan $(DEMO)
+
+test: $(VENV)/.develops ## run the whole test suite
+	@$(BIN)/python -m pytest -q -n $(JOBS) $(TESTS)
+
+check: $(VENV)/.develops ## format, lint, types and the import law
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy src
+	@$(BIN)/lint-imports
+
+format: $(VENV)/.develops ## format the code and mend what lint can mend
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.develops ## time the bars (idle 2-core machine, median of 7)
+	@$(BIN)/asv machine --yes >/dev/null
+	@$(BIN)/asv run --python=same --show-stderr
+
+accuracy: $(VENV)/.runs ## predict the project's own measured rows and write docs/accuracy.md
+	@$(BIN)/shardwright validate --quiet -o docs/accuracy.md
+
+fresh: ## the test suite from a fresh clone in a new environment
+	@directory="$$(mktemp -d)"; trap 'rm -rf "$$directory"' EXIT; \
+	git clone --quiet . "$$directory/shardwright" && $(MAKE) -C "$$directory/shardwright" check test
+
+clean: ## remove the environment and the caches
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .asv
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

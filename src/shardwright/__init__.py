@@ -1,0 +1,63 @@
+"""Shardwright plans how to spread a large language model over a cluster, proves the plan, and says how fast and how much memory.
+
+Names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from shardwright.api import check as check
+    from shardwright.api import explain as explain
+    from shardwright.api import plan as plan
+    from shardwright.api import simulate as simulate
+    from shardwright.api import validate as validate
+    from shardwright.errors import ClusterError as ClusterError
+    from shardwright.errors import DataError as DataError
+    from shardwright.errors import InfeasibleError as InfeasibleError
+    from shardwright.errors import ModelError as ModelError
+    from shardwright.errors import RuntimeModelError as RuntimeModelError
+    from shardwright.errors import ShardwrightError as ShardwrightError
+    from shardwright.errors import StrategyError as StrategyError
+    from shardwright.errors import UsageError as UsageError
+    from shardwright.search.answer import Answer as Answer
+    from shardwright.search.certificate import Certificate as Certificate
+    from shardwright.simulator.prediction import Prediction as Prediction
+    from shardwright.strategy.grid import Grid as Grid
+    from shardwright.strategy.plan import Plan as Plan
+
+__version__: Final = "0.1.0"
+
+_HOMES: Final = {
+    "plan": "shardwright.api",
+    "simulate": "shardwright.api",
+    "check": "shardwright.api",
+    "explain": "shardwright.api",
+    "validate": "shardwright.api",
+    "Answer": "shardwright.search.answer",
+    "Prediction": "shardwright.simulator.prediction",
+    "Certificate": "shardwright.search.certificate",
+    "Plan": "shardwright.strategy.plan",
+    "Grid": "shardwright.strategy.grid",
+    "ShardwrightError": "shardwright.errors",
+    "UsageError": "shardwright.errors",
+    "ModelError": "shardwright.errors",
+    "ClusterError": "shardwright.errors",
+    "StrategyError": "shardwright.errors",
+    "InfeasibleError": "shardwright.errors",
+    "DataError": "shardwright.errors",
+    "RuntimeModelError": "shardwright.errors",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'shardwright' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,228 @@
+"""The verbs of the command line as functions, with the same names: plan, simulate, check, explain, compare, validate."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import sqrt
+from pathlib import Path
+
+from shardwright.calibrate.case import Case
+from shardwright.calibrate.measurements import Measurement, read_measurements
+from shardwright.calibrate.validate import Validation
+from shardwright.calibrate.validate import validate as validate_rows
+from shardwright.errors import DataError, InfeasibleError, StrategyError, UsageError, nearest
+from shardwright.hardware.catalog import accelerator
+from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.overrides import effective_memory, limit_devices, reserve_memory, scale_network
+from shardwright.job.border import job_from_flags
+from shardwright.model.catalog import load_model
+from shardwright.program.problem import Problem
+from shardwright.runtime.registry import load_runtime
+from shardwright.search.answer import Answer, Goodput, Sensitivity
+from shardwright.search.find import find
+from shardwright.search.recheck import Recheck, recheck
+from shardwright.search.space import Space, exhaustive_space, restricted, standard_space
+from shardwright.simulator.evaluate import predict, simulate_grid
+from shardwright.simulator.prediction import Prediction
+from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid_facts import grid_facts
+from shardwright.strategy.grid_notation import parse_grid
+from shardwright.strategy.grid_rules import GridFacts, require_legal
+
+Progress = Callable[[str, int, int], None]
+
+SPACES = {"standard": standard_space, "exhaustive": exhaustive_space}
+FAILURES_PER_DEVICE_HOUR = 419 / (16384 * 54 * 24)
+"""Unexpected interruptions of the Llama 3 405B run: 419 in 54 days on 16,384 devices (Llama Team 2024, section 3.3.4)."""
+CHECKPOINT_BYTES_PER_S = 1e9
+RESTART_S = 600.0
+NOTABLE_DEVICES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a user asks: everything that a plan file needs to ask again.
+
+    Args:
+        model: catalog name or path of a config.json. cluster: expression or path of a YAML file.
+        seq_len: tokens. global_batch: samples a step. precision: recipe of the job. runtime: catalog name.
+        pins, excludes: (axis, values) pairs. max_devices: 0 = all. reserve_bytes, reserve_fraction: of each device's memory.
+        space: ``standard`` or ``exhaustive``. top: next best plans to rank.
+    """
+
+    model: str
+    cluster: str
+    seq_len: int
+    global_batch: int
+    runtime: str = "megatron-core-0.12"
+    precision: str = "bf16"
+    pins: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    excludes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    max_devices: int = 0
+    reserve_bytes: int = 0
+    reserve_fraction: float = 0.0
+    space: str = "standard"
+    top: int = 3
+
+
+def problem_of(request: Request) -> Problem:
+    """The problem that a request means.
+
+    Raises:
+        ModelError, ClusterError, RuntimeModelError, UsageError: by what is wrong with it.
+    """
+    model = load_model(request.model)
+    needed = {b.sequence for b in model.blocks} | {b.memory for b in model.blocks if b.memory}
+    job = job_from_flags(
+        seq_len=request.seq_len, global_batch=request.global_batch, precision=request.precision, needed=needed | {"text"}
+    )
+    return Problem(model=model, cluster=_cluster(request), job=job, runtime=load_runtime(request.runtime))
+
+
+def _cluster(request: Request) -> Cluster:
+    cluster = _load_cluster(request.cluster)
+    if request.max_devices:
+        cluster = limit_devices(cluster, num_devices=request.max_devices)
+    reserve = request.reserve_bytes + int(request.reserve_fraction * effective_memory(cluster))
+    return reserve_memory(cluster, reserve_bytes=reserve) if reserve else cluster
+
+
+def _load_cluster(text: str) -> Cluster:
+    if text.endswith((".yaml", ".yml")) or "\n" in text:
+        from shardwright.hardware.yaml_cluster import load_cluster  # pydantic and yaml only where a file is read
+
+        return load_cluster(text)
+    return parse_cluster(text)
+
+
+def facts_of(problem: Problem) -> GridFacts:
+    """The counts that grids are checked against."""
+    return grid_facts(
+        problem.model,
+        devices=problem.cluster.num_devices,
+        global_batch=problem.job.global_batch,
+        seq_len=problem.job.sequence_length,
+    )
+
+
+def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
+    """The space that a request asks for."""
+    if request.space not in SPACES:
+        raise UsageError(f"unknown space {request.space!r}", hint=nearest(request.space, SPACES))
+    if not problem.cluster.is_uniform:
+        raise UsageError("mixed clusters are not searched yet", hint="plan each kind of device alone")
+    return restricted(SPACES[request.space](problem, facts), pins=dict(request.pins), excludes=dict(request.excludes))
+
+
+def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Progress | None = None) -> Answer:
+    """The best strategy of the space, certified; with the next best ones, what 10 % less network costs, and goodput at scale.
+
+    Raises:
+        InfeasibleError: nothing fits.
+    """
+    problem = problem_of(request)
+    facts = facts_of(problem)
+    space = space_of(request, problem, facts)
+    capacity = effective_memory(problem.cluster)
+    answer = find(problem, space, facts, capacity=capacity, top=request.top + 1, time_limit_s=time_limit_s, progress=progress)
+    return replace(
+        answer,
+        sensitivity=_sensitivity(problem, space, facts, answer.grid, progress),
+        goodput=_goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None,
+    )
+
+
+def _sensitivity(problem: Problem, space: Space, facts: GridFacts, grid: Grid, progress: Progress | None) -> Sensitivity | None:
+    if problem.cluster.num_devices <= problem.cluster.node.island:
+        return None
+    slower = replace(problem, cluster=scale_network(problem.cluster, factor=0.9))
+    again = find(slower, space, facts, capacity=effective_memory(slower.cluster), top=1, progress=progress)
+    return Sensitivity(
+        change="10 % less bandwidth between nodes",
+        same_plan_s=simulate_grid(slower, grid).step_time_s,
+        best_s=again.prediction.step_time_s,
+        best_grid=again.grid,
+    )
+
+
+def _goodput(problem: Problem, answer: Answer) -> Goodput:
+    """Young 1974, equation 1: the interval sqrt(2 c M) loses least to checkpoints of c seconds and failures every M seconds."""
+    devices = problem.cluster.num_devices
+    rate = getattr(problem.cluster.node.accelerator, "failures_per_device_hour", 0.0) or FAILURES_PER_DEVICE_HOUR
+    between = 3600.0 / (rate * devices)
+    state = problem.model.num_parameters * (problem.job.optimizer.state_bytes + problem.job.parameter.bits // 8)
+    cost = max(state / (CHECKPOINT_BYTES_PER_S * devices), 1.0)
+    interval = sqrt(2 * cost * between)
+    lost = cost / interval + (interval / 2 + RESTART_S) / between
+    return Goodput(
+        failures_per_day=86400.0 / between,
+        checkpoint_interval_s=interval,
+        goodput=max(1.0 - lost, 0.0),
+        assumptions=(
+            f"{rate:.3g} failures a device-hour (Llama 3 405B: 419 in 54 days on 16,384 devices)",
+            f"a checkpoint takes {cost:.3g} s: {state / 1e12:.3g} TB at {CHECKPOINT_BYTES_PER_S / 1e9:g} GB/s a device, nothing hidden",
+            f"a restart takes {RESTART_S:g} s",
+        ),
+    )
+
+
+def simulate(request: Request, *, strategy: str) -> Prediction:
+    """Time and memory of one strategy.
+
+    Raises:
+        StrategyError: it cannot be read, or is not legal here.
+    """
+    problem = problem_of(request)
+    grid = parse_grid(strategy)
+    check_grid(problem, grid)
+    return predict(problem, grid)
+
+
+def check_grid(problem: Problem, grid: Grid) -> None:
+    """Raise the first rule that `grid` breaks for `problem`, the runtime's own included."""
+    require_legal(grid, facts=facts_of(problem))
+    runtime = problem.runtime
+    if grid.zero not in runtime.zero_stages or (grid.pp > 1 and grid.zero > runtime.zero_with_pipeline):
+        raise StrategyError(
+            f"{runtime.name} has no zero{grid.zero}{' with pp above 1' if grid.pp > 1 else ''}",
+            hint=f"stages {', '.join(map(str, runtime.zero_stages))}, with a pipeline up to {runtime.zero_with_pipeline}",
+            rule="runtime.zero",
+        )
+
+
+def check(request: Request, answer: Answer, *, seed: int = 0, progress: Progress | None = None) -> Recheck:
+    """Enumerate, bound and simulate again what `answer` claims: a random 1 % and everything within the gap.
+
+    Raises:
+        DataError: the certificate does not hold.
+    """
+    problem = problem_of(request)
+    facts = facts_of(problem)
+    space = space_of(request, problem, facts)
+    return recheck(
+        problem, space, facts, answer, capacity=effective_memory(problem.cluster), generator=random.Random(seed), progress=progress
+    )
+
+
+def validate(path: Path | str, *, fold: str = "none") -> Validation:
+    """Predicted against measured for every row with a full configuration."""
+    rows: tuple[Measurement, ...] = read_measurements(Path(path))
+    if fold not in ("none", "laboratory", "accelerator"):
+        raise UsageError(f"unknown fold {fold!r}", hint="none, laboratory or accelerator")
+    return validate_rows(rows, predict=predict_case, fold=fold)
+
+
+def predict_case(case: Case) -> Prediction:
+    """The prediction for one measured run.
+
+    Raises:
+        InfeasibleError: it would not fit.
+    """
+    problem = Problem(model=case.model, cluster=case.cluster, job=case.job, runtime=load_runtime(case.runtime))
+    return predict(problem, case.grid)
+
+
+__all__ = ["Answer", "DataError", "InfeasibleError", "Prediction", "Request", "accelerator", "check", "plan", "simulate", "validate"]

@@ -1,0 +1,27 @@
+"""A function with typer's annotations as a verb: words in, exit code out, bad words as `UsageError`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+
+from shardwright.errors import UsageError
+
+
+def verb(function: Callable[..., None], *, name: str) -> Callable[[Sequence[str]], int]:
+    """The verb `name` whose arguments, options and help are those of `function`."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(function)
+    command = typer.main.get_command(app)
+
+    def main(words: Sequence[str]) -> int:
+        try:
+            code: Any = command.main(list(words), prog_name=f"shardwright {name}", standalone_mode=False)
+        except typer.TyperException as error:
+            message = error.format_message().rstrip(".")
+            raise UsageError(message[:1].lower() + message[1:], hint=f"shardwright {name} --help lists what it takes") from error
+        return code if isinstance(code, int) else 0
+
+    return main

@@ -1,0 +1,59 @@
+"""``shardwright compare``: several strategies side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shardwright import api
+from shardwright.cli import flags, screen
+from shardwright.cli.command import verb
+from shardwright.errors import UsageError
+from shardwright.report.json_face import simulation_document, to_text
+from shardwright.report.terminal import render_comparison
+from shardwright.strategy.grid_notation import parse_grid, print_grid
+
+
+def compare(
+    model: flags.Model,
+    cluster: flags.Cluster,
+    *,
+    strategy: Annotated[list[str], typer.Option("--strategy", help="A strategy; give two or more.")],
+    seq_len: flags.SeqLen,
+    global_batch: flags.GlobalBatch,
+    runtime: flags.RuntimeName = flags.DEFAULT_RUNTIME,
+    precision: flags.Precision = "bf16",
+    as_json: flags.AsJson = False,
+    quiet: flags.Quiet = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Predict several strategies of MODEL on CLUSTER side by side."""
+    if len(strategy) < 2:
+        raise UsageError("compare needs two strategies or more", hint='give --strategy "..." once for each')
+    grids = [parse_grid(text) for text in strategy]
+    with screen.progress(quiet=quiet or as_json) as report:
+        predictions = [
+            api.simulate(
+                model,
+                cluster,
+                strategy=text,
+                seq_len=seq_len,
+                global_batch=global_batch,
+                runtime=runtime,
+                precision=precision,
+                progress=report,
+            )
+            for text in strategy
+        ]
+    pairs = list(zip(grids, predictions, strict=True))
+    if as_json:
+        rows = [simulation_document(prediction, grid=grid, runtime=runtime) for grid, prediction in pairs]
+        screen.write(to_text({"strategies": rows}))
+    elif quiet:
+        screen.write(print_grid(min(pairs, key=lambda pair: pair[1].step_time_s)[0]) + "\n")
+    else:
+        screen.show(render_comparison(pairs))
+
+
+main = verb(compare, name="compare")

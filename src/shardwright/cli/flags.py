@@ -1,0 +1,75 @@
+"""Arguments and options that several verbs share, and what is read from their text.
+
+Keys carry the unit; it is converted here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from shardwright.errors import UsageError
+from shardwright.runtime.registry import DEFAULT
+from shardwright.units import GIB
+
+DEFAULT_RUNTIME: Final = DEFAULT
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Catalog name or path of a Hugging Face config.json.")]
+Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="Expression such as h100-sxm:16384, or path of a YAML file.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A file that `shardwright plan -o` wrote.")]
+SeqLen = Annotated[int, typer.Option("--seq-len", min=1, help="Tokens of a sequence.")]
+GlobalBatch = Annotated[int, typer.Option("--global-batch", min=1, help="Sequences a step, over the whole cluster.")]
+RuntimeName = Annotated[str, typer.Option("--runtime", help="Framework and version; `shardwright catalog runtimes` lists them.")]
+Precision = Annotated[str, typer.Option("--precision", help="Number format of the GEMMs: bf16, fp16, fp8, ...")]
+MemoryReserve = Annotated[
+    str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory of every device to leave free: 4 (GiB) or 5%.")
+]
+MaxDevices = Annotated[int | None, typer.Option("--max-devices", min=1, help="Use at most so many devices.")]
+Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=VALUE[,VALUE]", help="Hold an axis to a value. Repeatable.")]
+Excludes = Annotated[list[str] | None, typer.Option("--exclude", metavar="AXIS=VALUE[,VALUE]", help="Leave values out. Repeatable.")]
+Top = Annotated[int, typer.Option("--top", min=0, max=1000, help="Next best plans to certify and show.")]
+Strategy = Annotated[str, typer.Option("--strategy", help='For example "tp8 pp16 vpp8 dp128 mbs1 zero1".')]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a screen.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, and only the result's first line.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the result to this file too.")]
+
+
+def read_choices(words: Sequence[str] | None, *, flag: str) -> dict[str, tuple[str, ...]]:
+    """``["tp=4,8", "zero=1"]`` as ``{"tp": ("4", "8"), "zero": ("1",)}``.
+
+    Raises:
+        UsageError: a word is not axis=value, or names an axis again.
+    """
+    choices: dict[str, tuple[str, ...]] = {}
+    for word in words or ():
+        axis, equals, text = word.partition("=")
+        values = tuple(v.strip() for v in text.split(","))
+        axis = axis.strip()
+        if not equals or not axis or not all(values):
+            raise UsageError(f"{flag} {word[:60]!r} is not axis=value", hint=f"for example {flag} tp=8")
+        if axis in choices:
+            raise UsageError(f"{flag} names {axis[:40]} twice", hint=f"give all its values at once: {flag} {axis[:40]}=4,8")
+        choices[axis] = values
+    return choices
+
+
+def read_reserve(text: str) -> tuple[int, float]:
+    """``"4"`` or ``"4GiB"`` as (bytes, 0.0); ``"5%"`` as (0, 0.05).
+
+    Raises:
+        UsageError: neither, or negative, or all of the memory.
+    """
+    hint = "4 for GiB, or 5% of every device's memory"
+    word = text.strip().lower()
+    percent = word.endswith("%")
+    try:
+        value = float(word.removesuffix("%").removesuffix("gib").strip())
+    except ValueError:
+        raise UsageError(f"--memory-reserve {text[:40]!r} is not a size", hint=hint) from None
+    if not 0 <= value < (100 if percent else 2**40):
+        raise UsageError(f"--memory-reserve {text[:40]!r} is out of range", hint=hint)
+    return (0, value / 100) if percent else (round(value * GIB), 0.0)

@@ -1,0 +1,64 @@
+"""Entry of the command line: finds the verb, runs it, and turns every error into one line, a hint and an exit code."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Final
+
+from shardwright import __version__
+from shardwright.cli.verbs import VERBS, find_verb
+from shardwright.errors import ShardwrightError, UsageError
+
+INTERRUPTED: Final = 130
+_HEAD: Final = """\
+Usage: shardwright VERB [ARGUMENTS] [OPTIONS]
+
+Plans how to spread a large language model over a cluster, proves the plan, and says how fast it is and how much memory it takes.
+
+  shardwright plan llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048 -o plan.json
+
+Verbs:
+"""
+_FOOT: Final = """
+`shardwright VERB --help` says more. Every verb has --json, --quiet and --debug.
+Exit codes: 1 unexpected, 2 usage, 3 model, 4 cluster, 5 strategy, 6 infeasible, 7 data, 8 runtime.
+"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code of a command line; whatever goes wrong is said on standard error."""
+    words = list(arguments)
+    try:
+        return _dispatch(words)
+    except ShardwrightError as error:
+        code, message, hint = error.exit_code, error.message, error.hint
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # the one place where nothing may escape
+        code, hint = ShardwrightError.exit_code, "this is a bug; run again with --debug for the traceback"
+        message = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"[:400]
+    if "--debug" in words:
+        traceback.print_exc()
+    sys.stderr.write(f"error: {message}\n" + (f"hint: {hint}\n" if hint else ""))
+    return code
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("--help", "-h", "help"):
+        sys.stdout.write(help_text())
+        return 0
+    if words[0] == "--version":
+        sys.stdout.write(f"shardwright {__version__}\n")
+        return 0
+    if words[0].startswith("-"):
+        raise UsageError(f"the first word must be a verb, not {words[0][:40]}", hint="shardwright --help lists the verbs")
+    return find_verb(words[0]).load()(words[1:])
+
+
+def help_text() -> str:
+    """What ``shardwright --help`` prints."""
+    width = max(map(len, VERBS))
+    lines = [f"  {name:<{width}}  {verb.summary}\n" for name, verb in VERBS.items()]
+    return _HEAD + "".join(lines) + _FOOT

@@ -1,0 +1,69 @@
+"""``shardwright plan``: the best training plan of a space, and the proof."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shardwright import api
+from shardwright.cli import flags, screen
+from shardwright.cli.command import verb
+from shardwright.report.json_face import answer_document, plan_document, to_text
+from shardwright.report.terminal import render_answer
+from shardwright.strategy.grid_notation import print_grid
+
+
+def plan(
+    model: flags.Model,
+    cluster: flags.Cluster,
+    *,
+    seq_len: flags.SeqLen,
+    global_batch: flags.GlobalBatch,
+    pin: flags.Pins = None,
+    exclude: flags.Excludes = None,
+    max_devices: flags.MaxDevices = None,
+    memory_reserve: flags.MemoryReserve = "0",
+    top: flags.Top = 5,
+    runtime: flags.RuntimeName = flags.DEFAULT_RUNTIME,
+    precision: flags.Precision = "bf16",
+    space: Annotated[str, typer.Option("--space", help="standard, or exhaustive: every value that is legal in principle.")] = "standard",
+    time_limit: Annotated[float | None, typer.Option("--time-limit", min=0.0, help="Seconds after which the search stops early.")] = None,
+    output: flags.Output = None,
+    as_json: flags.AsJson = False,
+    quiet: flags.Quiet = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Find the best training plan of MODEL on CLUSTER, and prove that no other of the space is faster."""
+    screen.check_writable(output)
+    reserve_bytes, reserve_fraction = flags.read_reserve(memory_reserve)
+    pins, excludes = flags.read_choices(pin, flag="--pin"), flags.read_choices(exclude, flag="--exclude")
+    with screen.progress(quiet=quiet or as_json) as report:
+        answer = api.plan(
+            model,
+            cluster,
+            seq_len=seq_len,
+            global_batch=global_batch,
+            runtime=runtime,
+            precision=precision,
+            pins=pins,
+            excludes=excludes,
+            max_devices=max_devices,
+            memory_reserve_bytes=reserve_bytes,
+            memory_reserve_fraction=reserve_fraction,
+            top=top,
+            space=space,
+            time_limit_s=time_limit,
+            progress=report,
+        )
+    if output is not None:
+        screen.save(output, to_text(plan_document(answer)))
+    if as_json:
+        screen.write(to_text(answer_document(answer)))
+    elif quiet:
+        screen.write(print_grid(answer.grid) + "\n")
+    else:
+        screen.show(render_answer(answer))
+
+
+main = verb(plan, name="plan")

@@ -1,0 +1,91 @@
+"""Where a verb writes: results to standard output or a file, progress to standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from shardwright.errors import UsageError
+
+Report = Callable[[str, int, int], None]
+"""Called with the phase, how much of it is done, and how much there is (0 = not known)."""
+
+WIDTH: Final = 118
+SILENT_SECONDS: Final = 1.0
+
+
+def show(renderable: RenderableType) -> None:
+    """Print on standard output: in colour at the terminal's width, or plain and `WIDTH` wide into a pipe."""
+    console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print(renderable)
+
+
+def write(text: str) -> None:
+    """Text as it is on standard output."""
+    sys.stdout.write(text)
+
+
+def check_writable(path: Path | None) -> None:
+    """Say at once, and not after the work, that `path` cannot be written.
+
+    Raises:
+        UsageError: its folder does not exist, or it is a folder itself.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder", hint="name a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {path.parent}", hint="make the folder first")
+
+
+def save(path: Path, text: str) -> None:
+    """Write `text` to `path`.
+
+    Raises:
+        UsageError: the operating system refuses.
+    """
+    try:
+        path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another file with -o") from error
+
+
+@contextmanager
+def progress(*, quiet: bool, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> Iterator[Report | None]:
+    """A report function whose bar appears once the work has taken longer than a second; None when `quiet`."""
+    if quiet:
+        yield None
+        return
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console or Console(file=sys.stderr, highlight=False),
+        transient=True,
+    )
+    start = clock()
+    task = bar.add_task("", total=None)
+
+    def report(phase: str, done: int, total: int) -> None:
+        if clock() - start < SILENT_SECONDS:
+            return
+        bar.update(task, description=phase, completed=done, total=total or None)
+        if not bar.live.is_started:
+            bar.start()
+
+    try:
+        yield report
+    finally:
+        if bar.live.is_started:
+            bar.stop()

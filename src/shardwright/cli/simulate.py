@@ -1,0 +1,56 @@
+"""``shardwright simulate``: time and memory of one strategy."""
+
+from __future__ import annotations
+
+from shardwright import api
+from shardwright.cli import flags, screen
+from shardwright.cli.command import verb
+from shardwright.report.json_face import simulation_document, to_text
+from shardwright.report.terminal import render_prediction
+from shardwright.strategy.grid_notation import parse_grid
+
+
+def simulate(
+    model: flags.Model,
+    cluster: flags.Cluster,
+    *,
+    strategy: flags.Strategy,
+    seq_len: flags.SeqLen,
+    global_batch: flags.GlobalBatch,
+    runtime: flags.RuntimeName = flags.DEFAULT_RUNTIME,
+    precision: flags.Precision = "bf16",
+    memory_reserve: flags.MemoryReserve = "0",
+    output: flags.Output = None,
+    as_json: flags.AsJson = False,
+    quiet: flags.Quiet = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Predict the seconds and the memory of one step of MODEL on CLUSTER under a strategy."""
+    screen.check_writable(output)
+    grid = parse_grid(strategy)
+    reserve_bytes, reserve_fraction = flags.read_reserve(memory_reserve)
+    with screen.progress(quiet=quiet or as_json) as report:
+        prediction = api.simulate(
+            model,
+            cluster,
+            strategy=strategy,
+            seq_len=seq_len,
+            global_batch=global_batch,
+            runtime=runtime,
+            precision=precision,
+            memory_reserve_bytes=reserve_bytes,
+            memory_reserve_fraction=reserve_fraction,
+            progress=report,
+        )
+    text = to_text(simulation_document(prediction, grid=grid, runtime=runtime))
+    if output is not None:
+        screen.save(output, text)
+    if as_json:
+        screen.write(text)
+    elif quiet:
+        screen.write(f"{prediction.step_time_s:.9g} s\n")
+    else:
+        screen.show(render_prediction(prediction, grid=grid, runtime=runtime))
+
+
+main = verb(simulate, name="simulate")

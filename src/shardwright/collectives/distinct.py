@@ -1,0 +1,42 @@
+"""Groups that lie alike, kept once: thousands of strategies share some dozens of spans."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from shardwright.collectives.span import IntArray, Span
+
+_WORTH_IT: Final = 256
+_LARGEST_TABLE: Final = 2**18
+
+
+def distinct_groups(span: Span) -> tuple[Span, IntArray | None]:
+    """A span with each different group once, and for each group of `span` its row there; (`span`, None) where that does not pay.
+
+    Pays for many groups that differ in their member counts only, with counts small enough for a table of all combinations.
+    """
+    members = np.broadcast_arrays(*span.members)
+    if members[0].size < _WORTH_IT or not all((array == array[0]).all() for array in (*span.bandwidth, *span.latency_s)):
+        return span, None
+    key = members[0]
+    combinations = int(key.max()) + 1
+    for count in members[1:]:
+        radix = int(count.max()) + 1
+        combinations *= radix
+        if combinations > _LARGEST_TABLE:
+            return span, None
+        key = key * radix + count
+    first = np.full(combinations, -1, dtype=np.int64)
+    first[key] = np.arange(key.size)
+    present = np.flatnonzero(first >= 0)
+    sample = first[present]
+    first[present] = np.arange(present.size)
+    smaller = Span(
+        members=tuple(count[sample] for count in members),
+        bandwidth=tuple(array[:1] for array in span.bandwidth),
+        latency_s=tuple(array[:1] for array in span.latency_s),
+        in_network_reduction=span.in_network_reduction,
+    )
+    return smaller, first[key]

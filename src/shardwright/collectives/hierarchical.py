@@ -1,0 +1,23 @@
+"""Hierarchical all_reduce, all_gather and reduce_scatter: a ring on each tier, m_k - 1 steps; bytes as in `nested`.
+
+Source: Cho et al. 2019, "BlueConnect" (MLSys), section 3 (from memory).
+"""
+
+from __future__ import annotations
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.extent import Extent
+from shardwright.collectives.linear import Line, LinearAlgorithm
+from shardwright.collectives.nested import NESTED_KINDS, nested_line, nested_shares
+from shardwright.collectives.span import FloatArray
+
+
+def _steps(members: FloatArray) -> FloatArray:
+    return members - 1.0
+
+
+def _line(kind: Collective, extent: Extent) -> Line:
+    return nested_line(kind, extent, _steps)
+
+
+HIERARCHICAL = LinearAlgorithm(name="hierarchical", kinds=NESTED_KINDS, line=_line, shares=nested_shares)

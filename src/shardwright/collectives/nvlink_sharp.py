@@ -1,0 +1,50 @@
+"""NVLink SHARP: the island's switch reduces and multicasts; a double binary tree joins the islands, each member on its own network card.
+
+A member reads its 1/c_0 of the sum through the switch (every member sends V for that in all) and writes it back once as a multicast:
+it sends V + V/c_0 and receives as much, against 2 (c_0-1)/c_0 V of a ring.
+
+    alpha = 2 latency_0 + 2 * sum over tiers above of ceil(log2 m_k) latency_k
+    beta  = max((c_0 + 1)/c_0 / bandwidth_0,  2 / (c_(k-1) bandwidth_k))      half of the second over two islands; the phases are pipelined
+
+Legal for all_reduce where the switch can reduce and the group has at least two members an island. Left out: limits on channels and on the
+number of groups the switch serves at a time; all_gather and reduce_scatter by multicast (no fewer bytes in the busier direction).
+
+Sources: Klenk et al. 2020, "An In-Network Architecture for Accelerating Shared-Memory Multiprocessor Collectives" (ISCA), sections 3 and 4
+(from memory); NCCL 2.17 release notes (NVLS, from memory) and src/graph/tuning.cc (NVLS_TREE: intra + 2 log2(nodes) inter).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.double_binary_tree import sent_by_island, shares_between_islands
+from shardwright.collectives.extent import Extent, tree_depth
+from shardwright.collectives.linear import Line, LinearAlgorithm, where_legal
+from shardwright.collectives.span import FloatArray
+
+
+def _sent_in_island(extent: Extent) -> FloatArray:
+    return (1.0 + extent.inverse[1]) * (extent.inverse[1] < 1.0)
+
+
+def _line(kind: Collective, extent: Extent) -> Line:
+    latency_s = seconds_per_byte = extent.zero
+    outside = sent_by_island(kind, extent)
+    for level in extent.levels:
+        if level.tier == 0:
+            latency_s = latency_s + 2.0 * level.latency_s * (level.members > 1.0)
+            seconds_per_byte = _sent_in_island(extent) * level.seconds_per_byte
+        else:
+            latency_s = latency_s + 2.0 * tree_depth(level.members) * level.latency_s
+            sent = outside * (level.members > 1.0) * level.inside_inverse
+            seconds_per_byte = np.maximum(seconds_per_byte, sent * level.seconds_per_byte)
+    legal = (extent.inverse[1] < 1.0) & extent.span.in_network_reduction | (extent.size == 1.0)
+    return where_legal(Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte), legal)
+
+
+def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    return (_sent_in_island(extent), *shares_between_islands(kind, extent))
+
+
+NVLINK_SHARP = LinearAlgorithm(name="nvlink_sharp", kinds=frozenset({Collective.ALL_REDUCE}), line=_line, shares=_shares)

@@ -1,0 +1,54 @@
+"""Names of the algorithms and of the libraries that bring them. A new algorithm is one file and one line here."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.collectives.algorithm import Collective, CollectiveAlgorithm
+from shardwright.errors import RuntimeModelError, nearest
+
+ALGORITHMS: Final = MappingProxyType(
+    {
+        "ring": "shardwright.collectives.ring:RING",
+        "double_binary_tree": "shardwright.collectives.double_binary_tree:DOUBLE_BINARY_TREE",
+        "nvlink_sharp": "shardwright.collectives.nvlink_sharp:NVLINK_SHARP",
+        "hierarchical": "shardwright.collectives.hierarchical:HIERARCHICAL",
+        "halving_doubling": "shardwright.collectives.halving_doubling:HALVING_DOUBLING",
+        "torus_2d": "shardwright.collectives.torus:TORUS_2D",
+        "pairwise": "shardwright.collectives.all_to_all:PAIRWISE",
+        "hierarchical_all_to_all": "shardwright.collectives.all_to_all:HIERARCHICAL_ALL_TO_ALL",
+        "flat": "shardwright.collectives.rooted:FLAT",
+        "binomial_tree": "shardwright.collectives.rooted:BINOMIAL_TREE",
+        "send": "shardwright.collectives.send:SEND",
+    }
+)
+
+# What each library runs when nothing is tuned by hand. NCCL: src/graph/tuning.cc (ring, tree, NVLS) and src/enqueue.cc, where rooted
+# collectives other than broadcast and all_to_all are grouped sends; its PAT (one device a node) and CollNet are not here.
+LIBRARIES: Final = MappingProxyType(
+    {
+        "any": tuple(ALGORITHMS),
+        "nccl": ("ring", "double_binary_tree", "nvlink_sharp", "pairwise", "flat", "send"),
+    }
+)
+
+
+@cache
+def algorithm_named(name: str) -> CollectiveAlgorithm:
+    """The registered algorithm of that name."""
+    if name not in ALGORITHMS:
+        raise RuntimeModelError(f"unknown collective algorithm {name!r}", hint=nearest(name, ALGORITHMS))
+    module, attribute = ALGORITHMS[name].split(":")
+    algorithm: CollectiveAlgorithm = getattr(importlib.import_module(module), attribute)
+    return algorithm
+
+
+@cache
+def algorithms_for(kind: Collective, *, library: str = "any") -> tuple[CollectiveAlgorithm, ...]:
+    """The algorithms of a library that can run `kind`, in the registry's order (ties go to the first)."""
+    if library not in LIBRARIES:
+        raise RuntimeModelError(f"unknown collective library {library!r}", hint=nearest(library, LIBRARIES))
+    return tuple(algorithm for algorithm in map(algorithm_named, LIBRARIES[library]) if kind in algorithm.kinds)

@@ -1,0 +1,132 @@
+"""Where a group lies: how many members it has under each tier of the network. Arrays, so that one call prices thousands of groups."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.hardware.cluster import Tier
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+_BEYOND: Final = 2.0**50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Groups of devices as seen by a collective; every field is an array over the groups priced together (shape (n,)).
+
+    Args:
+        members: one array a tier, innermost first: members[0] devices of the group in one island; members[1] such islands
+            under one unit of the next tier; and so on. The group's size is their product.
+        bandwidth: one array a tier: bytes/s, one direction, one member's share while all like groups of its neighbours are busy too.
+        latency_s: one array a tier: seconds for a message that crosses that tier at most.
+        in_network_reduction: the island's switch can reduce (NVLink SHARP).
+    """
+
+    members: tuple[IntArray, ...]
+    bandwidth: tuple[FloatArray, ...]
+    latency_s: tuple[FloatArray, ...]
+    in_network_reduction: bool = False
+
+    @property
+    def size(self) -> IntArray:
+        """Members of each group."""
+        result = np.ones_like(self.members[0])
+        for count in self.members:
+            result = result * count
+        return result
+
+
+def span_of(tiers: tuple[Tier, ...], axes: tuple[tuple[IntArray, IntArray], ...], *, in_network_reduction: bool = False) -> Span:
+    """The span of groups whose members are all sums of multiples of strides.
+
+    Args:
+        tiers: of a uniform cluster, innermost first.
+        axes: (degree, stride) arrays; a group is {offset + sum i_a * stride_a, 0 <= i_a < degree_a}.
+        in_network_reduction: of the node kind (`NodeKind.in_network_reduction`).
+
+    The axes nest, as those of a grid: sorted by stride, each stride is at least the extent of the axes before it. The members below a unit
+    of U devices are the group's points in [0, U), counted from the outermost axis inward:
+
+        count(U) = q * (points of the inner axes) + inner count(U - q * stride) if q < degree,   q = min(U // stride, degree)
+
+    Exact when all groups lie alike in all units. Else (12 devices on nodes of 8) a regular group of the same size stands for them: the
+    largest count up to that one which divides the size and is a multiple of the tier's below. Left out: units of unequal share.
+    """
+    shape = np.broadcast_shapes(*(np.shape(d) for d, _ in axes)) if axes else (1,)
+    nested = _by_stride(axes, shape)
+    points = [np.ones(shape)]
+    for degree, _ in nested:
+        points.append(points[-1] * degree)
+    rest = points[-1]
+    below: FloatArray | None = None
+    members: list[IntArray] = []
+    for tier in tiers[:-1]:
+        here = _points_below(tier.num_devices, nested, points)
+        if below is not None:
+            here = np.maximum(np.floor(here / below), 1.0)
+        here = _largest_divisor(rest, here)
+        members.append(here.astype(np.int64))
+        below = here if below is None else below * here
+        rest = rest / here
+    members.append(rest.astype(np.int64))
+    return Span(
+        members=tuple(members),
+        bandwidth=tuple(np.broadcast_to(np.float64(tier.bandwidth), shape) for tier in tiers),
+        latency_s=tuple(np.broadcast_to(np.float64(tier.latency_s), shape) for tier in tiers),
+        in_network_reduction=in_network_reduction,
+    )
+
+
+# Whole numbers below 2^52 are exact in floats, and so is the floor of their quotient; float division is several times faster than integer.
+
+
+def _by_stride(axes: tuple[tuple[IntArray, IntArray], ...], shape: tuple[int, ...]) -> list[tuple[FloatArray, FloatArray]]:
+    """The axes of each group in rising order of stride. A degree of one has no stride: it gets one that no unit reaches."""
+    nested: list[tuple[FloatArray, FloatArray]] = []
+    for degree, stride in axes:
+        wide = np.broadcast_to(degree, shape).astype(np.float64)
+        nested.append((wide, np.where(wide > 1.0, np.maximum(stride, 1), _BEYOND)))
+    for end in range(len(nested) - 1, 0, -1):
+        for place in range(end):
+            (low, near), (high, far) = nested[place], nested[place + 1]
+            swap = (near > far) & (low > 1.0)
+            if swap.any():
+                nested[place] = (np.where(swap, high, low), np.where(swap, far, near))
+                nested[place + 1] = (np.where(swap, low, high), np.where(swap, near, far))
+    return nested
+
+
+def _points_below(unit: int, axes: list[tuple[FloatArray, FloatArray]], points: list[FloatArray]) -> FloatArray:
+    """Points of each group in [0, unit); points[a] is the number of points of the axes before a."""
+    total: FloatArray | None = None
+    rest: FloatArray | float = float(unit)
+    for (degree, stride), inner in zip(reversed(axes), reversed(points[:-1]), strict=True):
+        whole = np.minimum(np.floor(rest / stride), degree)
+        total = whole * inner if total is None else total + whole * inner
+        rest = (rest - whole * stride) * (whole < degree)
+    return points[0] if total is None else total + (rest > 0.0)
+
+
+def _largest_divisor(number: FloatArray, limit: FloatArray) -> FloatArray:
+    """The largest divisor of each number that does not exceed its limit."""
+    quotient = number / limit
+    odd = np.flatnonzero(quotient != np.floor(quotient))
+    if odd.size == 0:
+        return limit
+    result = limit.copy()
+    pairs, place = np.unique(np.stack((number[odd], limit[odd])), axis=1, return_inverse=True)
+    found = np.array([_divisor_up_to(int(n), int(most)) for n, most in pairs.T], dtype=np.float64)
+    result[odd] = found[place.ravel()]
+    return result
+
+
+def _divisor_up_to(number: int, limit: int) -> int:
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return max(d for pair in small for d in (pair, number // pair) if d <= limit)

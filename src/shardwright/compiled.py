@@ -1,0 +1,33 @@
+"""One door to numba: `compiled` compiles a function to machine code when numba is there, else leaves it as it is.
+
+The package gives the same numbers without numba (integer clocks make the sums exact), only slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, TypeVar
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_numba: Any = import_module("numba") if find_spec("numba") is not None else None
+
+HAS_NUMBA = _numba is not None
+
+
+def compiled(function: _F) -> _F:
+    """`function` compiled in nopython mode and cached on disk; itself when numba is missing."""
+    if _numba is None:
+        return function
+    result: _F = _numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return result
+
+
+def inlined(function: _F) -> _F:
+    """`function` for calls from compiled functions only, copied into each caller: for steps so short that a call would cost more."""
+    if _numba is None:
+        return function
+    result: _F = _numba.njit(inline="always", nogil=True, error_model="numpy")(function)
+    return result

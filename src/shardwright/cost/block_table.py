@@ -1,0 +1,221 @@
+"""The block table: one structure of a block, priced for all degrees at once.
+
+Every tier of bounds and the simulation compose rows of this table; nobody prices an operator or a collective again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.communication import Network, move_seconds, span_along
+from shardwright.cost.compute import (
+    Machine,
+    attention_flops,
+    attention_seconds,
+    element_seconds,
+    gemm_seconds,
+    scan_flops,
+    scan_seconds,
+)
+from shardwright.cost.rows import Rows
+from shardwright.model.tensor import ParameterClass
+from shardwright.program.block import BlockProgram, Exposure, Kernel, Move, Phase, Recomputable, Work
+from shardwright.program.sizes import Degrees, evaluate, evaluate_sum
+from shardwright.runtime.runtime import FullRecompute, Runtime
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+PARTS = ("gemm", "attention", "element", "launch", "tp", "cp", "ep")
+"""What the seconds of a phase are made of: kernels by family, launches, and exposed communication by axis."""
+GEMM, ATTENTION, ELEMENT, LAUNCH, TP, CP, EP = range(len(PARTS))
+PHASES = ("F", "I", "W", "R_selective", "R_full")
+PART_OF_AXIS = {"tp": TP, "etp": EP, "ep": EP, "ring": CP, "ulysses": CP}
+MODES = ("none", "selective", "full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTable:
+    """A block's row for each of n degree rows.
+
+    Args:
+        seconds: shape (phases, parts, n): F, I, W and what recompute adds, by part.
+        saved_bytes: shape (modes, n): what one microbatch keeps from F to backward under none, selective, full recompute.
+        transient_bytes: shape (n,): the largest set alive inside one layer's backward after a full recompute.
+        dense, experts: shape (n,): local parameter elements, whose gradients are summed over dp x cp, or over edp.
+        frozen: local elements without a gradient. tied: local elements that another block stores.
+        flops: shape (n,): FLOPs of forward GEMMs, attention (under the mask) and scans on one device.
+        overlappable: shape (n,): seconds of communication that compute hides, forward and backward.
+        input_bytes: shape (n,): the block's input on one device as it crosses a pipeline border.
+    """
+
+    block: str
+    seconds: FloatArray
+    saved_bytes: IntArray
+    transient_bytes: IntArray
+    dense: IntArray
+    experts: IntArray
+    frozen: IntArray
+    tied: IntArray
+    flops: FloatArray
+    overlappable: FloatArray
+    input_bytes: IntArray
+
+
+def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network: Network, runtime: Runtime, sequence: int) -> BlockTable:
+    """Price `program` for every row.
+
+    Args:
+        sequence: tokens of a sample of the block's sequence (unsplit), for unfused attention's matrices.
+    """
+    degrees = rows.degrees()
+    local = dict(degrees)
+    local["positions"] = -(-sequence // (degrees["ring"]))
+    n = len(rows)
+    seconds = np.zeros((len(PHASES), len(PARTS), n))
+    flops = np.zeros(n)
+    core = {Phase.F: np.zeros(n), Phase.I: np.zeros(n)}
+    by_operator: dict[tuple[str, Phase], FloatArray] = {}
+    for work in program.works:
+        spent, count = _work_seconds(work, local, machine)
+        part = {Kernel.ELEMENT: ELEMENT, Kernel.ATTENTION: ATTENTION, Kernel.SCAN: ATTENTION}.get(work.kernel, GEMM)
+        seconds[_phase(work.phase), part] += spent
+        if work.phase is Phase.F:
+            flops += count
+            if work.attention is not None or _is_core(program, work.operator):
+                seconds[3, part] += spent
+        if work.attention is not None:
+            core[work.phase] += spent
+        key = (work.operator, work.phase)
+        by_operator[key] = by_operator.get(key, np.zeros(n)) + spent
+    overlappable = np.zeros(n)
+    for move in program.moves:
+        exposed, hidden = _move_cost(move, local, rows, network, by_operator, core)
+        overlappable += hidden
+        for phase, axis_seconds in exposed:
+            seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
+    seconds[4] = seconds[0]
+    if runtime.full_recompute is FullRecompute.STOPS_EARLY:
+        last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
+        seconds[4, GEMM] = seconds[4, GEMM] - by_operator.get((last, Phase.F), np.zeros(n))
+    saved = _saved_bytes(program, local)
+    return BlockTable(
+        block=program.block,
+        seconds=seconds,
+        saved_bytes=saved,
+        transient_bytes=saved[0],
+        flops=flops,
+        overlappable=overlappable,
+        input_bytes=evaluate(program.input_volume, local),
+        **parameter_elements(program, local),
+    )
+
+
+def _phase(phase: Phase) -> int:
+    return PHASES.index(phase.value)
+
+
+def _is_core(program: BlockProgram, operator: str) -> bool:
+    return any(o.name == operator and o.attention is not None for o in program.operators)
+
+
+def _work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
+    """Seconds and FLOPs of one kernel."""
+    n_rows = np.shape(degrees["mbs"])[0]
+    if work.kernel is Kernel.ELEMENT:
+        traffic = np.zeros(n_rows)
+        for size in (*work.read, *work.written):
+            traffic = traffic + evaluate(size, degrees)
+        return element_seconds(machine, traffic=traffic), np.zeros(n_rows)
+    if work.kernel is Kernel.ATTENTION:
+        assert work.attention is not None and work.tokens is not None and work.heads is not None
+        tokens, heads = evaluate(work.tokens, degrees), evaluate(work.heads, degrees)
+        spent = attention_seconds(
+            machine, work.attention, tokens=tokens, heads=heads, context=work.context, backward=work.phase is not Phase.F
+        )
+        return spent, attention_flops(work.attention, tokens=tokens, heads=heads, context=work.context)
+    if work.kernel is Kernel.SCAN:
+        assert work.scan is not None and work.tokens is not None and work.heads is not None
+        tokens, heads = evaluate(work.tokens, degrees), evaluate(work.heads, degrees)
+        return (
+            scan_seconds(machine, work.scan, tokens=tokens, heads=heads, backward=work.phase is not Phase.F),
+            scan_flops(work.scan, tokens=tokens, heads=heads),
+        )
+    return _gemm(work, degrees, machine)
+
+
+def _gemm(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
+    assert work.m is not None and work.k is not None
+    m, n, k = evaluate(work.m, degrees), evaluate_sum(work.n, degrees), evaluate(work.k, degrees)
+    groups: IntArray | int = evaluate(work.groups, degrees) if work.groups is not None else 1
+    flops = 2.0 * m * n * k * groups
+    extra = 8.0 * n * k * groups if work.accumulate else 0.0
+    if work.phase is Phase.I and work.attention is None:
+        n, k = k, n
+    elif work.phase is Phase.W:
+        m, n, k = n, k, m
+    return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, extra_bytes=extra), flops
+
+
+def _move_cost(
+    move: Move,
+    degrees: Degrees,
+    rows: Rows,
+    network: Network,
+    by_operator: dict[tuple[str, Phase], FloatArray],
+    core: dict[Phase, FloatArray],
+) -> tuple[list[tuple[Phase, FloatArray]], FloatArray]:
+    """(phase, exposed seconds) of a move, and its hidden seconds."""
+    volume = np.zeros(len(rows))
+    for size in move.volume:
+        volume = volume + evaluate(size, degrees)
+    span = span_along(move.axes[0], rows, network)
+    seconds = move_seconds(move.kind, volume=volume, span=span)
+    if move.hops:
+        hops = degrees[move.hops] - 1
+        beside = core[move.phase] / np.maximum(hops + 1, 1)
+        exposed = hops * np.maximum(seconds - beside, 0.0)
+        return [(move.phase, exposed)], hops * seconds - exposed
+    if move.exposure is Exposure.BLOCKING:
+        return [(move.phase, seconds)], np.zeros(len(rows))
+    if move.exposure is Exposure.BESIDE_WEIGHT_GRADIENT:
+        beside = by_operator.get((move.operator, Phase.W), np.zeros(len(rows)))
+        exposed = np.maximum(seconds - beside, 0.0)
+    else:
+        beside = by_operator.get((move.operator, move.phase), np.zeros(len(rows)))
+        pieces = np.maximum(span.size, 1)
+        exposed = np.maximum(seconds / pieces, seconds - beside)
+    exposed = np.minimum(exposed, seconds)
+    return [(move.phase, exposed)], seconds - exposed
+
+
+def _saved_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
+    n = np.shape(degrees["mbs"])[0]
+    result = np.zeros((len(MODES), n), dtype=np.int64)
+    for saved in program.saved:
+        volume = evaluate(saved.volume, degrees)
+        result[0] += volume
+        if saved.dropped is not Recomputable.SELECTIVE:
+            result[1] += volume
+        if saved.dropped is Recomputable.NEVER:
+            result[2] += volume
+    return result
+
+
+def parameter_elements(program: BlockProgram, degrees: Degrees) -> dict[str, IntArray]:
+    """Local elements by how their gradients are summed: ``dense``, ``experts``; ``frozen``; and ``tied`` (stored elsewhere)."""
+    n = np.shape(degrees["mbs"])[0]
+    counts = {name: np.zeros(n, dtype=np.int64) for name in ("dense", "experts", "frozen", "tied")}
+    for stored in program.stored:
+        elements = evaluate(stored.elements, degrees)
+        if stored.tied:
+            counts["tied"] += elements
+        elif not stored.trainable:
+            counts["frozen"] += elements
+        else:
+            counts["experts" if stored.klass is ParameterClass.EXPERTS else "dense"] += elements
+    return counts
+

@@ -1,0 +1,94 @@
+"""Groups of a grid's axes on the tiers of a uniform cluster, and the seconds of a block's moves over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.choose import collective_seconds
+from shardwright.collectives.span import Span, span_of
+from shardwright.cost.rows import Rows
+from shardwright.hardware.cluster import Cluster, Tier
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """The tiers of a uniform cluster and whether its scale-up switch reduces."""
+
+    tiers: tuple[Tier, ...]
+    in_network_reduction: bool
+
+
+def network_of(cluster: Cluster) -> Network:
+    """Tiers as one device sees them."""
+    return Network(tiers=cluster.tiers(), in_network_reduction=cluster.node.in_network_reduction)
+
+
+Axes = tuple[tuple[IntArray, IntArray], ...]
+
+
+def axes_of(axis: str, rows: Rows) -> Axes:
+    """(degree, stride) arrays of the groups along `axis` (a mesh axis, or one folded from several).
+
+    `dp-cp`: holders of a dense parameter. `ep`, `etp`, `edp`: experts, folded over tp x cp x dp, etp innermost.
+    """
+    tp, cp, dp = rows["tp"], rows["cp"], rows["dp"]
+    if axis == "tp":
+        return ((tp, rows["s_tp"]),)
+    if axis == "ulysses":
+        return ((rows["ulysses"], rows["s_cp"]),)
+    if axis == "ring":
+        return ((cp // rows["ulysses"], rows["s_cp"] * rows["ulysses"]),)
+    if axis == "dp-cp":
+        return ((cp, rows["s_cp"]), (dp, rows["s_dp"]))
+    if axis == "pp":
+        return ((rows["pp"], rows["s_pp"]),)
+    if axis == "world":
+        return ((tp * cp * dp * rows["pp"], np.ones_like(tp)),)
+    start = {"etp": np.ones_like(tp), "ep": rows["etp"], "edp": rows["etp"] * rows["ep"]}[axis]
+    edp = tp * cp * dp // (rows["ep"] * rows["etp"])
+    degree = {"etp": rows["etp"], "ep": rows["ep"], "edp": edp}[axis]
+    return _folded(degree, start, rows)
+
+
+def _folded(degree: IntArray, start: IntArray, rows: Rows) -> Axes:
+    """A run of `degree` members with stride `start` in the stage's own numbering, as parts inside and outside the pipeline axis."""
+    inner = rows["s_pp"]
+    below = np.clip(inner // np.maximum(start, 1), 1, degree)
+    below = np.where(start >= inner, 1, below)
+    above = degree // below
+    stride_above = np.maximum(start, inner) * rows["pp"]
+    return ((below, start), (above, stride_above))
+
+
+def span_along(axis: str, rows: Rows, network: Network) -> Span:
+    """The span of the groups along `axis`."""
+    span = span_of(network.tiers, axes_of(axis, rows))
+    if not network.in_network_reduction:
+        return span
+    return Span(members=span.members, bandwidth=span.bandwidth, latency_s=span.latency_s, in_network_reduction=True)
+
+
+def move_seconds(kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
+    """Seconds of one collective under the cheapest algorithm; 0 for groups of one."""
+    return collective_seconds(kind, volume=volume, span=span)[0]
+
+
+def border_seconds(rows: Rows, network: Network, *, volume: FloatArray) -> FloatArray:
+    """Seconds of one send of `volume` bytes a device across the border after pipeline rank r, shape (tiers, n): one row a tier."""
+    return np.stack([t.latency_s + volume / t.bandwidth for t in network.tiers])
+
+
+def border_tier(rank: int, *, stride: int, tiers: tuple[Tier, ...], base: int = 0) -> int:
+    """The innermost tier that joins pipeline rank `rank` and the next one, for the replica whose first device is `base`."""
+    here, there = base + rank * stride, base + (rank + 1) * stride
+    for index, tier in enumerate(tiers):
+        if here // tier.num_devices == there // tier.num_devices:
+            return index
+    return len(tiers) - 1

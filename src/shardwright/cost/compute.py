@@ -1,0 +1,161 @@
+"""Seconds and FLOPs of one kernel from its local shape, on one accelerator. Arrays in, arrays out.
+
+Rates come from the accelerator (measured or fitted tables, or stated defaults); nothing here is fitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.dtype import Dtype
+from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
+from shardwright.model.operator import AttentionShape, Mask, ScanShape
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+ELEMENT_PASSES = {ElementKernels.FUSED: 1.3, ElementKernels.COMPILED: 1.3, ElementKernels.EAGER: 3.5}
+"""Traffic of element-wise kernels over the minimal bytes, by how they are fused.
+
+Source: bytes that fused (transformer-engine style) and eager kernels move beside the minimum; fitted on published step times
+(1.3-1.4 fused on A100, 3-4 eager), see docs/accuracy.md.
+"""
+
+DEFAULT_GEMM = GemmRates(
+    dtype=Dtype.BF16,
+    compute_efficiency=0.75,
+    memory_efficiency=0.78,
+    overhead_s=4e-6,
+    exponent=2.5,
+    sustained=1.15,
+    error=0.25,
+    origin=Origin(evidence=Evidence.ASSUMED, reference="mid of the fitted devices"),
+)
+
+DEFAULT_ATTENTION = AttentionRates(
+    generation="default",
+    forward=((512, 0.15), (2048, 0.35), (8192, 0.45)),
+    backward_ratio=2.5,
+    origin=Origin(evidence=Evidence.ASSUMED, reference="mid of the measured devices"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One accelerator with the rates that a job and a runtime select from it.
+
+    Args:
+        compute: dtype of GEMMs; gemm: its rates. attention: rates of the runtime's kernel. passes: see ELEMENT_PASSES.
+    """
+
+    accelerator: Accelerator
+    compute: Dtype
+    peak: float
+    gemm: GemmRates
+    attention: AttentionRates
+    attention_peak: float
+    passes: float
+
+
+def machine_of(accelerator: Accelerator, *, compute: Dtype, attention: AttentionKernel, elements: ElementKernels) -> Machine:
+    """The rates that apply; a dtype or kernel without rates of its own takes the device's nearest, then a stated default."""
+    rates = {r.dtype: r for r in accelerator.gemm}
+    half = Dtype.BF16 if accelerator.peak(Dtype.BF16) else Dtype.FP16
+    dtype = compute if accelerator.peak(compute) else half
+    chosen = rates.get(dtype) or (rates.get(Dtype.BF16) if dtype is Dtype.FP16 else None) or DEFAULT_GEMM
+    by_generation = {a.generation: a for a in accelerator.attention}
+    fused = [a for a in accelerator.attention if a.generation != "unfused"]
+    kernel = by_generation.get(attention.value) or (fused[0] if fused else DEFAULT_ATTENTION)
+    return Machine(
+        accelerator=accelerator,
+        compute=dtype,
+        peak=accelerator.peak(dtype),
+        gemm=chosen,
+        attention=kernel,
+        attention_peak=accelerator.peak(half),
+        passes=ELEMENT_PASSES[elements],
+    )
+
+
+def gemm_seconds(
+    machine: Machine, *, m: IntArray, n: IntArray, k: IntArray, groups: IntArray | int = 1, extra_bytes: FloatArray | float = 0.0
+) -> FloatArray:
+    """t = ((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) x sustained + t0, for `groups` equal GEMMs in one launch.
+
+    Args:
+        m, n, k: elements, shape (r,). extra_bytes: read-modify-write of an fp32 accumulator in the epilogue (8 bytes an element).
+
+    Bytes are one pass over both inputs and the output in the compute dtype (16-bit output). Leaves out tile and wave quantisation.
+    Source: four-number roofline fitted on public kernel tables, see docs/accuracy.md; the q-norm joins epilogue traffic to the GEMM.
+    """
+    rates = machine.gemm
+    width = machine.compute.bits / 8
+    fm, fn, fk = m.astype(np.float64), n.astype(np.float64), k.astype(np.float64)
+    compute = 2.0 * groups * fm * fn * fk / (rates.compute_efficiency * machine.peak)
+    traffic = groups * (width * (fm * fk + fk * fn) + 2.0 * fm * fn) + extra_bytes
+    memory = traffic / (rates.memory_efficiency * machine.accelerator.memory_bandwidth)
+    larger, smaller = np.maximum(compute, memory), np.minimum(compute, memory)
+    joined = larger * (1.0 + (smaller / np.maximum(larger, 1e-30)) ** rates.exponent) ** (1.0 / rates.exponent)
+    return joined * rates.sustained + rates.overhead_s
+
+
+def element_seconds(machine: Machine, *, traffic: FloatArray) -> FloatArray:
+    """t = traffic x passes / (achieved bandwidth) + launch, for `traffic` minimal bytes of an element-wise kernel."""
+    device = machine.accelerator
+    return traffic * machine.passes / (device.element_efficiency * device.memory_bandwidth) + device.launch_s
+
+
+def visible_keys(shape: AttentionShape, context: int) -> float:
+    """Mean number of keys that a query's scores are needed for: (context + 1) / 2 under a causal mask, at most the window."""
+    if shape.mask is Mask.FULL or shape.cross:
+        seen = float(context)
+    else:
+        seen = (context + 1) / 2
+    if shape.window and shape.window < context:
+        w = shape.window
+        seen = min(seen, w - w * (w - 1) / (2 * context)) if shape.mask is Mask.CAUSAL else float(min(w, context))
+    if shape.selected and shape.selected < context:
+        s = shape.selected
+        seen = min(seen, s - s * (s - 1) / (2 * context))
+    return seen
+
+
+def attention_flops(shape: AttentionShape, *, tokens: IntArray, heads: IntArray, context: int, causal: bool = True) -> FloatArray:
+    """2 x tokens x heads x keys x (head_dim + value_dim); keys under the mask, or the full square if `causal` is false."""
+    keys = visible_keys(shape, context) if causal else float(context)
+    return 2.0 * tokens * heads * keys * (shape.head_dim + shape.value_dim)
+
+
+def attention_seconds(machine: Machine, shape: AttentionShape, *, tokens: IntArray, heads: IntArray, context: int, backward: bool) -> FloatArray:
+    """t = FLOPs under the mask / (fraction(length) x peak) + launch; backward is `backward_ratio` times that.
+
+    The fraction is read at the length of the keys that a query sees at most. Leaves out head_dim other than 128.
+    """
+    flops = attention_flops(shape, tokens=tokens, heads=heads, context=context)
+    length = min(context, shape.window or context, shape.selected or context)
+    points = machine.attention.forward
+    fraction = float(np.interp(np.log2(max(length, 1)), [np.log2(p[0]) for p in points], [p[1] for p in points]))
+    seconds = flops / (fraction * machine.attention_peak)
+    if backward:
+        seconds = seconds * machine.attention.backward_ratio
+    return seconds + machine.accelerator.launch_s
+
+
+def scan_flops(shape: ScanShape, *, tokens: IntArray, heads: IntArray) -> FloatArray:
+    """Chunked scan, forward: 2 x tokens x heads x (chunk x (state + head_dim) / 2 + 2 x state x head_dim).
+
+    Inside a chunk: scores C B^T and their product with X (causal half); across chunks: building and reading the state.
+    Source: Dao and Gu 2024 (arXiv 2405.21060), section 6.
+    """
+    inside = shape.chunk * (shape.state + shape.head_dim) / 2
+    return 2.0 * tokens * heads * (inside + 2.0 * shape.state * shape.head_dim)
+
+
+def scan_seconds(machine: Machine, shape: ScanShape, *, tokens: IntArray, heads: IntArray, backward: bool) -> FloatArray:
+    """The chunked scan as small matmuls at a third of the GEMM rate (assumed), backward 2.5 x forward, plus a launch a pass (4)."""
+    flops = scan_flops(shape, tokens=tokens, heads=heads) * (2.5 if backward else 1.0)
+    return flops * 3.0 / (machine.gemm.compute_efficiency * machine.attention_peak) + 4 * machine.accelerator.launch_s

@@ -1,0 +1,161 @@
+"""Tier B1: the longest path through the actual order with uncontended durations, without building a Program.
+
+The same tasks and dependencies as `program.lower` lays out for one class a pipeline rank, walked row by row on an integer clock.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.compiled import compiled
+from shardwright.cost.member import StepCosts
+from shardwright.hardware.cluster import Tier
+from shardwright.program.fold import RankClasses
+from shardwright.schedules.table import ActionTable
+from shardwright.units import PICOSECONDS_PER_SECOND
+
+Int64 = npt.NDArray[np.int64]
+
+_F, _I, _W, _B = 0, 1, 2, 3
+
+
+def picoseconds(seconds: npt.NDArray[np.float64]) -> Int64:
+    """Seconds as whole picoseconds, element by element."""
+    return np.rint(np.asarray(seconds) * PICOSECONDS_PER_SECOND).astype(np.int64)
+
+
+@compiled
+def _walk(  # noqa: PLR0913 - a compiled kernel takes arrays, not objects
+    row_start: npt.NDArray[np.int32],
+    kind: npt.NDArray[np.int8],
+    chunk: npt.NDArray[np.int32],
+    microbatch: npt.NDArray[np.int32],
+    num_microbatches: int,
+    duration: Int64,
+    send_forward: Int64,
+    send_backward: Int64,
+    gather: Int64,
+    reduce: Int64,
+    pieces: Int64,
+    blocking: bool,
+) -> Int64:
+    """Instant at which each rank has computed and reduced everything; -1 if the order deadlocks."""
+    ranks = row_start.shape[0] - 1
+    chunks = gather.shape[0]
+    forward_in = np.full((chunks, num_microbatches), -1, dtype=np.int64)
+    backward_in = np.full((chunks, num_microbatches), -1, dtype=np.int64)
+    forward_in[0, :] = 0
+    gathered = np.zeros(chunks, dtype=np.int64)
+    sync_free = np.zeros(ranks, dtype=np.int64)
+    for c in range(chunks):
+        r = c % ranks
+        sync_free[r] += gather[c]
+        gathered[c] = sync_free[r]
+    free = np.zeros(ranks, dtype=np.int64)
+    send_f_free = np.zeros(ranks, dtype=np.int64)
+    send_b_free = np.zeros(ranks, dtype=np.int64)
+    closed = np.zeros(chunks, dtype=np.int64)
+    # A rank's reductions stand on its stream in the order of its chunks' last backwards, which is the order of its row.
+    closing_total = np.zeros(chunks, dtype=np.int64)
+    for a in range(row_start[ranks]):
+        if kind[a] == _B or kind[a] == _W:
+            closing_total[chunk[a]] += 1
+    at = row_start[:ranks].astype(np.int64).copy()
+    progressing = True
+    while progressing:
+        progressing = False
+        for r in range(ranks):
+            while at[r] < row_start[r + 1]:
+                a = at[r]
+                c = chunk[a]
+                m = microbatch[a]
+                k = kind[a]
+                if k == _F:
+                    arrived = forward_in[c, m]
+                elif k == _W:
+                    arrived = 0
+                else:
+                    arrived = backward_in[c, m] if c < chunks - 1 else 0
+                if arrived < 0:
+                    break
+                start = max(free[r], arrived)
+                if k == _F and m == 0:
+                    start = max(start, gathered[c])
+                finish = start + duration[k, c]
+                free[r] = finish
+                if k == _F and c < chunks - 1:
+                    sent = finish
+                    if ranks > 1:
+                        sent = max(finish, send_f_free[r]) + send_forward[c]
+                        send_f_free[r] = sent
+                        if blocking:
+                            free[r] = sent
+                    forward_in[c + 1, m] = sent
+                elif (k == _B or k == _I) and c > 0:
+                    sent = finish
+                    if ranks > 1:
+                        sent = max(finish, send_b_free[r]) + send_backward[c]
+                        send_b_free[r] = sent
+                        if blocking:
+                            free[r] = sent
+                    backward_in[c - 1, m] = sent
+                if k == _B or k == _W:
+                    closed[c] += 1
+                    if closed[c] == closing_total[c]:
+                        n = pieces[c]
+                        begun = start
+                        for piece in range(n):
+                            begun += duration[k, c] * (piece + 1) // n - duration[k, c] * piece // n
+                            part = reduce[c] * (piece + 1) // n - reduce[c] * piece // n
+                            sync_free[r] = max(sync_free[r], begun) + part
+                at[r] += 1
+                progressing = True
+    ready = np.maximum(free, sync_free)
+    for r in range(ranks):
+        if at[r] < row_start[r + 1]:
+            ready[r] = -1
+    return ready
+
+
+def durations(costs: StepCosts) -> Int64:
+    """(kinds, chunks) picoseconds of F, I, W, B, R; I and W share B until an order takes them apart."""
+    chunks = len(costs.contents)
+    result = np.zeros((5, chunks), dtype=np.int64)
+    result[_F] = picoseconds(costs.forward_s)
+    result[_B] = picoseconds(costs.backward_s)
+    return result
+
+
+def border_picoseconds(costs: StepCosts, classes: RankClasses, tiers: tuple[Tier, ...]) -> tuple[Int64, Int64]:
+    """(chunks,) picoseconds of the send out of each chunk, forward and backward: the fastest replica's border."""
+    by_tier = picoseconds(costs.border_s)
+    ranks = int(classes.stage.max()) + 1
+    chunks = len(costs.contents)
+    forward = np.full(ranks, np.iinfo(np.int64).max, dtype=np.int64)
+    backward = forward.copy()
+    np.minimum.at(forward, classes.stage, by_tier[classes.following_tier])
+    np.minimum.at(backward, classes.stage, by_tier[classes.preceding_tier])
+    rank = np.arange(chunks) % ranks
+    return forward[rank], backward[rank]
+
+
+def critical_path(costs: StepCosts, *, table: ActionTable, classes: RankClasses, tiers: tuple[Tier, ...], blocking: bool) -> float:
+    """B1 in seconds: longest path to the last rank's end, then the slowest update (before jitter)."""
+    forward, backward = border_picoseconds(costs, classes, tiers)
+    ready = _walk(
+        table.row_start,
+        table.kind,
+        table.chunk,
+        table.microbatch,
+        table.num_microbatches,
+        durations(costs),
+        forward,
+        backward,
+        picoseconds(costs.gather_s),
+        picoseconds(costs.reduce_s),
+        costs.pieces,
+        blocking,
+    )
+    assert ready.min() >= 0, "named schedules do not deadlock"
+    return float(int(ready.max()) + int(picoseconds(costs.optimizer_s + costs.after_s).max())) / PICOSECONDS_PER_SECOND

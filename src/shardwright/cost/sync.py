@@ -1,0 +1,108 @@
+"""Gradient and parameter synchronisation of one layer of each block, for meshes and sharding groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.span import span_of
+from shardwright.cost.block_table import parameter_elements
+from shardwright.cost.communication import Axes, Network, axes_of, move_seconds
+from shardwright.cost.rows import Rows
+from shardwright.job.training import TrainingJob
+from shardwright.program.block import BlockProgram
+from shardwright.runtime.runtime import Runtime
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncTable:
+    """Per mesh row and block: seconds to synchronise one layer; shape (blocks, n).
+
+    Args:
+        all_reduce: of gradients over all holders (ZeRO-0).
+        reduce: reduce_scatter in the sharding group and all_reduce across groups. gather: all_gather of parameters in the group.
+        shard, expert_shard: members that share one copy of the states, shape (n,).
+        dense, experts: local trainable elements; stored: all local elements (frozen too).
+    """
+
+    all_reduce: FloatArray
+    reduce: FloatArray
+    gather: FloatArray
+    shard: IntArray
+    expert_shard: IntArray
+    dense: IntArray
+    experts: IntArray
+    frozen: IntArray
+
+
+def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:
+    """Bytes of a gradient element on the wire."""
+    return (job.gradient_wire or runtime.gradient_dtype).bits // 8
+
+
+def sync_table(
+    programs: tuple[BlockProgram, ...], *, rows: Rows, shard: IntArray, network: Network, job: TrainingJob, runtime: Runtime
+) -> SyncTable:
+    """Price every block's synchronisation for every row.
+
+    Args:
+        shard: members of a sharding group, shape (n,), dividing dp x cp (the whole of it for plain ZeRO).
+
+    A layer below the runtime's bucket size shares its bucket's latency with its neighbours: T(bucket) x layer / bucket.
+    """
+    dense_axes, expert_axes = _sorted(axes_of("dp-cp", rows)), _sorted(axes_of("edp", rows))
+    edp = expert_axes[0][0] * expert_axes[1][0]
+    expert_shard = np.gcd(shard, edp)
+    groups = (_groups(dense_axes, shard), _groups(expert_axes, expert_shard))
+    shape = (len(programs), len(rows))
+    total = {name: np.zeros(shape) for name in ("all_reduce", "reduce", "gather")}
+    counts = {name: np.zeros(shape, dtype=np.int64) for name in ("dense", "experts", "frozen")}
+    wire, stored = gradient_bytes(job, runtime), job.parameter.bits // 8
+    for index, program in enumerate(programs):
+        elements = parameter_elements(program, rows.degrees())
+        for name in counts:
+            counts[name][index] = elements[name]
+        for (inner, outer), part, size in ((groups[0], "dense", shard), (groups[1], "experts", expert_shard)):
+            if not elements[part].any():
+                continue
+            for name, seconds in _layer(elements[part], (inner, outer), size, network, wire, stored, runtime.bucket_bytes).items():
+                total[name][index] += seconds
+    return SyncTable(**total, shard=shard, expert_shard=expert_shard, **counts)
+
+
+def _sorted(axes: Axes) -> Axes:
+    """The two axes of a group, the one with the smaller stride first, row by row."""
+    (d0, s0), (d1, s1) = axes
+    swap = s1 < s0
+    return (np.where(swap, d1, d0), np.where(swap, s1, s0)), (np.where(swap, d0, d1), np.where(swap, s0, s1))
+
+
+def _groups(axes: Axes, shard: IntArray) -> tuple[Axes, Axes]:
+    """Sharding groups (runs of consecutive members) and the groups across them."""
+    (d0, s0), (d1, s1) = axes
+    in0 = np.gcd(shard, d0)
+    in1 = np.gcd(shard // in0, d1)
+    return ((in0, s0), (in1, s1)), ((d0 // in0, s0 * in0), (d1 // in1, s1 * in1))
+
+
+def _layer(
+    elements: IntArray, groups: tuple[Axes, Axes], shard: IntArray, network: Network, wire: int, stored: int, bucket: int
+) -> dict[str, FloatArray]:
+    inner, outer = span_of(network.tiers, groups[0]), span_of(network.tiers, groups[1])
+    whole = span_of(network.tiers, (*groups[0], *groups[1]))
+    gradient = np.maximum(elements * float(wire), float(bucket))
+    parameter = np.maximum(elements * float(stored), float(bucket) * stored / wire)
+    share = elements * float(wire) / gradient
+    scatter = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=inner)
+    across = move_seconds(Collective.ALL_REDUCE, volume=gradient / shard, span=outer)
+    return {
+        "all_reduce": share * move_seconds(Collective.ALL_REDUCE, volume=gradient, span=whole),
+        "reduce": share * (scatter + across),
+        "gather": share * move_seconds(Collective.ALL_GATHER, volume=parameter, span=inner),
+    }

@@ -1,0 +1,176 @@
+"""Everything that the bounds and the pricing of plans read: block tables over layer rows, synchronisation over mesh rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.cost.block_table import MODES, PARTS, PHASES, BlockTable, block_table
+from shardwright.cost.communication import Network, border_seconds, move_seconds, network_of, span_along
+from shardwright.cost.compute import Machine, machine_of
+from shardwright.cost.rows import Rows
+from shardwright.cost.sync import SyncTable, sync_table
+from shardwright.model.block import Block
+from shardwright.model.operator import OperatorKind
+from shardwright.program.block import BlockProgram
+from shardwright.program.lower_block import Context, lower_block
+from shardwright.program.problem import Problem
+from shardwright.program.structure import Structure
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTable:
+    """All blocks of the model over n layer rows; first axis = block.
+
+    Args:
+        seconds: (blocks, phases, parts, n). saved_bytes: (blocks, modes, n). transient_bytes, flops: (blocks, n).
+        logits_bytes: (n,) peak of logits and their copies in the head. border: (tiers, n) seconds of one send across a tier.
+        border_bytes: (n,) bytes a device sends across a pipeline border.
+    """
+
+    rows: Rows
+    seconds: FloatArray
+    saved_bytes: IntArray
+    transient_bytes: IntArray
+    flops: FloatArray
+    overlappable: FloatArray
+    logits_bytes: IntArray
+    border: FloatArray
+    border_bytes: IntArray
+
+
+def block_context(problem: Problem, block: Block) -> Context:
+    """What lowering `block` needs of the problem."""
+    job = problem.job
+    return Context(
+        tokens=job.tokens(block.sequence) or job.sequence_length,
+        memory_tokens=job.tokens(block.memory) if block.memory else 0,
+        element=job.activation.bits // 8,
+        runtime=problem.runtime,
+        dropout=job.dropout,
+        imbalance_percent=round(100 * job.expert_imbalance),
+    )
+
+
+def structure_of(*, sp: bool, gather: bool, tp: int) -> Structure:
+    """The structure of a grid: experts have their own mesh unless tokens are copied over tp."""
+    return Structure(sequence_parallel=sp, gather=gather, routed=sp or tp == 1)
+
+
+def programs_of(problem: Problem, structure: Structure) -> tuple[BlockProgram, ...]:
+    """Every block of the model, lowered under `structure`."""
+    return tuple(lower_block(b, structure, block_context(problem, b)) for b in problem.model.blocks)
+
+
+def problem_machine(problem: Problem) -> Machine:
+    """Rates of the (first) accelerator under the job's dtype and the runtime's kernels."""
+    return machine_of(
+        problem.cluster.node.accelerator,
+        compute=problem.job.compute,
+        attention=problem.runtime.attention_kernel,
+        elements=problem.runtime.element_kernels,
+    )
+
+
+def layer_table(problem: Problem, rows: Rows) -> LayerTable:
+    """Price every block of the model for every row; rows of one structure are priced together."""
+    machine, network = problem_machine(problem), network_of(problem.cluster)
+    blocks, n = len(problem.model.blocks), len(rows)
+    seconds = np.zeros((blocks, len(PHASES), len(PARTS), n))
+    saved = np.zeros((blocks, len(MODES), n), dtype=np.int64)
+    transient = np.zeros((blocks, n), dtype=np.int64)
+    flops, hidden = np.zeros((blocks, n)), np.zeros((blocks, n))
+    stream = np.zeros(n, dtype=np.int64)
+    routed = (rows["sp"] == 1) | (rows["tp"] == 1)
+    for sp, gather, route in np.unique(np.stack([rows["sp"], rows["gather"], routed]), axis=1).T:
+        chosen = (rows["sp"] == sp) & (rows["gather"] == gather) & (routed == route)
+        some = rows.take(chosen)
+        structure = Structure(sequence_parallel=bool(sp), gather=bool(gather), routed=bool(route))
+        for index, block in enumerate(problem.model.blocks):
+            context = block_context(problem, block)
+            table: BlockTable = block_table(
+                lower_block(block, structure, context),
+                rows=some,
+                machine=machine,
+                network=network,
+                runtime=problem.runtime,
+                sequence=context.tokens,
+            )
+            seconds[index][:, :, chosen] = table.seconds
+            saved[index][:, chosen] = table.saved_bytes
+            transient[index][chosen] = table.transient_bytes
+            flops[index][chosen] = table.flops
+            hidden[index][chosen] = table.overlappable
+            stream[chosen] = np.maximum(stream[chosen], table.input_bytes)
+    border, sent = _borders(problem, rows, stream, network)
+    return LayerTable(
+        rows=rows,
+        seconds=seconds,
+        saved_bytes=saved,
+        transient_bytes=transient,
+        flops=flops,
+        overlappable=hidden,
+        logits_bytes=_logits_bytes(problem, rows),
+        border=border,
+        border_bytes=sent,
+    )
+
+
+def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -> tuple[FloatArray, IntArray]:
+    """A border sends each device's part of the stream; copies over tp are sent once and gathered behind, if the runtime does so."""
+    copied = (rows["sp"] == 0) & (rows["tp"] > 1)
+    if not problem.runtime.p2p_scatter_gather or not copied.any():
+        return border_seconds(rows, network, volume=stream.astype(np.float64)), stream
+    sent = np.where(copied, -(-stream // rows["tp"]), stream)
+    gathered = move_seconds(Collective.ALL_GATHER, volume=stream.astype(np.float64), span=span_along("tp", rows, network))
+    return border_seconds(rows, network, volume=sent.astype(np.float64)) + np.where(copied, gathered, 0.0), sent
+
+
+def _logits_bytes(problem: Problem, rows: Rows) -> IntArray:
+    """Bytes of logits and their copies at the peak of the loss: runtime's bytes an element x tokens x ceil(vocab / tp)."""
+    if not any(o.kind is OperatorKind.LOSS for b in problem.model.blocks for o in b.operators):
+        return np.zeros(len(rows), dtype=np.int64)
+    tokens = rows["mbs"] * -(-problem.job.sequence_length // rows["cp"])
+    return tokens * -(-problem.model.vocab // rows["tp"]) * problem.runtime.logits_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshTable:
+    """Synchronisation over n mesh rows.
+
+    Args:
+        sync: per block. norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
+        tied_s: (n,) seconds of the exchange of a tied embedding's gradient between the first and last rank.
+        embedding_bytes: (n,) temporary of the embedding's or head's weight gradient.
+    """
+
+    rows: Rows
+    sync: SyncTable
+    norm_s: FloatArray
+    tied_s: FloatArray
+    embedding_bytes: IntArray
+
+
+def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
+    """Price the step's end for every mesh row and sharding group."""
+    network = network_of(problem.cluster)
+    programs = programs_of(problem, Structure(routed=True))
+    sync = sync_table(programs, rows=rows, shard=shard, network=network, job=problem.job, runtime=problem.runtime)
+    n = len(rows)
+    norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), span=span_along("world", rows, network))
+    table_elements = -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
+    tied = np.zeros(n)
+    if any(p.tied_to for b in problem.model.blocks for o in b.operators for p in o.parameters):
+        wire = (problem.job.gradient_wire or problem.runtime.gradient_dtype).bits // 8
+        slowest = network.tiers[-1]
+        seconds = 2 * slowest.latency_s + table_elements * wire / slowest.bandwidth
+        tied = np.where(rows["pp"] > 1, seconds, 0.0)
+    return MeshTable(
+        rows=rows, sync=sync, norm_s=norm, tied_s=tied, embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes
+    )

@@ -1,0 +1,46 @@
+"""Scalar terms that the bounds and the pricing of a single plan share; compiled, so that both use the same code."""
+
+from __future__ import annotations
+
+from shardwright.compiled import compiled
+
+
+@compiled
+def beside(compute: float, hidden: float, slowdown: float) -> float:
+    """Seconds of compute with `hidden` seconds of communication beside it.
+
+    max(compute + (slowdown - 1) min(compute, hidden), hidden): kernels run slower while a collective takes some of the device.
+    """
+    shared = min(compute, hidden)
+    return max(compute + (slowdown - 1.0) * shared, hidden)
+
+
+@compiled
+def forward_layer(forward: float, gather: float, zero: int, slowdown: float) -> float:
+    """Forward of one layer; under ZeRO-3 the next layer's parameters are gathered beside it."""
+    return beside(forward, gather, slowdown) if zero == 3 else forward
+
+
+@compiled
+def backward_layer(backward: float, gather: float, reduce: float, zero: int, every_microbatch: bool, slowdown: float) -> float:
+    """Backward (with any recompute) of one layer; ZeRO-3 gathers parameters and, as ZeRO-2, reduces gradients each microbatch."""
+    hidden = 0.0
+    if zero == 3:
+        hidden += gather
+    if zero >= 2 and every_microbatch:
+        hidden += reduce
+    return beside(backward, hidden, slowdown) if hidden > 0.0 else backward
+
+
+@compiled
+def optimizer_seconds(elements: float, shard: float, bytes_per_element: float, bandwidth: float, host_share: float, host_rate: float) -> float:
+    """The update of `elements` / `shard` parameters: device part and host part side by side.
+
+    Args:
+        bytes_per_element: traffic of one element's update. bandwidth: achieved bytes/s of the device.
+        host_share: share of the states on the host. host_rate: elements/s of the host's update and its transfers, for one device.
+    """
+    owned = elements / shard
+    device = owned * (1.0 - host_share) * bytes_per_element / bandwidth
+    host = owned * host_share / host_rate if host_share > 0.0 else 0.0
+    return max(device, host)

@@ -1,0 +1,153 @@
+"""Clusters: groups of nodes, and the tiers of network that join their devices.
+
+Devices are numbered node by node, group by group, from 0. Tier 0 is the scale-up island (NVLink, ICI, PCIe); the tiers above are the
+scale-out network from leaf to core. A tier's link is one device's share of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.hardware.device import Accelerator, Origin
+from shardwright.hardware.link import Link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A node's host side: memory and NVMe capacity in bytes, PCIe share of one device, NVMe bytes/s of the node.
+
+    `origin` says where the sizes come from; None = not said.
+    """
+
+    memory_bytes: int
+    pcie: Link
+    nvme_bytes: int = 0
+    nvme_bandwidth: float = 0.0
+    memory_bandwidth: float = 200e9
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKind:
+    """A kind of node.
+
+    Args:
+        num_devices: accelerators in it. island: devices of one scale-up domain (may exceed num_devices: NVL72).
+        scale_up: one device's link inside the island. nics: network cards of the node; nic: the link of one card.
+        in_network_reduction: the scale-up switch can reduce (NVLink SHARP).
+    """
+
+    name: str
+    accelerator: Accelerator
+    num_devices: int
+    island: int
+    scale_up: Link
+    nics: int
+    nic: Link
+    host: Host
+    in_network_reduction: bool = False
+
+    @property
+    def network_per_device(self) -> Link:
+        """One device's share of the node's cards when all its devices send."""
+        share = self.nics / self.num_devices
+        return Link(
+            latency_s=self.nic.latency_s,
+            bandwidth=self.nic.bandwidth * share,
+            reverse_bandwidth=self.nic.reverse_bandwidth * share,
+            efficiency=self.nic.efficiency,
+            origin=self.nic.origin,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroup:
+    """`count` nodes of one kind in a row."""
+
+    kind: NodeKind
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricTier:
+    """One switch tier of the scale-out network.
+
+    Args:
+        name: ``leaf``, ``spine``, ``core``.
+        num_devices: devices below one unit of this tier; 0 = the whole cluster.
+        oversubscription: bandwidth into the tier from below over bandwidth out of it, >= 1; divides a device's share above the tier below.
+        latency_s: added to a message that crosses this tier.
+        rails: devices of equal place in their nodes share a switch (rail-optimised).
+    """
+
+    name: str
+    num_devices: int
+    oversubscription: float = 1.0
+    latency_s: float = 0.0
+    rails: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """What a device sees of one level of the hierarchy: `num_devices` below a unit, its own share of the bandwidth, latency."""
+
+    name: str
+    num_devices: int
+    bandwidth: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Nodes and the network between them. Mixed kinds are legal.
+
+    Args:
+        expression: what the user wrote, kept for plan files and messages.
+        fabric: from the tier next to the nodes upward; empty = one non-blocking switch.
+    """
+
+    expression: str
+    groups: tuple[NodeGroup, ...]
+    fabric: tuple[FabricTier, ...] = ()
+
+    @property
+    def num_devices(self) -> int:
+        """Devices in all nodes."""
+        return sum(g.count * g.kind.num_devices for g in self.groups)
+
+    @property
+    def is_uniform(self) -> bool:
+        """All nodes are of one kind."""
+        return all(g.kind == self.groups[0].kind for g in self.groups)
+
+    @property
+    def node(self) -> NodeKind:
+        """The kind of the first group (the only one in a uniform cluster)."""
+        return self.groups[0].kind
+
+    def tiers(self) -> tuple[Tier, ...]:
+        """Levels of a uniform cluster, innermost first: island, then the network tiers. Achieved bytes/s of one device's share."""
+        kind = self.node
+        total = self.num_devices
+        levels = [
+            Tier(
+                name="island",
+                num_devices=min(kind.island, total),
+                bandwidth=kind.scale_up.achieved,
+                latency_s=kind.scale_up.latency_s,
+            )
+        ]
+        share = kind.network_per_device.achieved
+        latency = kind.nic.latency_s
+        fabric = self.fabric or (FabricTier(name="network", num_devices=0),)
+        below = levels[0].num_devices
+        for tier in fabric:
+            share /= tier.oversubscription
+            latency += tier.latency_s
+            reach = min(tier.num_devices or total, total)
+            if reach > below:
+                levels.append(Tier(name=tier.name, num_devices=reach, bandwidth=share, latency_s=latency))
+                below = reach
+        if below < total:
+            levels.append(Tier(name="core", num_devices=total, bandwidth=share, latency_s=latency))
+        return tuple(levels)

@@ -1,0 +1,103 @@
+"""Accelerators: peak numbers from data sheets, achieved numbers from measurements, each with where it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardwright.dtype import Dtype as Dtype
+
+
+class Evidence(StrEnum):
+    """How a number is known."""
+
+    MEASURED = "measured"
+    FITTED = "fitted"
+    PUBLISHED = "published"
+    ASSUMED = "assumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a number comes from: how it is known, and the file, page or paper."""
+
+    evidence: Evidence
+    reference: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmRates:
+    """The four-number roofline of a GEMM (m, n, k) on one accelerator in one dtype.
+
+    t = ((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) + t0, with P and BW the peaks of the data sheet.
+
+    Args:
+        compute_efficiency: ec. memory_efficiency: em. overhead_s: t0 in seconds. exponent: q.
+        sustained: factor >= 1 on the time of long runs against the short measurement (clocks under the power limit).
+        error: relative half-width of an 80 % interval of this form against measurements.
+    """
+
+    dtype: Dtype
+    compute_efficiency: float
+    memory_efficiency: float
+    overhead_s: float
+    exponent: float
+    sustained: float
+    error: float
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionRates:
+    """Fused attention of one kernel generation on one accelerator.
+
+    Fraction of peak FLOP/s against context length, piecewise linear in log2(length): (tokens, fraction) in rising order.
+
+    Args:
+        generation: ``flash-2``, ``flash-3``, ``cudnn``, ``triton`` ...
+        forward: points of the forward kernel (only scores that the mask keeps are counted).
+        backward_ratio: backward seconds over forward seconds at the same shape.
+    """
+
+    generation: str
+    forward: tuple[tuple[int, float], ...]
+    backward_ratio: float
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """One device as the planner sees it. Units: bytes, bytes/s one direction, FLOP/s dense.
+
+    Args:
+        name: catalog name, such as ``h100-sxm``.
+        memory_bytes: what a program may allocate. memory_bandwidth: peak bytes/s.
+        peak_flops: (dtype, dense FLOP/s) pairs.
+        element_efficiency: achieved share of memory_bandwidth by streaming (element-wise) kernels.
+        launch_s: seconds to launch a kernel when the queue is empty.
+        overlap_slowdown: factor >= 1 on kernels that run beside a collective kernel.
+        gemm: rates by dtype; a dtype that is missing falls back to the assumed default with a wide interval.
+        attention: rates by kernel generation.
+        failures_per_device_hour: unexpected interruptions, for goodput; failures_origin: where that figure comes from.
+        assumed: names of the fields above that no measurement of this device backs.
+    """
+
+    name: str
+    vendor: str
+    memory_bytes: int
+    memory_bandwidth: float
+    peak_flops: tuple[tuple[Dtype, float], ...]
+    gemm: tuple[GemmRates, ...]
+    attention: tuple[AttentionRates, ...]
+    element_efficiency: float
+    launch_s: float
+    overlap_slowdown: float
+    origin: Origin
+    aliases: tuple[str, ...] = ()
+    failures_per_device_hour: float = 0.0
+    failures_origin: Origin | None = None
+    assumed: tuple[str, ...] = ()
+
+    def peak(self, dtype: Dtype) -> float:
+        """Peak dense FLOP/s of `dtype`; 0.0 if the device has no such units."""
+        return dict(self.peak_flops).get(dtype, 0.0)

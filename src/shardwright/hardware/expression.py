@@ -1,0 +1,110 @@
+"""Cluster expressions: ``h100-sxm:16384``, ``a100-sxm-80gb:64+v100-sxm-32gb:32``, ``aws-p5.48xlarge:128``, ``meta-24k-roce:16384``.
+
+Grammar: term { "+" term }, term = name [ ":" count ]. The count is devices for an accelerator and for a published cluster (which may
+leave it out: its full size), and **instances** for a cloud instance, as a cloud bill counts them. Names ignore case, ``_`` and ``-``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.errors import ClusterError, nearest
+from shardwright.hardware.catalog import accelerator_names, find_accelerator
+from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup, NodeKind
+from shardwright.hardware.instances import find_instance, instance_names
+from shardwright.hardware.nodes import node_of, smaller_node
+from shardwright.hardware.published import find_published, published_cluster, published_names
+
+MAX_TEXT: Final = 4096
+MAX_TERMS: Final = 64
+MAX_DEVICES: Final = 4_194_304
+
+
+def cluster_names() -> tuple[str, ...]:
+    """All names that a term may have: accelerators, cloud instances, published clusters; sorted."""
+    return tuple(sorted({*accelerator_names(), *instance_names(), *published_names()}))
+
+
+def parse_cluster(text: str) -> Cluster:
+    """The cluster that an expression describes.
+
+    Args:
+        text: see the module. At most 64 terms and 4,194,304 devices.
+
+    A count below one node is a smaller node (its cards shrink with it); any other must fill nodes. The network is one non-blocking switch
+    unless the term is a published cluster, whose switch tiers it takes; those cannot be joined with other terms.
+    """
+    if len(text) > MAX_TEXT:
+        raise ClusterError(f"cluster expression of {len(text)} characters", hint=f"at most {MAX_TEXT}; use a YAML file")
+    written = text.strip()
+    terms = [term.strip() for term in written.split("+")]
+    if not written or not all(terms):
+        raise ClusterError(f"empty term in cluster expression {_shown(written)}", hint="write NAME:COUNT, such as h100-sxm:64")
+    if len(terms) > MAX_TERMS:
+        raise ClusterError(f"cluster expression with {len(terms)} terms", hint=f"at most {MAX_TERMS}")
+    groups: list[NodeGroup] = []
+    fabric: tuple[FabricTier, ...] = ()
+    for term in terms:
+        group, tiers = _term(term)
+        if tiers and len(terms) > 1:
+            raise ClusterError(f"{_shown(term)} brings its own network and cannot be joined with other terms", hint="use a YAML file")
+        fabric = fabric or tiers
+        _append(groups, group)
+    cluster = Cluster(expression=written, groups=tuple(groups), fabric=fabric)
+    if cluster.num_devices > MAX_DEVICES:
+        raise ClusterError(f"{cluster.num_devices} devices in {_shown(written)}", hint=f"at most {MAX_DEVICES}")
+    return cluster
+
+
+def fill_nodes(kind: NodeKind, *, num_devices: int, name: str) -> NodeGroup:
+    """`num_devices` devices as nodes of `kind`: one smaller node, or whole nodes; anything else is an error."""
+    if num_devices < kind.num_devices:
+        return NodeGroup(kind=smaller_node(kind, num_devices=num_devices), count=1)
+    if num_devices % kind.num_devices:
+        below = num_devices // kind.num_devices * kind.num_devices
+        raise ClusterError(
+            f"{num_devices} x {name} do not fill nodes of {kind.num_devices}",
+            hint=f"use {below} or {below + kind.num_devices}",
+        )
+    return NodeGroup(kind=kind, count=num_devices // kind.num_devices)
+
+
+def _append(groups: list[NodeGroup], group: NodeGroup) -> None:
+    if groups and groups[-1].kind == group.kind:
+        groups[-1] = NodeGroup(kind=group.kind, count=groups[-1].count + group.count)
+    else:
+        groups.append(group)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")
+
+
+def _count(text: str, *, term: str) -> int:
+    digits = text.strip().replace("_", "")
+    if not (digits.isascii() and digits.isdigit()) or int(digits[:18]) < 1:
+        raise ClusterError(
+            f"count {_shown(text)} in {_shown(term)} is not a positive whole number", hint="write NAME:COUNT, such as h100-sxm:64"
+        )
+    if len(digits) > 18 or int(digits) > MAX_DEVICES:
+        raise ClusterError(f"count {_shown(text)} in {_shown(term)} is too large", hint=f"at most {MAX_DEVICES} devices")
+    return int(digits)
+
+
+def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...]]:
+    name, colon, rest = term.partition(":")
+    name = name.strip()
+    count = _count(rest, term=term) if colon else None
+    published = find_published(name)
+    if published is not None:
+        return published_cluster(published, num_devices=count)
+    instance = find_instance(name)
+    device = find_accelerator(name)
+    if instance is None and device is None:
+        raise ClusterError(f"unknown accelerator, instance or cluster {_shown(name)}", hint=nearest(name[:60], cluster_names()))
+    if count is None:
+        raise ClusterError(f"{_shown(name)} needs a count", hint=f"write {name}:8")
+    if instance is not None:
+        return NodeGroup(kind=instance, count=count), ()
+    assert device is not None
+    return fill_nodes(node_of(device), num_devices=count, name=device.name), ()

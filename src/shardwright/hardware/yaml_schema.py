@@ -1,0 +1,128 @@
+"""The schema of a cluster file: pydantic models whose keys carry their units. Read and written by `yaml_cluster` only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[float, Field(gt=0, le=1e18)]
+NotNegative = Annotated[float, Field(ge=0, le=1e18)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Factor = Annotated[float, Field(ge=1, le=1e6)]
+Count = Annotated[int, Field(ge=1, le=4_194_304)]
+Word = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(max_length=2000)]
+DtypeName = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp4"]
+
+
+class Record(BaseModel):
+    """A mapping of the file: unknown keys, strings for numbers and infinities are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class OriginRecord(Record):
+    """Where numbers come from."""
+
+    evidence: Literal["measured", "fitted", "published", "assumed"] = "assumed"
+    reference: Text = "given in the cluster file"
+
+
+class LinkRecord(Record):
+    """A link; bandwidth in 10^9 bits/s or 10^9 bytes/s, inward only where it differs. What is left out stays as the base node's."""
+
+    latency_us: NotNegative | None = None
+    bandwidth_gbps: Positive | None = None
+    reverse_bandwidth_gbps: Positive | None = None
+    bandwidth_gigabytes_per_s: Positive | None = None
+    reverse_bandwidth_gigabytes_per_s: Positive | None = None
+    efficiency: Fraction | None = None
+    origin: OriginRecord | None = None
+
+
+class HostRecord(Record):
+    """A node's host side."""
+
+    memory_gib: Positive | None = None
+    memory_gigabytes_per_s: Positive | None = None
+    pcie: LinkRecord | None = None
+    nvme_gib: NotNegative | None = None
+    nvme_gigabytes_per_s: NotNegative | None = None
+    origin: OriginRecord | None = None
+
+
+class GemmRecord(Record):
+    """GEMM rates of one dtype."""
+
+    compute_efficiency: Fraction
+    memory_efficiency: Fraction
+    overhead_us: NotNegative
+    exponent: Annotated[float, Field(ge=1, le=100)]
+    sustained: Factor
+    error: NotNegative
+    origin: OriginRecord | None = None
+
+
+class AttentionRecord(Record):
+    """Attention rates of one kernel generation: context length -> fraction of peak."""
+
+    forward: Annotated[dict[Annotated[int, Field(ge=1, le=2**40)], Fraction], Field(min_length=1, max_length=64)]
+    backward_ratio: Positive
+    origin: OriginRecord | None = None
+
+
+class AcceleratorRecord(Record):
+    """An accelerator of the file. With `like`, a catalog accelerator with changes; else memory, bandwidth and peaks are needed."""
+
+    like: Word | None = None
+    vendor: Word | None = None
+    memory_gib: Positive | None = None
+    memory_bandwidth_gigabytes_per_s: Positive | None = None
+    peak_tflops: Annotated[dict[DtypeName, Positive], Field(min_length=1)] | None = None
+    sustained: Factor | None = None
+    gemm: dict[DtypeName, GemmRecord] | None = None
+    attention: Annotated[dict[Word, AttentionRecord], Field(min_length=1, max_length=16)] | None = None
+    element_efficiency: Fraction | None = None
+    launch_us: NotNegative | None = None
+    overlap_slowdown: Factor | None = None
+    failures_per_device_hour: NotNegative | None = None
+    failures_origin: OriginRecord | None = None
+    assumed: Annotated[list[Word], Field(max_length=32)] | None = None
+    aliases: Annotated[list[Word], Field(max_length=32)] | None = None
+    origin: OriginRecord | None = None
+
+
+class NodesRecord(Record):
+    """`count` nodes of a kind: an accelerator's usual node or a cloud instance, with changes."""
+
+    accelerator: Word | None = None
+    instance: Word | None = None
+    name: Word | None = None
+    count: Count
+    devices_per_node: Count | None = None
+    island_devices: Count | None = None
+    scale_up: LinkRecord | None = None
+    nics: Count | None = None
+    nic: LinkRecord | None = None
+    host: HostRecord | None = None
+    in_network_reduction: bool | None = None
+
+
+class TierRecord(Record):
+    """A switch tier: `devices` below one unit, left out for the whole cluster."""
+
+    name: Word
+    devices: Annotated[int, Field(ge=0, le=4_194_304)] = 0
+    oversubscription: Factor = 1.0
+    latency_us: NotNegative = 0.0
+    rails: bool = False
+
+
+class ClusterRecord(Record):
+    """A cluster file."""
+
+    name: Word = "cluster file"
+    accelerators: Annotated[dict[Word, AcceleratorRecord], Field(max_length=64)] = {}
+    nodes: Annotated[list[NodesRecord], Field(min_length=1, max_length=1024)]
+    fabric: Annotated[list[TierRecord], Field(max_length=16)] = []

@@ -1,0 +1,147 @@
+"""From flags to a training job: the only place where a job's words and numbers are checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.dtype import Dtype
+from shardwright.errors import UsageError, nearest
+from shardwright.job.training import Optimizer, OptimizerFamily, SequenceLength, TrainingJob
+
+MAX_TOKENS: Final = 2**32
+MAX_SAMPLES: Final = 2**32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionRecipe:
+    """Number formats that go together: of GEMMs, of the working copy, of saved activations, of the master copy."""
+
+    compute: Dtype
+    parameter: Dtype
+    activation: Dtype
+    master: Dtype | None = Dtype.FP32
+
+
+PRECISIONS: Final = {
+    "bf16": PrecisionRecipe(compute=Dtype.BF16, parameter=Dtype.BF16, activation=Dtype.BF16),
+    "fp16": PrecisionRecipe(compute=Dtype.FP16, parameter=Dtype.FP16, activation=Dtype.FP16),
+    "fp8": PrecisionRecipe(compute=Dtype.FP8, parameter=Dtype.BF16, activation=Dtype.BF16),
+    "fp4": PrecisionRecipe(compute=Dtype.FP4, parameter=Dtype.BF16, activation=Dtype.BF16),
+    "fp32": PrecisionRecipe(compute=Dtype.FP32, parameter=Dtype.FP32, activation=Dtype.FP32, master=None),
+    "tf32": PrecisionRecipe(compute=Dtype.TF32, parameter=Dtype.FP32, activation=Dtype.FP32, master=None),
+}
+_STATES: Final = {
+    OptimizerFamily.ADAMW: 2,
+    OptimizerFamily.SGD_MOMENTUM: 1,
+    OptimizerFamily.SGD: 0,
+    OptimizerFamily.MUON: 1,
+}
+_SEQUENCE_FLAGS: Final = {"text": "--seq-len", "encoder": "--encoder-len", "image": "--image-tokens", "audio": "--audio-tokens"}
+
+
+def job_from_flags(
+    *,
+    seq_len: int,
+    global_batch: int,
+    precision: str = "bf16",
+    optimizer: str = "adamw",
+    state_dtype: str = "fp32",
+    gradient_wire: str = "",
+    encoder_len: int = 0,
+    image_tokens: int = 0,
+    audio_tokens: int = 0,
+    needed: Iterable[str] = (),
+    dropout: bool = False,
+    expert_imbalance: float = 1.0,
+    allow_codecs: Iterable[str] = (),
+) -> TrainingJob:
+    """The training job that the flags describe.
+
+    Args:
+        seq_len: tokens of a sample's text. global_batch: samples a step.
+        precision: a recipe of `PRECISIONS`: ``fp8`` and ``fp4`` compute in them over bf16 parameters and activations.
+        optimizer: a value of `OptimizerFamily`. state_dtype: of each of its states.
+        gradient_wire: dtype of gradients on the network; empty = as the runtime accumulates them.
+        encoder_len, image_tokens, audio_tokens: tokens of a sample's other sequences; 0 = it has none.
+        needed: sequences that the model runs over (``Block.sequence`` and ``Block.memory``); each must have a length.
+        dropout: attention and hidden dropout are on.
+        expert_imbalance: tokens of the busiest expert over the mean, at least 1.
+        allow_codecs: lossy wire codecs that may be chosen.
+
+    Raises:
+        UsageError: a number out of range, an unknown word, or a sequence without a length.
+    """
+    lengths = {
+        "text": _count(seq_len, flag="--seq-len", most=MAX_TOKENS),
+        "encoder": _count(encoder_len, flag="--encoder-len", most=MAX_TOKENS, least=0),
+        "image": _count(image_tokens, flag="--image-tokens", most=MAX_TOKENS, least=0),
+        "audio": _count(audio_tokens, flag="--audio-tokens", most=MAX_TOKENS, least=0),
+    }
+    _require(needed, lengths)
+    if not (math.isfinite(expert_imbalance) and 1.0 <= expert_imbalance <= 1e6):
+        raise UsageError(f"--expert-imbalance {expert_imbalance!r}", hint="tokens of the busiest expert over the mean: a number from 1")
+    recipe = _recipe(precision)
+    family = _family(optimizer)
+    state = _dtype(state_dtype, flag="--state-dtype")
+    return TrainingJob(
+        sequences=tuple(SequenceLength(name=name, tokens=tokens) for name, tokens in lengths.items() if tokens),
+        global_batch=_count(global_batch, flag="--global-batch", most=MAX_SAMPLES),
+        optimizer=Optimizer(family=family, master=recipe.master, states=(state,) * _STATES[family]),
+        compute=recipe.compute,
+        parameter=recipe.parameter,
+        activation=recipe.activation,
+        gradient_wire=_dtype(gradient_wire, flag="--gradient-wire") if gradient_wire else None,
+        dropout=dropout,
+        expert_imbalance=float(expert_imbalance),
+        allow_codecs=tuple(allow_codecs),
+    )
+
+
+def _count(value: object, *, flag: str, most: int, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise UsageError(f"{flag} {_shown(value)}", hint=f"a whole number from {least} to {most}")
+    return value
+
+
+def _require(needed: Iterable[str], lengths: dict[str, int]) -> None:
+    for name in needed:
+        if not name:
+            continue
+        flag = _SEQUENCE_FLAGS.get(name)
+        if flag is None:
+            raise UsageError(f"the model runs over a sequence {name!r}, which a job cannot give", hint=nearest(name, lengths))
+        if not lengths[name]:
+            raise UsageError(f"the model needs the length of its {name} sequence", hint=f"give {flag}")
+
+
+def _recipe(precision: str) -> PrecisionRecipe:
+    recipe = PRECISIONS.get(precision.strip().lower())
+    if recipe is None:
+        raise UsageError(f"unknown precision {precision[:40]!r}", hint=nearest(precision[:40], PRECISIONS))
+    return recipe
+
+
+def _family(optimizer: str) -> OptimizerFamily:
+    names = {family.value: family for family in OptimizerFamily}
+    family = names.get(optimizer.strip().lower())
+    if family is None:
+        raise UsageError(f"unknown optimizer {optimizer[:40]!r}", hint=nearest(optimizer[:40], names))
+    return family
+
+
+def _dtype(name: str, *, flag: str) -> Dtype:
+    names = {dtype.value: dtype for dtype in Dtype}
+    dtype = names.get(name.strip().lower())
+    if dtype is None:
+        raise UsageError(f"{flag}: unknown dtype {name[:40]!r}", hint=nearest(name[:40], names))
+    return dtype
+
+
+def _shown(value: object) -> str:
+    """A flag's value for a message; a number too long to print is not printed."""
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "is too large"
+    return repr(value)[:40]

@@ -1,0 +1,90 @@
+"""What is to be trained: lengths, batch, optimizer and number formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardwright.dtype import Dtype
+
+
+class OptimizerFamily(StrEnum):
+    """Families of optimizers, by the state they keep."""
+
+    ADAMW = "adamw"
+    SGD_MOMENTUM = "sgd-momentum"
+    SGD = "sgd"
+    MUON = "muon"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """An optimizer family and the dtypes of what it keeps for every parameter.
+
+    Args:
+        master: dtype of the master copy, None if the parameter itself is updated.
+        states: dtype of each state (AdamW: first and second moment).
+    """
+
+    family: OptimizerFamily = OptimizerFamily.ADAMW
+    master: Dtype | None = Dtype.FP32
+    states: tuple[Dtype, ...] = (Dtype.FP32, Dtype.FP32)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes a parameter: master copy and states."""
+        bits = sum(s.bits for s in self.states) + (self.master.bits if self.master else 0)
+        return bits // 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceLength:
+    """Tokens of one of a sample's sequences: ``text`` for decoders, ``encoder``, ``image``, ``audio`` beside it."""
+
+    name: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob:
+    """One training step to plan.
+
+    Args:
+        sequences: tokens of a sample by sequence name; ``text`` must be among them.
+        global_batch: samples a step.
+        compute: dtype of GEMMs. parameter: dtype of the working copy. activation: dtype of saved activations and stream.
+        gradient_wire: dtype of gradients on the network; None = the dtype in which the runtime accumulates them.
+        dropout: attention and hidden dropout are on (masks are saved).
+        expert_imbalance: tokens of the busiest expert over the mean, >= 1.
+        allow_codecs: lossy wire codecs that may be chosen.
+    """
+
+    sequences: tuple[SequenceLength, ...]
+    global_batch: int
+    optimizer: Optimizer = Optimizer()
+    compute: Dtype = Dtype.BF16
+    parameter: Dtype = Dtype.BF16
+    activation: Dtype = Dtype.BF16
+    gradient_wire: Dtype | None = None
+    dropout: bool = False
+    expert_imbalance: float = 1.0
+    allow_codecs: tuple[str, ...] = ()
+
+    def tokens(self, sequence: str) -> int:
+        """Tokens of one sample's sequence of that name; 0 if the job has none."""
+        return next((s.tokens for s in self.sequences if s.name == sequence), 0)
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens of a sample's text."""
+        return self.tokens("text")
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Text tokens of the global batch."""
+        return self.global_batch * self.sequence_length
+
+
+def training_job(*, seq_len: int, global_batch: int) -> TrainingJob:
+    """The everyday job: one text sequence, AdamW in fp32 over bf16."""
+    return TrainingJob(sequences=(SequenceLength(name="text", tokens=seq_len),), global_batch=global_batch)

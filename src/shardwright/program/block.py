@@ -1,0 +1,130 @@
+"""A lowered block: operator tasks, communication, saved tensors and parameters, for each phase; sizes stay symbolic.
+
+The structure depends only on how operator classes are cut; sizes are evaluated on arrays of degrees (`program.sizes`). The cost model,
+the simulator and an executor read this and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.model.operator import AttentionShape, Operator, ScanShape
+from shardwright.model.tensor import ParameterClass
+from shardwright.program.sizes import Size
+
+
+class Phase(StrEnum):
+    """Forward, input gradient, weight gradient. Full backward is I then W; recompute runs F's tasks again."""
+
+    F = "F"
+    I = "I"  # noqa: E741 - PyTorch's letter
+    W = "W"
+
+
+class Kernel(StrEnum):
+    """Families of kernels, one cost formula each."""
+
+    GEMM = "gemm"
+    GROUPED_GEMM = "grouped-gemm"
+    ATTENTION = "attention"
+    SCAN = "scan"
+    ELEMENT = "element"
+
+
+class Exposure(StrEnum):
+    """How communication meets the compute of its phase."""
+
+    BLOCKING = "blocking"
+    BESIDE_GEMM = "beside-gemm"
+    BESIDE_WEIGHT_GRADIENT = "beside-weight-gradient"
+    BESIDE_CORE = "beside-core"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One kernel of an operator in a phase.
+
+    Args:
+        m, n, k: GEMM: the forward (m x k) times (k x n), n as a sum of parts; of one group for GROUPED_GEMM, run `groups` times.
+            A linear operator's I is (m x n)(n x k) and its W is (n x m)(m x k): the phase says which.
+        read, written: ELEMENT: bytes. accumulate: GEMM adds into an fp32 copy of its n x k result.
+        tokens, context: ATTENTION and SCAN: local query tokens; keys of a whole sequence. heads, kv_heads: local.
+        core: the operator's attention or scan shape.
+    """
+
+    operator: str
+    phase: Phase
+    kernel: Kernel
+    m: Size | None = None
+    n: tuple[Size, ...] = ()
+    k: Size | None = None
+    groups: Size | None = None
+    read: tuple[Size, ...] = ()
+    written: tuple[Size, ...] = ()
+    accumulate: bool = False
+    tokens: Size | None = None
+    context: int = 0
+    heads: Size | None = None
+    attention: AttentionShape | None = None
+    scan: ScanShape | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One communication of a block in a phase over the group of `axes`.
+
+    Args:
+        volume: bytes of the full buffer as in `collectives.Collective`. count: how often (hops of a ring), an axis minus one.
+        hops: axis whose degree minus one is the number of sends (ring exchange); empty = once.
+    """
+
+    operator: str
+    phase: Phase
+    kind: Collective
+    axes: tuple[str, ...]
+    volume: tuple[Size, ...]
+    exposure: Exposure
+    hops: str = ""
+
+
+class Recomputable(StrEnum):
+    """Which recompute modes drop a saved tensor: only `full`, or `selective` too; never for the block's own input."""
+
+    NEVER = "never"
+    FULL = "full"
+    SELECTIVE = "selective"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A tensor that lives from F to I or W of its microbatch: bytes, and which recompute modes drop it."""
+
+    tensor: str
+    volume: Size
+    dropped: Recomputable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A parameter's local elements, its class, and whether its gradient is summed over the expert group's replicas."""
+
+    parameter: str
+    elements: Size
+    klass: ParameterClass
+    trainable: bool
+    tied: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockProgram:
+    """One block under one structure."""
+
+    block: str
+    works: tuple[Work, ...]
+    moves: tuple[Move, ...]
+    saved: tuple[Saved, ...]
+    stored: tuple[Stored, ...]
+    input_volume: Size
+    operators: tuple[Operator, ...]

@@ -1,0 +1,67 @@
+"""Instances: every task of a step as arrays, in the order that its streams run them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Int32 = npt.NDArray[np.int32]
+
+
+class TaskKind(IntEnum):
+    """Kinds of task. The first five are actions of the order; the others cross chunk borders and run on streams of their own."""
+
+    F = 0
+    I = 1  # noqa: E741 - PyTorch's letter
+    W = 2
+    B = 3
+    R = 4
+    SEND_F = 5
+    SEND_B = 6
+    GATHER = 7
+    REDUCE = 8
+    STEP = 9
+
+
+class Stream(IntEnum):
+    """Streams of a device."""
+
+    COMPUTE = 0
+    SEND_F = 1
+    SEND_B = 2
+    SYNC = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """What equal tasks are: kind, rank class, chunk, and which piece of how many (a last backward cut into buckets)."""
+
+    kind: TaskKind
+    klass: int
+    chunk: int
+    piece: int = 0
+    pieces: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """Read-only arrays, one entry a task; tasks of a class stand in the order of its streams.
+
+    Args:
+        template: index into the Program's templates. klass: rank class. stream: see Stream. microbatch: -1 for step-level tasks.
+        indegree, successor_start, successor: dependencies in CSR form (predecessor counts, successors).
+    """
+
+    template: Int32
+    klass: Int32
+    stream: Int32
+    microbatch: Int32
+    indegree: Int32
+    successor_start: Int32
+    successor: Int32
+
+    def __len__(self) -> int:
+        return int(self.template.shape[0])

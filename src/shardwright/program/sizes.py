@@ -1,0 +1,69 @@
+"""Sizes of a lowered block: products of stretches of dims, each cut by some axes, evaluated on arrays of degrees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+Degrees = Mapping[str, IntArray]
+"""Degree of each axis, and the lane's samples a microbatch under ``mbs``; arrays of one shape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """quantum x ceil(runs / product of the degrees of `axes`): the largest part of a stretch of runs x quantum elements."""
+
+    runs: int
+    quantum: int = 1
+    axes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """times x product of `scale` variables x product of factors."""
+
+    times: int = 1
+    scale: tuple[str, ...] = ()
+    factors: tuple[Factor, ...] = ()
+
+    def __mul__(self, other: Size) -> Size:
+        return Size(times=self.times * other.times, scale=self.scale + other.scale, factors=self.factors + other.factors)
+
+    def scaled(self, times: int) -> Size:
+        """This size `times` times."""
+        return Size(times=self.times * times, scale=self.scale, factors=self.factors)
+
+
+def evaluate(size: Size, degrees: Degrees) -> IntArray:
+    """`size` in elements for every entry of the degree arrays (exact integers)."""
+    constant = size.times
+    result: IntArray | None = None
+    for name in size.scale:
+        result = degrees[name] if result is None else result * degrees[name]
+    for factor in size.factors:
+        present = [degrees[a] for a in factor.axes]
+        if not present:
+            constant *= factor.runs * factor.quantum
+            continue
+        cut = present[0]
+        for degree in present[1:]:
+            cut = cut * degree
+        part = -(-factor.runs // cut)
+        if factor.quantum != 1:
+            part = part * factor.quantum
+        result = part if result is None else result * part
+    if result is None:
+        return np.full(np.shape(degrees["mbs"]), constant, dtype=np.int64)
+    return result if constant == 1 else result * constant
+
+
+def evaluate_sum(sizes: tuple[Size, ...], degrees: Degrees) -> IntArray:
+    """Sum of several sizes (a fused projection's outputs)."""
+    total = evaluate(sizes[0], degrees)
+    for size in sizes[1:]:
+        total = total + evaluate(size, degrees)
+    return total

@@ -1,0 +1,197 @@
+"""The kernels that each kind of operator runs in F, I and W, with symbolic local sizes.
+
+Backward GEMMs have their own shapes: input gradient (m, k, n), weight gradient (n, k, m) over tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from shardwright.model.operator import Operator, OperatorKind
+from shardwright.program.block import Kernel, Phase, Work
+from shardwright.program.sizes import Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """An operator's local sizes on one device.
+
+    Args:
+        tokens: query tokens. reads, writes: elements a token of each extent. context: tokens of the whole sequence of keys.
+        element: bytes of an activation element. scores_fused: attention never writes its scores. dropout: masks are drawn.
+        experts: local experts (GROUPED_LINEAR). expert_tokens: tokens of one local expert.
+        heads: local query heads (or scan heads).
+        fused_accumulate: weight gradients add into fp32 copies in the GEMM. loss_bytes: traffic of the loss, bytes an element.
+    """
+
+    tokens: Size
+    reads: tuple[Size, ...]
+    writes: tuple[Size, ...]
+    context: int
+    element: int
+    scores_fused: bool
+    dropout: bool
+    fused_accumulate: bool
+    loss_bytes: int
+    heads: Size | None = None
+    experts: Size | None = None
+    expert_tokens: Size | None = None
+
+
+def _linear(o: Operator, x: Local) -> tuple[Work, ...]:
+    # The input gradient has shape (m, k, n): `n` and `k` stay as in forward and the cost formula swaps them, because a fused
+    # projection's n is a sum and `Size` has no sums.
+    k = x.reads[0]
+    for extra in x.reads[1:]:
+        k = k * extra
+    return (
+        Work(operator=o.name, phase=Phase.F, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k),
+        Work(operator=o.name, phase=Phase.I, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k),
+        Work(operator=o.name, phase=Phase.W, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k, accumulate=x.fused_accumulate),
+    )
+
+
+def _grouped(o: Operator, x: Local) -> tuple[Work, ...]:
+    assert x.experts is not None and x.expert_tokens is not None
+    k, g, m = x.reads[0], x.experts, x.expert_tokens
+    kernel = Kernel.GROUPED_GEMM
+    return (
+        Work(operator=o.name, phase=Phase.F, kernel=kernel, m=m, n=x.writes, k=k, groups=g),
+        Work(operator=o.name, phase=Phase.I, kernel=kernel, m=m, n=x.writes, k=k, groups=g),
+        Work(operator=o.name, phase=Phase.W, kernel=kernel, m=m, n=x.writes, k=k, groups=g, accumulate=x.fused_accumulate),
+    )
+
+
+def _element(o: Operator, phase: Phase, read: tuple[Size, ...], written: tuple[Size, ...], times: int) -> Work:
+    return Work(
+        operator=o.name,
+        phase=phase,
+        kernel=Kernel.ELEMENT,
+        read=tuple(s.scaled(times) for s in read),
+        written=tuple(s.scaled(times) for s in written),
+    )
+
+
+def _per_token(x: Local, parts: tuple[Size, ...]) -> tuple[Size, ...]:
+    return tuple(x.tokens * p for p in parts)
+
+
+def _norm(o: Operator, x: Local) -> tuple[Work, ...]:
+    width = _per_token(x, x.reads)
+    return (
+        _element(o, Phase.F, width, width, x.element),
+        _element(o, Phase.I, width + width, width, x.element),
+    )
+
+
+def _rotary(o: Operator, x: Local) -> tuple[Work, ...]:
+    width = _per_token(x, x.reads)
+    return (_element(o, Phase.F, width, width, x.element), _element(o, Phase.I, width, width, x.element))
+
+
+def _activation(o: Operator, x: Local) -> tuple[Work, ...]:
+    inputs, outputs = _per_token(x, x.reads), _per_token(x, x.writes)
+    return (
+        _element(o, Phase.F, inputs, outputs, x.element),
+        _element(o, Phase.I, inputs + outputs, inputs, x.element),
+    )
+
+
+def _residual(o: Operator, x: Local) -> tuple[Work, ...]:
+    width = _per_token(x, x.writes)
+    forward = _element(o, Phase.F, width + width, width, x.element)
+    if not x.dropout:
+        return (forward, _element(o, Phase.I, width + width, width, x.element))
+    mask = _element(o, Phase.F, (), width, 1)
+    return (forward, mask, _element(o, Phase.I, width, width, x.element), _element(o, Phase.I, width, (), 1))
+
+
+def _attention(o: Operator, x: Local) -> tuple[Work, ...]:
+    if x.scores_fused:
+        return tuple(
+            Work(
+                operator=o.name,
+                phase=phase,
+                kernel=Kernel.ATTENTION,
+                tokens=x.tokens,
+                context=x.context,
+                heads=x.heads,
+                attention=o.attention,
+            )
+            for phase in (Phase.F, Phase.I)
+        )
+    return _unfused_attention(o, x)
+
+
+def _unfused_attention(o: Operator, x: Local) -> tuple[Work, ...]:
+    """Batched GEMMs over whole score matrices, with softmax (and dropout) passes over memory."""
+    assert o.attention is not None and x.heads is not None
+    shape = o.attention
+    queries = Size(scale=("positions",))
+    groups = Size(scale=("mbs",)) * x.heads
+    keys, width, value = Size(times=x.context), Size(times=shape.head_dim), Size(times=shape.value_dim)
+    scores = x.tokens * x.heads * keys
+
+    def batched(phase: Phase, m: Size, n: Size, k: Size) -> Work:
+        return Work(operator=o.name, phase=phase, kernel=Kernel.GROUPED_GEMM, m=m, n=(n,), k=k, groups=groups)
+
+    works = [
+        batched(Phase.F, queries, keys, width),
+        _element(o, Phase.F, (scores,), (scores,), x.element),
+        batched(Phase.F, queries, value, keys),
+        batched(Phase.I, queries, keys, value),
+        batched(Phase.I, keys, value, queries),
+        _element(o, Phase.I, (scores, scores), (scores,), x.element),
+        batched(Phase.I, queries, width, keys),
+        batched(Phase.I, keys, width, queries),
+    ]
+    if x.dropout:
+        works += [
+            _element(o, Phase.F, (scores,), (scores,), x.element),
+            _element(o, Phase.F, (), (scores,), 1),
+            _element(o, Phase.I, (scores,), (scores,), x.element),
+            _element(o, Phase.I, (scores,), (), 1),
+        ]
+    return tuple(works)
+
+
+def _stream_once(o: Operator, x: Local) -> tuple[Work, ...]:
+    inputs, outputs = _per_token(x, x.reads), _per_token(x, x.writes)
+    return (_element(o, Phase.F, inputs, outputs, x.element), _element(o, Phase.I, outputs, inputs, x.element))
+
+
+def _embedding(o: Operator, x: Local) -> tuple[Work, ...]:
+    width = _per_token(x, x.writes)
+    return (_element(o, Phase.F, width, width, x.element), _element(o, Phase.W, width + width, width, x.element))
+
+
+def _loss(o: Operator, x: Local) -> tuple[Work, ...]:
+    logits = _per_token(x, x.reads)
+    half = max(x.loss_bytes // 4, 1)
+    return (_element(o, Phase.F, logits, logits, half), _element(o, Phase.I, logits, logits, half))
+
+
+def _scan(o: Operator, x: Local) -> tuple[Work, ...]:
+    return tuple(
+        Work(operator=o.name, phase=phase, kernel=Kernel.SCAN, tokens=x.tokens, context=x.context, heads=x.heads, scan=o.scan)
+        for phase in (Phase.F, Phase.I)
+    )
+
+
+TASKS: dict[OperatorKind, Callable[[Operator, Local], tuple[Work, ...]]] = {
+    OperatorKind.LINEAR: _linear,
+    OperatorKind.GROUPED_LINEAR: _grouped,
+    OperatorKind.NORM: _norm,
+    OperatorKind.ROTARY: _rotary,
+    OperatorKind.ACTIVATION: _activation,
+    OperatorKind.RESIDUAL: _residual,
+    OperatorKind.ATTENTION: _attention,
+    OperatorKind.ROUTE: _stream_once,
+    OperatorKind.PERMUTE: _stream_once,
+    OperatorKind.EMBEDDING: _embedding,
+    OperatorKind.LOSS: _loss,
+    OperatorKind.CONV: _stream_once,
+    OperatorKind.SCAN: _scan,
+    OperatorKind.INDEX: _attention,
+}

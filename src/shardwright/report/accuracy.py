@@ -1,0 +1,41 @@
+"""Predicted against measured on a terminal: a row a source."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from shardwright.calibrate.validate import ErrorStatistics, SourceResult, Validation
+from shardwright.report.tables import plain_table
+from shardwright.units import format_percent
+
+
+def render_validation(validation: Validation) -> RenderableType:
+    """Errors by source, what was skipped and why."""
+    rows = [_row(source) for source in validation.by_source]
+    header = ("source", "rows", "time: mean", "median", "worst", "bias", "rows", "memory: mean", "worst", "called infeasible")
+    reasons = Counter(skip.reason.value for skip in validation.skipped)
+    skipped = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    parts: list[RenderableType] = [plain_table(header, rows, right=tuple(range(1, len(header))))]
+    parts.append(Text(f"\n{len(validation.rows)} rows judged, {len(validation.skipped)} skipped{f' ({skipped})' if skipped else ''}"))
+    if validation.failures:
+        right = sum(f.predicted_infeasible for f in validation.failures)
+        parts.append(Text(f"{right} of {len(validation.failures)} configurations that did not fit are predicted not to fit"))
+    return Group(*parts)
+
+
+def _row(source: SourceResult) -> tuple[str, ...]:
+    time, memory = source.time, source.memory
+    return (
+        source.source_id,
+        *(_figures(time) if time else ("-",) * 5),
+        *(_figures(memory)[i] if memory else "-" for i in (0, 1, 3)),
+        str(source.infeasible) if source.infeasible else "-",
+    )
+
+
+def _figures(errors: ErrorStatistics) -> tuple[str, ...]:
+    sizes = (format_percent(e) for e in (errors.mean, errors.median, errors.worst))
+    return (str(errors.n), *sizes, f"{100 * errors.bias:+.1f} %")

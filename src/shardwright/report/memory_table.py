@@ -1,0 +1,68 @@
+"""Memory of every pipeline rank, itemised, with equal ranks in one row."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from rich.table import Table
+
+from shardwright.report.tables import plain_table
+from shardwright.simulator.prediction import Prediction, StageMemory
+from shardwright.units import GIB, format_percent
+
+FEW_ROWS = 6
+
+
+def memory_table(prediction: Prediction, *, all_stages: bool = False) -> Table:
+    """A row for every run of equal ranks; of many rows the first, the last, the worst and their neighbours, unless `all_stages`."""
+    runs = equal_ranks(prediction.stages)
+    chosen = runs if all_stages else _few(runs)
+    names = tuple(dict.fromkeys(name for stage in prediction.stages for name, _ in stage.items))
+    rows: list[tuple[str, ...]] = []
+    before = -1
+    for run in chosen:
+        if run[0].rank > before + 1:
+            rows.append(("...", *("" for _ in range(len(names) + 4))))
+        before = run[-1].rank
+        rows.append(_row(run, names=names, capacity=prediction.capacity_bytes))
+    header = ("ranks", "holds", *(_short(name) for name in names), "allocated", "reserved", "full")
+    return plain_table(header, rows, right=tuple(range(2, len(header))))
+
+
+def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]]:
+    """Runs of neighbouring ranks with the same memory, layers and number of devices."""
+
+    def look(stage: StageMemory) -> tuple[object, ...]:
+        return (stage.layers, stage.devices, stage.items, stage.allocated, stage.reserved)
+
+    return [tuple(run) for _, run in groupby(sorted(stages, key=lambda s: s.rank), key=look)]
+
+
+def _few(runs: list[tuple[StageMemory, ...]]) -> list[tuple[StageMemory, ...]]:
+    if len(runs) <= FEW_ROWS:
+        return runs
+    worst = max(range(len(runs)), key=lambda i: runs[i][0].allocated)
+    shown = sorted({0, 1, worst, len(runs) - 2, len(runs) - 1})
+    return [runs[i] for i in shown]
+
+
+def _short(name: str) -> str:
+    return {"parameters": "params", "gradients": "grads", "temporaries": "temp"}.get(name, name)
+
+
+def _row(run: tuple[StageMemory, ...], *, names: tuple[str, ...], capacity: int) -> tuple[str, ...]:
+    stage = run[0]
+    items = dict(stage.items)
+    ranks = str(stage.rank) if len(run) == 1 else f"{stage.rank}-{run[-1].rank}"
+    return (
+        ranks,
+        stage.layers,
+        *(_gib(items.get(name, 0)) for name in names),
+        _gib(stage.allocated),
+        _gib(stage.reserved),
+        format_percent(stage.allocated / capacity, digits=0) if capacity else "",
+    )
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.2f}" if count else "-"

@@ -1,0 +1,232 @@
+"""Answers on a terminal: everything a person asks about a plan, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from shardwright.hardware.device import Evidence
+from shardwright.report.memory_table import memory_table
+from shardwright.report.tables import plain_table
+from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
+from shardwright.search.certificate import Certificate
+from shardwright.search.request import Request
+from shardwright.search.verdict import Verdict
+from shardwright.simulator.prediction import Prediction
+from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid_notation import print_grid
+from shardwright.units import format_bytes, format_percent, format_seconds
+
+BAR_WIDTH = 30
+_STYLE = {"title": "bold", "good": "green", "bad": "red", "dim": "dim"}
+
+
+def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType:
+    """The answer of a search: strategy, speed, time, memory, certificate, next best plans, sensitivity, goodput.
+
+    Args:
+        all_stages: every pipeline rank in the memory table, not the worst and a few others.
+    """
+    parts: list[RenderableType] = [_request_line(answer.request)] if answer.request else []
+    parts += [
+        _strategy_lines(answer.grid, runtime=answer.request.runtime if answer.request else ""),
+        *_prediction_parts(answer.prediction, all_stages=all_stages),
+        _section("Certificate", _certificate_lines(answer.certificate, search_time_s=answer.search_time_s)),
+    ]
+    if answer.alternatives:
+        parts.append(_section("Next best, certified in rank", _alternatives_table(answer)))
+    if answer.sensitivity:
+        parts.append(_section("If the cluster were another", Text(_sensitivity_line(answer.sensitivity, answer=answer))))
+    if answer.goodput:
+        parts.append(_section("Goodput", _goodput_lines(answer.goodput)))
+    return Group(*parts)
+
+
+def render_prediction(prediction: Prediction, *, grid: Grid, runtime: str, all_stages: bool = False) -> RenderableType:
+    """One strategy's time and memory."""
+    return Group(_strategy_lines(grid, runtime=runtime), *_prediction_parts(prediction, all_stages=all_stages))
+
+
+def render_explanation(answer: Answer) -> RenderableType:
+    """The answer with every pipeline rank, and the source of each number that went into it."""
+    rows = [(s.quantity, s.value, s.origin.evidence.value, s.origin.reference) for s in answer.prediction.sources]
+    table = plain_table(("quantity", "value", "known by", "source"), rows)
+    return Group(render_answer(answer, all_stages=True), _section("Inputs and their sources", table))
+
+
+def render_comparison(predictions: Sequence[tuple[Grid, Prediction]]) -> RenderableType:
+    """Strategies side by side, fastest first: what each does better or worse than the fastest."""
+    ranked = sorted(predictions, key=lambda pair: pair[1].step_time_s)
+    best = ranked[0][1]
+    rows = [
+        (
+            str(rank),
+            f"{p.step_time_s:.4g}",
+            f"+{format_percent(p.step_time_s / best.step_time_s - 1)}",
+            f"{p.tokens_per_s_per_device:,.0f}",
+            format_percent(p.mfu_causal),
+            format_bytes(p.allocated_bytes),
+            "yes" if p.allocated_bytes <= p.capacity_bytes else "no",
+            print_grid(grid),
+        )
+        for rank, (grid, p) in enumerate(ranked, start=1)
+    ]
+    header = ("", "s/step", "slower", "tok/s/dev", "MFU", "memory", "fits", "strategy")
+    names = list(dict.fromkeys(name for _, p in ranked for name, _ in p.breakdown_s))
+    parts = [dict(p.breakdown_s) for _, p in ranked]
+    times = [(name, *(f"{part.get(name, 0.0):.4g}" for part in parts)) for name in names]
+    return Group(
+        plain_table(header, rows, right=(1, 2, 3, 4, 5)),
+        _section(
+            "Where the time goes, in seconds",
+            plain_table(("", *(row[0] for row in rows)), times, right=tuple(range(1, len(rows) + 1))),
+        ),
+    )
+
+
+def render_verdict(verdict: Verdict) -> RenderableType:
+    """What a second look at a plan file finds, a line each."""
+    lines = [
+        Text.assemble(("holds  ", _STYLE["good"]) if f.holds else ("FAILS  ", _STYLE["bad"]), f.name, (f"  {f.detail}", _STYLE["dim"]))
+        for f in verdict.findings
+    ]
+    return Group(*lines, Text("The plan holds." if verdict.holds else "The plan does not hold.", style=_STYLE["title"]))
+
+
+def _section(title: str, body: RenderableType) -> RenderableType:
+    return Group(Text(f"\n{title}", style=_STYLE["title"]), Padding(body, (0, 0, 0, 2)))
+
+
+def _request_line(request: Request) -> Text:
+    devices = f", at most {request.max_devices:,} devices" if request.max_devices else ""
+    chosen = [f"{axis}={','.join(values)}" for axis, values in request.pins]
+    chosen += [f"not {axis}={','.join(values)}" for axis, values in request.excludes]
+    limits = f"\npinned: {', '.join(chosen)}" if chosen else ""
+    return Text(
+        f"{request.model} on {request.cluster}{devices}: "
+        f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step, {request.precision}{limits}"
+    )
+
+
+def _strategy_lines(grid: Grid, *, runtime: str) -> RenderableType:
+    lines = Text.assemble(("\nStrategy  ", _STYLE["title"]), print_grid(grid))
+    return Text.assemble(lines, ("\nRuntime   ", _STYLE["title"]), runtime) if runtime else lines
+
+
+def _prediction_parts(prediction: Prediction, *, all_stages: bool) -> list[RenderableType]:
+    low, high = prediction.interval_s
+    speed = Text.assemble(
+        ("Step      ", _STYLE["title"]),
+        f"{prediction.step_time_s:.4g} s (80 % interval {low:.4g} to {high:.4g} s)\n",
+        ("Speed     ", _STYLE["title"]),
+        f"{prediction.tokens_per_s:,.0f} tokens/s, {prediction.tokens_per_s_per_device:,.1f} tokens/s/device, ",
+        f"MFU {format_percent(prediction.mfu_causal)} (causal attention), {format_percent(prediction.mfu_full)} (full)",
+    )
+    assumed = [s.quantity for s in prediction.sources if s.origin.evidence is Evidence.ASSUMED]
+    parts: list[RenderableType] = [speed]
+    if assumed:
+        parts.append(Text.assemble(("Assumed   ", _STYLE["title"]), ", ".join(dict.fromkeys(assumed))))
+    capacity = format_bytes(prediction.capacity_bytes)
+    share = prediction.allocated_bytes / prediction.capacity_bytes if prediction.capacity_bytes else 0.0
+    title = f"Memory of a device: worst {format_bytes(prediction.allocated_bytes)} of {capacity} ({format_percent(share)})"
+    parts.append(_section("Where the time of the critical device goes", _breakdown_table(prediction)))
+    parts.append(_section(f"{title}, in GiB", memory_table(prediction, all_stages=all_stages)))
+    return parts
+
+
+def _breakdown_table(prediction: Prediction) -> RenderableType:
+    """Parts of the step with bars; they add up to it."""
+    total = prediction.step_time_s
+    rows = [
+        (name, format_seconds(seconds), format_percent(seconds / total), "█" * round(BAR_WIDTH * seconds / total))
+        for name, seconds in prediction.breakdown_s
+        if seconds
+    ]
+    covered = sum(seconds for _, seconds in prediction.breakdown_s)
+    rows.append(("the step", format_seconds(covered), format_percent(covered / total), ""))
+    return plain_table(("", "", "", ""), rows, right=(1, 2))
+
+
+def _certificate_lines(certificate: Certificate, *, search_time_s: float) -> Text:
+    c = certificate
+    if c.optimal:
+        words = "Optimal: no other strategy of the space is faster."
+    else:
+        words = f"Not proven optimal: no strategy of the space takes less than {c.lower_bound_s:.4g} s."
+    parts = (
+        f"{c.illegal:,} illegal + {c.duplicates:,} duplicates + {c.infeasible:,} infeasible + "
+        f"{c.bounded_b0:,} + {c.bounded_b1:,} bounded + {c.simulated:,} simulated"
+    )
+    lines = [
+        f"{words} Searched in {format_seconds(search_time_s)}.",
+        f"{c.enumerated:,} enumerated = {parts}",
+        f"Best {c.best_s:.6g} s, lower bound {c.lower_bound_s:.6g} s, gap {format_percent(c.gap, digits=2)}. "
+        f"Any plan whatever, in the space or not, takes at least {format_percent(1 - c.universal_gap)} of the time.",
+        f"Space {c.digest[:12]}: {_shortened(c.space)}",
+    ]
+    return Text("\n".join(lines))
+
+
+def _shortened(text: str, limit: int = 160) -> str:
+    return text if len(text) <= limit else text[: limit - 4].rstrip() + " ..."
+
+
+def difference(grid: Grid, *, best: Grid) -> str:
+    """The words of `grid` that `best` has not, and, behind a minus, the words that it lacks and no other replaces."""
+    words, others = print_grid(grid).split(), print_grid(best).split()
+    new = [w for w in words if w not in others]
+    keys = {_key(w) for w in new}
+    return " ".join([*new, *(f"-{w}" for w in others if w not in words and _key(w) not in keys)])
+
+
+def _key(word: str) -> str:
+    return word.split("=")[0].rstrip("0123456789")
+
+
+def _alternatives_table(answer: Answer) -> RenderableType:
+    rows = [_alternative_row(a, rank=rank, answer=answer) for rank, a in enumerate(answer.alternatives, start=2)]
+    return plain_table(("", "s/step", "slower", "memory", "differs in", "loses"), rows, right=(0, 1, 2, 3))
+
+
+def _alternative_row(alternative: Alternative, *, rank: int, answer: Answer) -> tuple[str, ...]:
+    slower = alternative.step_time_s / answer.prediction.step_time_s - 1
+    loses = ", ".join(f"{name} {_signed(seconds)}" for name, seconds in _large(alternative.loses))
+    return (
+        str(rank),
+        f"{alternative.step_time_s:.4g}",
+        f"+{format_percent(slower)}" + (" ~" if alternative.indistinguishable else ""),
+        format_bytes(alternative.allocated_bytes),
+        difference(alternative.grid, best=answer.grid),
+        loses,
+    )
+
+
+def _signed(seconds: float) -> str:
+    return f"{'+' if seconds >= 0 else '-'}{format_seconds(abs(seconds), digits=2)}"
+
+
+def _large(loses: Iterable[tuple[str, float]], count: int = 2) -> list[tuple[str, float]]:
+    """The `count` largest losses."""
+    return sorted(((n, s) for n, s in loses if s > 0), key=lambda pair: -pair[1])[:count]
+
+
+def _sensitivity_line(sensitivity: Sensitivity, *, answer: Answer) -> str:
+    slower = sensitivity.same_plan_s / answer.prediction.step_time_s - 1
+    if sensitivity.best_grid == answer.grid:
+        return f"{sensitivity.change}: {slower:+.1%}, the same plan is best"
+    gain = sensitivity.best_s / answer.prediction.step_time_s - 1
+    return f"{sensitivity.change}: {slower:+.1%}; best then {difference(sensitivity.best_grid, best=answer.grid)} ({gain:+.1%})"
+
+
+def _goodput_lines(goodput: Goodput) -> Text:
+    line = (
+        f"{format_percent(goodput.goodput)} of the time is useful: {goodput.failures_per_day:.3g} failures a day, "
+        f"a checkpoint every {goodput.checkpoint_interval_s / 60:.3g} minutes"
+    )
+    text = Text(line)
+    if goodput.assumptions:
+        text.append("\nassuming " + "; ".join(goodput.assumptions), style=_STYLE["dim"])
+    return text

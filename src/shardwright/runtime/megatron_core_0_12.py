@@ -1,0 +1,101 @@
+"""Megatron-Core 0.12 with Transformer Engine and the flags of its performance guide: the default runtime."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.dtype import Dtype
+from shardwright.runtime.facts import cite
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, FullRecompute, Runtime, SelectiveRecompute, TpOverlap
+from shardwright.units import MIB
+
+_TREE: Final = "https://github.com/NVIDIA/Megatron-LM/blob/core_v0.12.0/megatron"
+_CORE: Final = f"{_TREE}/core"
+
+RUNTIME: Final = Runtime(
+    name="megatron-core-0.12",
+    framework="Megatron-Core",
+    version="0.12",
+    released="2025-05",
+    gradient_dtype=Dtype.FP32,
+    main_grad_copy=False,
+    zero_stages=(0, 1, 2, 3),
+    zero_with_pipeline=1,
+    hybrid_sharding=True,
+    optimizer_offload=True,
+    schedules=("1f1b", "interleaved-1f1b"),
+    sequence_parallel=True,
+    context_ring=True,
+    context_gather=True,
+    context_ulysses=True,
+    expert_parallel=True,
+    overlap_grad_reduce=True,
+    overlap_param_gather=True,
+    overlap_p2p=True,
+    bucket_bytes=160_000_000,
+    gather_prefetch=1,
+    reduce_every_microbatch=True,
+    tp_overlap=TpOverlap.FUSED,
+    element_kernels=ElementKernels.FUSED,
+    attention_kernel=AttentionKernel.CUDNN,
+    full_recompute=FullRecompute.WHOLE,
+    tp_input_regather=True,
+    p2p_scatter_gather=False,
+    fused_weight_gradient=True,
+    fused_loss=False,
+    logits_bytes=6,
+    embedding_gradient_bytes=2,
+    workspace_bytes=256 * MIB,
+    allocator_reserve_percent=5,
+    default_recompute="none",
+    selective_recompute=SelectiveRecompute.CORE,
+    gathers_from_master=False,
+    zero1_broadcasts=False,
+    facts=(
+        *cite(
+            "https://github.com/NVIDIA/Megatron-LM/blob/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/distributed_data_parallel_config.py",
+            "gradient_dtype",
+            "main_grad_copy",
+            "overlap_grad_reduce",
+            "overlap_param_gather",
+            "bucket_bytes",
+            "hybrid_sharding",
+            checked=True,
+            note="buckets of max(40e6, 1e6 x dp) parameters, 4 bytes each under grad_reduce_in_fp32; num_distributed_optimizer_instances",
+        ),
+        *cite(
+            f"{_CORE}/distributed/custom_fsdp/fully_sharded_data_parallel.py",
+            "zero_stages",
+            "zero_with_pipeline",
+            "gather_prefetch",
+            "reduce_every_microbatch",
+            "gathers_from_master",
+            note="stages 2 and 3 are Megatron-FSDP (optim_grads, optim_grads_params); 0 and 1 are DDP and the distributed optimizer, "
+            "which reduce with the last microbatch",
+        ),
+        *cite(f"{_CORE}/optimizer/distrib_optimizer.py", "zero1_broadcasts", note="parameters come back by all-gather, bucket by bucket"),
+        *cite(f"{_CORE}/optimizer/cpu_offloading/hybrid_optimizer.py", "optimizer_offload"),
+        *cite(f"{_CORE}/pipeline_parallel/schedules.py", "schedules", note="1F1B without and with interleaving; no GPipe"),
+        *cite(f"{_CORE}/model_parallel_config.py", "overlap_p2p", "tp_overlap", "sequence_parallel", note="tp_comm_overlap is set"),
+        *cite(
+            f"{_CORE}/pipeline_parallel/p2p_communication.py", "p2p_scatter_gather", note="sends what a rank holds: with SP its own part"
+        ),
+        *cite(
+            f"{_CORE}/transformer/transformer_config.py",
+            "context_ring",
+            "context_gather",
+            "context_ulysses",
+            "default_recompute",
+            "selective_recompute",
+            note="cp_comm_type p2p, all_gather, a2a, a2a+p2p; recompute_granularity None; recompute_modules core_attn",
+        ),
+        *cite(f"{_CORE}/transformer/moe/token_dispatcher.py", "expert_parallel"),
+        *cite(f"{_CORE}/tensor_parallel/layers.py", "tp_input_regather", "fused_weight_gradient", "embedding_gradient_bytes"),
+        *cite(f"{_CORE}/extensions/transformer_engine.py", "attention_kernel", "element_kernels"),
+        *cite(f"{_CORE}/tensor_parallel/random.py", "full_recompute"),
+        *cite(f"{_CORE}/tensor_parallel/cross_entropy.py", "fused_loss", "logits_bytes", note="bf16 logits and one fp32 copy"),
+        *cite("https://docs.nvidia.com/cuda/cublas/#cublassetworkspace", "workspace_bytes", note="order of magnitude, from memory"),
+        *cite("https://pytorch.org/docs/stable/notes/cuda.html#memory-management", "allocator_reserve_percent", note="from memory"),
+    ),
+    aliases=("megatron-core", "megatron", "mcore"),
+)

@@ -1,0 +1,85 @@
+"""Runtimes by name: a file each, loaded when asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+from shardwright.errors import RuntimeModelError, nearest
+from shardwright.runtime.runtime import Runtime
+
+_MODULES: Final = {
+    "deepspeed-0.16": "shardwright.runtime.deepspeed_0_16",
+    "deepspeed-2022": "shardwright.runtime.deepspeed_2022",
+    "fsdp1-llm-foundry": "shardwright.runtime.fsdp1_llm_foundry",
+    "internevo": "shardwright.runtime.internevo",
+    "maxtext": "shardwright.runtime.maxtext",
+    "megatron-2021": "shardwright.runtime.megatron_2021",
+    "megatron-2022": "shardwright.runtime.megatron_2022",
+    "megatron-core-0.12": "shardwright.runtime.megatron_core_0_12",
+    "megatron-core-0.12-plain": "shardwright.runtime.megatron_core_plain",
+    "nemo-24.07": "shardwright.runtime.nemo_2407",
+    "nemo-24.11": "shardwright.runtime.nemo_2411",
+    "torchtitan-0.2": "shardwright.runtime.torchtitan_0_2",
+    "torchtitan-0.2-async-tp": "shardwright.runtime.torchtitan_async_tp",
+    "torchtitan-0.2-eager": "shardwright.runtime.torchtitan_eager",
+}
+# written here and not read from the files, so that a name is resolved without loading them all; a test keeps both equal
+_ALIASES: Final = {
+    "deepspeed": "deepspeed-0.16",
+    "fsdp1": "fsdp1-llm-foundry",
+    "fsdp2": "torchtitan-0.2",
+    "internlm": "internevo",
+    "jax": "maxtext",
+    "jax-maxtext": "maxtext",
+    "llm-foundry": "fsdp1-llm-foundry",
+    "mcore": "megatron-core-0.12",
+    "megatron": "megatron-core-0.12",
+    "megatron-bridge": "nemo-24.11",
+    "megatron-core": "megatron-core-0.12",
+    "megatron-core-plain": "megatron-core-0.12-plain",
+    "megatron-deepspeed": "deepspeed-2022",
+    "megatron-korthikanti": "megatron-2022",
+    "megatron-lm-2021": "megatron-2021",
+    "megatron-lm-2022": "megatron-2022",
+    "megatron-sc21": "megatron-2021",
+    "mosaic": "fsdp1-llm-foundry",
+    "nemo": "nemo-24.11",
+    "nemo-2407": "nemo-24.07",
+    "nemo-2411": "nemo-24.11",
+    "nemo-25.02": "nemo-24.11",
+    "pytorch-fsdp2": "torchtitan-0.2",
+    "torchtitan": "torchtitan-0.2",
+    "torchtitan-async-tp": "torchtitan-0.2-async-tp",
+    "torchtitan-eager": "torchtitan-0.2-eager",
+}
+DEFAULT: Final = "megatron-core-0.12"
+
+
+def runtime_names() -> tuple[str, ...]:
+    """Names of all runtimes, sorted, without aliases."""
+    return tuple(sorted(_MODULES))
+
+
+def runtime_aliases() -> dict[str, str]:
+    """Other names of the runtimes, each with the name it stands for."""
+    return dict(_ALIASES)
+
+
+def load_runtime(name: str) -> Runtime:
+    """The runtime of that name or alias (letter case does not matter).
+
+    Raises:
+        RuntimeModelError: there is none; the hint names the nearest.
+    """
+    word = name.strip().lower()
+    module = _MODULES.get(_ALIASES.get(word, word))
+    if module is None:
+        raise RuntimeModelError(f"unknown runtime {word[:80]!r}", hint=nearest(word[:80], (*_MODULES, *_ALIASES)))
+    runtime: Runtime = import_module(module).RUNTIME
+    return runtime
+
+
+def default_runtime() -> Runtime:
+    """Megatron-Core: what is planned for when nothing is said."""
+    return load_runtime(DEFAULT)

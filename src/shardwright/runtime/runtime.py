@@ -1,0 +1,139 @@
+"""What a framework and version does: booleans, enumerations, integers and byte sizes, each with a link. No fitted number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardwright.dtype import Dtype
+
+
+class TpOverlap(StrEnum):
+    """How tensor-parallel collectives meet the GEMMs beside them."""
+
+    NONE = "none"
+    DGRAD = "dgrad"
+    ASYNC = "async"
+    FUSED = "fused"
+
+
+class ElementKernels(StrEnum):
+    """Element-wise kernels: one pass for a chain of operators, a compiler's fusion, or one pass each."""
+
+    FUSED = "fused"
+    COMPILED = "compiled"
+    EAGER = "eager"
+
+
+class AttentionKernel(StrEnum):
+    """Generation of the attention kernel; UNFUSED writes the scores to memory."""
+
+    UNFUSED = "unfused"
+    FLASH_1 = "flash-1"
+    FLASH_2 = "flash-2"
+    FLASH_3 = "flash-3"
+    CUDNN = "cudnn"
+    TRITON = "triton"
+
+
+class SelectiveRecompute(StrEnum):
+    """What `recompute=selective` runs again: the attention core, or all but every second GEMM and the attention core."""
+
+    CORE = "core"
+    OPERATORS = "operators"
+
+
+class FullRecompute(StrEnum):
+    """What `recompute=full` runs again: the whole layer, or all but its last GEMM (a checkpoint that stops early)."""
+
+    WHOLE = "whole"
+    STOPS_EARLY = "stops-early"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A field's value is what the linked code or page says.
+
+    Args:
+        field: name of the field of `Runtime`.
+        link: file of the framework's code or page of its documentation.
+        checked: the linked text was read (at that commit, where one is named); False = from memory, the link says where to look.
+        note: what the link says, where the value alone would puzzle.
+    """
+
+    field: str
+    link: str
+    checked: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """A framework and version as the planner sees it.
+
+    Args:
+        name: catalog name, ``megatron-core-0.12``. framework, version, released (ISO month).
+        gradient_dtype: in which gradients accumulate; main_grad_copy: kept beside the parameter's own gradient.
+        zero_stages: ZeRO stages it can run; zero_with_pipeline: the highest with pp > 1. hybrid_sharding: shard group smaller than dp.
+        schedules: names it can run. sequence_parallel, context_ring, context_gather, context_ulysses, expert_parallel: what it has.
+        overlap_grad_reduce, overlap_param_gather, overlap_p2p: on a stream of their own.
+        bucket_bytes: gradients a bucket; 0 = one bucket a layer.
+        gather_prefetch: layers whose ZeRO-3 parameters are gathered ahead.
+        reduce_every_microbatch: ZeRO-2/3 reduces gradients each microbatch.
+        tp_overlap: see TpOverlap. element_kernels, attention_kernel, full_recompute: see there.
+        tp_input_regather: column-parallel inputs are saved sharded and gathered again for the weight gradient.
+        p2p_scatter_gather: a pipeline border sends each tp member's own 1/tp and gathers behind it (False: full copies,
+            each by its own NIC).
+        fused_weight_gradient: weight gradients accumulate into fp32 in the GEMM's epilogue.
+        fused_loss: cross-entropy reads and writes logits without fp32 copies.
+        logits_bytes: bytes an element of logits and their copies at the peak of the loss.
+        embedding_gradient_bytes: bytes an element of the temporary that the embedding's or head's weight gradient takes.
+        workspace_bytes: context, communication buffers and workspaces of one device.
+        allocator_reserve_percent: reserved over allocated, in percent (caching allocator).
+        default_recompute: what this release does when nothing is said.
+        selective_recompute: see SelectiveRecompute.
+        gathers_from_master: ZeRO-3 shards are the fp32 master copies, cast when gathered: there is no working copy beside them.
+        zero1_broadcasts: ZeRO-1 returns parameters by one broadcast a member, in series, instead of an all_gather.
+        facts: a link for every field.
+    """
+
+    name: str
+    framework: str
+    version: str
+    released: str
+    gradient_dtype: Dtype
+    main_grad_copy: bool
+    zero_stages: tuple[int, ...]
+    zero_with_pipeline: int
+    hybrid_sharding: bool
+    optimizer_offload: bool
+    schedules: tuple[str, ...]
+    sequence_parallel: bool
+    context_ring: bool
+    context_gather: bool
+    context_ulysses: bool
+    expert_parallel: bool
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+    overlap_p2p: bool
+    bucket_bytes: int
+    gather_prefetch: int
+    reduce_every_microbatch: bool
+    tp_overlap: TpOverlap
+    element_kernels: ElementKernels
+    attention_kernel: AttentionKernel
+    full_recompute: FullRecompute
+    tp_input_regather: bool
+    p2p_scatter_gather: bool
+    fused_weight_gradient: bool
+    fused_loss: bool
+    logits_bytes: int
+    embedding_gradient_bytes: int
+    workspace_bytes: int
+    allocator_reserve_percent: int
+    default_recompute: str
+    selective_recompute: SelectiveRecompute = SelectiveRecompute.CORE
+    gathers_from_master: bool = False
+    zero1_broadcasts: bool = False
+    facts: tuple[Fact, ...] = ()
+    aliases: tuple[str, ...] = ()

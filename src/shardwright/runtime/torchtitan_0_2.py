@@ -1,0 +1,114 @@
+"""torchtitan 0.2: PyTorch FSDP2, tensor parallelism as DTensor, torch.compile, PyTorch pipelining."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.dtype import Dtype
+from shardwright.runtime.facts import cite
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, FullRecompute, Runtime, SelectiveRecompute, TpOverlap
+from shardwright.units import MIB
+
+_TREE: Final = "https://github.com/pytorch/torchtitan/blob/v0.2.0/torchtitan"
+_FSDP: Final = "https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html"
+
+RUNTIME: Final = Runtime(
+    name="torchtitan-0.2",
+    framework="torchtitan",
+    version="0.2",
+    released="2025-10",
+    gradient_dtype=Dtype.FP32,
+    main_grad_copy=False,
+    zero_stages=(2, 3),
+    zero_with_pipeline=3,
+    hybrid_sharding=True,
+    optimizer_offload=False,
+    schedules=("gpipe", "1f1b", "interleaved-1f1b"),
+    sequence_parallel=True,
+    context_ring=True,
+    context_gather=True,
+    context_ulysses=False,
+    expert_parallel=True,
+    overlap_grad_reduce=True,
+    overlap_param_gather=True,
+    overlap_p2p=True,
+    bucket_bytes=0,
+    gather_prefetch=1,
+    reduce_every_microbatch=True,
+    tp_overlap=TpOverlap.NONE,
+    element_kernels=ElementKernels.COMPILED,
+    attention_kernel=AttentionKernel.FLASH_2,
+    full_recompute=FullRecompute.STOPS_EARLY,
+    tp_input_regather=False,
+    p2p_scatter_gather=False,
+    fused_weight_gradient=False,
+    fused_loss=False,
+    logits_bytes=16,
+    embedding_gradient_bytes=2,
+    workspace_bytes=256 * MIB,
+    allocator_reserve_percent=5,
+    default_recompute="selective",
+    selective_recompute=SelectiveRecompute.OPERATORS,
+    gathers_from_master=True,
+    zero1_broadcasts=False,
+    facts=(
+        *cite(
+            f"{_TREE}/models/llama3/infra/parallelize.py",
+            "gradient_dtype",
+            "main_grad_copy",
+            "zero_stages",
+            "zero_with_pipeline",
+            "bucket_bytes",
+            "gathers_from_master",
+            "element_kernels",
+            note="fp32 parameters, bf16 when gathered, fp32 reduction; one group a layer; reshard_after_forward chooses stage 2 or 3",
+        ),
+        *cite(
+            f"{_TREE}/distributed/parallel_dims.py",
+            "hybrid_sharding",
+            "expert_parallel",
+            "sequence_parallel",
+            note="dp_replicate x dp_shard",
+        ),
+        *cite(
+            _FSDP,
+            "overlap_grad_reduce",
+            "overlap_param_gather",
+            "gather_prefetch",
+            "reduce_every_microbatch",
+            "zero1_broadcasts",
+            note="implicit prefetch: the next all-gather is issued while the present layer computes; reduce-scatter in backward",
+        ),
+        *cite(f"{_TREE}/distributed/pipeline_parallel.py", "schedules", "overlap_p2p", "p2p_scatter_gather"),
+        *cite(f"{_TREE}/distributed/context_parallel.py", "context_ring", "context_gather", "context_ulysses", note="rotate method"),
+        *cite(f"{_TREE}/config/job_config.py", "optimizer_offload", "default_recompute", note="activation_checkpoint.mode selective"),
+        *cite(
+            "https://github.com/pytorch/torchtitan/blob/01db32e97d28d588eccadf527155d2201797d0b8/torchtitan/distributed/activation_checkpoint.py",
+            "full_recompute",
+            "selective_recompute",
+            checked=True,
+            note="checkpoint_wrapper with early_stop; the per-operator policy saves attention and every second matrix product",
+        ),
+        *cite(
+            f"{_TREE}/distributed/tensor_parallel.py",
+            "tp_overlap",
+            "tp_input_regather",
+            note="asynchronous TP is an option, off by default",
+        ),
+        *cite(
+            "https://pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
+            "attention_kernel",
+            "fused_weight_gradient",
+        ),
+        *cite(
+            f"{_TREE}/components/loss.py",
+            "fused_loss",
+            "logits_bytes",
+            "embedding_gradient_bytes",
+            note="bf16 logits 2, fp32 cast 4, log-softmax 4, its gradient 4, gradient cast back 2",
+        ),
+        *cite("https://docs.nvidia.com/cuda/cublas/#cublassetworkspace", "workspace_bytes", note="order of magnitude, from memory"),
+        *cite("https://pytorch.org/docs/stable/notes/cuda.html#memory-management", "allocator_reserve_percent", note="from memory"),
+    ),
+    aliases=("torchtitan", "fsdp2", "pytorch-fsdp2"),
+)

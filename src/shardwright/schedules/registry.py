@@ -1,0 +1,36 @@
+"""Schedules by name: the only place that turns a name into a table."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.errors import StrategyError, nearest
+from shardwright.schedules.protocol import Schedule
+from shardwright.schedules.table import ActionTable
+
+SCHEDULES: Final = MappingProxyType(
+    {
+        "gpipe": "shardwright.schedules.gpipe:GPIPE",
+        "1f1b": "shardwright.schedules.one_f_one_b:ONE_F_ONE_B",
+        "interleaved-1f1b": "shardwright.schedules.interleaved:INTERLEAVED",
+    }
+)
+"""Name -> "module:attribute" of a `Schedule`."""
+
+
+def schedule(name: str) -> Schedule:
+    """The schedule called `name`; StrategyError with the nearest names if there is none."""
+    if name not in SCHEDULES:
+        raise StrategyError(f"unknown schedule {name[:40]!r}", hint=nearest(name[:40], SCHEDULES), rule="order.schedule")
+    module, attribute = SCHEDULES[name].split(":")
+    found: Schedule = getattr(import_module(module), attribute)
+    return found
+
+
+@lru_cache(maxsize=256)
+def schedule_table(name: str, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int) -> ActionTable:
+    """The table of the schedule called `name`; the same object for the same arguments. See `Schedule.table`."""
+    return schedule(name).table(num_ranks=num_ranks, chunks_per_rank=chunks_per_rank, num_microbatches=num_microbatches, **parameters)

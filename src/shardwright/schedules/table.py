@@ -1,0 +1,48 @@
+"""Action tables: a schedule as arrays, one row a device of the pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int32 = npt.NDArray[np.int32]
+Int8 = npt.NDArray[np.int8]
+
+KINDS = ("F", "I", "W", "B", "R")
+F, I, W, B, R = range(5)  # noqa: E741 - PyTorch's letters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ActionTable:
+    """The total order of every pipeline rank's actions, in CSR form (read-only arrays).
+
+    Args:
+        num_ranks: rows. num_chunks: chunks in all (chunk c of a looped schedule runs on rank c % num_ranks).
+        num_microbatches: of the lane (or of all lanes; see `lane`).
+        row_start: shape (num_ranks + 1,): rank r's actions are [row_start[r], row_start[r + 1]).
+        kind: index into KINDS. chunk, microbatch: what is done. lane, slice: zero in plain schedules.
+        overlapped: 1 where an action runs overlapped with the next one of its row; None where none does.
+
+    Two tables are equal only if they are the same object, so a table can be a key of a cache.
+    """
+
+    num_ranks: int
+    num_chunks: int
+    num_microbatches: int
+    row_start: Int32
+    kind: Int8
+    chunk: Int32
+    microbatch: Int32
+    lane: Int8
+    slice: Int32
+    overlapped: Int8 | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("row_start", "kind", "chunk", "microbatch", "lane", "slice", "overlapped"):
+            array = getattr(self, name)
+            if array is not None:
+                array = array.view()
+                array.flags.writeable = False
+                object.__setattr__(self, name, array)

@@ -1,0 +1,71 @@
+"""The answer of a search: the best strategy, what it is worth, why it is best, and what comes next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.search.certificate import Certificate
+from shardwright.search.request import Request
+from shardwright.simulator.prediction import Prediction
+from shardwright.strategy.grid import Grid
+from shardwright.strategy.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A next best strategy, certified in rank.
+
+    Args:
+        loses: (part of the breakdown, seconds more than the best), largest first.
+        indistinguishable: within the prediction's interval of the best.
+    """
+
+    grid: Grid
+    step_time_s: float
+    allocated_bytes: int
+    loses: tuple[tuple[str, float], ...]
+    indistinguishable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """What changes when one number of the cluster changes: seconds a step of the same plan, and of the plan that is best then."""
+
+    change: str
+    same_plan_s: float
+    best_s: float
+    best_grid: Grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """Useful share of the time under failures.
+
+    Args:
+        failures_per_day: of the whole cluster. checkpoint_interval_s: the interval that loses least (Young 1974, Daly 2006).
+        goodput: useful seconds over elapsed seconds. assumptions: one line each.
+    """
+
+    failures_per_day: float
+    checkpoint_interval_s: float
+    goodput: float
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What `plan` returns.
+
+    Args:
+        grid: the best strategy. plan: the same as a whole plan. request: what was asked.
+    """
+
+    grid: Grid
+    prediction: Prediction
+    certificate: Certificate
+    alternatives: tuple[Alternative, ...]
+    search_time_s: float
+    sensitivity: Sensitivity | None = None
+    goodput: Goodput | None = None
+    plan: Plan | None = None
+    request: Request | None = None

@@ -1,0 +1,35 @@
+"""The certificate: why no other member of the space is better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """Every member of the space, accounted for: enumerated = illegal + duplicates + infeasible + bounded_b0 + bounded_b1 + simulated.
+
+    Args:
+        space: the space as text (axes and values). digest: of the space and the problem.
+        illegal: break a rule. duplicates: lower to the Program of an earlier member. infeasible: a lower bound of their peak memory
+            exceeds the capacity, or the simulated peak does. bounded_b0, bounded_b1: a lower bound of their time is not below the best.
+        simulated: simulated in full.
+        best_s: seconds of the answer. lower_bound_s: no member is faster. gap: (best - lower bound) / best.
+        universal_gap: the same against total work over total achievable rate, valid for any plan whatever.
+    """
+
+    space: str
+    digest: str
+    enumerated: int
+    illegal: int
+    duplicates: int
+    infeasible: int
+    bounded_b0: int
+    bounded_b1: int
+    simulated: int
+    best_s: float
+    lower_bound_s: float
+    gap: float
+    optimal: bool
+    universal_gap: float
+    infeasible_by_reason: tuple[tuple[str, int], ...] = ()

@@ -1,0 +1,160 @@
+"""Search a grid space: bound all members, refine the best, certify."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.tables import problem_machine
+from shardwright.errors import InfeasibleError
+from shardwright.program.problem import Problem
+from shardwright.search.answer import Alternative, Answer
+from shardwright.search.best_first import Outcome, refine
+from shardwright.search.certificate import Certificate
+from shardwright.search.members import Members, enumerate_members, member_grid
+from shardwright.search.prepare import Prepared, bound_all, prepare
+from shardwright.search.space import Space
+from shardwright.simulator.evaluate import Simulated, breakdown, model_flops, predict
+from shardwright.simulator.memory import stage_memory
+from shardwright.strategy.grid_notation import print_grid
+from shardwright.strategy.grid_rules import GridFacts
+from shardwright.units import format_bytes
+
+FloatArray = npt.NDArray[np.float64]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounded:
+    """A space with B0 of every member, for searching and for tests of the bounds."""
+
+    members: Members
+    prepared: Prepared
+    seconds: FloatArray
+    memory: FloatArray
+
+
+def bound_space(problem: Problem, space: Space, facts: GridFacts, *, capacity: float) -> Bounded:
+    """Enumerate `space` and bound all its members."""
+    members = enumerate_members(problem, space, facts)
+    prepared = prepare(problem, members)
+    seconds, memory = bound_all(problem, prepared, capacity=capacity)
+    return Bounded(members=members, prepared=prepared, seconds=seconds, memory=memory)
+
+
+def find(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    *,
+    capacity: int,
+    top: int,
+    time_limit_s: float = float("inf"),
+    progress: Progress | None = None,
+) -> Answer:
+    """The best member of `space`, certified.
+
+    Raises:
+        InfeasibleError: no member fits; names the tightest member and by how much it is too large.
+    """
+    begun = time.monotonic()
+    if progress is not None:
+        progress("bound", 0, 1)
+    bounded = bound_space(problem, space, facts, capacity=capacity)
+    outcome = refine(
+        problem,
+        bounded.prepared,
+        bounded.seconds,
+        capacity=capacity,
+        top=max(top, 1),
+        deadline_s=begun + time_limit_s,
+        progress=progress,
+    )
+    if not outcome.ranked:
+        raise _nothing_fits(problem, bounded, capacity)
+    spent = time.monotonic() - begun
+    return _answer(problem, space, bounded, outcome, capacity, spent)
+
+
+def _answer(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome, capacity: int, spent: float) -> Answer:
+    best = outcome.ranked[0]
+    prediction = predict(problem, best.grid, best)
+    return Answer(
+        grid=best.grid,
+        prediction=prediction,
+        certificate=_certificate(problem, space, bounded, outcome),
+        alternatives=tuple(_alternative(problem, best, other, prediction.interval_s[1]) for other in outcome.ranked[1:]),
+        search_time_s=spent,
+    )
+
+
+def _certificate(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome) -> Certificate:
+    members = bounded.members
+    best = outcome.ranked[0].step_time_s
+    infeasible = int(np.isinf(bounded.seconds).sum())
+    refined = outcome.paths + outcome.too_large
+    return Certificate(
+        space=space.text(),
+        digest=space.digest(problem_text(problem)),
+        enumerated=members.enumerated,
+        illegal=members.illegal,
+        duplicates=members.duplicates,
+        infeasible=infeasible + outcome.too_large,
+        bounded_b0=members.num_members - infeasible - refined,
+        bounded_b1=outcome.paths - outcome.simulated,
+        simulated=outcome.simulated,
+        best_s=best,
+        lower_bound_s=min(outcome.lower_bound_s, best),
+        gap=max(best - outcome.lower_bound_s, 0.0) / best,
+        optimal=outcome.certified,
+        universal_gap=1.0 - universal_bound(problem, space.devices) / best,
+        infeasible_by_reason=(("memory bound", infeasible), ("simulated memory", outcome.too_large)),
+    )
+
+
+def universal_bound(problem: Problem, devices: int) -> float:
+    """Seconds that no plan whatever can beat: model FLOPs of a step over the rate that all devices reach on endless GEMMs."""
+    machine = problem_machine(problem)
+    rate = machine.peak * machine.gemm.compute_efficiency / machine.gemm.sustained
+    return model_flops(problem)[0] / (max(rate, machine.attention_peak) * devices)
+
+
+def problem_text(problem: Problem) -> str:
+    """What a digest of the problem is made of."""
+    return repr((problem.model, problem.cluster, problem.job, problem.runtime))
+
+
+def _alternative(problem: Problem, best: Simulated, other: Simulated, limit: float) -> Alternative:
+    here, there = dict(breakdown(problem, best)), dict(breakdown(problem, other))
+    loses = sorted(((name, there.get(name, 0.0) - here.get(name, 0.0)) for name in here | there), key=lambda x: -x[1])
+    memory = stage_memory(problem, other.grid, other.costs, other.program.table)
+    return Alternative(
+        grid=other.grid,
+        step_time_s=other.step_time_s,
+        allocated_bytes=max(s.allocated for s in memory),
+        loses=tuple((name, value) for name, value in loses if value > 1e-4 * other.step_time_s)[:3],
+        indistinguishable=other.step_time_s <= limit,
+    )
+
+
+def _nothing_fits(problem: Problem, bounded: Bounded, capacity: int) -> InfeasibleError:
+    """The member that comes closest, by how much it is too large, and what would make it fit."""
+    members = bounded.members
+    if not members.num_members:
+        return InfeasibleError(
+            f"no legal strategy in the space: all {members.enumerated} members break a rule",
+            hint="check that devices, heads, layers and the global batch share divisors, or unpin an axis",
+        )
+    place = int(bounded.memory.argmin())
+    need = float(bounded.memory[place])
+    grid = member_grid(members, place)
+    more = need / capacity
+    return InfeasibleError(
+        f"nothing fits: the smallest strategy ({print_grid(grid)}) needs at least {format_bytes(need)} a device, "
+        f"{format_bytes(need - capacity)} more than the {format_bytes(capacity)} there are",
+        hint=f"about {more:.2g} x the devices or the memory would fit it, or a shorter sequence or fewer parameters",
+    )

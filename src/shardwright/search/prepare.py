@@ -1,0 +1,255 @@
+"""From members to the arrays of the B0 kernel: price the layer and mesh rows that the members need, and describe their pipelines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.bounds import MAX_RANKS, Choices, Costs, Facts, Outer, Patterns, bound_members
+from shardwright.cost.member import MAX_PIECES, Priced, host_update_rate, update_bytes
+from shardwright.cost.rows import Rows
+from shardwright.cost.tables import LayerTable, MeshTable, layer_table, mesh_table
+from shardwright.program.chunks import Content, chunk_contents
+from shardwright.program.problem import Problem
+from shardwright.search.members import Members, shard_is_legal
+from shardwright.simulator.evaluate import jitter
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Tables, and the row of each outer in them.
+
+    Args:
+        layer_row, mesh_row: (outers,) rows; the mesh row is that of shard option 0.
+    """
+
+    members: Members
+    layers: LayerTable
+    meshes: MeshTable
+    layer_row: IntArray
+    mesh_row: IntArray
+
+    def priced(self, place: int) -> Priced:
+        """Where the numbers of a member stand."""
+        inner = self.members.inner
+        i = int(np.searchsorted(self.members.start, place, side="right")) - 1
+        rest = place - int(self.members.start[i])
+        redos = int((inner.redo_lists[inner.redo_key[i]] >= 0).sum())
+        zero = int(inner.zero_lists[inner.zero_key[i]][rest // (redos * len(inner.offload))])
+        return Priced(
+            layers=self.layers,
+            layer_row=int(self.layer_row[i]),
+            meshes=self.meshes,
+            mesh_row=int(self.mesh_row[i] + inner.zero_shard[zero]),
+        )
+
+
+def prepare(problem: Problem, members: Members) -> Prepared:
+    """Price what the members need, each distinct row once."""
+    layer_rows, layer_row = _layer_rows(problem, members)
+    mesh_rows, shard = _mesh_rows(members)
+    return Prepared(
+        members=members,
+        layers=layer_table(problem, layer_rows),
+        meshes=mesh_table(problem, mesh_rows, shard),
+        layer_row=layer_row,
+        mesh_row=members.outers.columns["mesh"] * len(members.space.of("shard")),
+    )
+
+
+def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
+    outer, mesh = members.outers.columns, members.meshes.columns
+    at = outer["mesh"]
+    moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
+    columns = {name: mesh[name][at] for name in ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp")}
+    if not moe:
+        columns |= {name: np.ones_like(at) for name in ("dp", "pp", "s_dp", "s_pp")}
+    # A group of one has no place on the network.
+    columns["s_tp"] = np.where(columns["tp"] > 1, columns["s_tp"], 1)
+    columns["s_cp"] = np.where(columns["cp"] > 1, columns["s_cp"], 1)
+    columns |= {"sp": outer["sp"], "ulysses": outer["ulysses"], "gather": outer["gather"], "mbs": outer["mbs"]}
+    names = tuple(columns)
+    code = np.zeros(len(at), dtype=np.int64)
+    for name in names:
+        values, place = np.unique(columns[name], return_inverse=True)
+        code = code * len(values) + place.reshape(-1)
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return Rows(columns={name: np.ascontiguousarray(columns[name][first]) for name in names}), inverse.reshape(-1).astype(np.int64)
+
+
+def _mesh_rows(members: Members) -> tuple[Rows, IntArray]:
+    """Each mesh with each sharding group; groups that are not legal there stand in with the whole."""
+    mesh = members.meshes.columns
+    shards = [int(s) for s in members.space.of("shard")]
+    columns = {name: np.repeat(mesh[name], len(shards)) for name in ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp")}
+    ones = np.ones_like(columns["tp"])
+    columns |= {"sp": 0 * ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones}
+    holders = columns["cp"] * columns["dp"]
+    inner = np.where(columns["s_cp"] < columns["s_dp"], columns["cp"], columns["dp"])
+    wanted = np.tile(np.array(shards, dtype=np.int64), len(members.meshes))
+    legal = np.array([shard_is_legal(int(s), holders=int(h), inner=int(i)) for s, h, i in zip(wanted, holders, inner, strict=True)], dtype=bool)
+    return Rows(columns=columns), np.where(legal & (wanted > 0), wanted, holders)
+
+
+def costs_of(problem: Problem, prepared: Prepared) -> Costs:
+    """The tables as the B0 kernel reads them."""
+    layers, meshes = prepared.layers, prepared.meshes
+    total = layers.seconds.sum(axis=2)
+    is_layer = np.array([not {o.klass.value for o in b.operators} & {"embed", "head"} for b in problem.model.blocks])
+    as_float = lambda x: np.ascontiguousarray(x, dtype=np.float64)  # noqa: E731
+    return Costs(
+        forward=as_float(total[:, 0]),
+        backward=as_float(total[:, 1] + total[:, 2]),
+        selective=as_float(total[:, 3]),
+        full=as_float(total[:, 4]),
+        saved=as_float(layers.saved_bytes),
+        transient=as_float(np.where(is_layer[:, None], layers.transient_bytes, 0)),
+        border=as_float(layers.border.T),
+        logits=as_float(layers.logits_bytes),
+        gather=as_float(meshes.sync.gather),
+        reduce=as_float(meshes.sync.reduce),
+        all_reduce=as_float(meshes.sync.all_reduce),
+        dense=as_float(meshes.sync.dense),
+        experts=as_float(meshes.sync.experts),
+        frozen=as_float(meshes.sync.frozen),
+        shard=as_float(meshes.sync.shard),
+        expert_shard=as_float(meshes.sync.expert_shard),
+        norm=as_float(meshes.norm_s),
+        tied=as_float(meshes.tied_s),
+        embedding=as_float(meshes.embedding_bytes),
+    )
+
+
+def patterns_of(problem: Problem, members: Members) -> tuple[Patterns, IntArray]:
+    """The distinct (pp, vpp) of the members as arrays, and each outer's pattern."""
+    outer = members.outers.columns
+    pp = members.meshes.columns["pp"][outer["mesh"]]
+    wide = int(outer["vpp"].max(initial=1)) + 1
+    keys, row = np.unique(pp * wide + outer["vpp"], return_inverse=True)
+    ks = np.array([int(k) for k in members.space.of("recompute_layers")], dtype=np.int64)
+    parts = [_pattern(problem, int(k) // wide, int(k) % wide, ks) for k in keys]
+    stacked = {name: np.stack([part[name] for part in parts]) for name in Patterns._fields} if parts else {}
+    return Patterns(**stacked), row.reshape(-1).astype(np.int64)
+
+
+def _pattern(problem: Problem, pp: int, vpp: int, ks: IntArray) -> dict[str, IntArray | FloatArray]:
+    contents = chunk_contents(problem.model, pp=pp, vpp=vpp)
+    counts = _counts(contents, len(problem.model.blocks))
+    layer = [not {o.klass.value for o in b.operators} & {"embed", "head"} for b in problem.model.blocks]
+    head = np.array([any(o.klass.value == "head" for o in b.operators) for b in problem.model.blocks])
+    ends = ~np.array(layer)
+    layers = counts[:, np.array(layer)].sum(axis=1)
+    # k = 0 means all layers.
+    redone = np.minimum(np.where(ks == 0, layers.max(), ks)[None, :], layers[:, None]).astype(np.float64)
+    looked = sorted({0, min(1, pp - 1), max(pp - 2, 0), pp - 1})
+    ranks = np.array(looked + [pp - 1] * (MAX_RANKS - len(looked)), dtype=np.int64)
+    by_rank = counts.reshape(vpp, pp, -1)
+    redone_by_rank = redone.reshape(vpp, pp, -1)
+    before = np.concatenate([np.zeros((1, counts.shape[1])), np.cumsum(counts, axis=0)])
+    redone_before = np.concatenate([np.zeros((1, redone.shape[1])), np.cumsum(redone, axis=0)])
+    pieces = np.clip(counts.sum(axis=1), 1, MAX_PIECES) if problem.runtime.overlap_grad_reduce else np.ones(len(contents))
+    stage = by_rank.sum(axis=0)
+    return {
+        "ranks": np.array(pp),
+        "chunks_per_rank": np.array(vpp),
+        "looked": np.array(len(looked)),
+        "rank": ranks,
+        "stage": stage[ranks].astype(np.float64),
+        "before": before[ranks].astype(np.float64),
+        "own": counts[ranks].astype(np.float64),
+        "least": by_rank.min(axis=0)[ranks].astype(np.float64),
+        "pieces": pieces[ranks].astype(np.float64),
+        "first": counts[0].astype(np.float64),
+        "first_pieces": np.array(float(pieces[0])),
+        "total": counts.sum(axis=0).astype(np.float64),
+        "redone": redone_by_rank.sum(axis=0)[ranks],
+        "redone_before": redone_before[ranks],
+        "redone_own": redone[ranks],
+        "redone_least": redone_by_rank.min(axis=0)[ranks],
+        "redone_total": redone.sum(axis=0),
+        "has_head": (stage[ranks][:, head].sum(axis=1) > 0).astype(np.int64),
+        "has_end": (stage[ranks][:, ends].sum(axis=1) > 0).astype(np.int64),
+    }
+
+
+def _counts(contents: tuple[Content, ...], blocks: int) -> IntArray:
+    counts = np.zeros((len(contents), blocks), dtype=np.int64)
+    for c, content in enumerate(contents):
+        for block, count in content:
+            counts[c, block] += count
+    return counts
+
+
+def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
+    """Numbers of the problem for the kernel."""
+    device, runtime, job = problem.cluster.node.accelerator, problem.runtime, problem.job
+    kinds = [i for i, b in enumerate(problem.model.blocks) if not {o.klass.value for o in b.operators} & {"embed", "head"}]
+    return Facts(
+        capacity=capacity,
+        workspace=float(runtime.workspace_bytes),
+        parameter_bytes=job.parameter.bits / 8,
+        gradient_bytes=runtime.gradient_dtype.bits / 8,
+        state_bytes=float(job.optimizer.state_bytes),
+        prefetch=float(runtime.gather_prefetch),
+        update_bytes=update_bytes(problem),
+        bandwidth=device.memory_bandwidth * device.element_efficiency,
+        host_rate=host_update_rate(problem),
+        slowdown=device.overlap_slowdown,
+        jitter=jitter(problem, devices),
+        every_microbatch=runtime.reduce_every_microbatch,
+        overlap_gather=runtime.overlap_param_gather,
+        blocking=not runtime.overlap_p2p,
+        layer_block=kinds[0] if len(kinds) == 1 else -1,
+        # Reserved bytes are whole: a lower bound of floor(x (100 + p) / 100).
+        reserve=(100 + runtime.allocator_reserve_percent) / 100 * (1 - 1e-9),
+    )
+
+
+def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple[FloatArray, FloatArray]:
+    """B0 of every member: seconds (inf where memory cannot fit) and bytes."""
+    members = prepared.members
+    patterns, pattern_row = patterns_of(problem, members)
+    outer, mesh = members.outers.columns, members.meshes.columns
+    time = np.empty(members.num_members)
+    memory = np.empty(members.num_members)
+    if not members.num_members:
+        return time, memory
+    units = [t.num_devices for t in problem.cluster.tiers()]
+    stride = mesh["s_pp"][outer["mesh"]]
+    border = np.full(len(stride), len(units) - 1, dtype=np.int64)
+    for index in range(len(units) - 1, -1, -1):
+        border[stride < units[index]] = index
+    inner = members.inner
+    bound_members(
+        costs_of(problem, prepared),
+        patterns,
+        Outer(
+            layer=prepared.layer_row,
+            mesh=prepared.mesh_row,
+            pattern=pattern_row,
+            schedule=outer["schedule"],
+            microbatches=outer["microbatches"],
+            border=border,
+            zero_list=inner.zero_key,
+            redo_list=inner.redo_key,
+            start=members.start[:-1],
+        ),
+        Choices(
+            zero_stage=inner.zero_stage,
+            zero_shard=inner.zero_shard,
+            redo_mode=inner.redo_mode,
+            redo_layers=inner.redo_layers,
+            offload=inner.offload,
+            zero_lists=inner.zero_lists,
+            redo_lists=inner.redo_lists,
+        ),
+        facts_of(problem, devices=members.space.devices, capacity=capacity),
+        time,
+        memory,
+    )
+    return time, memory

@@ -1,0 +1,250 @@
+"""From a problem and a grid to a prediction: lower, price, simulate, add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2
+
+import numpy as np
+
+from shardwright.cost.block_table import PARTS
+from shardwright.cost.compute import attention_flops
+from shardwright.cost.critical_path import critical_path
+from shardwright.cost.member import PART_NAMES, Priced, StepCosts, price_grid, step_costs
+from shardwright.cost.rows import rows_of
+from shardwright.cost.tables import problem_machine, programs_of, structure_of
+from shardwright.hardware.device import Evidence
+from shardwright.program.fold import RankClasses, fold
+from shardwright.program.instances import TaskKind
+from shardwright.program.lower import Shape, lower, order_table
+from shardwright.program.problem import Problem
+from shardwright.program.program import Program
+from shardwright.simulator.memory import stage_memory
+from shardwright.simulator.prediction import Prediction, Source
+from shardwright.simulator.run import Links, Timeline, run
+from shardwright.strategy.grid import Grid
+from shardwright.units import PICOSECONDS_PER_SECOND, format_bytes, format_seconds
+
+JITTER_PER_DOUBLING = 0.003
+"""Share of the step that each doubling of nodes adds: weak scaling of published H100 runs (0.3-0.7 % a doubling), see docs/accuracy.md."""
+
+
+def jitter(problem: Problem, devices: int) -> float:
+    """Factor >= 1 on the step from stragglers and noise: 1 + 0.003 log2(nodes), the same in every tier of bounds."""
+    nodes = max(devices / problem.cluster.node.num_devices, 1.0)
+    return 1.0 + JITTER_PER_DOUBLING * log2(nodes)
+
+
+def microbatches_of(problem: Problem, grid: Grid) -> int:
+    """Microbatches that each replica runs in a step."""
+    return problem.job.global_batch // (grid.dp * grid.microbatch)
+
+
+def lower_grid(problem: Problem, grid: Grid, costs: StepCosts, *, classes: RankClasses | None = None) -> Program:
+    """The Program of `grid`; `classes` other than the folded ones are for proofs."""
+    shape = Shape(
+        schedule=grid.schedule,
+        ranks=grid.pp,
+        chunks_per_rank=grid.vpp,
+        microbatches=microbatches_of(problem, grid),
+        pieces=tuple(int(p) for p in costs.pieces),
+        gathers=bool(costs.gather_s.any()),
+        blocking=not problem.runtime.overlap_p2p,
+    )
+    structure = structure_of(sp=grid.sp, gather=grid.gather, tp=grid.tp)
+    return lower(
+        grid,
+        blocks=programs_of(problem, structure),
+        contents=costs.contents,
+        classes=classes or fold(grid, problem.cluster.tiers()),
+        shape=shape,
+        degrees=_degrees(problem, grid),
+    )
+
+
+def _degrees(problem: Problem, grid: Grid) -> dict[str, np.ndarray]:
+    degrees = dict(rows_of([grid]).degrees())
+    degrees["positions"] = np.array([problem.job.sequence_length // grid.ring], dtype=np.int64)
+    return degrees
+
+
+def links_of(problem: Problem, grid: Grid) -> Links:
+    """What the tasks of `grid` share: a gradient collective fills the tiers that its group crosses."""
+    tiers = problem.cluster.tiers()
+    stride = min((s for axis, s in grid.strides().items() if axis in ("dp", "cp") and getattr(grid, axis) > 1), default=0)
+    reach = max((s * getattr(grid, axis) for axis, s in grid.strides().items() if axis in ("dp", "cp") and getattr(grid, axis) > 1), default=0)
+    share = []
+    for index, tier in enumerate(tiers):
+        below = tiers[index - 1].num_devices if index else 1
+        inside = stride and stride < tier.num_devices and (index == 0 or reach > below)
+        share.append(1.0 if inside else 0.0)
+    return Links(tiers=tiers, slowdown=problem.cluster.node.accelerator.overlap_slowdown, sync_share=tuple(share))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """A simulated strategy: its costs, Program and timeline, and the step's seconds with jitter."""
+
+    grid: Grid
+    costs: StepCosts
+    program: Program
+    timeline: Timeline
+    step_time_s: float
+
+
+def simulate_grid(problem: Problem, grid: Grid, priced: Priced | None = None, *, classes: RankClasses | None = None) -> Simulated:
+    """Tier S."""
+    costs = step_costs(problem, grid, priced or price_grid(problem, grid))
+    program = lower_grid(problem, grid, costs, classes=classes)
+    timeline = run(program, costs=costs, links=links_of(problem, grid))
+    return Simulated(
+        grid=grid, costs=costs, program=program, timeline=timeline, step_time_s=timeline.seconds * jitter(problem, grid.devices)
+    )
+
+
+def path_seconds(problem: Problem, grid: Grid, costs: StepCosts) -> float:
+    """Tier B1."""
+    tiers = problem.cluster.tiers()
+    seconds = critical_path(
+        costs,
+        table=order_table(grid, microbatches=microbatches_of(problem, grid)),
+        classes=fold(grid, tiers),
+        tiers=tiers,
+        blocking=not problem.runtime.overlap_p2p,
+    )
+    return seconds * jitter(problem, grid.devices)
+
+
+def predict(problem: Problem, grid: Grid, simulated: Simulated | None = None) -> Prediction:
+    """Time and memory of one legal grid."""
+    done = simulated or simulate_grid(problem, grid)
+    step = done.step_time_s
+    memory = stage_memory(problem, grid, done.costs, done.program.table)
+    worst = max(memory, key=lambda s: s.reserved)
+    machine = problem_machine(problem)
+    half_width = machine.gemm.error * 0.5
+    peak = machine.peak * grid.devices
+    causal, full = model_flops(problem)
+    return Prediction(
+        step_time_s=step,
+        interval_s=(step * (1.0 - half_width), step * (1.0 + half_width)),
+        tokens_per_s=problem.job.tokens_per_step / step,
+        tokens_per_s_per_device=problem.job.tokens_per_step / step / grid.devices,
+        mfu_causal=causal / step / peak,
+        mfu_full=full / step / peak,
+        allocated_bytes=worst.allocated,
+        reserved_bytes=worst.reserved,
+        capacity_bytes=problem.cluster.node.accelerator.memory_bytes,
+        stages=memory,
+        breakdown_s=breakdown(problem, done),
+        sources=_sources(problem),
+    )
+
+
+def model_flops(problem: Problem) -> tuple[float, float]:
+    """Model FLOPs of a step (forward and backward, no recompute): with scores under the mask, and with the full square.
+
+    3 x forward: GEMMs 2 x active parameters x tokens, attention 2 x tokens x keys x (head_dim + value_dim) x heads. Leaves out
+    element-wise work, and the embedding lookup.
+    """
+    grid = Grid(microbatch=1)
+    rows = rows_of([grid])
+    del rows
+    causal = full = 0.0
+    job = problem.job
+    for run_ in problem.model.runs:
+        block = problem.model.blocks[run_.block]
+        tokens = job.tokens(block.sequence) or job.sequence_length
+        for o in block.operators:
+            weight = sum(p.size for p in o.parameters) if o.kind.value in ("linear", "grouped-linear") else 0
+            if o.kind.value == "grouped-linear" and o.experts is not None:
+                weight = weight * o.experts.topk / o.experts.experts
+            dense = 2.0 * weight * tokens
+            scores = square = 0.0
+            if o.attention is not None:
+                context = (job.tokens(block.memory) or tokens) if o.attention.cross else tokens
+                heads = np.array([o.attention.heads])
+                count = np.array([tokens])
+                scores = float(attention_flops(o.attention, tokens=count, heads=heads, context=context)[0])
+                square = float(attention_flops(o.attention, tokens=count, heads=heads, context=context, causal=False)[0])
+            causal += 3 * run_.count * (dense + scores)
+            full += 3 * run_.count * (dense + square)
+    return causal * job.global_batch, full * job.global_batch
+
+
+def breakdown(problem: Problem, done: Simulated) -> tuple[tuple[str, float], ...]:
+    """Where the step of the critical rank goes; the parts add up to the step.
+
+    The critical rank is the one that computes longest. Parts: kernels by family, exposed communication by axis, recompute, slowdown by
+    shared links and multiprocessors, waiting for the pipeline (bubble), gathers and reductions that nothing hides, the update, jitter.
+    """
+    program, timeline, costs = done.program, done.timeline, done.costs
+    compute = program.instances.stream == 0
+    templates = program.templates
+    kinds = np.array([int(t.kind) for t in templates])[program.instances.template]
+    actions = compute & (kinds <= int(TaskKind.R))
+    busy = np.zeros(len(program.classes), dtype=np.int64)
+    np.add.at(busy, program.instances.klass[actions], (timeline.finish - timeline.start)[actions])
+    klass = int(busy.argmax())
+    mine = actions & (program.instances.klass == klass)
+    parts = dict.fromkeys(PART_NAMES, 0.0)
+    chunks = np.array([t.chunk for t in templates])[program.instances.template]
+    for kind, row in ((TaskKind.F, 0), (TaskKind.B, 1)):
+        for c in np.unique(chunks[mine & (kinds == int(kind))]):
+            runs = len(np.unique(program.instances.microbatch[mine & (kinds == int(kind)) & (chunks == c)]))
+            for index, name in enumerate(PART_NAMES):
+                parts[name] += runs * costs.parts[row, c, index]
+    worked = float(timeline.work[mine].sum()) / PICOSECONDS_PER_SECOND
+    spent = float((timeline.finish - timeline.start)[mine].sum()) / PICOSECONDS_PER_SECOND
+    first = float(timeline.start[mine].min()) / PICOSECONDS_PER_SECOND
+    last = float(timeline.finish[mine].max()) / PICOSECONDS_PER_SECOND
+    step_task = compute & (kinds == int(TaskKind.STEP)) & (program.instances.klass == klass)
+    begun = float(timeline.start[step_task].max()) / PICOSECONDS_PER_SECOND
+    own_sync = (program.instances.stream == 3) & (program.instances.klass == klass)
+    reduced = float(timeline.finish[own_sync].max()) / PICOSECONDS_PER_SECOND if own_sync.any() else last
+    gathered = min(first, float(costs.gather_s[int(program.classes.stage[klass])]))
+    exposed = max(reduced - last, 0.0) + gathered
+    update = timeline.seconds - begun
+    parts["slowdown"] = spent - worked
+    parts["sharding"] += exposed
+    parts["optimizer"] = update
+    bubble = (begun - spent) - exposed
+    parts["bubble"] = bubble
+    parts["jitter"] = done.step_time_s - timeline.seconds
+    named = {**dict.fromkeys(PARTS, 0.0), **parts}
+    # Rounding to picoseconds leaves a remainder below a nanosecond; it belongs to the largest part.
+    largest = max(named, key=lambda n: named[n])
+    named[largest] += done.step_time_s - sum(named.values())
+    return tuple((name, value) for name, value in named.items() if value > 1e-12 or name in ("gemm", "bubble", "optimizer"))
+
+
+def _sources(problem: Problem) -> tuple[Source, ...]:
+    node, machine = problem.cluster.node, problem_machine(problem)
+    device = node.accelerator
+    assumed = machine.gemm.origin
+    return (
+        Source(quantity=f"peak {machine.compute.value}", value=f"{machine.peak / 1e12:.4g} TFLOP/s", origin=device.origin),
+        Source(quantity="memory", value=format_bytes(device.memory_bytes), origin=device.origin),
+        Source(quantity="memory bandwidth", value=f"{device.memory_bandwidth / 1e12:.4g} TB/s", origin=device.origin),
+        Source(
+            quantity=f"GEMM rates {machine.gemm.dtype.value}",
+            value=f"ec {machine.gemm.compute_efficiency} em {machine.gemm.memory_efficiency} q {machine.gemm.exponent} x {machine.gemm.sustained}",
+            origin=assumed,
+        ),
+        Source(
+            quantity=f"attention {machine.attention.generation}",
+            value=", ".join(f"{length}: {share}" for length, share in machine.attention.forward),
+            origin=machine.attention.origin,
+        ),
+        Source(quantity="scale-up link", value=_link(node.scale_up.achieved, node.scale_up.latency_s), origin=node.scale_up.origin),
+        Source(quantity="network card", value=_link(node.nic.achieved, node.nic.latency_s), origin=node.nic.origin),
+    )
+
+
+def _link(bandwidth: float, latency: float) -> str:
+    return f"{bandwidth / 1e9:.4g} GB/s, {format_seconds(latency)}"
+
+
+def is_assumed(prediction: Prediction) -> bool:
+    """Some number behind the prediction is a stated default."""
+    return any(s.origin.evidence is Evidence.ASSUMED for s in prediction.sources)

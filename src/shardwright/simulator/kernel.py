@@ -1,0 +1,477 @@
+"""The event kernel: tasks with dependencies that share resources, on an integer clock. It knows no domain.
+
+Time and work are int64 picoseconds, loads and weights fixed point with `SCALE` for a whole resource. Everything is integer
+arithmetic, so the results are the same with and without numba, and do not depend on how tasks or resources are numbered.
+
+A task starts when its predecessors have finished (a stream's order is a chain of dependencies). While it runs it adds its weights to
+the loads of its resources, and it advances at::
+
+    rate = min(1, min over its resources of SCALE / load)
+
+so resources are shared in proportion, and weights that add up to SCALE or less leave each other alone. A rate changes only at an
+instant where a load changes; then ``remaining -= floor(elapsed SCALE / load)`` and ``finish = now + ceil(remaining load / SCALE)``.
+All that happens at one instant is applied before any rate is renewed, which is why order inside an instant cannot matter and why one
+task of weight k w stands exactly for k copies of weight w.
+
+Left out: rates given back by a task that is held up elsewhere (max-min fairness), preemption, priorities.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.compiled import compiled, inlined
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+Integer = int | np.signedinteger[Any]
+
+SCALE: Final = 4096
+"""The load of a resource that is exactly used up."""
+
+
+_NEVER: Final = np.int64(2**63 - 1)
+
+# State is packed into few arrays of plain integers: tuples of arrays cost ten times the work they hold.
+# A running task has a slot, with columns: the task, work left at the instant SINCE, the highest load it has been under since then, and
+# its place in the heap of finishes.
+_TASK, _LEFT, _SINCE, _SLOWEST, _PLACE = range(5)
+# A resource has a load, the load before the instant CHANGED_AT, and the first of the uses that load it now.
+_LOAD, _BEFORE, _CHANGED_AT, _FIRST = range(4)
+# A use has the slot of its task, and the next and previous use of the same resource.
+_SLOT, _NEXT, _PREVIOUS = range(3)
+
+
+@inlined
+def _push(key: Int64, item: Int32, size: int, instant: Integer, task: Integer) -> None:
+    """Add `task` at `instant` to a plain heap of `size` entries."""
+    place = size
+    while place > 0:
+        parent = (place - 1) >> 1
+        if key[parent] <= instant:
+            break
+        key[place] = key[parent]
+        item[place] = item[parent]
+        place = parent
+    key[place] = instant
+    item[place] = task
+
+
+@inlined
+def _pop(key: Int64, item: Int32, size: int) -> None:
+    """Replace the root of a plain heap by the entry at `size`, its last, and restore the order."""
+    instant, task = key[size], item[size]
+    place, child = 0, 1
+    while child < size:
+        if child + 1 < size:
+            child += key[child + 1] < key[child]
+        if key[child] >= instant:
+            break
+        key[place] = key[child]
+        item[place] = item[child]
+        place = child
+        child = 2 * place + 1
+    key[place] = instant
+    item[place] = task
+
+
+@inlined
+def _sift_up(key: Int64, item: Int32, slots: Int64, place: Integer) -> None:
+    """Move the entry at `place` of the heap of finishes towards the root until its parent is not later."""
+    instant, slot = key[place], item[place]
+    while place > 0:
+        parent = (place - 1) >> 1
+        if key[parent] <= instant:
+            break
+        key[place] = key[parent]
+        item[place] = item[parent]
+        slots[item[place], _PLACE] = place
+        place = parent
+    key[place] = instant
+    item[place] = slot
+    slots[slot, _PLACE] = place
+
+
+@inlined
+def _sift_down(key: Int64, item: Int32, slots: Int64, size: int, place: Integer) -> None:
+    """Move the entry at `place` of the heap of finishes towards the leaves until no child is earlier."""
+    instant, slot = key[place], item[place]
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size:
+            child += key[child + 1] < key[child]
+        if key[child] >= instant:
+            break
+        key[place] = key[child]
+        item[place] = item[child]
+        slots[item[place], _PLACE] = place
+        place = child
+    key[place] = instant
+    item[place] = slot
+    slots[slot, _PLACE] = place
+
+
+@inlined
+def _seed(work: Int64, finish: Int64, indegree: Int32, use_start: Int32, done: Int32, arrival: Int64, arriving: Int32) -> tuple[int, int]:
+    """Tasks without predecessors arrive at 0, or are done at once."""
+    num_arriving, num_done = 0, 0
+    for task in range(work.size):
+        if indegree[task] == 0:
+            if use_start[task] == use_start[task + 1] or work[task] == 0:
+                finish[task] = work[task]
+                done[num_done] = task
+                num_done += 1
+            else:
+                _push(arrival, arriving, num_arriving, 0, task)
+                num_arriving += 1
+    return num_arriving, num_done
+
+
+@inlined
+def _settle(
+    work: Int64,
+    start: Int64,
+    finish: Int64,
+    waiting: Int32,
+    edge_start: Int32,
+    edge: Int32,
+    use_start: Int32,
+    done: Int32,
+    arrival: Int64,
+    arriving: Int32,
+    num_arriving: int,
+    num_done: int,
+    num_told: int,
+) -> tuple[int, int]:
+    """Tell the successors of all tasks done so far; those that become ready arrive at their start, or are done at once.
+
+    A task without resources (or work) needs no event: its finish follows from its start, even if both lie ahead of the clock.
+    """
+    while num_told < num_done:
+        task = done[num_told]
+        num_told += 1
+        now = finish[task]
+        for place in range(edge_start[task], edge_start[task + 1]):
+            after = edge[place]
+            if start[after] < now:
+                start[after] = now
+            waiting[after] -= 1
+            if waiting[after] == 0:
+                if use_start[after] == use_start[after + 1] or work[after] == 0:
+                    finish[after] = start[after] + work[after]
+                    done[num_done] = after
+                    num_done += 1
+                else:
+                    _push(arrival, arriving, num_arriving, start[after], after)
+                    num_arriving += 1
+    return num_arriving, num_done
+
+
+@inlined
+def _load(
+    task: Integer,
+    slot: Integer,
+    now: Integer,
+    use_start: Int32,
+    use_resource: Int32,
+    use_weight: Int32,
+    uses: Int32,
+    resources: Int64,
+    changed: Int32,
+    num_changed: int,
+) -> int:
+    """Put `task` on its resources; the number of resources whose load has changed at this instant."""
+    for use in range(use_start[task], use_start[task + 1]):
+        resource = use_resource[use]
+        if resources[resource, _CHANGED_AT] != now:
+            resources[resource, _CHANGED_AT] = now
+            resources[resource, _BEFORE] = resources[resource, _LOAD]
+            changed[num_changed] = resource
+            num_changed += 1
+        resources[resource, _LOAD] += use_weight[use]
+        head = resources[resource, _FIRST]
+        uses[use, _SLOT] = slot
+        uses[use, _NEXT] = head
+        uses[use, _PREVIOUS] = -1
+        if head >= 0:
+            uses[head, _PREVIOUS] = use
+        resources[resource, _FIRST] = use
+    return num_changed
+
+
+@inlined
+def _unload(
+    task: Integer,
+    now: Integer,
+    use_start: Int32,
+    use_resource: Int32,
+    use_weight: Int32,
+    uses: Int32,
+    resources: Int64,
+    changed: Int32,
+    num_changed: int,
+) -> int:
+    """Take `task` off its resources; the number of resources whose load has changed at this instant."""
+    for use in range(use_start[task], use_start[task + 1]):
+        resource = use_resource[use]
+        if resources[resource, _CHANGED_AT] != now:
+            resources[resource, _CHANGED_AT] = now
+            resources[resource, _BEFORE] = resources[resource, _LOAD]
+            changed[num_changed] = resource
+            num_changed += 1
+        resources[resource, _LOAD] -= use_weight[use]
+        before, after = uses[use, _PREVIOUS], uses[use, _NEXT]
+        if before >= 0:
+            uses[before, _NEXT] = after
+        else:
+            resources[resource, _FIRST] = after
+        if after >= 0:
+            uses[after, _PREVIOUS] = before
+    return num_changed
+
+
+@compiled
+def _renew(
+    slot: Integer, now: Integer, use_start: Int32, use_resource: Int32, resources: Int64, slots: Int64, key: Int64, item: Int32, size: int
+) -> None:
+    """Give the task in `slot` the rate of its present loads, if that is another one, and move its finish."""
+    task, old = slots[slot, _TASK], slots[slot, _SLOWEST]
+    slowest = np.int64(SCALE)
+    for use in range(use_start[task], use_start[task + 1]):
+        slowest = max(slowest, resources[use_resource[use], _LOAD])
+    if slowest != old:
+        # whole and rest apart, because elapsed * SCALE would overflow after some minutes
+        elapsed = now - slots[slot, _SINCE]
+        left = slots[slot, _LEFT] - (elapsed // old) * SCALE - (elapsed % old) * SCALE // old
+        slots[slot, _LEFT] = left
+        slots[slot, _SINCE] = now
+        slots[slot, _SLOWEST] = slowest
+        place = slots[slot, _PLACE]
+        key[place] = now + (left // SCALE) * slowest - (-(left % SCALE) * slowest // SCALE)
+        if slowest < old:
+            _sift_up(key, item, slots, place)
+        else:
+            _sift_down(key, item, slots, size, place)
+
+
+@compiled
+def _mark_stuck(waiting: Int32, start: Int64) -> None:
+    """Tasks that never became ready have no start."""
+    for task in range(waiting.size):
+        if waiting[task] > 0:
+            start[task] = -1
+
+
+@compiled
+def _simulate(
+    work: Int64,
+    indegree: Int32,
+    edge_start: Int32,
+    edge: Int32,
+    use_start: Int32,
+    use_resource: Int32,
+    use_weight: Int32,
+    num_resources: int,
+) -> tuple[Int64, Int64, int]:
+    """`simulate` on checked arrays."""
+    num_tasks = work.size
+    start, finish, waiting = np.zeros(num_tasks, np.int64), np.full(num_tasks, -1, np.int64), indegree.copy()
+    done = np.empty(num_tasks + 1, np.int32)
+    # one large block, of which only the rows in use are touched: the allocator keeps it between calls instead of faulting it in anew
+    capacity = num_tasks + 1
+    block = np.empty(10 * capacity, np.int64)
+    arrival, key, slots = block[:capacity], block[capacity : 2 * capacity], block[2 * capacity :].reshape(capacity, 8)
+    arriving, item, spare = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.int32)
+    size, num_spare = 0, 0
+    resources, uses = np.zeros((num_resources, 4), np.int64), np.empty((use_resource.size, 3), np.int32)
+    resources[:, _CHANGED_AT] = -1
+    resources[:, _FIRST] = -1
+    changed = np.empty(num_resources, np.int32)
+    num_arriving, num_done = _seed(work, finish, indegree, use_start, done, arrival, arriving)
+    num_arriving, num_done = _settle(
+        work, start, finish, waiting, edge_start, edge, use_start, done, arrival, arriving, num_arriving, num_done, 0
+    )
+    while size > 0 or num_arriving > 0:
+        now = min(key[0] if size > 0 else _NEVER, arrival[0] if num_arriving > 0 else _NEVER)
+        num_changed = 0
+        while size > 0 and key[0] == now:
+            slot = item[0]
+            task = slots[slot, _TASK]
+            spare[num_spare] = slot
+            num_spare += 1
+            num_changed = _unload(task, now, use_start, use_resource, use_weight, uses, resources, changed, num_changed)
+            size -= 1
+            if size > 0:
+                key[0], item[0] = key[size], item[size]
+                _sift_down(key, item, slots, size, 0)
+            finish[task] = now
+            done[num_done] = task
+            num_arriving, num_done = _settle(
+                work, start, finish, waiting, edge_start, edge, use_start, done, arrival, arriving, num_arriving, num_done + 1, num_done
+            )
+        while num_arriving > 0 and arrival[0] == now:
+            task = arriving[0]
+            num_arriving -= 1
+            _pop(arrival, arriving, num_arriving)
+            slot = size
+            if num_spare > 0:
+                num_spare -= 1
+                slot = spare[num_spare]
+            slots[slot, _TASK], slots[slot, _LEFT], slots[slot, _SINCE], slots[slot, _SLOWEST] = task, work[task], now, SCALE
+            num_changed = _load(task, slot, now, use_start, use_resource, use_weight, uses, resources, changed, num_changed)
+            key[size], item[size] = now + work[task], slot
+            _sift_up(key, item, slots, size)
+            size += 1
+        for resource in changed[:num_changed]:
+            if max(resources[resource, _LOAD], resources[resource, _BEFORE]) > SCALE:
+                use = resources[resource, _FIRST]
+                while use >= 0:
+                    _renew(uses[use, _SLOT], now, use_start, use_resource, resources, slots, key, item, size)
+                    use = uses[use, _NEXT]
+    _mark_stuck(waiting, start)
+    return start, finish, num_done
+
+
+@compiled
+def _longest_path(work: Int64, indegree: Int32, successor_start: Int32, successor: Int32) -> tuple[Int64, Int64]:
+    """`longest_path` on checked arrays."""
+    num_tasks = work.size
+    start, finish = np.zeros(num_tasks, np.int64), np.full(num_tasks, -1, np.int64)
+    waiting = indegree.copy()
+    done = np.empty(num_tasks + 1, np.int32)
+    num_done = 0
+    for task in range(num_tasks):
+        if indegree[task] == 0:
+            done[num_done] = task
+            num_done += 1
+    told = 0
+    while told < num_done:
+        task = done[told]
+        told += 1
+        now = start[task] + work[task]
+        finish[task] = now
+        for edge in range(successor_start[task], successor_start[task + 1]):
+            after = successor[edge]
+            if start[after] < now:
+                start[after] = now
+            waiting[after] -= 1
+            if waiting[after] == 0:
+                done[num_done] = after
+                num_done += 1
+    _mark_stuck(waiting, start)
+    return start, finish
+
+
+@compiled
+def _peak_levels(order: Int64, times: Int64, deltas: Int64, owner: Int32, num_owners: int) -> Int64:
+    """`peak_levels` over entries in the order of time."""
+    peak, level = np.zeros(num_owners, np.int64), np.zeros(num_owners, np.int64)
+    freed, last = np.zeros(num_owners, np.int64), np.zeros(num_owners, np.int64)
+    for entry in order:
+        who = owner[entry]
+        if times[entry] != last[who]:
+            level[who] += freed[who]
+            freed[who] = 0
+            last[who] = times[entry]
+        if deltas[entry] < 0:
+            freed[who] += deltas[entry]
+        else:
+            level[who] += deltas[entry]
+            peak[who] = max(peak[who], level[who])
+    return peak
+
+
+def _fixed64(array: npt.ArrayLike) -> Int64:
+    """A read-only int64 view (or copy) of `array`: one compiled signature, whatever the caller's flags."""
+    view = np.ascontiguousarray(array, dtype=np.int64).view()
+    view.flags.writeable = False
+    return view
+
+
+def _fixed32(array: npt.ArrayLike) -> Int32:
+    """A read-only int32 view (or copy) of `array`."""
+    view = np.ascontiguousarray(array, dtype=np.int32).view()
+    view.flags.writeable = False
+    return view
+
+
+def _check_rows(start: Int32, num_rows: int, entries: Int32, bound: int) -> None:
+    """A CSR that would read outside its arrays is our own bug, and must not become a wild memory access."""
+    assert start.size == num_rows + 1
+    assert start[0] == 0
+    assert start[-1] == entries.size
+    assert num_rows == 0 or bool((start[1:] >= start[:-1]).all())
+    assert entries.size == 0 or (entries.min() >= 0 and entries.max() < bound)
+
+
+def longest_path(
+    work: npt.ArrayLike, indegree: npt.ArrayLike, successor_start: npt.ArrayLike, successor: npt.ArrayLike
+) -> tuple[Int64, Int64]:
+    """Earliest start and finish of each task when nothing is shared: start = max over predecessors of finish, finish = start + work.
+
+    Args:
+        work: picoseconds, at least 0, shape (tasks,). indegree: number of predecessors, shape (tasks,).
+        successor_start, successor: CSR of successors, shapes (tasks + 1,) and (edges,).
+
+    Returns:
+        start, finish: picoseconds, shape (tasks,); -1 for tasks that never become ready (on or behind a circle).
+    """
+    fixed_work, fixed_indegree = _fixed64(work), _fixed32(indegree)
+    start, after = _fixed32(successor_start), _fixed32(successor)
+    _check_rows(start, fixed_work.size, after, fixed_work.size)
+    assert fixed_indegree.size == fixed_work.size
+    return _longest_path(fixed_work, fixed_indegree, start, after)
+
+
+def simulate(
+    work: npt.ArrayLike,
+    indegree: npt.ArrayLike,
+    successor_start: npt.ArrayLike,
+    successor: npt.ArrayLike,
+    use_start: npt.ArrayLike,
+    use_resource: npt.ArrayLike,
+    use_weight: npt.ArrayLike,
+    num_resources: int,
+) -> tuple[Int64, Int64, int]:
+    """Start and finish of each task when tasks slow each other down on shared resources (rule in the module's docstring).
+
+    Args:
+        work: picoseconds alone on its resources, at least 0, shape (tasks,). indegree, successor_start, successor: as `longest_path`.
+        use_start, use_resource, use_weight: CSR of what a task loads while it runs, and by how much of SCALE (at least 0).
+        num_resources: count.
+
+    Returns:
+        start, finish: picoseconds, shape (tasks,); -1 for tasks that never become ready. Then the number of finished tasks: fewer
+        than there are tasks means deadlock.
+    """
+    fixed_work, fixed_indegree = _fixed64(work), _fixed32(indegree)
+    start, after = _fixed32(successor_start), _fixed32(successor)
+    uses, resource, weight = _fixed32(use_start), _fixed32(use_resource), _fixed32(use_weight)
+    _check_rows(start, fixed_work.size, after, fixed_work.size)
+    _check_rows(uses, fixed_work.size, resource, num_resources)
+    assert fixed_indegree.size == fixed_work.size
+    assert weight.size == resource.size
+    return _simulate(fixed_work, fixed_indegree, start, after, uses, resource, weight, num_resources)
+
+
+def peak_levels(times: npt.ArrayLike, deltas: npt.ArrayLike, owner: npt.ArrayLike, num_owners: int) -> Int64:
+    """Per owner, the peak of the running sum of deltas in the order of time, from 0; at equal times allocations come before frees.
+
+    Allocations first is what an allocator sees when one task ends and the next begins: the new buffer exists before the old one goes.
+
+    Args:
+        times: any clock, shape (n,). deltas: change of level, such as bytes, shape (n,). owner: in [0, num_owners), shape (n,).
+
+    Returns:
+        Peaks, shape (num_owners,), at least 0.
+    """
+    fixed_times, fixed_owner = _fixed64(times), _fixed32(owner)
+    assert fixed_owner.size == 0 or (fixed_owner.min() >= 0 and fixed_owner.max() < num_owners)
+    order = np.argsort(fixed_times, kind="stable")
+    return _peak_levels(_fixed64(order), fixed_times, _fixed64(deltas), fixed_owner, num_owners)

@@ -1,0 +1,67 @@
+"""How a grid spreads layers over the chunks of a pipeline."""
+
+from __future__ import annotations
+
+from shardwright.errors import StrategyError
+
+
+def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last: int = 0) -> tuple[int, ...]:
+    """Layers of each chunk, pp x vpp numbers that sum to `num_layers`; chunk c is on pipeline rank c mod pp.
+
+    The embedding is on chunk 0 and the head on the last one, beside these layers. In this order:
+
+    1. `first` or `last` given: these many layers on the first and last pipeline rank (split evenly over its vpp chunks), the
+       rest evenly on the others (Megatron's num-layers-in-first/last-pipeline-stage).
+    2. layers divide by pp x vpp: equal chunks.
+    3. layers + 2 divide by pp x vpp: embedding and head count as a layer each, so the first and last chunk have one layer less
+       (Llama 3.1 405B: 126 + 2 = 16 x 8).
+
+    Args:
+        num_layers: layers between embedding and head. pp: pipeline ranks. vpp: chunks a rank.
+        first, last: layers of the first and last rank; 0 = as the rest.
+
+    Raises:
+        StrategyError: none of the three holds (rule ``grid.layers``).
+    """
+    chunks = pp * vpp
+    if chunks > num_layers + 2:
+        raise StrategyError(
+            f"pp {pp} x vpp {vpp} = {chunks} chunks for {num_layers} layers + embedding + head", hint="lower pp or vpp", rule="grid.layers"
+        )
+    if first or last:
+        return _given(num_layers, pp=pp, vpp=vpp, first=first, last=last)
+    if num_layers % chunks == 0:
+        return (num_layers // chunks,) * chunks
+    if chunks > 1 and (num_layers + 2) % chunks == 0:
+        size = (num_layers + 2) // chunks
+        return (size - 1, *(size,) * (chunks - 2), size - 1) if chunks > 1 else (num_layers,)
+    raise StrategyError(
+        f"neither {num_layers} layers nor {num_layers} + 2 (embedding and head as a layer each) divide by pp {pp} x vpp {vpp} = {chunks}",
+        hint="give first= and last= (layers of the first and last stage), or another pp x vpp",
+        rule="grid.layers",
+    )
+
+
+def _given(num_layers: int, *, pp: int, vpp: int, first: int, last: int) -> tuple[int, ...]:
+    """Chunks when the first or last rank's layers are given."""
+    others = pp - (first > 0) - (last > 0)
+    rest = num_layers - first - last
+    if others < 0 or rest < 0 or (others == 0 and rest) or (others and rest % others):
+        raise StrategyError(
+            f"first={first} last={last}: {rest} layers are left for {max(others, 0)} other pipeline ranks",
+            hint="the rest must divide evenly over the other ranks",
+            rule="grid.layers",
+        )
+    middle = rest // others if others else 0
+    ranks = [middle] * pp
+    if first:
+        ranks[0] = first
+    if last:
+        ranks[-1] = last
+    if any(layers % vpp for layers in ranks) or not all(ranks):
+        raise StrategyError(
+            f"first={first} last={last}: ranks hold {ranks[0]}, {middle}, {ranks[-1]} layers, not each a positive multiple of vpp {vpp}",
+            hint="each rank's layers split evenly over its chunks",
+            rule="grid.layers",
+        )
+    return tuple(layers // vpp for _ in range(vpp) for layers in ranks)

@@ -1,0 +1,106 @@
+"""The everyday grid: degrees along a few axes, as a compact constructor of plans."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardwright.errors import StrategyError
+
+AXES = ("tp", "cp", "ep", "dp", "pp")
+MAX_DEGREE = 2**31
+_SCHEDULE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
+
+
+class Recompute(StrEnum):
+    """Which activations are computed again: none, the attention core, or whole layers."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A grid of devices and what runs on it.
+
+    Args:
+        tp: tensor parallel degree (split on t). sp: stream is split on s beside it.
+        cp: context parallel degree in all; ulysses: the part of it that trades heads for positions (cp = ring x ulysses).
+        gather: the ring part gathers keys instead of passing them round.
+        ep: expert parallel degree, folded over tp x cp x dp. etp: tensor parallel degree inside an expert.
+        dp: data parallel degree. pp: pipeline devices. vpp: chunks a device.
+        microbatch: samples of one microbatch on one replica (Megatron's mbs).
+        zero: ZeRO stage 0-3. shard: members of a sharding group, 0 = all of dp x cp (hybrid sharding when smaller).
+        recompute: none, selective, full; recompute_layers: layers of each chunk recomputed in full (0 = all, with `full`).
+        offload: percent of the optimizer's state and step on the host.
+        schedule: registry name. first, last: layers of the first and last stage (0 = as the rest).
+        order: axes from innermost to outermost (decides which groups share a node).
+    """
+
+    tp: int = 1
+    sp: bool = False
+    cp: int = 1
+    ulysses: int = 1
+    gather: bool = False
+    ep: int = 1
+    etp: int = 1
+    dp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    microbatch: int = 1
+    zero: int = 0
+    shard: int = 0
+    recompute: Recompute = Recompute.NONE
+    recompute_layers: int = 0
+    offload: int = 0
+    schedule: str = "1f1b"
+    first: int = 0
+    last: int = 0
+    order: tuple[str, ...] = ("tp", "cp", "ep", "dp", "pp")
+
+    def __post_init__(self) -> None:
+        degrees = (self.tp, self.cp, self.ulysses, self.ep, self.etp, self.dp, self.pp, self.vpp, self.microbatch)
+        if min(degrees) < 1 or max(degrees) > MAX_DEGREE:
+            raise StrategyError(f"a degree of the grid is not in 1..{MAX_DEGREE}: {degrees}", rule="grid.degree")
+        if self.cp % self.ulysses:
+            raise StrategyError(f"cp = ring x ulysses, but ulysses {self.ulysses} does not divide cp {self.cp}", rule="grid.degree")
+        counts = (self.shard, self.recompute_layers, self.first, self.last)
+        if min(counts) < 0 or max(counts) > MAX_DEGREE or not 0 <= self.zero <= 3 or not 0 <= self.offload <= 100:
+            raise StrategyError(
+                f"out of range: shard {self.shard}, recompute layers {self.recompute_layers}, first {self.first}, last {self.last}, "
+                f"zero {self.zero} (0..3) or offload {self.offload} (0..100)",
+                rule="grid.degree",
+            )
+        if self.recompute_layers and self.recompute is not Recompute.FULL:
+            raise StrategyError("a number of recomputed layers needs recompute=full", rule="grid.recompute")
+        if not _SCHEDULE.fullmatch(self.schedule):
+            raise StrategyError(f"schedule {self.schedule[:40]!r} is not a name", hint="such as 1f1b", rule="grid.schedule")
+        if sorted(self.order) != sorted(AXES):
+            raise StrategyError(f"order {'-'.join(self.order)} is not a permutation of {'-'.join(AXES)}", rule="grid.order")
+
+    @property
+    def devices(self) -> int:
+        """tp x cp x dp x pp."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def ring(self) -> int:
+        """The part of cp that passes keys (or gathers them)."""
+        return self.cp // self.ulysses
+
+    @property
+    def edp(self) -> int:
+        """Copies of each expert inside a pipeline stage: tp x cp x dp / (ep x etp), rounded down."""
+        return self.tp * self.cp * self.dp // (self.ep * self.etp)
+
+    def strides(self) -> dict[str, int]:
+        """Device stride of each axis of the dense mesh (tp, cp, dp, pp)."""
+        degrees = {"tp": self.tp, "cp": self.cp, "dp": self.dp, "pp": self.pp}
+        stride, result = 1, {}
+        for axis in self.order:
+            if axis in degrees:
+                result[axis] = stride
+                stride *= degrees[axis]
+        return result

@@ -1,0 +1,166 @@
+"""Structural rules of plans: what must hold before a plan can be lowered. Each broken rule has an id, a path and a hint.
+
+Not here, because they need the lowered plan: deadlock, what gradients cover, whether shard degrees divide each sync group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from shardwright.errors import StrategyError, nearest
+from shardwright.model.graph import Model
+from shardwright.model.operator import Operator
+from shardwright.model.tensor import ParameterClass
+from shardwright.strategy.coverage import Piece, coverage, operators_of, stage_pieces
+from shardwright.strategy.lane import Lane, Role
+from shardwright.strategy.plan import ALL, Plan, Shards
+from shardwright.strategy.split_notation import MAX_DEPTH
+from shardwright.strategy.stages import Placement
+from shardwright.strategy.tree_shape import depth
+from shardwright.strategy.verify_orders import order_rules
+from shardwright.strategy.verify_stages import placement_rules, stage_rules
+from shardwright.strategy.violation import Violation
+
+RULES: Final = (
+    "plan.lanes",
+    "plan.devices",
+    "lane.name",
+    "lane.samples",
+    "lane.slices",
+    "stage.item",
+    "stage.coverage",
+    "stage.topology",
+    "stage.every",
+    "placement.class",
+    "placement.unused",
+    "placement.blocks",
+    "placement.missing",
+    "split.depth",
+    "split.unused-dim",
+    "split.zigzag",
+    "split.devices-overlap",
+    "split.batch",
+    "core.exchange",
+    "experts.coset",
+    "keep.blocks",
+    "keep.operators",
+    "keep.share",
+    "keep.overlap",
+    "shards.class",
+    "shards.degrees",
+    "shards.host",
+    "order.lanes",
+    "order.joint",
+    "order.rows",
+    "order.actions",
+    "order.rendezvous",
+)
+"""Ids of all rules of `verify`."""
+
+
+def verify(plan: Plan, *, model: Model, global_batch: int) -> tuple[Violation, ...]:
+    """Every structural rule that `plan` breaks for `model` and `global_batch` samples a step; none = it can be lowered."""
+    return tuple(_verify(plan, model=model, global_batch=global_batch))
+
+
+def require_valid(plan: Plan, *, model: Model, global_batch: int) -> None:
+    """Raise the first broken rule.
+
+    Raises:
+        StrategyError: with the rule's id and path.
+    """
+    for broken in _verify(plan, model=model, global_batch=global_batch):
+        raise StrategyError(broken.message, hint=broken.hint, rule=broken.rule, path=broken.path)
+
+
+def _verify(plan: Plan, *, model: Model, global_batch: int) -> Iterator[Violation]:
+    trees = [p.split for lane in plan.lanes for s in {id(s.placements): s for s in lane.stages}.values() for p in s.placements]
+    if any(depth(tree) > MAX_DEPTH for tree in trees):
+        yield Violation(rule="split.depth", message=f"a tree deeper than {MAX_DEPTH}", hint="join neighbouring cuts of one dim")
+        return
+    yield from _lanes(plan, global_batch=global_batch)
+    pieces: dict[str, tuple[tuple[Piece, ...], ...]] = {}
+    shared: dict[tuple[Placement, ...], tuple[str, dict[str, Operator]]] = {}
+    for lane in plan.lanes:
+        pieces[lane.name], broken = stage_pieces(lane, model=model)
+        yield from broken
+        if not broken:
+            yield from coverage(lane, pieces[lane.name], model=model)
+        for chunk, (stage, parts) in enumerate(zip(lane.stages, pieces[lane.name], strict=True)):
+            path = f"lane {lane.name} / stage {chunk}"
+            yield from stage_rules(stage, parts, lane=lane, model=model, devices=plan.devices, path=path)
+            _, operators = shared.setdefault(stage.placements, (path, {}))
+            for piece in parts:
+                for operator in operators_of(piece, model=model):
+                    operators[f"{model.runs[piece.run].block}/{operator.name}"] = operator
+    for placements, (path, operators) in shared.items():
+        yield from placement_rules(placements, tuple(operators.values()), model=model, path=path)
+    for rule in plan.shards:
+        yield from _shards(rule, model=model, devices=plan.devices)
+    yield from order_rules(plan, pieces=pieces, model=model)
+
+
+def _lanes(plan: Plan, *, global_batch: int) -> Iterator[Violation]:
+    if not plan.lanes:
+        yield Violation(rule="plan.lanes", message="no lanes", hint="at least one")
+        return
+    names = [lane.name for lane in plan.lanes]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Violation(rule="lane.name", message=f"two lanes are named {name}", hint="one name each", path=f"lane {name}")
+    trained = [lane for lane in plan.lanes if lane.role is Role.TRAIN]
+    for lane in trained:
+        yield from _cuts(lane)
+    total = sum(lane.samples for lane in trained)
+    if trained and total != global_batch:
+        yield Violation(
+            rule="lane.samples",
+            message=f"the lanes take {total} samples, the global batch is {global_batch}",
+            hint="samples of all lanes add up to the global batch",
+        )
+
+
+def _cuts(lane: Lane) -> Iterator[Violation]:
+    if lane.microbatches < 1 or lane.samples < 1 or lane.samples % lane.microbatches:
+        yield Violation(
+            rule="lane.samples",
+            message=f"{lane.samples} samples in {lane.microbatches} microbatches",
+            hint="equal microbatches of whole samples",
+            path=f"lane {lane.name}",
+        )
+    if any(weight < 1 for weight in lane.slices):
+        yield Violation(rule="lane.slices", message="a slice without tokens", hint="positive weights", path=f"lane {lane.name}")
+
+
+def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
+    known = [klass.value for klass in ParameterClass]
+    path = f"zero {','.join(rule.parameters) or 'all'}"
+    for klass in rule.parameters:
+        if klass not in known:
+            yield Violation(rule="shards.class", message=f"unknown class {klass!r}", hint=nearest(klass, known), path=path)
+    chain = (rule.optimizer, rule.gradient, rule.parameter)
+    steps = chain[2:] if _frozen(rule, model=model) else chain
+    divides = all(one == ALL or (two != ALL and one % two == 0) for one, two in pairwise(steps))
+    if min(chain) < 0 or max(chain) > devices or not divides:
+        yield Violation(
+            rule="shards.degrees",
+            message=f"optimizer {chain[0] or 'all'}, gradient {chain[1] or 'all'}, parameter {chain[2] or 'all'} on {devices} devices",
+            hint="each degree divides the one before it",
+            path=path,
+        )
+    states = [state for state, _ in rule.host]
+    if len(set(states)) != len(states) or any(not 1 <= percent <= 100 for _, percent in rule.host):
+        yield Violation(rule="shards.host", message="host shares", hint="each state once, 1 to 100 percent", path=path)
+
+
+def _frozen(rule: Shards, *, model: Model) -> bool:
+    """All parameters it names are frozen: they have no gradient and no optimizer state, so only the last degree counts."""
+    chosen = [
+        p
+        for block in model.blocks
+        for o in block.operators
+        for p in o.parameters
+        if not rule.parameters or p.klass.value in rule.parameters
+    ]
+    return not any(p.trainable for p in chosen) and bool(chosen)

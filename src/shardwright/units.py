@@ -1,0 +1,67 @@
+"""Units at the border: the library computes in seconds, bytes, FLOPs and bytes/s; files and flags carry the unit in the key.
+
+Everything that converts a unit, or prints a quantity for a person, is here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024**2
+GIB: Final = 1024**3
+KILO: Final = 10**3
+MEGA: Final = 10**6
+GIGA: Final = 10**9
+TERA: Final = 10**12
+PICOSECONDS_PER_SECOND: Final = 10**12
+BITS_PER_BYTE: Final = 8
+
+_TIME_STEPS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+_BYTE_STEPS: Final = ((1024**5, "PiB"), (1024**4, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
+_COUNT_STEPS: Final = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+
+
+def to_picoseconds(seconds: float) -> int:
+    """Seconds as whole picoseconds, the clock of the event kernel (exact sums, any order)."""
+    return round(seconds * PICOSECONDS_PER_SECOND)
+
+
+def from_picoseconds(picoseconds: int) -> float:
+    """Whole picoseconds as seconds."""
+    return picoseconds / PICOSECONDS_PER_SECOND
+
+
+def format_seconds(seconds: float, *, digits: int = 4) -> str:
+    """A duration for a person: ``1.234 s``, ``56.7 ms``."""
+    for scale, suffix in _TIME_STEPS:
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.{digits}g} {suffix}"
+    return "0 s" if seconds == 0 else f"{seconds / 1e-9:.{digits}g} ns"
+
+
+def format_bytes(count: float, *, digits: int = 4) -> str:
+    """A size for a person in binary units: ``79.6 GiB``."""
+    for scale, suffix in _BYTE_STEPS:
+        if abs(count) >= scale:
+            return f"{count / scale:.{digits}g} {suffix}"
+    return f"{count:.{digits}g} B"
+
+
+def format_count(count: float, *, digits: int = 4) -> str:
+    """A count for a person in decimal units: ``405.9 G``."""
+    for scale, suffix in _COUNT_STEPS:
+        if abs(count) >= scale:
+            return f"{count / scale:.{digits}g} {suffix}"
+    return f"{count:.{digits}g}"
+
+
+def format_percent(fraction: float, *, digits: int = 1) -> str:
+    """A fraction as percent: ``41.2 %``."""
+    return f"{100 * fraction:.{digits}f} %"
+
+
+def scale_decimal(value: float, power: int) -> float:
+    """`value` times 10^power, shifted in decimal: 1.29 us is 1.29e-06 s and not its neighbour. `value` is finite."""
+    return float(Decimal(repr(float(value))).scaleb(power))

@@ -1,0 +1,136 @@
+"""What every registered algorithm must hold, for each kind that it runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.collectives.spans import spans
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.registry import ALGORITHMS, algorithm_named
+from shardwright.collectives.span import FloatArray, Span
+from shardwright.errors import UsageError
+
+CASES = [
+    pytest.param(name, kind, id=f"{name}-{kind.value}")
+    for name in ALGORITHMS
+    for kind in sorted(algorithm_named(name).kinds, key=lambda kind: kind.value)
+]
+SEVERAL_LINKS_AT_ONCE = ("pairwise", "double_binary_tree", "nvlink_sharp")  # a member's island and network links both work
+FEW = settings(max_examples=15, deadline=None)
+volumes = st.floats(0.0, 1e12)
+
+
+def priced(name: str, kind: Collective, volume: float, span: Span) -> FloatArray:
+    seconds = algorithm_named(name).seconds(kind, volume=np.full(span.size.shape, volume), span=span)
+    assert seconds.shape == span.size.shape
+    assert seconds.dtype == np.float64
+    return seconds
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+class TestEveryAlgorithm:
+    @FEW
+    @given(span=spans(), volume=volumes)
+    def test_is_never_negative_and_free_for_one_member(self, name: str, kind: Collective, span: Span, volume: float) -> None:
+        seconds = priced(name, kind, volume, span)
+        assert not np.isnan(seconds).any()
+        assert (seconds[span.size == 1] == 0.0).all()
+        assert (seconds[span.size > 1] > 0.0).all()
+
+    @FEW
+    @given(span=spans(), volume=volumes, scale=st.floats(1e-3, 1e3))
+    def test_is_homogeneous_in_seconds_and_bytes(self, name: str, kind: Collective, span: Span, volume: float, scale: float) -> None:
+        seconds = priced(name, kind, volume, span)
+        slower = replace(
+            span, bandwidth=tuple(b / scale for b in span.bandwidth), latency_s=tuple(latency * scale for latency in span.latency_s)
+        )
+        np.testing.assert_allclose(priced(name, kind, volume, slower), seconds * scale, rtol=1e-12)
+        larger = replace(span, bandwidth=tuple(b * scale for b in span.bandwidth))
+        np.testing.assert_allclose(priced(name, kind, volume * scale, larger), seconds, rtol=1e-12)
+
+    @FEW
+    @given(span=spans(), volume=volumes, more=st.floats(1.0, 10.0))
+    def test_grows_with_the_volume(self, name: str, kind: Collective, span: Span, volume: float, more: float) -> None:
+        assert (priced(name, kind, volume * more, span) >= priced(name, kind, volume, span)).all()
+
+    @FEW
+    @given(span=spans(), volume=volumes)
+    def test_grows_when_the_outermost_tier_has_twice_the_members(self, name: str, kind: Collective, span: Span, volume: float) -> None:
+        if name == "nvlink_sharp" and len(span.members) == 1:
+            return  # each member writes back its 1/n of the sum: more members, fewer bytes
+        wider = replace(span, members=(*span.members[:-1], span.members[-1] * 2))
+        before, after = priced(name, kind, volume, span), priced(name, kind, volume, wider)
+        legal = np.isfinite(before)
+        assert (after[legal] >= before[legal] * (1 - 1e-12)).all()
+
+    @FEW
+    @given(span=spans(), volume=st.floats(1.0, 1e12))
+    def test_keeps_every_link_busy_no_longer_than_it_lasts(self, name: str, kind: Collective, span: Span, volume: float) -> None:
+        seconds = priced(name, kind, volume, span)
+        sent = algorithm_named(name).wire_bytes(kind, volume=np.full(span.size.shape, volume), span=span)
+        assert len(sent) == len(span.members)
+        for tier, (load, bandwidth) in enumerate(zip(sent, span.bandwidth, strict=True)):
+            assert load.shape == span.size.shape
+            assert (load >= 0.0).all()
+            assert (load[span.size == 1] == 0.0).all(), tier
+            assert (load / bandwidth <= seconds * (1 + 1e-12)).all(), tier
+
+    @FEW
+    @given(span=spans(), volume=st.floats(1.0, 1e12))
+    def test_respects_the_bandwidth_bound(self, name: str, kind: Collective, span: Span, volume: float) -> None:
+        size = span.size
+        fastest = np.max(span.bandwidth, axis=0)
+        share = np.ones(size.shape) if kind in (Collective.BROADCAST, Collective.SEND) else (size - 1) / size
+        if kind is Collective.ALL_REDUCE and name != "nvlink_sharp":
+            share = share * 2
+        if name in SEVERAL_LINKS_AT_ONCE and len(span.bandwidth) > 1:
+            fastest = span.bandwidth[0] + np.max(span.bandwidth[1:], axis=0)
+        bound = np.where(size > 1, share * volume / fastest, 0.0)
+        assert (priced(name, kind, volume, span) >= bound * (1 - 1e-12)).all()
+
+    @FEW
+    @given(span=spans(max_groups=5), volume=volumes)
+    def test_prices_each_group_by_itself(self, name: str, kind: Collective, span: Span, volume: float) -> None:
+        together = priced(name, kind, volume, span)
+        for group in range(together.size):
+            alone = replace(
+                span,
+                members=tuple(array[group : group + 1] for array in span.members),
+                bandwidth=tuple(array[group : group + 1] for array in span.bandwidth),
+                latency_s=tuple(array[group : group + 1] for array in span.latency_s),
+            )
+            np.testing.assert_allclose(priced(name, kind, volume, alone)[0], together[group], rtol=1e-14)
+
+    def test_carries_its_registry_name(self, name: str, kind: Collective) -> None:
+        assert algorithm_named(name).name == name
+        assert kind in algorithm_named(name).kinds
+
+    def test_refuses_other_kinds(self, name: str, kind: Collective) -> None:
+        span = Span(members=(np.array([2]),), bandwidth=(np.array([1e9]),), latency_s=(np.array([1e-6]),))
+        for other in set(Collective) - algorithm_named(name).kinds:
+            with pytest.raises(UsageError, match=other.value):
+                algorithm_named(name).seconds(other, volume=np.ones(1), span=span)
+
+
+@FEW
+@given(span=spans(), volume=volumes)
+def test_adjoint_pairs_cost_the_same(span: Span, volume: float) -> None:
+    for name in ALGORITHMS:
+        kinds = algorithm_named(name).kinds
+        for one, other in ((Collective.ALL_GATHER, Collective.REDUCE_SCATTER), (Collective.SCATTER, Collective.GATHER)):
+            if one in kinds:
+                assert other in kinds
+                np.testing.assert_array_equal(priced(name, one, volume, span), priced(name, other, volume, span))
+        if Collective.ALL_GATHER in kinds:
+            both = priced(name, Collective.ALL_GATHER, volume, span) + priced(name, Collective.REDUCE_SCATTER, volume, span)
+            np.testing.assert_allclose(priced(name, Collective.ALL_REDUCE, volume, span), both, rtol=1e-12)
+
+
+def test_every_kind_has_an_algorithm_that_is_always_legal() -> None:
+    always = {kind for name in ALGORITHMS if name not in ("halving_doubling", "nvlink_sharp") for kind in algorithm_named(name).kinds}
+    assert always == set(Collective)

@@ -1,0 +1,139 @@
+"""Every accelerator is complete, ordered sanely and sourced."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from shardwright.dtype import Dtype
+from shardwright.errors import ClusterError
+from shardwright.hardware.catalog import ACCELERATORS, accelerator, accelerator_names, name_key
+from shardwright.hardware.device import Accelerator, Evidence
+from shardwright.hardware.nodes import node_of, nodes_without_row
+from shardwright.hardware.rates import assumed_gemm, assumptions, attention_rates, gemm_rates
+from shardwright.runtime.runtime import AttentionKernel
+from shardwright.units import GIB
+
+EVERY = pytest.mark.parametrize("device", ACCELERATORS, ids=lambda a: a.name)
+
+
+def test_there_are_enough_and_each_has_a_node() -> None:
+    assert len(ACCELERATORS) >= 35
+    assert len(set(accelerator_names())) == len(ACCELERATORS)
+    assert nodes_without_row(accelerator_names()) == ()
+
+
+def test_no_name_or_alias_is_taken_twice() -> None:
+    keys = [name_key(n) for a in ACCELERATORS for n in {name_key(x) for x in (a.name, *a.aliases)}]
+    assert sorted(keys) == sorted(set(keys))
+
+
+@EVERY
+def test_rates_lie_below_their_peaks(device: Accelerator) -> None:
+    assert device.memory_bytes > 8 * GIB
+    assert 100e9 < device.memory_bandwidth < 20e12
+    assert device.origin.reference
+    for rates in device.gemm:
+        assert 0 < rates.compute_efficiency <= 1
+        assert 0 < rates.memory_efficiency <= 1
+        assert rates.sustained >= 1
+        assert rates.exponent >= 1
+        assert rates.origin.reference
+    for attention in device.attention:
+        lengths = [length for length, _ in attention.forward]
+        assert lengths == sorted(set(lengths))
+        assert all(0 < fraction <= 0.75 for _, fraction in attention.forward)
+        assert all(low <= high for (_, low), (_, high) in itertools.pairwise(attention.forward))
+        assert 1.9 <= attention.backward_ratio <= 3.5
+        assert attention.origin.reference
+    assert 0 < device.element_efficiency <= 1
+    assert device.overlap_slowdown >= 1
+    assert 0 < device.failures_per_device_hour < 1e-3
+    assert device.failures_origin is not None
+
+
+@EVERY
+def test_every_dtype_and_every_attention_kernel_has_a_rate(device: Accelerator) -> None:
+    assert {g.dtype for g in device.gemm} == {dtype for dtype, _ in device.peak_flops}
+    assert {a.generation for a in device.attention} == {kernel.value for kernel in AttentionKernel}
+    peaks = dict(device.peak_flops)
+    order = [peaks[d] for d in (Dtype.FP32, Dtype.BF16, Dtype.FP8, Dtype.FP4) if d in peaks]
+    assert order == sorted(order)
+
+
+@EVERY
+def test_assumed_numbers_have_wide_errors_and_are_listed(device: Accelerator) -> None:
+    listed = assumptions(device)
+    for rates in device.gemm:
+        if rates.origin.evidence is Evidence.ASSUMED:
+            assert rates.error >= 0.15
+            assert f"gemm {rates.dtype.value}" in listed
+        else:
+            assert f"gemm {rates.dtype.value}" not in listed
+    assert "launch_s" in listed
+
+
+@EVERY
+def test_node_links_reach_less_than_their_peak(device: Accelerator) -> None:
+    kind = node_of(device)
+    for link in (kind.scale_up, kind.nic, kind.host.pcie):
+        assert 0 < link.achieved < link.bandwidth
+        assert 0 < link.latency_s < 1e-3
+        assert link.origin.reference
+    assert kind.island % kind.num_devices == 0 or kind.num_devices % kind.island == 0
+    assert kind.host.memory_bytes >= 128 * GIB
+
+
+def test_published_facts() -> None:
+    h100 = accelerator("h100-sxm")
+    assert h100.peak(Dtype.BF16) == 989e12
+    assert h100.peak(Dtype.FP4) == 0.0
+    assert gemm_rates(h100, dtype=Dtype.BF16).compute_efficiency == 0.779
+    assert gemm_rates(h100, dtype=Dtype.BF16).sustained == 1.25
+    assert gemm_rates(accelerator("a100"), dtype=Dtype.BF16).sustained == 1.08
+    assert dict(attention_rates(h100, generation="flash-3").forward)[4096] == 0.53
+    assert accelerator("v100").peak(Dtype.BF16) == 0.0
+    assert accelerator("h200").memory_bytes < 141 * GIB
+    assert 1.9e-5 < h100.failures_per_device_hour < 2.0e-5
+
+
+def test_rates_that_are_not_listed_fall_back_to_the_stated_default() -> None:
+    v100 = accelerator("v100")
+    assert gemm_rates(v100, dtype=Dtype.BF16) == assumed_gemm(Dtype.BF16)
+    assert attention_rates(v100, generation="flash-9").generation == "flash-2"
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("H100-80GB", "h100-sxm"),
+        ("h100", "h100-sxm"),
+        ("H100_SXM", "h100-sxm"),
+        ("A100-80GB", "a100-sxm-80gb"),
+        ("A100-40GB(DGX-A100)", "a100-sxm-40gb"),
+        ("H100-96GB-HBM2e-500W", "h100-sxm-96gb-500w"),
+        ("V100-16GB (AWS p3.16xlarge)", "v100-sxm-16gb"),
+        ("V100-32GB(DGX-2)", "v100-sxm-32gb"),
+        ("B200", "b200-sxm"),
+        ("GB200", "gb200-nvl72"),
+        ("TPUv5e", "tpu-v5e"),
+        ("T4-16GB", "t4"),
+        ("A800-80GB", "a800-sxm-80gb"),
+        ("GH200-96GB", "gh200-96gb"),
+        ("MI355X", "mi355x"),
+    ],
+)
+def test_names_are_normalised(written: str, name: str) -> None:
+    assert accelerator(written).name == name
+
+
+def test_typo_names_the_nearest() -> None:
+    with pytest.raises(ClusterError, match="did you mean h100-sxm"):
+        accelerator("h100-smx")
+
+
+def test_a_lower_power_limit_lowers_the_clock_by_its_cube_root() -> None:
+    full = gemm_rates(accelerator("h100-sxm"), dtype=Dtype.BF16).sustained
+    capped = gemm_rates(accelerator("h100-sxm-96gb-500w"), dtype=Dtype.BF16).sustained
+    assert capped == pytest.approx(full * (700 / 500) ** (1 / 3))

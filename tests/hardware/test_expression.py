@@ -1,0 +1,119 @@
+"""Cluster expressions: what they build, and their errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from shardwright.errors import ClusterError
+from shardwright.hardware.expression import MAX_DEVICES, cluster_names, parse_cluster
+from shardwright.hardware.instances import find_instance, instance_names
+from shardwright.hardware.published import PUBLISHED, PublishedCluster
+from shardwright.hardware.yaml_cluster import load_cluster
+
+GOLDEN = Path(__file__).parent / "golden_errors.txt"
+
+
+def test_uniform() -> None:
+    cluster = parse_cluster("h100-sxm:16384")
+    assert cluster.num_devices == 16384
+    assert cluster.is_uniform
+    assert cluster.node.num_devices == 8
+    island, network = cluster.tiers()
+    assert (island.num_devices, network.num_devices) == (8, 16384)
+    assert island.bandwidth == pytest.approx(336e9, rel=0.01)
+    assert network.bandwidth == pytest.approx(0.8 * 50e9)
+
+
+def test_mixed_groups_keep_their_order() -> None:
+    cluster = parse_cluster("a100-sxm-80gb:64+v100-sxm-32gb:32")
+    assert [(g.kind.accelerator.name, g.count) for g in cluster.groups] == [("a100-sxm-80gb", 8), ("v100-sxm-32gb", 4)]
+    assert not cluster.is_uniform
+    assert parse_cluster("h100:8 + H100_SXM:16").groups == parse_cluster("h100:24").groups
+
+
+def test_fewer_than_a_node_is_a_smaller_node() -> None:
+    cluster = parse_cluster("h100:3")
+    assert (cluster.node.num_devices, cluster.node.island, cluster.node.nics) == (3, 3, 3)
+    assert [t.name for t in cluster.tiers()] == ["island"]
+    assert parse_cluster("t4:1").node.nics == 1
+
+
+def test_nvl72_islands_span_nodes_of_4() -> None:
+    two = parse_cluster("gb200-nvl72:144")
+    assert two.node.num_devices == 4
+    assert [(t.name, t.num_devices) for t in two.tiers()] == [("island", 72), ("network", 144)]
+    assert [(t.name, t.num_devices) for t in parse_cluster("gb200:36").tiers()] == [("island", 36)]
+
+
+def test_published_cluster_brings_its_tiers() -> None:
+    tiers = parse_cluster("meta-24k-roce:16384").tiers()
+    assert [(t.name, t.num_devices) for t in tiers] == [("island", 8), ("rack", 16), ("pod", 3072), ("aggregation", 16384)]
+    assert tiers[3].bandwidth == pytest.approx(tiers[2].bandwidth / 7)
+    assert parse_cluster("META_24K_RoCE").num_devices == 24576
+
+
+@pytest.mark.parametrize("published", PUBLISHED, ids=lambda c: c.name)
+def test_every_published_cluster_builds(published: PublishedCluster) -> None:
+    cluster = parse_cluster(published.name)
+    assert cluster.num_devices == published.num_devices
+    assert cluster.tiers()[-1].num_devices == cluster.num_devices
+    sizes = [t.num_devices for t in cluster.tiers()]
+    assert sizes == sorted(set(sizes))
+
+
+def test_a_number_after_an_instance_counts_instances() -> None:
+    cluster = parse_cluster("aws-p5.48xlarge:128")
+    assert cluster.num_devices == 1024
+    assert cluster.node.network_per_device.bandwidth == 50e9
+    assert parse_cluster("p5.48xlarge:2").groups == parse_cluster("AWS-P5.48xlarge:2").groups
+    assert parse_cluster("Standard_ND96isr_H100_v5:1").node.nics == 8
+
+
+@pytest.mark.parametrize("name", instance_names())
+def test_every_instance_has_a_network_no_faster_than_its_cards(name: str) -> None:
+    kind = find_instance(name)
+    assert kind is not None
+    assert kind.name == name
+    total = kind.nics * kind.nic.bandwidth
+    assert 3e9 < total <= 800e9
+    assert kind.network_per_device.bandwidth == pytest.approx(total / kind.num_devices)
+
+
+def test_golden_errors() -> None:
+    lines = [line for line in GOLDEN.read_text(encoding="utf-8").splitlines() if line]
+    assert len(lines) % 2 == 0
+    for written, expected in zip(lines[::2], lines[1::2], strict=True):
+        with pytest.raises(ClusterError) as caught:
+            load_cluster(written.encode().decode("unicode_escape"))
+        assert f"  {caught.value}" == expected
+
+
+def test_every_name_parses() -> None:
+    for name in cluster_names():
+        assert parse_cluster(f"{name}:16").num_devices >= 16
+
+
+names = st.sampled_from(cluster_names())
+terms = st.tuples(names, st.integers(min_value=-3, max_value=10**20)).map(lambda t: f"{t[0]}:{t[1]}")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(st.text(), st.lists(st.one_of(terms, names, st.text(max_size=8)), max_size=5).map("+".join)))
+@example("h100:" + "9" * 5000)
+@example("h100:²")
+@example("h100:٣")
+@example(":8")
+@example("h100::8")
+@example("\x00:8")
+@example("h100:8+" * 100 + "h100:8")
+def test_fuzz(text: str) -> None:
+    try:
+        cluster = parse_cluster(text)
+    except ClusterError:
+        return
+    assert 1 <= cluster.num_devices <= MAX_DEVICES
+    assert cluster.tiers()[-1].num_devices == cluster.num_devices

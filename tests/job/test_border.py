@@ -1,0 +1,76 @@
+"""Flags to a training job."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.dtype import Dtype
+from shardwright.errors import ShardwrightError, UsageError
+from shardwright.job.border import job_from_flags
+from shardwright.job.training import OptimizerFamily, training_job
+
+
+def test_defaults_are_the_everyday_job() -> None:
+    assert job_from_flags(seq_len=8192, global_batch=2048) == training_job(seq_len=8192, global_batch=2048)
+
+
+def test_fp8_computes_in_fp8_over_bf16() -> None:
+    job = job_from_flags(seq_len=16, global_batch=1, precision="FP8", gradient_wire="bf16")
+    assert (job.compute, job.parameter, job.activation, job.gradient_wire) == (Dtype.FP8, Dtype.BF16, Dtype.BF16, Dtype.BF16)
+    assert job.optimizer.state_bytes == 12
+
+
+def test_fp32_has_no_master_copy() -> None:
+    job = job_from_flags(seq_len=16, global_batch=1, precision="fp32", optimizer="sgd-momentum")
+    assert job.optimizer.master is None
+    assert job.optimizer.family is OptimizerFamily.SGD_MOMENTUM
+    assert job.optimizer.state_bytes == 4
+
+
+def test_sequences_beside_text() -> None:
+    job = job_from_flags(seq_len=512, global_batch=4, encoder_len=1024, image_tokens=576, needed=("text", "encoder", "image", ""))
+    assert [(s.name, s.tokens) for s in job.sequences] == [("text", 512), ("encoder", 1024), ("image", 576)]
+    assert job.tokens_per_step == 2048
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ({"seq_len": 0}, "--seq-len 0"),
+        ({"seq_len": -1}, "--seq-len"),
+        ({"seq_len": 10**60}, "too large"),
+        ({"global_batch": 0}, "--global-batch"),
+        ({"precision": "bf61"}, "did you mean bf16"),
+        ({"optimizer": "adam"}, "adamw"),
+        ({"state_dtype": "fp23"}, "fp32"),
+        ({"gradient_wire": "int8"}, "--gradient-wire"),
+        ({"encoder_len": -5}, "--encoder-len"),
+        ({"needed": ("encoder",)}, "--encoder-len"),
+        ({"needed": ("video",)}, "video"),
+        ({"expert_imbalance": 0.5}, "--expert-imbalance"),
+        ({"expert_imbalance": float("nan")}, "--expert-imbalance"),
+    ],
+)
+def test_nonsense_is_one_line_of_usage_error(flags: dict[str, object], word: str) -> None:
+    given_flags: dict[str, object] = {"seq_len": 1024, "global_batch": 8, **flags}
+    with pytest.raises(UsageError) as caught:
+        job_from_flags(**given_flags)  # type: ignore[arg-type]
+    assert word in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert caught.value.exit_code == 2
+
+
+@given(st.integers(), st.integers(), st.text(max_size=60), st.text(max_size=60), st.floats())
+def test_any_flags_give_a_job_or_an_error_of_ours(
+    seq_len: int, global_batch: int, precision: str, optimizer: str, imbalance: float
+) -> None:
+    try:
+        job = job_from_flags(
+            seq_len=seq_len, global_batch=global_batch, precision=precision, optimizer=optimizer, expert_imbalance=imbalance
+        )
+    except ShardwrightError:
+        return
+    assert job.sequence_length == seq_len > 0
+    assert job.global_batch == global_batch > 0

@@ -1,0 +1,345 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.strategies import dense_model, expert_model, plans, trees
+
+from shardwright.errors import DataError, StrategyError
+from shardwright.model.block import INPUT, Block
+from shardwright.model.dense import decoder_block, embedding_block, mlp_operators, residual
+from shardwright.model.graph import Model, Run
+from shardwright.model.operator import AttentionShape, Operator
+from shardwright.model.tensor import ParameterClass
+from shardwright.strategy.base_notation import print_bases, read_bases
+from shardwright.strategy.grid_match import grid_of
+from shardwright.strategy.grid_notation import print_grid
+from shardwright.strategy.notation import print_plan
+from shardwright.strategy.order import Named
+from shardwright.strategy.parser import parse_plan
+from shardwright.strategy.plan import Plan
+from shardwright.strategy.plan_json import plan_from_json, plan_to_json
+from shardwright.strategy.split import Split, devices_of
+from shardwright.strategy.split_notation import Cursor, parse_split, print_split
+from shardwright.strategy.verify import verify
+
+ZOO = Path(__file__).parent / "zoo"
+FILES = sorted(ZOO.glob("*.plan"))
+
+
+def encoders_and_llm() -> Model:
+    """Two encoders that a language model reads."""
+    hidden, shape = 128, AttentionShape(heads=16, kv_heads=16, head_dim=8, value_dim=8)
+    dense = dense_model()
+    projector = Block(name="projector", operators=mlp_operators(source=INPUT, hidden=hidden, ffn=256, gated=False))
+    blocks = (
+        *dense.blocks,
+        embedding_block(hidden=hidden, vocab=64, name="patch"),
+        decoder_block("encoder", hidden=hidden, attention=shape, ffn=256, gated=False),
+        projector,
+        Block(name="merge", operators=(residual("merge", source=INPUT, skip=INPUT, hidden=hidden),)),
+    )
+    runs = (
+        Run(name="patch", block=3, count=1),
+        Run(name="vit", block=4, count=24, inputs=("patch",)),
+        Run(name="projector", block=5, count=1, inputs=("vit",)),
+        Run(name="audio", block=4, count=12),
+        Run(name="embed", block=0, count=1),
+        Run(name="merge", block=6, count=1, inputs=("projector", "audio", "embed")),
+        Run(name="llm", block=1, count=48, inputs=("merge",)),
+        Run(name="head", block=2, count=1, inputs=("llm",)),
+    )
+    return Model(name="vlm", architecture="Vlm", blocks=blocks, runs=runs, hidden=hidden, vocab=1000)
+
+
+def with_adapters(model: Model) -> Model:
+    """`model` frozen, with trained adapters on its attention."""
+
+    def frozen(operator: Operator) -> Operator:
+        base = tuple(replace(p, klass=ParameterClass.BASE, trainable=False) for p in operator.parameters)
+        adapter = (replace(base[0], name="lora", klass=ParameterClass.LORA, trainable=True),) if operator.name == "qkv" else ()
+        return replace(operator, parameters=base + adapter)
+
+    return replace(model, blocks=tuple(replace(b, operators=tuple(frozen(o) for o in b.operators)) for b in model.blocks))
+
+
+def zoo_model(name: str) -> tuple[Model, int]:
+    """(a model that the plan fits, its global batch)."""
+    special = {
+        "05-ep-fold": (expert_model(dense=0 + 1, sparse=31), 64),
+        "19-deepseek-v3": (expert_model(dense=3, sparse=58, predictors=1), 15360),
+        "20-vit-llm": (encoders_and_llm(), 32),
+        "23-serve": (expert_model(dense=1, sparse=31), 1),
+        "24-lora": (with_adapters(dense_model(layers=32)), 32),
+        "25-afd": (expert_model(dense=1, sparse=15), 32),
+    }
+    sizes = {
+        "01-grid3d": (32, 64), "02-tp-sp": (32, 32), "03-ring-cp": (32, 16), "04-ulysses": (32, 16), "04-usp": (32, 16),
+        "06-hsdp": (32, 128), "07-zero1-pp": (80, 256), "08-uneven": (78, 128), "09-llama405b": (126, 2048), "10-zb-v": (30, 64),
+        "11-dualpipe": (62, 40), "11-dualpipe-v": (62, 20), "12-chimera": (8, 4), "13-terapipe": (24, 8), "14-survey3": (4, 12),
+        "15-tp-to-dp": (24, 16), "16-unequal": (24, 24), "17-vocab-spread": (62, 32), "18-gqa-tp8": (28, 8), "21-seq1f1b-cp": (32, 16),
+        "22-memory": (40, 64), "25-layerwise": (24, 64),
+    }  # fmt: skip
+    if name in special:
+        return special[name]
+    layers, batch = sizes[name]
+    return dense_model(layers=layers), batch
+
+
+def test_the_zoo_is_whole() -> None:
+    assert len(FILES) == 28
+    for path in FILES:
+        zoo_model(path.stem)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_zoo_round_trips_and_is_valid(path: Path) -> None:
+    text = path.read_text()
+    plan = parse_plan(text)
+    name = text.split()[1]
+    assert print_plan(plan, name=name) == text  # what is stored is canonical
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+    model, batch = zoo_model(path.stem)
+    assert verify(plan, model=model, global_batch=batch) == ()
+
+
+GRIDS = {
+    "01-grid3d": "tp8 pp4 dp2 mbs4 zero0 recompute=none schedule=1f1b order=tp-cp-ep-pp-dp",
+    "02-tp-sp": "tp8 sp dp2 mbs2 zero0 recompute=none order=tp-cp-ep-dp-pp",
+    "03-ring-cp": "tp2 sp cp4 dp2 mbs1 zero0 recompute=none order=tp-cp-ep-dp-pp",
+    "04-ulysses": "cp8 ulysses8 dp2 mbs1 zero0 recompute=none order=tp-cp-ep-dp-pp",
+    "04-usp": "cp8 ulysses4 dp2 mbs1 zero0 recompute=none order=tp-cp-ep-dp-pp",
+    "05-ep-fold": "tp2 sp cp2 ep4 etp2 dp8 mbs1 zero0 recompute=none order=tp-cp-ep-dp-pp",
+    "07-zero1-pp": "tp4 sp pp4 dp8 mbs2 zero1 recompute=none schedule=1f1b order=tp-cp-ep-pp-dp",
+    "08-uneven": "tp8 sp pp8 dp2 mbs2 zero1 recompute=none schedule=1f1b order=tp-cp-ep-dp-pp",
+    "09-llama405b": "tp8 sp pp16 vpp8 dp128 mbs1 zero1 recompute=none schedule=interleaved-1f1b order=tp-cp-ep-dp-pp",
+    "18-gqa-tp8": "tp8 sp mbs1 zero0 recompute=none",
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_zoo_plans_that_are_grids(path: Path) -> None:
+    model, _ = zoo_model(path.stem)
+    plan = parse_plan(path.read_text())
+    grid = grid_of(plan, model=model)
+    assert (print_grid(grid) if grid else None) == GRIDS.get(path.stem)
+    assert parse_plan(print_plan(plan, model=model), model=model) == plan
+
+
+@settings(max_examples=100, deadline=None)
+@given(plan=plans())
+def test_any_plan_round_trips(plan: Plan) -> None:
+    assert parse_plan(print_plan(plan)) == plan
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+
+
+@settings(max_examples=60, deadline=None)
+@given(plan=plans())
+def test_any_plan_can_be_verified(plan: Plan) -> None:
+    for model in (dense_model(), expert_model(predictors=1)):
+        assert all(v.rule and v.message for v in verify(plan, model=model, global_batch=8))
+        grid_of(plan, model=model)
+
+
+@settings(max_examples=200, deadline=None)
+@given(tree=trees(leaves=12))
+def test_any_tree_round_trips(tree: Split | None) -> None:
+    assert parse_split(print_split(tree)) == tree
+
+
+@pytest.mark.parametrize(
+    ("text", "devices"),
+    [
+        (".", (0,)),
+        ("b2 t2", (0, 1, 2, 3)),
+        ("b2@1 t2@2", (0, 2, 1, 3)),
+        ("b[2:1]{t2, .+2}", (0, 1, 2)),
+        ("x2 b[1:1]{t2, s2+2}", (0, 1, 2, 3, 4, 5, 6, 7)),
+    ],
+)
+def test_devices_of_text(text: str, devices: tuple[int, ...]) -> None:
+    assert devices_of(parse_split(text)) == devices
+
+
+@given(bases=st.lists(st.integers(0, 30), min_size=1, max_size=24))
+def test_bases_round_trip(bases: list[int]) -> None:
+    assert read_bases(Cursor(text=print_bases(bases))) == bases
+
+
+def test_bases_are_short() -> None:
+    assert print_bases([*range(0, 16, 4), *range(12, -1, -4)]) == "0..12/4, 12..0/4"
+    assert print_bases([0, 1, 2, 3] * 8) == "(0..3)*8"
+    assert print_bases([0, 0]) == "0, 0"
+
+
+def test_equal_trees_are_one_object() -> None:
+    plan = parse_plan((ZOO / "19-deepseek-v3.plan").read_text())
+    again = plan_from_json(plan_to_json(plan))
+    for one in (plan, again):
+        assert len({id(s.placements) for lane in one.lanes for s in lane.stages}) == 1
+    large = parse_plan((ZOO / "09-llama405b.plan").read_text())
+    assert len(json.dumps(plan_to_json(large))) < 16 * 1024
+
+
+def test_open_ranges_follow_the_chunk() -> None:
+    text = (
+        "plan p devices 3\nlane main samples 1 in 1\n  stages embed, 3, 5+head on 0..2\n"
+        "    all = .\n    recompute 1-: core\norder 1f1b(main)\n"
+    )
+    plan = parse_plan(text)
+    assert [tuple(k.blocks for k in s.keeps) for s in plan.lanes[0].stages] == [(), ((1, 2),), ((1, 4),)]
+    assert print_plan(plan, name="p") == text
+
+
+def test_comments_and_indentation_do_not_matter() -> None:
+    text = (ZOO / "14-survey3.plan").read_text()
+    loose = "# three devices\n\n" + "\n".join(f"\t{line}   # note" for line in text.splitlines())
+    assert parse_plan(loose) == parse_plan(text)
+
+
+HEADER = "plan p devices 4\n"
+LANE = HEADER + "lane main samples 4 in 4\n"
+ERRORS = [
+    ("", "begins with its name"),
+    ("plan p devices x", "cannot read"),
+    ("plan p devices 0", "number from 1"),
+    (HEADER + "grid samples 4 dp4", "needs the model"),
+    (LANE, "no stages"),
+    (LANE + "stages 1 on 0, 1", "1 chunks on 2"),
+    (LANE + "stages 1 on 0..3/2", "does not divide"),
+    (LANE + "stages 1*99999 on 0", "number from 1"),
+    (LANE + "stages (1) on 0", "no part of a chunk"),
+    (LANE + "stages 1 on 0\nall = q2", "expected a split"),
+    (LANE + "stages 1 on 0\nall = b[2:1]{.}", "2 weights but 1 children"),
+    (LANE + "stages 1 on 0\nall = b2 vis ring", "after a split"),
+    (LANE + "stages 1 on 0\nall = s2 via rung", "did you mean ring"),
+    (LANE + "stages 1 on 0\nall = b99999999999", "whole number"),
+    (LANE + "stages 1 on 0\nall = b2147483648 t2", "devices"),
+    (LANE + "stages 1 on 0\nrecompute x: full", "cannot read"),
+    (LANE + "stages 1 on 0\nall = .\norder 1f1b(main) seed", "key=value"),
+    (LANE + "stages 1 on 0\nall = .\norder table\n0: 0X0", "no action"),
+    (LANE + "stages 1 on 0\nall = .\norder table\n0: down/0F0", "unknown lane"),
+    (HEADER + "zero all: all/1/1 gather=often\n", "unknown cadence"),
+    (HEADER + "zero all: all/1/1 gathers=use\n", "did you mean gather"),
+    (HEADER + "lanes main", "did you mean lane"),
+    (LANE + "stages 1 on 0\nall = " + "b[1]{" * 100 + "." + "}" * 100, "deeper"),
+    (LANE + "stages 1 on 0\nall = " + "x1 " * 100, "deeper"),
+    (LANE + "stages 1 on " + "(" * 100 + "0" + ")*1" * 100, "nested deeper"),
+    (LANE + "stages 1 on ((0)*60000)*60000", "more than"),
+]
+
+
+@pytest.mark.parametrize(("text", "part"), ERRORS)
+def test_parser_errors_name_line_and_cause(text: str, part: str) -> None:
+    with pytest.raises(StrategyError, match=part):
+        parse_plan(text)
+
+
+_VOCABULARY = (
+    "plan p devices 4 grid samples zero all : / 1 lane main in stages embed + , * on 0 .. ( ) all = b 2 t [ ] { } via ring "
+    "recompute order table 1f1b F B | \n \n # every slices role"
+)
+_WORDS = st.sampled_from(_VOCABULARY.split(" "))
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text(max_size=80) | st.lists(_WORDS, max_size=30).map(" ".join) | st.binary(max_size=60).map(lambda b: b.decode("latin-1")))
+@example("plan p devices ²")
+@example("plan p devices 4\nlane main samples 4 in 4\nstages 1 on 0\nall = b²")
+def test_only_strategy_errors_escape_the_parser(text: str) -> None:
+    for prefix in ("", HEADER, LANE, LANE + "stages 1 on 0\nall = "):
+        try:
+            plan = parse_plan(prefix + text)
+        except StrategyError:
+            continue
+        assert parse_plan(print_plan(plan)) == plan
+
+
+@settings(max_examples=200, deadline=None)
+@given(place=st.floats(0, 1), insert=st.text(max_size=3), drop=st.integers(0, 6), path=st.sampled_from(FILES))
+def test_damaged_zoo_plans_raise_only_our_errors(place: float, insert: str, drop: int, path: Path) -> None:
+    text = path.read_text()
+    at = int(place * len(text))
+    try:
+        plan = parse_plan(text[:at] + insert + text[at + drop :])
+    except StrategyError:
+        return
+    verify(plan, model=dense_model(), global_batch=8)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=10,
+)
+_ANY_PLAN = plan_to_json(parse_plan((ZOO / "12-chimera.plan").read_text()))
+
+
+@settings(max_examples=200, deadline=None)
+@given(value=_json)
+def test_only_data_errors_escape_json(value: object) -> None:
+    with pytest.raises(DataError):
+        plan_from_json(value)
+
+
+@settings(max_examples=300, deadline=None)
+@given(value=_json, steps=st.lists(st.integers(0, 20), max_size=9))
+def test_damaged_json_raises_only_our_errors(value: object, steps: list[int]) -> None:
+    plan = json.loads(json.dumps(_ANY_PLAN))
+    node = plan
+    for step in steps:
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        if not keys:
+            break
+        key = keys[step % len(keys)]
+        if not isinstance(node[key], (dict, list)) or step == steps[-1]:
+            node[key] = value
+            break
+        node = node[key]
+    try:
+        plan_from_json(plan)
+    except DataError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"devices": "4"}, "plan / devices: expected a count"),
+        ({"devices": True}, "expected a count"),
+        ({"devices": -4}, "expected a count"),
+        ({"device": 4}, "did you mean devices"),
+        ({"version": 2}, "version 2"),
+        ({"lanes": [{}]}, "name is missing"),
+        ({"lanes": None}, "expected a list"),
+        ({"placements": 3}, "not a list"),
+        ({"placements": [[{"select": {}, "split": {"dim": "q", "parts": 2, "step": 1}}]]}, "'q' is not known"),
+        ({"placements": [[{"select": {}, "split": {"dim": "b", "parts": 0, "step": 1}}]]}, "at least 1"),
+        ({"orders": [{}]}, "another value"),
+    ],
+)
+def test_json_errors_name_the_path(change: dict[str, object], part: str) -> None:
+    with pytest.raises(DataError, match=part):
+        plan_from_json({**_ANY_PLAN, **change})
+
+
+def test_deep_json_is_refused() -> None:
+    split: object = None
+    for _ in range(900):
+        split = {"dim": "x", "parts": 1, "step": 1, "children": [split]}
+    with pytest.raises(DataError, match="too deep"):
+        plan_from_json({**_ANY_PLAN, "placements": [[{"select": {}, "split": split}]]})
+
+
+def test_unwritable_names_are_refused() -> None:
+    plan = parse_plan((ZOO / "14-survey3.plan").read_text())
+    for wrong in (
+        replace(plan, orders=(Named(schedule="a b", lanes=("main",)),)),
+        replace(plan, orders=(Named(schedule="table", lanes=("main",)),)),
+    ):
+        with pytest.raises(StrategyError):
+            print_plan(wrong)
