@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from shardwright.api import check as check
-    from shardwright.api import explain as explain
     from shardwright.api import plan as plan
     from shardwright.api import simulate as simulate
     from shardwright.api import validate as validate
@@ -22,8 +21,10 @@ if TYPE_CHECKING:
     from shardwright.errors import ShardwrightError as ShardwrightError
     from shardwright.errors import StrategyError as StrategyError
     from shardwright.errors import UsageError as UsageError
+    from shardwright.report.plan_file import read_plan_file as read_plan_file
     from shardwright.search.answer import Answer as Answer
     from shardwright.search.certificate import Certificate as Certificate
+    from shardwright.search.request import Request as Request
     from shardwright.simulator.prediction import Prediction as Prediction
     from shardwright.strategy.grid import Grid as Grid
     from shardwright.strategy.plan import Plan as Plan
@@ -34,8 +35,9 @@ _HOMES: Final = {
     "plan": "shardwright.api",
     "simulate": "shardwright.api",
     "check": "shardwright.api",
-    "explain": "shardwright.api",
     "validate": "shardwright.api",
+    "read_plan_file": "shardwright.report.plan_file",
+    "Request": "shardwright.search.request",
     "Answer": "shardwright.search.answer",
     "Prediction": "shardwright.simulator.prediction",
     "Certificate": "shardwright.search.certificate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
@@ -24,12 +24,14 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.search.answer import Answer, Goodput, Sensitivity
 from shardwright.search.find import find
 from shardwright.search.recheck import Recheck, recheck
+from shardwright.search.request import Request
 from shardwright.search.space import Space, exhaustive_space, restricted, standard_space
 from shardwright.simulator.evaluate import predict, simulate_grid
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_facts import grid_facts
 from shardwright.strategy.grid_notation import parse_grid
+from shardwright.strategy.grid_plan import plan_of
 from shardwright.strategy.grid_rules import GridFacts, require_legal
 
 Progress = Callable[[str, int, int], None]
@@ -40,32 +42,6 @@ FAILURES_PER_DEVICE_HOUR = 419 / (16384 * 54 * 24)
 CHECKPOINT_BYTES_PER_S = 1e9
 RESTART_S = 600.0
 NOTABLE_DEVICES = 512
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What a user asks: everything that a plan file needs to ask again.
-
-    Args:
-        model: catalog name or path of a config.json. cluster: expression or path of a YAML file.
-        seq_len: tokens. global_batch: samples a step. precision: recipe of the job. runtime: catalog name.
-        pins, excludes: (axis, values) pairs. max_devices: 0 = all. reserve_bytes, reserve_fraction: of each device's memory.
-        space: ``standard`` or ``exhaustive``. top: next best plans to rank.
-    """
-
-    model: str
-    cluster: str
-    seq_len: int
-    global_batch: int
-    runtime: str = "megatron-core-0.12"
-    precision: str = "bf16"
-    pins: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    excludes: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    max_devices: int = 0
-    reserve_bytes: int = 0
-    reserve_fraction: float = 0.0
-    space: str = "standard"
-    top: int = 3
 
 
 def problem_of(request: Request) -> Problem:
@@ -132,6 +108,8 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
         answer,
         sensitivity=_sensitivity(problem, space, facts, answer.grid, progress),
         goodput=_goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None,
+        plan=plan_of(answer.grid, model=problem.model, global_batch=problem.job.global_batch),
+        request=request,
     )
 
 
@@ -207,9 +185,9 @@ def check(request: Request, answer: Answer, *, seed: int = 0, progress: Progress
     )
 
 
-def validate(path: Path | str, *, fold: str = "none") -> Validation:
-    """Predicted against measured for every row with a full configuration."""
-    rows: tuple[Measurement, ...] = read_measurements(Path(path))
+def validate(*paths: Path | str, fold: str = "none") -> Validation:
+    """Predicted against measured for every row with a full configuration, of all tables together."""
+    rows: tuple[Measurement, ...] = tuple(row for path in paths for row in read_measurements(Path(path)))
     if fold not in ("none", "laboratory", "accelerator"):
         raise UsageError(f"unknown fold {fold!r}", hint="none, laboratory or accelerator")
     return validate_rows(rows, predict=predict_case, fold=fold)

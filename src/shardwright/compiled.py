@@ -25,9 +25,10 @@ def compiled(function: _F) -> _F:
     return result
 
 
+
 def inlined(function: _F) -> _F:
-    """`function` for calls from compiled functions only, copied into each caller: for steps so short that a call would cost more."""
+    """`compiled`, and expanded where it is called: for small functions of hot loops that take many arrays."""
     if _numba is None:
         return function
-    result: _F = _numba.njit(inline="always", nogil=True, error_model="numpy")(function)
+    result: _F = _numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function)
     return result

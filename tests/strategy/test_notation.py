@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from shardwright.model.dense import decoder_block, embedding_block, mlp_operator
 from shardwright.model.graph import Model, Run
 from shardwright.model.operator import AttentionShape, Operator
 from shardwright.model.tensor import ParameterClass
+from shardwright.strategy import grid_rules
 from shardwright.strategy.base_notation import print_bases, read_bases
 from shardwright.strategy.grid_match import grid_of
-from shardwright.strategy.grid_notation import print_grid
+from shardwright.strategy.grid_notation import parse_grid, print_grid
 from shardwright.strategy.notation import print_plan
 from shardwright.strategy.order import Named
 from shardwright.strategy.parser import parse_plan
@@ -25,7 +27,7 @@ from shardwright.strategy.plan import Plan
 from shardwright.strategy.plan_json import plan_from_json, plan_to_json
 from shardwright.strategy.split import Split, devices_of
 from shardwright.strategy.split_notation import Cursor, parse_split, print_split
-from shardwright.strategy.verify import verify
+from shardwright.strategy.verify import RULES, verify
 
 ZOO = Path(__file__).parent / "zoo"
 FILES = sorted(ZOO.glob("*.plan"))
@@ -343,3 +345,25 @@ def test_unwritable_names_are_refused() -> None:
     ):
         with pytest.raises(StrategyError):
             print_plan(wrong)
+
+
+DOCS = (Path(__file__).parents[2] / "docs" / "notation.md").read_text()
+
+
+def test_the_documented_texts_are_canonical() -> None:
+    plans_shown = re.findall(r"```plan\n(.*?)```", DOCS, flags=re.DOTALL)
+    assert len(plans_shown) == 3
+    for text in plans_shown:
+        assert print_plan(parse_plan(text), name=text.split()[1]) == text
+    (grid,) = re.findall(r"```grid\n(.*?)\n```", DOCS, flags=re.DOTALL)
+    assert print_grid(parse_grid(grid)) == grid
+
+
+def test_every_rule_is_documented() -> None:
+    listed = set(re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", DOCS, flags=re.MULTILINE))
+    in_code = {
+        rule
+        for path in Path(grid_rules.__file__).parent.glob("grid*.py")
+        for rule in re.findall(r'rule="(grid\.[a-z]+)"', path.read_text())
+    }
+    assert listed == set(RULES) | in_code

@@ -17,7 +17,7 @@ from shardwright.model.catalog import ENTRIES
 from shardwright.report.json_face import to_text
 from shardwright.report.tables import plain_table
 from shardwright.runtime.registry import load_runtime, runtime_names
-from shardwright.schedules.registry import schedule_names
+from shardwright.schedules.registry import SCHEDULES
 from shardwright.units import GIB, TERA, format_count
 
 
@@ -112,7 +112,7 @@ def _runtimes() -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
 
 def _schedules() -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
     runtimes = [load_runtime(name) for name in runtime_names()]
-    rows = [{"name": s, "runtimes": [r.name for r in runtimes if s in r.schedules]} for s in schedule_names()]
+    rows = [{"name": s, "runtimes": [r.name for r in runtimes if s in r.schedules]} for s in SCHEDULES]
     return (Column(key="name", title="name"), Column(key="runtimes", title="runtimes that run it", shown=_names)), rows
 
 

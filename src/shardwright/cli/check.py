@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
 from shardwright import api
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
-from shardwright.errors import DataError
-from shardwright.report.json_face import to_text, verdict_document
-from shardwright.report.terminal import render_verdict
+from shardwright.report.json_face import recheck_document, to_text
+from shardwright.report.plan_file import read_plan_file
+from shardwright.report.terminal import render_recheck
 
 
 def check(
@@ -20,14 +18,13 @@ def check(
     debug: flags.Debug = False,
 ) -> None:
     """Verify a plan and its certificate again: enumerate, bound and simulate anew, and compare with what the file says."""
+    request, answer = read_plan_file(path)
     with screen.progress(quiet=quiet or as_json) as report:
-        verdict = api.check(path, progress=report)
+        found = api.check(request, answer, progress=report)
     if as_json:
-        screen.write(to_text(verdict_document(verdict)))
+        screen.write(to_text(recheck_document(found)))
     elif not quiet:
-        screen.show(render_verdict(verdict))
-    if not verdict.holds:
-        raise typer.Exit(DataError.exit_code)
+        screen.show(render_recheck(found))
 
 
 main = verb(check, name="check")

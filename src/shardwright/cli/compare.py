@@ -12,6 +12,7 @@ from shardwright.cli.command import verb
 from shardwright.errors import UsageError
 from shardwright.report.json_face import simulation_document, to_text
 from shardwright.report.terminal import render_comparison
+from shardwright.search.request import Request
 from shardwright.strategy.grid_notation import parse_grid, print_grid
 
 
@@ -32,20 +33,8 @@ def compare(
     if len(strategy) < 2:
         raise UsageError("compare needs two strategies or more", hint='give --strategy "..." once for each')
     grids = [parse_grid(text) for text in strategy]
-    with screen.progress(quiet=quiet or as_json) as report:
-        predictions = [
-            api.simulate(
-                model,
-                cluster,
-                strategy=text,
-                seq_len=seq_len,
-                global_batch=global_batch,
-                runtime=runtime,
-                precision=precision,
-                progress=report,
-            )
-            for text in strategy
-        ]
+    request = Request(model=model, cluster=cluster, seq_len=seq_len, global_batch=global_batch, runtime=runtime, precision=precision)
+    predictions = [api.simulate(request, strategy=text) for text in strategy]
     pairs = list(zip(grids, predictions, strict=True))
     if as_json:
         rows = [simulation_document(prediction, grid=grid, runtime=runtime) for grid, prediction in pairs]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shardwright import api
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
-from shardwright.report.json_face import answer_document, to_text
+from shardwright.report.json_face import plan_document, to_text
+from shardwright.report.plan_file import read_plan_file
 from shardwright.report.terminal import render_explanation
 from shardwright.strategy.grid_notation import print_grid
 
@@ -18,10 +18,9 @@ def explain(
     debug: flags.Debug = False,
 ) -> None:
     """Print the answer of a plan file with the formulas' inputs and the source of each number."""
-    with screen.progress(quiet=quiet or as_json) as report:
-        answer = api.explain(path, progress=report)
+    _, answer = read_plan_file(path)
     if as_json:
-        screen.write(to_text(answer_document(answer)))
+        screen.write(to_text(plan_document(answer)))
     elif quiet:
         screen.write(print_grid(answer.grid) + "\n")
     else:

@@ -13,6 +13,7 @@ import typer
 
 from shardwright.errors import UsageError
 from shardwright.runtime.registry import DEFAULT
+from shardwright.search.request import Choices
 from shardwright.units import GIB
 
 DEFAULT_RUNTIME: Final = DEFAULT
@@ -27,7 +28,7 @@ Precision = Annotated[str, typer.Option("--precision", help="Number format of th
 MemoryReserve = Annotated[
     str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory of every device to leave free: 4 (GiB) or 5%.")
 ]
-MaxDevices = Annotated[int | None, typer.Option("--max-devices", min=1, help="Use at most so many devices.")]
+MaxDevices = Annotated[int, typer.Option("--max-devices", min=0, help="Use at most so many devices; 0 = all.")]
 Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=VALUE[,VALUE]", help="Hold an axis to a value. Repeatable.")]
 Excludes = Annotated[list[str] | None, typer.Option("--exclude", metavar="AXIS=VALUE[,VALUE]", help="Leave values out. Repeatable.")]
 Top = Annotated[int, typer.Option("--top", min=0, max=1000, help="Next best plans to certify and show.")]
@@ -38,8 +39,8 @@ Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an 
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the result to this file too.")]
 
 
-def read_choices(words: Sequence[str] | None, *, flag: str) -> dict[str, tuple[str, ...]]:
-    """``["tp=4,8", "zero=1"]`` as ``{"tp": ("4", "8"), "zero": ("1",)}``.
+def read_choices(words: Sequence[str] | None, *, flag: str) -> Choices:
+    """``["tp=4,8", "zero=1"]`` as ``(("tp", ("4", "8")), ("zero", ("1",)))``.
 
     Raises:
         UsageError: a word is not axis=value, or names an axis again.
@@ -54,7 +55,7 @@ def read_choices(words: Sequence[str] | None, *, flag: str) -> dict[str, tuple[s
         if axis in choices:
             raise UsageError(f"{flag} names {axis[:40]} twice", hint=f"give all its values at once: {flag} {axis[:40]}=4,8")
         choices[axis] = values
-    return choices
+    return tuple(choices.items())
 
 
 def read_reserve(text: str) -> tuple[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.report.json_face import answer_document, plan_document, to_text
 from shardwright.report.terminal import render_answer
+from shardwright.search.request import Request
 from shardwright.strategy.grid_notation import print_grid
 
 
@@ -22,13 +24,13 @@ def plan(
     global_batch: flags.GlobalBatch,
     pin: flags.Pins = None,
     exclude: flags.Excludes = None,
-    max_devices: flags.MaxDevices = None,
+    max_devices: flags.MaxDevices = 0,
     memory_reserve: flags.MemoryReserve = "0",
-    top: flags.Top = 5,
+    top: flags.Top = 3,
     runtime: flags.RuntimeName = flags.DEFAULT_RUNTIME,
     precision: flags.Precision = "bf16",
     space: Annotated[str, typer.Option("--space", help="standard, or exhaustive: every value that is legal in principle.")] = "standard",
-    time_limit: Annotated[float | None, typer.Option("--time-limit", min=0.0, help="Seconds after which the search stops early.")] = None,
+    time_limit: Annotated[float, typer.Option("--time-limit", min=0.0, help="Seconds after which the search stops early.")] = inf,
     output: flags.Output = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
@@ -37,25 +39,23 @@ def plan(
     """Find the best training plan of MODEL on CLUSTER, and prove that no other of the space is faster."""
     screen.check_writable(output)
     reserve_bytes, reserve_fraction = flags.read_reserve(memory_reserve)
-    pins, excludes = flags.read_choices(pin, flag="--pin"), flags.read_choices(exclude, flag="--exclude")
+    request = Request(
+        model=model,
+        cluster=cluster,
+        seq_len=seq_len,
+        global_batch=global_batch,
+        runtime=runtime,
+        precision=precision,
+        pins=flags.read_choices(pin, flag="--pin"),
+        excludes=flags.read_choices(exclude, flag="--exclude"),
+        max_devices=max_devices,
+        reserve_bytes=reserve_bytes,
+        reserve_fraction=reserve_fraction,
+        space=space,
+        top=top,
+    )
     with screen.progress(quiet=quiet or as_json) as report:
-        answer = api.plan(
-            model,
-            cluster,
-            seq_len=seq_len,
-            global_batch=global_batch,
-            runtime=runtime,
-            precision=precision,
-            pins=pins,
-            excludes=excludes,
-            max_devices=max_devices,
-            memory_reserve_bytes=reserve_bytes,
-            memory_reserve_fraction=reserve_fraction,
-            top=top,
-            space=space,
-            time_limit_s=time_limit,
-            progress=report,
-        )
+        answer = api.plan(request, time_limit_s=time_limit, progress=report)
     if output is not None:
         screen.save(output, to_text(plan_document(answer)))
     if as_json:

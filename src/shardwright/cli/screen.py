@@ -24,9 +24,18 @@ SILENT_SECONDS: Final = 1.0
 def show(renderable: RenderableType) -> None:
     """Print on standard output: in colour at the terminal's width, or plain and `WIDTH` wide into a pipe."""
     console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console.width = WIDTH
-    console.print(renderable)
+    if console.is_terminal:
+        console.print(renderable)
+    else:
+        sys.stdout.write(plain(renderable))
+
+
+def plain(renderable: RenderableType, *, width: int = WIDTH) -> str:
+    """What a renderable looks like without colour, with nothing at the ends of lines."""
+    console = Console(width=width, highlight=False, color_system=None, force_terminal=False, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
 def write(text: str) -> None:

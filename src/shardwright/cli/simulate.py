@@ -7,6 +7,7 @@ from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.report.json_face import simulation_document, to_text
 from shardwright.report.terminal import render_prediction
+from shardwright.search.request import Request
 from shardwright.strategy.grid_notation import parse_grid
 
 
@@ -29,19 +30,17 @@ def simulate(
     screen.check_writable(output)
     grid = parse_grid(strategy)
     reserve_bytes, reserve_fraction = flags.read_reserve(memory_reserve)
-    with screen.progress(quiet=quiet or as_json) as report:
-        prediction = api.simulate(
-            model,
-            cluster,
-            strategy=strategy,
-            seq_len=seq_len,
-            global_batch=global_batch,
-            runtime=runtime,
-            precision=precision,
-            memory_reserve_bytes=reserve_bytes,
-            memory_reserve_fraction=reserve_fraction,
-            progress=report,
-        )
+    request = Request(
+        model=model,
+        cluster=cluster,
+        seq_len=seq_len,
+        global_batch=global_batch,
+        runtime=runtime,
+        precision=precision,
+        reserve_bytes=reserve_bytes,
+        reserve_fraction=reserve_fraction,
+    )
+    prediction = api.simulate(request, strategy=strategy)
     text = to_text(simulation_document(prediction, grid=grid, runtime=runtime))
     if output is not None:
         screen.save(output, text)

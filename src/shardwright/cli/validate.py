@@ -16,14 +16,11 @@ from shardwright.errors import UsageError
 from shardwright.report.accuracy import render_validation
 from shardwright.report.json_face import to_text
 
-Measurements = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="[MEASUREMENTS.csv]...", help="Tables of measured runs; none = the rows the project judges itself by."),
-]
+Measurements = Annotated[list[Path], typer.Argument(metavar="MEASUREMENTS.csv...", help="Tables of measured runs.")]
 
 
 def validate(
-    paths: Measurements = None,
+    paths: Measurements,
     *,
     fold: Annotated[str, typer.Option("--fold", help="Label rows by none, laboratory or accelerator.")] = "none",
     output: flags.Output = None,
@@ -38,8 +35,7 @@ def validate(
     screen.check_writable(output)
     if output is not None and output.suffix not in (".json", ".md"):
         raise UsageError(f"cannot tell what to write to {output}", hint="end the name in .json or .md")
-    with screen.progress(quiet=quiet or as_json) as report:
-        validation = api.validate(*(paths or ()), fold=fold, progress=report)
+    validation = api.validate(*paths, fold=fold)
     if output is not None:
         screen.save(output, _text(validation, suffix=output.suffix))
     if as_json:

@@ -134,51 +134,51 @@ class Facts(NamedTuple):
     reserve: float
 
 
-@compiled
-def _held(elements: float, shard: float, cut: bool) -> float:
-    return np.ceil(elements / shard) if cut else elements
+class Scratch(NamedTuple):
+    """Sums of one outer row, filled once and read for each of its members. s = looked-at rank, r = redo option, z = zero option.
+
+    dense, experts, frozen, largest: (s,) local elements. live: (r, s) bytes of activations, logits and temporaries at the fullest.
+    work, head, tail, own: (r, s) seconds of a microbatch on the rank; of the chunks before it, forward and back; of chunk s's backward.
+    way: (r,) seconds of a microbatch's way through all chunks. reduce_own, gather_all: (s,) seconds. flying: (s,) chunks in flight.
+    held: (o, s) bytes of parameters, gradients, states and workspace, by offload option; update: (o,) seconds of the slowest update.
+    """
+
+    dense: FloatArray
+    experts: FloatArray
+    frozen: FloatArray
+    largest: FloatArray
+    live: FloatArray
+    work: FloatArray
+    head: FloatArray
+    tail: FloatArray
+    own: FloatArray
+    way: FloatArray
+    reduce_own: FloatArray
+    gather_all: FloatArray
+    flying: FloatArray
+    held: FloatArray
+    update: FloatArray
 
 
-@compiled
-def _memory(costs: Costs, patterns: Patterns, facts: Facts, i_layer: int, h: int, p: int, s: int, zero: int, mode: int, redo: int, offload: float, flying: float) -> float:
-    """Lower bound of the reserved bytes on looked-at rank s."""
-    dense = 0.0
-    experts = 0.0
-    frozen = 0.0
-    largest = 0.0
-    saved = 0.0
-    transient = 0.0
-    use = 1 if mode == 1 else 0
-    for t in range(costs.dense.shape[0]):
-        n = patterns.stage[p, s, t]
-        if n > 0.0:
-            dense += n * costs.dense[t, h]
-            experts += n * costs.experts[t, h]
-            frozen += n * costs.frozen[t, h]
-            largest = max(largest, costs.dense[t, h] + costs.experts[t, h])
-            if mode == 2 and patterns.redone[p, s, redo] > 0.0:
-                transient = max(transient, costs.transient[t, i_layer])
-        saved += patterns.least[p, s, t] * costs.saved[t, use, i_layer]
-    t = facts.layer_block
-    if mode == 2 and t >= 0:
-        saved -= patterns.redone_least[p, s, redo] * (costs.saved[t, 0, i_layer] - costs.saved[t, 2, i_layer])
-    elif mode == 2:
-        saved = 0.0
-        for t in range(costs.dense.shape[0]):
-            is_layer = 2 if costs.transient[t, i_layer] > 0.0 else 0
-            saved += patterns.least[p, s, t] * costs.saved[t, is_layer, i_layer]
-    shard = costs.shard[h]
-    expert_shard = costs.expert_shard[h]
-    parameters = (_held(dense, shard, zero >= 3) + _held(experts, expert_shard, zero >= 3) + frozen) * facts.parameter_bytes
-    if zero == 3:
-        parameters += largest * (1.0 + facts.prefetch) * facts.parameter_bytes
-    gradients = (_held(dense, shard, zero >= 2) + _held(experts, expert_shard, zero >= 2)) * facts.gradient_bytes
-    states = (_held(dense, shard, zero >= 1) + _held(experts, expert_shard, zero >= 1)) * facts.state_bytes
-    states = np.floor(states * (100.0 - offload) / 100.0)
-    if patterns.has_end[p, s]:
-        transient = max(transient, costs.embedding[h])
-    logits = costs.logits[i_layer] if patterns.has_head[p, s] else 0.0
-    return (parameters + gradients + states + facts.workspace + flying * saved + logits + transient) * facts.reserve
+def _scratch(redo_options: int, offloads: int) -> Scratch:
+    rank, both, redo = np.zeros(MAX_RANKS), np.zeros((redo_options, MAX_RANKS)), np.zeros(redo_options)
+    return Scratch(
+        dense=rank.copy(),
+        experts=rank.copy(),
+        frozen=rank.copy(),
+        largest=rank.copy(),
+        live=both.copy(),
+        work=both.copy(),
+        head=both.copy(),
+        tail=both.copy(),
+        own=both.copy(),
+        way=redo,
+        reduce_own=rank.copy(),
+        gather_all=rank.copy(),
+        flying=rank.copy(),
+        held=np.zeros((offloads, MAX_RANKS)),
+        update=np.zeros(offloads),
+    )
 
 
 @compiled
@@ -192,137 +192,254 @@ def _in_flight(schedule: int, ranks: int, chunks: int, rank: int, microbatches: 
 
 
 @compiled
-def _seconds(costs: Costs, patterns: Patterns, facts: Facts, l: int, h: int, p: int, m: float, border: float, zero: int, mode: int, redo: int, offload: float) -> float:
-    """Lower bound of the step without jitter."""
-    blocks = costs.dense.shape[0]
-    ranks = patterns.ranks[p]
-    chunks = float(patterns.chunks_per_rank[p])
-    late = 0.0
-    update = 0.0
-    first_reduce = 0.0
-    first_gather = 0.0
-    way = 0.0
-    edge_f = 0.0
-    edge_b = 0.0
-    at_end = not (zero >= 2 and facts.every_microbatch)
-    for t in range(blocks):
-        reduce = costs.all_reduce[t, h] if zero == 0 else costs.reduce[t, h]
-        if at_end:
-            first_reduce += patterns.first[p, t] * reduce
-        if zero == 1 or zero == 2:
-            first_gather += patterns.first[p, t] * costs.gather[t, h]
-    if not facts.overlap_gather:
-        first_gather = 0.0
+def _fill_elements(scratch: Scratch, costs: Costs, patterns: Patterns, p: int, h: int, schedule: int, microbatches: int) -> None:
+    """Local elements and chunks in flight of each looked-at rank."""
     for s in range(patterns.looked[p]):
-        rank = patterns.rank[p, s]
-        work = 0.0
-        head = 0.0
-        tail = 0.0
-        own = 0.0
-        reduce_own = 0.0
-        gather_all = 0.0
         dense = 0.0
         experts = 0.0
-        for t in range(blocks):
-            g = costs.gather[t, h]
-            r = costs.all_reduce[t, h] if zero == 0 else costs.reduce[t, h]
-            f = forward_layer(costs.forward[t, l], g, zero, facts.slowdown)
-            plain = costs.backward[t, l] + (costs.selective[t, l] if mode == 1 else 0.0)
-            b = backward_layer(plain, g, r, zero, facts.every_microbatch, facts.slowdown)
-            is_layer = costs.transient[t, l] > 0.0
-            again = b
-            if mode == 2 and is_layer:
-                again = backward_layer(plain + costs.full[t, l], g, r, zero, facts.every_microbatch, facts.slowdown)
-            if mode == 2 and is_layer and facts.layer_block < 0:
-                b = again
+        frozen = 0.0
+        largest = 0.0
+        for t in range(costs.dense.shape[0]):
             n = patterns.stage[p, s, t]
-            before = patterns.before[p, s, t]
-            mine = patterns.own[p, s, t]
-            work += n * (f + b)
-            head += before * f
-            tail += before * b
-            own += mine * b
-            if mode == 2 and is_layer and facts.layer_block >= 0:
-                work += patterns.redone[p, s, redo] * (again - b)
-                tail += patterns.redone_before[p, s, redo] * (again - b)
-                own += patterns.redone_own[p, s, redo] * (again - b)
-            if at_end:
-                reduce_own += mine * r
-            gather_all += n * g
-            dense += n * costs.dense[t, h]
-            experts += n * costs.experts[t, h]
-            if s == 0:
-                way += patterns.total[p, t] * (f + b)
-                if mode == 2 and is_layer and facts.layer_block >= 0:
-                    way += patterns.redone_total[p, redo] * (again - b)
+            if n > 0.0:
+                dense += n * costs.dense[t, h]
+                experts += n * costs.experts[t, h]
+                frozen += n * costs.frozen[t, h]
+                largest = max(largest, costs.dense[t, h] + costs.experts[t, h])
+        scratch.dense[s] = dense
+        scratch.experts[s] = experts
+        scratch.frozen[s] = frozen
+        scratch.largest[s] = largest
+        scratch.flying[s] = _in_flight(schedule, patterns.ranks[p], patterns.chunks_per_rank[p], patterns.rank[p, s], microbatches)
+
+
+@compiled
+def _fill_live(
+    scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, l: int, h: int, r: int, mode: int, redo: int
+) -> None:
+    """Activations, logits and temporaries at the fullest under one recompute option."""
+    use = 1 if mode == 1 else 0
+    for s in range(patterns.looked[p]):
+        saved = 0.0
+        transient = 0.0
+        for t in range(costs.dense.shape[0]):
+            is_layer = costs.transient[t, l] > 0.0
+            kept = 2 if mode == 2 and is_layer and facts.layer_block < 0 else use
+            saved += patterns.least[p, s, t] * costs.saved[t, kept, l]
+            if mode == 2 and patterns.stage[p, s, t] > 0.0:
+                transient = max(transient, costs.transient[t, l])
+        if mode == 2 and facts.layer_block >= 0:
+            t = facts.layer_block
+            saved -= patterns.redone_least[p, s, redo] * (costs.saved[t, 0, l] - costs.saved[t, 2, l])
+        if patterns.has_end[p, s]:
+            transient = max(transient, costs.embedding[h])
+        logits = costs.logits[l] if patterns.has_head[p, s] else 0.0
+        scratch.live[r, s] = scratch.flying[s] * saved + logits + transient
+
+
+@compiled
+def _fill_work(
+    scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, l: int, h: int, r: int, zero: int, mode: int, redo: int
+) -> None:
+    """Seconds of a microbatch under one recompute option and ZeRO stage."""
+    single = facts.layer_block >= 0
+    for s in range(patterns.looked[p]):
+        scratch.work[r, s] = 0.0
+        scratch.head[r, s] = 0.0
+        scratch.tail[r, s] = 0.0
+        scratch.own[r, s] = 0.0
+    way = 0.0
+    for t in range(costs.dense.shape[0]):
+        gather = costs.gather[t, h]
+        reduce = costs.all_reduce[t, h] if zero == 0 else costs.reduce[t, h]
+        f = forward_layer(costs.forward[t, l], gather, zero, facts.slowdown)
+        plain = costs.backward[t, l] + (costs.selective[t, l] if mode == 1 else 0.0)
+        b = backward_layer(plain, gather, reduce, zero, facts.every_microbatch, facts.slowdown)
+        redone = mode == 2 and costs.transient[t, l] > 0.0
+        more = 0.0
+        if redone:
+            again = backward_layer(plain + costs.full[t, l], gather, reduce, zero, facts.every_microbatch, facts.slowdown)
+            if single:
+                more = again - b
+            else:
+                b = again
+        for s in range(patterns.looked[p]):
+            scratch.work[r, s] += patterns.stage[p, s, t] * (f + b)
+            scratch.head[r, s] += patterns.before[p, s, t] * f
+            scratch.tail[r, s] += patterns.before[p, s, t] * b
+            scratch.own[r, s] += patterns.own[p, s, t] * b
+            if more > 0.0:
+                scratch.work[r, s] += patterns.redone[p, s, redo] * more
+                scratch.tail[r, s] += patterns.redone_before[p, s, redo] * more
+                scratch.own[r, s] += patterns.redone_own[p, s, redo] * more
+        way += patterns.total[p, t] * (f + b) + patterns.redone_total[p, redo] * more
+    scratch.way[r] = way
+
+
+@compiled
+def _fill_sync(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, h: int, zero: int) -> tuple[float, float]:
+    """Reductions of chunk s and gathers of the rank; returns the reduction and the gather of chunk 0."""
+    at_end = not (zero >= 2 and facts.every_microbatch)
+    gathers = zero == 1 or zero == 2
+    first_reduce = 0.0
+    first_gather = 0.0
+    for s in range(patterns.looked[p]):
+        scratch.reduce_own[s] = 0.0
+        scratch.gather_all[s] = 0.0
+    for t in range(costs.dense.shape[0]):
+        reduce = (costs.all_reduce[t, h] if zero == 0 else costs.reduce[t, h]) if at_end else 0.0
+        gather = costs.gather[t, h] if gathers else 0.0
+        first_reduce += patterns.first[p, t] * reduce
+        first_gather += patterns.first[p, t] * gather
+        for s in range(patterns.looked[p]):
+            scratch.reduce_own[s] += patterns.own[p, s, t] * reduce
+            scratch.gather_all[s] += patterns.stage[p, s, t] * gather
+    return first_reduce, first_gather
+
+
+@compiled
+def _held(elements: float, shard: float, cut: bool) -> float:
+    return np.ceil(elements / shard) if cut else elements
+
+
+@compiled
+def _fill_held(
+    scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, h: int, zero: int, o: int, offload: float
+) -> None:
+    """Bytes that live through the step on each looked-at rank."""
+    shard, expert_shard = costs.shard[h], costs.expert_shard[h]
+    for s in range(patterns.looked[p]):
+        dense, experts = scratch.dense[s], scratch.experts[s]
+        parameters = (_held(dense, shard, zero >= 3) + _held(experts, expert_shard, zero >= 3) + scratch.frozen[s]) * facts.parameter_bytes
+        if zero == 3:
+            parameters += scratch.largest[s] * (1.0 + facts.prefetch) * facts.parameter_bytes
+        gradients = (_held(dense, shard, zero >= 2) + _held(experts, expert_shard, zero >= 2)) * facts.gradient_bytes
+        states = (_held(dense, shard, zero >= 1) + _held(experts, expert_shard, zero >= 1)) * facts.state_bytes
+        scratch.held[o, s] = parameters + gradients + np.floor(states * (100.0 - offload) / 100.0) + facts.workspace
+
+
+@compiled
+def _update(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, h: int, zero: int, offload: float) -> float:
+    """Seconds of the slowest looked-at rank's update, without clipping."""
+    cut = costs.shard[h] if zero >= 1 else 1.0
+    cut_experts = costs.expert_shard[h] if zero >= 1 else 1.0
+    share = offload / 100.0
+    slowest = 0.0
+    for s in range(patterns.looked[p]):
+        rank = patterns.rank[p, s]
+        spent = optimizer_seconds(scratch.dense[s], cut, facts.update_bytes, facts.bandwidth, share, facts.host_rate)
+        spent += optimizer_seconds(scratch.experts[s], cut_experts, facts.update_bytes, facts.bandwidth, share, facts.host_rate)
+        if rank == 0 or rank == patterns.ranks[p] - 1:
+            spent += costs.tied[h]
+        if not facts.overlap_gather:
+            spent += scratch.gather_all[s]
+        slowest = max(slowest, spent)
+    return slowest
+
+
+@compiled
+def _ready(
+    scratch: Scratch, patterns: Patterns, facts: Facts, p: int, r: int, m: float, border: float, first_reduce: float, first_gather: float
+) -> float:
+    """Lower bound of the instant at which every gradient is reduced."""
+    ranks = patterns.ranks[p]
+    chunks = float(patterns.chunks_per_rank[p])
+    late = first_gather + scratch.way[r] + 2.0 * (ranks * chunks - 1.0) * border
+    for s in range(patterns.looked[p]):
+        rank = patterns.rank[p, s]
         sends = 0.0
         if facts.blocking and ranks > 1:
             forward_sends = chunks - 1.0 if rank == ranks - 1 else chunks
             backward_sends = chunks - 1.0 if rank == 0 else chunks
             # The very last send of a rank may end after its last action.
-            sends = (m * (forward_sends + backward_sends) - 1.0) * border
-        if ranks == 1:
-            rank_border = 0.0
-        else:
-            rank_border = rank * border
-        done = first_gather + head + rank_border + m * work + max(sends, 0.0)
+            sends = max((m * (forward_sends + backward_sends) - 1.0) * border, 0.0)
+        done = first_gather + scratch.head[r, s] + rank * border + m * scratch.work[r, s] + sends
         pieces = patterns.pieces[p, s]
-        ready = done + max(reduce_own / pieces, reduce_own - own * (pieces - 1.0) / pieces)
-        ready = max(ready, done + tail + rank_border + first_reduce / patterns.first_pieces[p])
-        late = max(late, ready)
-        cut = costs.shard[h] if zero >= 1 else 1.0
-        cut_experts = costs.expert_shard[h] if zero >= 1 else 1.0
-        share = offload / 100.0
-        spent = optimizer_seconds(dense, cut, facts.update_bytes, facts.bandwidth, share, facts.host_rate)
-        spent += optimizer_seconds(experts, cut_experts, facts.update_bytes, facts.bandwidth, share, facts.host_rate)
-        if rank == 0 or rank == ranks - 1:
-            spent += costs.tied[h]
-        if not facts.overlap_gather and (zero == 1 or zero == 2):
-            spent += gather_all
-        update = max(update, spent)
-    if ranks > 1:
-        way += 2.0 * (ranks * chunks - 1.0) * border
-    late = max(late, first_gather + way + edge_f + edge_b)
-    return late + update + costs.norm[h]
+        reduce = scratch.reduce_own[s]
+        late = max(late, done + max(reduce / pieces, reduce - scratch.own[r, s] * (pieces - 1.0) / pieces))
+        late = max(late, done + scratch.tail[r, s] + rank * border + first_reduce / patterns.first_pieces[p])
+    return late
 
 
 @compiled
-def bound_members(costs: Costs, patterns: Patterns, outer: Outer, choices: Choices, facts: Facts, time_out: FloatArray, memory_out: FloatArray) -> None:
-    """B0 of every member.
+def _bound_outer(
+    scratch: Scratch,
+    costs: Costs,
+    patterns: Patterns,
+    outer: Outer,
+    choices: Choices,
+    facts: Facts,
+    i: int,
+    time_out: FloatArray,
+    memory_out: FloatArray,
+) -> None:
+    """B0 of the members of one outer row."""
+    l, p = outer.layer[i], outer.pattern[i]
+    m = float(outer.microbatches[i])
+    border = costs.border[l, outer.border[i]] if patterns.ranks[p] > 1 else 0.0
+    at = outer.start[i]
+    redos = choices.redo_lists[outer.redo_list[i]]
+    zeros = choices.zero_lists[outer.zero_list[i]]
+    _fill_elements(scratch, costs, patterns, p, outer.mesh[i], outer.schedule[i], outer.microbatches[i])
+    for ri in range(redos.shape[0]):
+        r = redos[ri]
+        if r < 0:
+            break
+        _fill_live(scratch, costs, patterns, facts, p, l, outer.mesh[i], r, choices.redo_mode[r], choices.redo_layers[r])
+        scratch.way[r] = -1.0
+    plain = True
+    for zi in range(zeros.shape[0]):
+        z = zeros[zi]
+        if z < 0:
+            break
+        zero = choices.zero_stage[z]
+        h = outer.mesh[i] + choices.zero_shard[z]
+        first_reduce, first_gather = _fill_sync(scratch, costs, patterns, facts, p, h, zero)
+        if not facts.overlap_gather:
+            first_gather = 0.0
+        for oi in range(choices.offload.shape[0]):
+            offload = float(choices.offload[oi])
+            _fill_held(scratch, costs, patterns, facts, p, h, zero, oi, offload)
+            scratch.update[oi] = _update(scratch, costs, patterns, facts, p, h, zero, offload)
+        # Only ZeRO-2 and 3 put communication beside a microbatch's compute.
+        beside = zero == 3 or (zero == 2 and facts.every_microbatch)
+        plain = plain and not beside
+        for ri in range(redos.shape[0]):
+            r = redos[ri]
+            if r < 0:
+                break
+            ready = -1.0
+            for oi in range(choices.offload.shape[0]):
+                fullest = 0.0
+                for s in range(patterns.looked[p]):
+                    fullest = max(fullest, scratch.held[oi, s] + scratch.live[r, s])
+                fullest *= facts.reserve
+                memory_out[at] = fullest
+                time_out[at] = np.inf
+                if fullest <= facts.capacity:
+                    if ready < 0.0:
+                        if not plain or scratch.way[r] < 0.0:
+                            _fill_work(scratch, costs, patterns, facts, p, l, h, r, zero, choices.redo_mode[r], choices.redo_layers[r])
+                        ready = _ready(scratch, patterns, facts, p, r, m, border, first_reduce, first_gather)
+                    spent = ready + scratch.update[oi] + costs.norm[h]
+                    # Clocks of B1 and S are whole picoseconds: a rounding of each task stays below this margin.
+                    time_out[at] = spent * facts.jitter * (1.0 - 1e-9)
+                at += 1
+
+
+@compiled
+def _bound_all(
+    scratch: Scratch, costs: Costs, patterns: Patterns, outer: Outer, choices: Choices, facts: Facts, time_out: FloatArray, memory_out: FloatArray
+) -> None:
+    for i in range(outer.layer.shape[0]):
+        _bound_outer(scratch, costs, patterns, outer, choices, facts, i, time_out, memory_out)
+
+
+def bound_members(costs: Costs, patterns: Patterns, outer: Outer, choices: Choices, facts: Facts) -> tuple[FloatArray, FloatArray]:
+    """B0 of every member: seconds (inf where memory cannot fit), and a lower bound of the fullest rank in bytes.
 
     Members of outer row i are its zero options x its redo options x all offload options, in this order, from `outer.start[i]`.
-    `time_out` gets seconds, `memory_out` the lower bound of the fullest looked-at rank in bytes.
     """
-    for i in range(outer.layer.shape[0]):
-        l = outer.layer[i]
-        p = outer.pattern[i]
-        m = float(outer.microbatches[i])
-        border = costs.border[l, outer.border[i]] if patterns.ranks[p] > 1 else 0.0
-        at = outer.start[i]
-        for zi in range(choices.zero_lists.shape[1]):
-            z = choices.zero_lists[outer.zero_list[i], zi]
-            if z < 0:
-                break
-            zero = choices.zero_stage[z]
-            h = outer.mesh[i] + choices.zero_shard[z]
-            for ri in range(choices.redo_lists.shape[1]):
-                r = choices.redo_lists[outer.redo_list[i], ri]
-                if r < 0:
-                    break
-                mode = choices.redo_mode[r]
-                redo = choices.redo_layers[r]
-                for oi in range(choices.offload.shape[0]):
-                    offload = float(choices.offload[oi])
-                    fullest = 0.0
-                    for s in range(patterns.looked[p]):
-                        rank = patterns.rank[p, s]
-                        flying = _in_flight(outer.schedule[i], patterns.ranks[p], patterns.chunks_per_rank[p], rank, outer.microbatches[i])
-                        fullest = max(fullest, _memory(costs, patterns, facts, l, h, p, s, zero, mode, redo, offload, flying))
-                    memory_out[at] = fullest
-                    if fullest > facts.capacity:
-                        time_out[at] = np.inf
-                    else:
-                        spent = _seconds(costs, patterns, facts, l, h, p, m, border, zero, mode, redo, offload)
-                        # Clocks of B1 and S are whole picoseconds: a rounding of each task stays below this margin.
-                        time_out[at] = spent * facts.jitter * (1.0 - 1e-9)
-                    at += 1
+    time_out, memory_out = np.empty(int(outer.start[-1])), np.empty(int(outer.start[-1]))
+    _bound_all(_scratch(len(choices.redo_mode), len(choices.offload)), costs, patterns, outer, choices, facts, time_out, memory_out)
+    return time_out, memory_out

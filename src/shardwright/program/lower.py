@@ -7,7 +7,6 @@ actions, sends, gathers and reductions on streams and links them. The array skel
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -16,8 +15,8 @@ import numpy.typing as npt
 from shardwright.program.block import BlockProgram
 from shardwright.program.chunks import Content
 from shardwright.program.fold import RankClasses
-from shardwright.program.instances import Instances, Stream, TaskKind, Template
-from shardwright.program.program import Program
+from shardwright.program.instances import Columns, Instances, Stream, TaskKind, Template, columns_of
+from shardwright.program.program import Program, Shape
 from shardwright.program.sizes import Degrees, evaluate
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable
@@ -27,54 +26,28 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What the array skeleton depends on.
-
-    Args:
-        schedule, ranks, chunks_per_rank, microbatches: the table. pieces: of each chunk's last backward.
-        gathers: parameters are gathered at the start of the step. blocking: sends run on the compute stream.
-    """
-
-    schedule: str
-    ranks: int
-    chunks_per_rank: int
-    microbatches: int
-    pieces: tuple[int, ...]
-    gathers: bool
-    blocking: bool
-
-
 def order_table(grid: Grid, *, microbatches: int) -> ActionTable:
     """The action table of a grid's schedule."""
     return schedule_table(grid.schedule, num_ranks=grid.pp, chunks_per_rank=grid.vpp, num_microbatches=microbatches)
 
 
-def lower(
-    grid: Grid,
-    *,
-    blocks: tuple[BlockProgram, ...],
-    contents: tuple[Content, ...],
-    classes: RankClasses,
-    shape: Shape,
-    degrees: Degrees,
-) -> Program:
+def lower(grid: Grid, *, blocks: tuple[BlockProgram, ...], contents: tuple[Content, ...], classes: RankClasses, shape: Shape) -> Program:
     """The Program of `grid`.
 
     Args:
-        blocks, contents: see Program. classes: from `fold` or `unfolded`. shape: order and pieces. degrees: of one row, for the digest.
+        blocks, contents: see Program. classes: from `fold` or `unfolded`. shape: order and pieces.
     """
-    templates, instances = _skeleton(shape, _Key(classes))
-    table = order_table(grid, microbatches=shape.microbatches)
+    templates, columns, instances = _skeleton(shape, _Key(classes))
     return Program(
         grid=grid,
         blocks=blocks,
         contents=contents,
+        shape=shape,
         templates=templates,
+        columns=columns,
         instances=instances,
         classes=classes,
-        table=table,
-        digest=_digest(grid, blocks, contents, classes, shape, degrees),
+        table=order_table(grid, microbatches=shape.microbatches),
     )
 
 
@@ -101,10 +74,11 @@ class _Key:
 
 
 @lru_cache(maxsize=64)
-def _skeleton(shape: Shape, key: _Key) -> tuple[tuple[Template, ...], Instances]:
+def _skeleton(shape: Shape, key: _Key) -> tuple[tuple[Template, ...], Columns, Instances]:
     builder = _Builder(shape, key.classes)
     builder.lay()
-    return builder.finish()
+    templates, instances = builder.finish()
+    return templates, columns_of(templates), instances
 
 
 class _Builder:
@@ -316,21 +290,25 @@ class _Builder:
         return tuple(self.templates), instances
 
 
-def _digest(
-    grid: Grid, blocks: tuple[BlockProgram, ...], contents: tuple[Content, ...], classes: RankClasses, shape: Shape, degrees: Degrees
-) -> str:
-    """SHA-256 of local sizes, groups, order, memory choices and sharding."""
+def digest(program: Program, degrees: Degrees) -> str:
+    """SHA-256 of a Program's content: local sizes, groups, order, memory choices and sharding; never its notation.
+
+    Args:
+        degrees: of the grid, one row. Strategies that mean the same have the same digest.
+    """
+    grid = program.grid
     hasher = hashlib.sha256()
-    strides = grid.strides()
-    used = {
-        axis: (degree, strides[axis]) for axis, degree in (("tp", grid.tp), ("cp", grid.cp), ("dp", grid.dp), ("pp", grid.pp)) if degree > 1
-    }
-    hasher.update(repr((contents, shape, sorted(used.items()), grid.ulysses, grid.gather and grid.ring > 1, grid.ep, grid.etp)).encode())
+    strides, sizes = grid.strides(), {"tp": grid.tp, "cp": grid.cp, "dp": grid.dp, "pp": grid.pp}
+    groups = sorted((axis, size, strides[axis]) for axis, size in sizes.items() if size > 1)
+    experts = (grid.ep, grid.etp)
+    hasher.update(repr((program.contents, program.shape, groups, grid.ulysses, grid.gather and grid.ring > 1, experts)).encode())
     holders = grid.dp * grid.cp
-    memory = (grid.zero, grid.shard or holders, grid.recompute.value, grid.recompute_layers, grid.offload)
-    hasher.update(repr(memory).encode())
-    for block in blocks:
-        sizes = [int(evaluate(s.volume, degrees)[0]) for s in block.saved] + [int(evaluate(s.elements, degrees)[0]) for s in block.stored]
-        hasher.update(repr((block.block, sizes)).encode())
-    hasher.update(classes.size.tobytes())
+    sharding = (grid.zero, grid.shard or holders) if grid.zero else (0, 1)
+    hasher.update(repr((sharding, grid.recompute.value, grid.recompute_layers, grid.offload)).encode())
+    for block in program.blocks:
+        saved = [int(evaluate(s.volume, degrees)[0]) for s in block.saved]
+        stored = [int(evaluate(s.elements, degrees)[0]) for s in block.stored]
+        moves = [(m.kind.value, m.phase.value, m.axes) for m in block.moves]
+        hasher.update(repr((block.block, saved, stored, moves)).encode())
+    hasher.update(program.classes.size.tobytes())
     return hasher.hexdigest()

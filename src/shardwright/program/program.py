@@ -7,9 +7,27 @@ from dataclasses import dataclass
 from shardwright.program.block import BlockProgram
 from shardwright.program.chunks import Content
 from shardwright.program.fold import RankClasses
-from shardwright.program.instances import Instances, Template
+from shardwright.program.instances import Columns, Instances, Template
 from shardwright.schedules.table import ActionTable
 from shardwright.strategy.grid import Grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What the order of tasks depends on.
+
+    Args:
+        schedule, ranks, chunks_per_rank, microbatches: the table. pieces: of each chunk's last backward.
+        gathers: parameters are gathered at the start of the step. blocking: sends run on the compute stream.
+    """
+
+    schedule: str
+    ranks: int
+    chunks_per_rank: int
+    microbatches: int
+    pieces: tuple[int, ...]
+    gathers: bool
+    blocking: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,15 +36,15 @@ class Program:
 
     Args:
         grid: what it was lowered from. blocks: one program a block of the model. contents: blocks of each chunk.
-        templates, instances: tasks. classes: of ranks. table: order of actions.
-        digest: of the content, not of the notation: two strategies that mean the same have the same digest.
+        shape: what the order depends on. templates (and the same as columns), instances: tasks. classes: of ranks. table: order of actions.
     """
 
     grid: Grid
     blocks: tuple[BlockProgram, ...]
     contents: tuple[Content, ...]
+    shape: Shape
     templates: tuple[Template, ...]
+    columns: Columns
     instances: Instances
     classes: RankClasses
     table: ActionTable
-    digest: str

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
 from shardwright.search.certificate import Certificate
+from shardwright.search.recheck import Recheck
 from shardwright.search.request import Request
-from shardwright.search.verdict import Verdict
 from shardwright.simulator.prediction import Prediction, StageMemory
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_notation import print_grid
@@ -129,17 +129,20 @@ def request_document(request: Request) -> dict[str, Any]:
         "pins": {axis: list(values) for axis, values in request.pins},
         "excludes": {axis: list(values) for axis, values in request.excludes},
         "max_devices": request.max_devices,
-        "memory_reserve_bytes": request.memory_reserve_bytes,
-        "memory_reserve_fraction": request.memory_reserve_fraction,
+        "reserve_bytes": request.reserve_bytes,
+        "reserve_fraction": request.reserve_fraction,
         "top": request.top,
     }
 
 
-def verdict_document(verdict: Verdict) -> dict[str, Any]:
-    """``check --json``."""
+def recheck_document(found: Recheck) -> dict[str, Any]:
+    """``check --json`` of a plan that holds (one that does not is an error)."""
     return {
-        "holds": verdict.holds,
-        "findings": [{"name": f.name, "holds": f.holds, "detail": f.detail} for f in verdict.findings],
+        "holds": True,
+        "enumerated": found.enumerated,
+        "sampled": found.sampled,
+        "contenders": found.contenders,
+        "drift": found.drift,
     }
 
 

@@ -26,7 +26,7 @@ def memory_table(prediction: Prediction, *, all_stages: bool = False) -> Table:
         before = run[-1].rank
         rows.append(_row(run, names=names, capacity=prediction.capacity_bytes))
     header = ("ranks", "holds", *(_short(name) for name in names), "allocated", "reserved", "full")
-    return plain_table(header, rows, right=tuple(range(2, len(header))))
+    return plain_table(header, rows, right=tuple(range(2, len(header))), whole=(1,))
 
 
 def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]]:
@@ -41,7 +41,7 @@ def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]
 def _few(runs: list[tuple[StageMemory, ...]]) -> list[tuple[StageMemory, ...]]:
     if len(runs) <= FEW_ROWS:
         return runs
-    worst = max(range(len(runs)), key=lambda i: runs[i][0].allocated)
+    worst = max(range(len(runs)), key=lambda i: runs[i][0].reserved)
     shown = sorted({0, 1, worst, len(runs) - 2, len(runs) - 1})
     return [runs[i] for i in shown]
 
@@ -60,7 +60,7 @@ def _row(run: tuple[StageMemory, ...], *, names: tuple[str, ...], capacity: int)
         *(_gib(items.get(name, 0)) for name in names),
         _gib(stage.allocated),
         _gib(stage.reserved),
-        format_percent(stage.allocated / capacity, digits=0) if capacity else "",
+        format_percent(stage.reserved / capacity, digits=0) if capacity else "",
     )
 
 

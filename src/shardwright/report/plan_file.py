@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from shardwright.errors import DataError, nearest
+from shardwright.errors import DataError
+from shardwright.hardware.device import Evidence, Origin
+from shardwright.report.fields import HINT, Fields, shown
 from shardwright.report.json_face import SCHEMA, VERSION
+from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
 from shardwright.search.certificate import Certificate
-from shardwright.search.request import Choices, Request
-from shardwright.strategy.grid import Grid
+from shardwright.search.request import Request
+from shardwright.simulator.prediction import Prediction, Source, StageMemory
 from shardwright.strategy.grid_notation import parse_grid
-from shardwright.strategy.plan import Plan
 from shardwright.strategy.plan_json import plan_from_json
 
 MAX_FILE_BYTES: Final = 64 * 1024**2
-_HINT: Final = "write the file again with `shardwright plan ... -o FILE`"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanFile:
-    """What a plan file says: what was asked, the strategy, its seconds a step and peak bytes, and the certificate.
-
-    Args:
-        plan: None if the file has the strategy only.
-    """
-
-    request: Request
-    grid: Grid
-    plan: Plan | None
-    step_time_s: float
-    allocated_bytes: int
-    certificate: Certificate
-
-
-def read_plan_file(path: Path) -> PlanFile:
+def read_plan_file(path: Path) -> tuple[Request, Answer]:
     """The plan file at `path`.
 
     Raises:
@@ -57,7 +39,7 @@ def read_plan_file(path: Path) -> PlanFile:
     return parse_plan_file(text, name=str(path))
 
 
-def parse_plan_file(text: str, *, name: str = "plan file") -> PlanFile:
+def parse_plan_file(text: str, *, name: str = "plan file") -> tuple[Request, Answer]:
     """The plan file with this text; `name` is for messages.
 
     Raises:
@@ -68,25 +50,29 @@ def parse_plan_file(text: str, *, name: str = "plan file") -> PlanFile:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise DataError(f"{name} is not JSON{where}", hint=_HINT) from None
+        raise DataError(f"{name} is not JSON{where}", hint=HINT) from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise DataError(f"{name} is not a plan file: its schema is not {SCHEMA}", hint=_HINT)
+        raise DataError(f"{name} is not a plan file: its schema is not {SCHEMA}", hint=HINT)
     if document.get("version") != VERSION:
-        raise DataError(f"{name}: version {_shown(document.get('version'))} is not {VERSION}", hint="use the release that wrote it")
-    top = _Fields(document, path=name)
-    prediction = top.section("prediction")
+        raise DataError(f"{name}: version {shown(document.get('version'))} is not {VERSION}", hint="use the release that wrote it")
+    top = Fields(document, path=name)
+    request = _request(top.section("problem"))
     plan = document.get("plan")
-    return PlanFile(
-        request=_request(top.section("problem")),
+    answer = Answer(
         grid=parse_grid(top.text("strategy")),
-        plan=plan_from_json(plan) if plan is not None else None,
-        step_time_s=prediction.number("step_time_s"),
-        allocated_bytes=prediction.section("peak_memory_bytes").integer("allocated"),
+        prediction=_prediction(top.section("prediction")),
         certificate=_certificate(top.section("certificate")),
+        alternatives=tuple(_alternative(fields) for fields in top.sections("alternatives")),
+        search_time_s=0.0,
+        sensitivity=None if top.value("sensitivity") is None else _sensitivity(top.section("sensitivity")),
+        goodput=None if top.value("goodput") is None else _goodput(top.section("goodput")),
+        plan=plan_from_json(plan) if plan is not None else None,
+        request=request,
     )
+    return request, answer
 
 
-def _request(fields: _Fields) -> Request:
+def _request(fields: Fields) -> Request:
     return Request(
         model=fields.text("model"),
         cluster=fields.text("cluster"),
@@ -97,15 +83,14 @@ def _request(fields: _Fields) -> Request:
         space=fields.text("space"),
         pins=fields.choices("pins"),
         excludes=fields.choices("excludes"),
-        max_devices=None if fields.value("max_devices") is None else fields.integer("max_devices", smallest=1),
-        memory_reserve_bytes=fields.integer("memory_reserve_bytes"),
-        memory_reserve_fraction=fields.number("memory_reserve_fraction"),
+        max_devices=fields.integer("max_devices"),
+        reserve_bytes=fields.integer("reserve_bytes"),
+        reserve_fraction=fields.number("reserve_fraction"),
         top=fields.integer("top"),
     )
 
 
-def _certificate(fields: _Fields) -> Certificate:
-    reasons = fields.section("infeasible_by_reason")
+def _certificate(fields: Fields) -> Certificate:
     return Certificate(
         space=fields.text("space"),
         digest=fields.text("digest"),
@@ -121,78 +106,77 @@ def _certificate(fields: _Fields) -> Certificate:
         gap=fields.number("gap"),
         optimal=fields.truth("optimal"),
         universal_gap=fields.number("universal_gap"),
-        infeasible_by_reason=tuple((reason, reasons.integer(reason)) for reason in reasons.names),
+        infeasible_by_reason=fields.section("infeasible_by_reason").integers(),
     )
 
 
-def _shown(value: object) -> str:
-    return repr(value)[:40]
+def _prediction(fields: Fields) -> Prediction:
+    peak = fields.section("peak_memory_bytes")
+    interval = fields.value("interval_s")
+    if not isinstance(interval, list) or len(interval) != 2:
+        raise fields.wrong("interval_s", "a list of two numbers", interval)
+    bounds = Fields({"interval_s low": interval[0], "interval_s high": interval[1]}, path="prediction")
+    return Prediction(
+        step_time_s=fields.number("step_time_s"),
+        interval_s=(bounds.number("interval_s low"), bounds.number("interval_s high")),
+        tokens_per_s=fields.number("tokens_per_s"),
+        tokens_per_s_per_device=fields.number("tokens_per_s_per_device"),
+        mfu_causal=fields.number("mfu_causal"),
+        mfu_full=fields.number("mfu_full"),
+        allocated_bytes=peak.integer("allocated"),
+        reserved_bytes=peak.integer("reserved"),
+        capacity_bytes=fields.integer("capacity_bytes"),
+        stages=tuple(_stage(stage) for stage in fields.sections("stages")),
+        breakdown_s=fields.section("breakdown_s").numbers(signed=True),
+        sources=tuple(_source(source) for source in fields.sections("sources")),
+    )
 
 
-class _Fields:
-    """The fields of a JSON object; each reading says what is wrong and where."""
+def _stage(fields: Fields) -> StageMemory:
+    return StageMemory(
+        rank=fields.integer("rank"),
+        devices=fields.integer("devices"),
+        layers=fields.text("layers"),
+        items=fields.section("memory_bytes").integers(),
+        allocated=fields.integer("allocated_bytes"),
+        reserved=fields.integer("reserved_bytes"),
+    )
 
-    def __init__(self, document: Mapping[str, Any], *, path: str) -> None:
-        self._document = document
-        self._path = path
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the fields, in the file's order."""
-        return tuple(self._document)
+def _source(fields: Fields) -> Source:
+    evidence = fields.text("evidence")
+    if evidence not in tuple(Evidence):
+        raise fields.wrong("evidence", " or ".join(Evidence), evidence)
+    return Source(
+        quantity=fields.text("quantity"),
+        value=fields.text("value"),
+        origin=Origin(evidence=Evidence(evidence), reference=fields.text("reference")),
+    )
 
-    def value(self, name: str) -> Any:
-        """Whatever the field holds."""
-        if name not in self._document:
-            raise DataError(f"{self._path}: {name} is missing", hint=nearest(name, self._document) or _HINT)
-        return self._document[name]
 
-    def section(self, name: str) -> _Fields:
-        """An object."""
-        value = self.value(name)
-        if not isinstance(value, dict):
-            raise self._wrong(name, "an object", value)
-        return _Fields(value, path=f"{self._path}: {name}")
+def _alternative(fields: Fields) -> Alternative:
+    return Alternative(
+        grid=parse_grid(fields.text("strategy")),
+        step_time_s=fields.number("step_time_s"),
+        allocated_bytes=fields.integer("allocated_bytes"),
+        loses=fields.section("loses_s").numbers(signed=True),
+        indistinguishable=fields.truth("indistinguishable"),
+    )
 
-    def text(self, name: str) -> str:
-        """A string."""
-        value = self.value(name)
-        if not isinstance(value, str):
-            raise self._wrong(name, "a string", value)
-        return value
 
-    def truth(self, name: str) -> bool:
-        """A truth value."""
-        value = self.value(name)
-        if not isinstance(value, bool):
-            raise self._wrong(name, "true or false", value)
-        return value
+def _sensitivity(fields: Fields) -> Sensitivity:
+    return Sensitivity(
+        change=fields.text("change"),
+        same_plan_s=fields.number("same_plan_s"),
+        best_s=fields.number("best_s"),
+        best_grid=parse_grid(fields.text("best_strategy")),
+    )
 
-    def integer(self, name: str, *, smallest: int = 0) -> int:
-        """A whole number."""
-        value = self.value(name)
-        if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value < 2**63:
-            raise self._wrong(name, f"a whole number of at least {smallest}", value)
-        return value
 
-    def number(self, name: str) -> float:
-        """A finite number that is not negative."""
-        value = self.value(name)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not (isinstance(value, int) or math.isfinite(value)) or not 0 <= value < 1e18:
-            raise self._wrong(name, "a number of at least 0", value)
-        return float(value)
-
-    def choices(self, name: str) -> Choices:
-        """An object of lists of strings."""
-        section = self.section(name)
-        found = []
-        for axis in section.names:
-            values = section.value(axis)
-            if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
-                raise section._wrong(axis, "a list of strings", values)
-            found.append((axis, tuple(values)))
-        return tuple(found)
-
-    def _wrong(self, name: str, expected: str, value: object) -> DataError:
-        return DataError(f"{self._path}: {name} is {_shown(value)}, not {expected}", hint=_HINT)
+def _goodput(fields: Fields) -> Goodput:
+    return Goodput(
+        failures_per_day=fields.number("failures_per_day"),
+        checkpoint_interval_s=fields.number("checkpoint_interval_s"),
+        goodput=fields.number("goodput"),
+        assumptions=fields.texts("assumptions"),
+    )

@@ -12,16 +12,32 @@ from shardwright.hardware.device import Evidence
 from shardwright.report.memory_table import memory_table
 from shardwright.report.tables import plain_table
 from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
-from shardwright.search.certificate import Certificate
+from shardwright.search.recheck import Recheck
 from shardwright.search.request import Request
-from shardwright.search.verdict import Verdict
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_notation import print_grid
 from shardwright.units import format_bytes, format_percent, format_seconds
 
 BAR_WIDTH = 30
-_STYLE = {"title": "bold", "good": "green", "bad": "red", "dim": "dim"}
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+_PARTS = {
+    "gemm": "matrix products",
+    "attention": "attention core",
+    "element": "element-wise kernels",
+    "launch": "kernel launches",
+    "recompute": "recompute",
+    "tp": "exposed tensor-parallel communication",
+    "cp": "exposed context-parallel communication",
+    "ep": "exposed expert-parallel communication",
+    "pp": "exposed pipeline communication",
+    "sharding": "exposed gathers and reductions",
+    "slowdown": "slowdown beside communication",
+    "optimizer": "optimizer step",
+    "bubble": "pipeline bubble",
+    "jitter": "jitter between devices",
+}
+_STYLE = {"title": "bold", "good": "green", "dim": "dim"}
 
 
 def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType:
@@ -34,10 +50,11 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
     parts += [
         _strategy_lines(answer.grid, runtime=answer.request.runtime if answer.request else ""),
         *_prediction_parts(answer.prediction, all_stages=all_stages),
-        _section("Certificate", _certificate_lines(answer.certificate, search_time_s=answer.search_time_s)),
+        _section("Certificate", _certificate_lines(answer)),
     ]
     if answer.alternatives:
-        parts.append(_section("Next best, certified in rank", _alternatives_table(answer)))
+        close = " (~ closer than the prediction's interval)" if any(a.indistinguishable for a in answer.alternatives) else ""
+        parts.append(_section(f"Next best, certified in rank{close}", _alternatives_table(answer)))
     if answer.sensitivity:
         parts.append(_section("If the cluster were another", Text(_sensitivity_line(answer.sensitivity, answer=answer))))
     if answer.goodput:
@@ -69,7 +86,7 @@ def render_comparison(predictions: Sequence[tuple[Grid, Prediction]]) -> Rendera
             f"{p.tokens_per_s_per_device:,.0f}",
             format_percent(p.mfu_causal),
             format_bytes(p.allocated_bytes),
-            "yes" if p.allocated_bytes <= p.capacity_bytes else "no",
+            "yes" if p.reserved_bytes <= p.capacity_bytes else "no",
             print_grid(grid),
         )
         for rank, (grid, p) in enumerate(ranked, start=1)
@@ -87,13 +104,13 @@ def render_comparison(predictions: Sequence[tuple[Grid, Prediction]]) -> Rendera
     )
 
 
-def render_verdict(verdict: Verdict) -> RenderableType:
-    """What a second look at a plan file finds, a line each."""
-    lines = [
-        Text.assemble(("holds  ", _STYLE["good"]) if f.holds else ("FAILS  ", _STYLE["bad"]), f.name, (f"  {f.detail}", _STYLE["dim"]))
-        for f in verdict.findings
-    ]
-    return Group(*lines, Text("The plan holds." if verdict.holds else "The plan does not hold.", style=_STYLE["title"]))
+def render_recheck(found: Recheck) -> RenderableType:
+    """What a second look at a plan file verified."""
+    return Text.assemble(
+        ("The plan and its certificate hold.\n", _STYLE["good"]),
+        f"{found.enumerated:,} members enumerated and bounded again; {found.sampled:,} drawn at random and {found.contenders:,} whose "
+        f"bound is below the best, against the simulation. The plan's seconds differ by {found.drift:.1g} of themselves.",
+    )
 
 
 def _section(title: str, body: RenderableType) -> RenderableType:
@@ -130,28 +147,30 @@ def _prediction_parts(prediction: Prediction, *, all_stages: bool) -> list[Rende
     if assumed:
         parts.append(Text.assemble(("Assumed   ", _STYLE["title"]), ", ".join(dict.fromkeys(assumed))))
     capacity = format_bytes(prediction.capacity_bytes)
-    share = prediction.allocated_bytes / prediction.capacity_bytes if prediction.capacity_bytes else 0.0
-    title = f"Memory of a device: worst {format_bytes(prediction.allocated_bytes)} of {capacity} ({format_percent(share)})"
+    share = format_percent(prediction.reserved_bytes / prediction.capacity_bytes) if prediction.capacity_bytes else "-"
+    worst = f"{format_bytes(prediction.allocated_bytes)} allocated, {format_bytes(prediction.reserved_bytes)} reserved"
+    title = f"Memory of the worst device: {worst} of {capacity} ({share})"
     parts.append(_section("Where the time of the critical device goes", _breakdown_table(prediction)))
-    parts.append(_section(f"{title}, in GiB", memory_table(prediction, all_stages=all_stages)))
+    parts.append(_section(f"{title}; by stage, in GiB", memory_table(prediction, all_stages=all_stages)))
     return parts
 
 
 def _breakdown_table(prediction: Prediction) -> RenderableType:
     """Parts of the step with bars; they add up to it."""
     total = prediction.step_time_s
+    scale, unit = next(((k, u) for k, u in _TIME_UNITS if total >= k), _TIME_UNITS[-1])
     rows = [
-        (name, format_seconds(seconds), format_percent(seconds / total), "█" * round(BAR_WIDTH * seconds / total))
+        (_PARTS.get(name, name), f"{seconds / scale:.3f} {unit}", format_percent(seconds / total), "█" * round(BAR_WIDTH * seconds / total))
         for name, seconds in prediction.breakdown_s
         if seconds
     ]
     covered = sum(seconds for _, seconds in prediction.breakdown_s)
-    rows.append(("the step", format_seconds(covered), format_percent(covered / total), ""))
+    rows.append(("the step", f"{covered / scale:.3f} {unit}", format_percent(covered / total), ""))
     return plain_table(("", "", "", ""), rows, right=(1, 2))
 
 
-def _certificate_lines(certificate: Certificate, *, search_time_s: float) -> Text:
-    c = certificate
+def _certificate_lines(answer: Answer) -> Text:
+    c = answer.certificate
     if c.optimal:
         words = "Optimal: no other strategy of the space is faster."
     else:
@@ -161,16 +180,16 @@ def _certificate_lines(certificate: Certificate, *, search_time_s: float) -> Tex
         f"{c.bounded_b0:,} + {c.bounded_b1:,} bounded + {c.simulated:,} simulated"
     )
     lines = [
-        f"{words} Searched in {format_seconds(search_time_s)}.",
+        words + (f" Searched in {format_seconds(answer.search_time_s)}." if answer.search_time_s else ""),
         f"{c.enumerated:,} enumerated = {parts}",
-        f"Best {c.best_s:.6g} s, lower bound {c.lower_bound_s:.6g} s, gap {format_percent(c.gap, digits=2)}. "
-        f"Any plan whatever, in the space or not, takes at least {format_percent(1 - c.universal_gap)} of the time.",
+        f"Best {c.best_s:.6g} s, lower bound {c.lower_bound_s:.6g} s, gap {format_percent(c.gap, digits=2)}",
+        f"Any plan whatever, in the space or not, takes at least {format_percent(1 - c.universal_gap)} of the best's time.",
         f"Space {c.digest[:12]}: {_shortened(c.space)}",
     ]
     return Text("\n".join(lines))
 
 
-def _shortened(text: str, limit: int = 160) -> str:
+def _shortened(text: str, limit: int = 96) -> str:
     return text if len(text) <= limit else text[: limit - 4].rstrip() + " ..."
 
 

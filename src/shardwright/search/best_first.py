@@ -20,7 +20,7 @@ from shardwright.program.problem import Problem
 from shardwright.search.members import member_grid
 from shardwright.search.prepare import Prepared
 from shardwright.simulator.evaluate import Simulated, microbatches_of, path_seconds, simulate_grid
-from shardwright.simulator.memory import stage_memory
+from shardwright.simulator.memory import allocated_bytes, reserved_bytes
 from shardwright.strategy.grid import Grid
 
 FloatArray = npt.NDArray[np.float64]
@@ -135,8 +135,7 @@ def _path(
     grid = member_grid(prepared.members, place)
     costs = step_costs(problem, grid, prepared.priced(place))
     table = order_table(grid, microbatches=microbatches_of(problem, grid))
-    peak = max(s.reserved for s in stage_memory(problem, grid, costs, table))
-    if peak > capacity:
+    if reserved_bytes(problem, allocated_bytes(table, costs)).max() > capacity:
         outcome.too_large += 1
         return
     outcome.paths += 1

@@ -19,7 +19,7 @@ from shardwright.search.members import Members, enumerate_members, member_grid
 from shardwright.search.prepare import Prepared, bound_all, prepare
 from shardwright.search.space import Space
 from shardwright.simulator.evaluate import Simulated, breakdown, model_flops, predict
-from shardwright.simulator.memory import stage_memory
+from shardwright.simulator.memory import allocated_bytes
 from shardwright.strategy.grid_notation import print_grid
 from shardwright.strategy.grid_rules import GridFacts
 from shardwright.units import format_bytes
@@ -131,11 +131,10 @@ def problem_text(problem: Problem) -> str:
 def _alternative(problem: Problem, best: Simulated, other: Simulated, limit: float) -> Alternative:
     here, there = dict(breakdown(problem, best)), dict(breakdown(problem, other))
     loses = sorted(((name, there.get(name, 0.0) - here.get(name, 0.0)) for name in here | there), key=lambda x: -x[1])
-    memory = stage_memory(problem, other.grid, other.costs, other.program.table)
     return Alternative(
         grid=other.grid,
         step_time_s=other.step_time_s,
-        allocated_bytes=max(s.allocated for s in memory),
+        allocated_bytes=int(allocated_bytes(other.program.table, other.costs).max()),
         loses=tuple((name, value) for name, value in loses if value > 1e-4 * other.step_time_s)[:3],
         indistinguishable=other.step_time_s <= limit,
     )

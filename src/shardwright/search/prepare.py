@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.bounds import MAX_RANKS, Choices, Costs, Facts, Outer, Patterns, bound_members
-from shardwright.cost.member import MAX_PIECES, Priced, host_update_rate, update_bytes
+from shardwright.cost.layout import Layout, is_layer, layout_of
+from shardwright.cost.member import Priced, host_update_rate, pieces_of, update_bytes
 from shardwright.cost.rows import Rows
 from shardwright.cost.tables import LayerTable, MeshTable, layer_table, mesh_table
-from shardwright.program.chunks import Content, chunk_contents
 from shardwright.program.problem import Problem
 from shardwright.search.members import Members, shard_is_legal
 from shardwright.simulator.evaluate import jitter
@@ -25,7 +27,7 @@ class Prepared:
     """Tables, and the row of each outer in them.
 
     Args:
-        layer_row, mesh_row: (outers,) rows; the mesh row is that of shard option 0.
+        layer_row, mesh_row: (outers,) rows; the mesh row is that of shard option 0. layouts: by (pp, vpp).
     """
 
     members: Members
@@ -33,6 +35,7 @@ class Prepared:
     meshes: MeshTable
     layer_row: IntArray
     mesh_row: IntArray
+    layouts: Mapping[tuple[int, int], Layout]
 
     def priced(self, place: int) -> Priced:
         """Where the numbers of a member stand."""
@@ -46,7 +49,12 @@ class Prepared:
             layer_row=int(self.layer_row[i]),
             meshes=self.meshes,
             mesh_row=int(self.mesh_row[i] + inner.zero_shard[zero]),
+            layout=self.layouts[self._pipeline(i)],
         )
+
+    def _pipeline(self, outer: int) -> tuple[int, int]:
+        columns = self.members.outers.columns
+        return int(self.members.meshes.columns["pp"][columns["mesh"][outer]]), int(columns["vpp"][outer])
 
 
 def prepare(problem: Problem, members: Members) -> Prepared:
@@ -59,7 +67,14 @@ def prepare(problem: Problem, members: Members) -> Prepared:
         meshes=mesh_table(problem, mesh_rows, shard),
         layer_row=layer_row,
         mesh_row=members.outers.columns["mesh"] * len(members.space.of("shard")),
+        layouts=_layouts(problem, members),
     )
+
+
+def _layouts(problem: Problem, members: Members) -> dict[tuple[int, int], Layout]:
+    outer = members.outers.columns
+    pipelines = np.unique(np.stack([members.meshes.columns["pp"][outer["mesh"]], outer["vpp"]], axis=1), axis=0)
+    return {(int(pp), int(vpp)): layout_of(problem.model, pp=int(pp), vpp=int(vpp)) for pp, vpp in pipelines}
 
 
 def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
@@ -100,95 +115,87 @@ def costs_of(problem: Problem, prepared: Prepared) -> Costs:
     """The tables as the B0 kernel reads them."""
     layers, meshes = prepared.layers, prepared.meshes
     total = layers.seconds.sum(axis=2)
-    is_layer = np.array([not {o.klass.value for o in b.operators} & {"embed", "head"} for b in problem.model.blocks])
-    as_float = lambda x: np.ascontiguousarray(x, dtype=np.float64)  # noqa: E731
+    layer = np.array([is_layer(b) for b in problem.model.blocks])
     return Costs(
-        forward=as_float(total[:, 0]),
-        backward=as_float(total[:, 1] + total[:, 2]),
-        selective=as_float(total[:, 3]),
-        full=as_float(total[:, 4]),
-        saved=as_float(layers.saved_bytes),
-        transient=as_float(np.where(is_layer[:, None], layers.transient_bytes, 0)),
-        border=as_float(layers.border.T),
-        logits=as_float(layers.logits_bytes),
-        gather=as_float(meshes.sync.gather),
-        reduce=as_float(meshes.sync.reduce),
-        all_reduce=as_float(meshes.sync.all_reduce),
-        dense=as_float(meshes.sync.dense),
-        experts=as_float(meshes.sync.experts),
-        frozen=as_float(meshes.sync.frozen),
-        shard=as_float(meshes.sync.shard),
-        expert_shard=as_float(meshes.sync.expert_shard),
-        norm=as_float(meshes.norm_s),
-        tied=as_float(meshes.tied_s),
-        embedding=as_float(meshes.embedding_bytes),
+        forward=_floats(total[:, 0]),
+        backward=_floats(total[:, 1] + total[:, 2]),
+        selective=_floats(total[:, 3]),
+        full=_floats(total[:, 4]),
+        saved=_floats(layers.saved_bytes),
+        transient=_floats(np.where(layer[:, None], layers.transient_bytes, 0)),
+        border=_floats(layers.border.T),
+        logits=_floats(layers.logits_bytes),
+        gather=_floats(meshes.sync.gather),
+        reduce=_floats(meshes.sync.reduce),
+        all_reduce=_floats(meshes.sync.all_reduce),
+        dense=_floats(meshes.sync.dense),
+        experts=_floats(meshes.sync.experts),
+        frozen=_floats(meshes.sync.frozen),
+        shard=_floats(meshes.sync.shard),
+        expert_shard=_floats(meshes.sync.expert_shard),
+        norm=_floats(meshes.norm_s),
+        tied=_floats(meshes.tied_s),
+        embedding=_floats(meshes.embedding_bytes),
     )
 
 
-def patterns_of(problem: Problem, members: Members) -> tuple[Patterns, IntArray]:
+def _floats(array: npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> FloatArray:
+    return np.ascontiguousarray(array, dtype=np.float64)
+
+
+def patterns_of(problem: Problem, prepared: Prepared) -> tuple[Patterns, IntArray]:
     """The distinct (pp, vpp) of the members as arrays, and each outer's pattern."""
+    members = prepared.members
     outer = members.outers.columns
     pp = members.meshes.columns["pp"][outer["mesh"]]
     wide = int(outer["vpp"].max(initial=1)) + 1
     keys, row = np.unique(pp * wide + outer["vpp"], return_inverse=True)
     ks = np.array([int(k) for k in members.space.of("recompute_layers")], dtype=np.int64)
-    parts = [_pattern(problem, int(k) // wide, int(k) % wide, ks) for k in keys]
-    stacked = {name: np.stack([part[name] for part in parts]) for name in Patterns._fields} if parts else {}
-    return Patterns(**stacked), row.reshape(-1).astype(np.int64)
+    parts = [_pattern(problem, prepared.layouts[(int(k) // wide, int(k) % wide)], ks) for k in keys]
+    columns = {name: np.stack([part[name] for part in parts]) for name in Patterns._fields}
+    return Patterns(**columns), row.reshape(-1).astype(np.int64)
 
 
-def _pattern(problem: Problem, pp: int, vpp: int, ks: IntArray) -> dict[str, IntArray | FloatArray]:
-    contents = chunk_contents(problem.model, pp=pp, vpp=vpp)
-    counts = _counts(contents, len(problem.model.blocks))
-    layer = [not {o.klass.value for o in b.operators} & {"embed", "head"} for b in problem.model.blocks]
-    head = np.array([any(o.klass.value == "head" for o in b.operators) for b in problem.model.blocks])
-    ends = ~np.array(layer)
-    layers = counts[:, np.array(layer)].sum(axis=1)
-    # k = 0 means all layers.
+def _pattern(problem: Problem, layout: Layout, ks: IntArray) -> dict[str, npt.NDArray[Any]]:
+    """One (pp, vpp) for the kernel; `ks`: numbers of recomputed layers, 0 = all."""
+    pp, counts = layout.pp, layout.counts
+    layers = counts[:, layout.layer].sum(axis=1)
     redone = np.minimum(np.where(ks == 0, layers.max(), ks)[None, :], layers[:, None]).astype(np.float64)
     looked = sorted({0, min(1, pp - 1), max(pp - 2, 0), pp - 1})
     ranks = np.array(looked + [pp - 1] * (MAX_RANKS - len(looked)), dtype=np.int64)
-    by_rank = counts.reshape(vpp, pp, -1)
-    redone_by_rank = redone.reshape(vpp, pp, -1)
+    chunks = counts.reshape(layout.vpp, pp, -1)
+    redone_chunks = redone.reshape(layout.vpp, pp, -1)
     before = np.concatenate([np.zeros((1, counts.shape[1])), np.cumsum(counts, axis=0)])
     redone_before = np.concatenate([np.zeros((1, redone.shape[1])), np.cumsum(redone, axis=0)])
-    pieces = np.clip(counts.sum(axis=1), 1, MAX_PIECES) if problem.runtime.overlap_grad_reduce else np.ones(len(contents))
-    stage = by_rank.sum(axis=0)
+    pieces = pieces_of(problem, layout)
+    stage = layout.by_rank
     return {
         "ranks": np.array(pp),
-        "chunks_per_rank": np.array(vpp),
+        "chunks_per_rank": np.array(layout.vpp),
         "looked": np.array(len(looked)),
         "rank": ranks,
         "stage": stage[ranks].astype(np.float64),
         "before": before[ranks].astype(np.float64),
         "own": counts[ranks].astype(np.float64),
-        "least": by_rank.min(axis=0)[ranks].astype(np.float64),
+        "least": chunks.min(axis=0)[ranks].astype(np.float64),
         "pieces": pieces[ranks].astype(np.float64),
         "first": counts[0].astype(np.float64),
         "first_pieces": np.array(float(pieces[0])),
         "total": counts.sum(axis=0).astype(np.float64),
-        "redone": redone_by_rank.sum(axis=0)[ranks],
+        "redone": redone_chunks.sum(axis=0)[ranks],
         "redone_before": redone_before[ranks],
         "redone_own": redone[ranks],
-        "redone_least": redone_by_rank.min(axis=0)[ranks],
+        "redone_least": redone_chunks.min(axis=0)[ranks],
         "redone_total": redone.sum(axis=0),
-        "has_head": (stage[ranks][:, head].sum(axis=1) > 0).astype(np.int64),
-        "has_end": (stage[ranks][:, ends].sum(axis=1) > 0).astype(np.int64),
+        "has_head": (stage[ranks][:, layout.head].sum(axis=1) > 0).astype(np.int64),
+        "has_end": (stage[ranks][:, ~layout.layer].sum(axis=1) > 0).astype(np.int64),
     }
-
-
-def _counts(contents: tuple[Content, ...], blocks: int) -> IntArray:
-    counts = np.zeros((len(contents), blocks), dtype=np.int64)
-    for c, content in enumerate(contents):
-        for block, count in content:
-            counts[c, block] += count
-    return counts
 
 
 def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
     """Numbers of the problem for the kernel."""
     device, runtime, job = problem.cluster.node.accelerator, problem.runtime, problem.job
-    kinds = [i for i, b in enumerate(problem.model.blocks) if not {o.klass.value for o in b.operators} & {"embed", "head"}]
+    kinds = [i for i, b in enumerate(problem.model.blocks) if is_layer(b)]
     return Facts(
         capacity=capacity,
         workspace=float(runtime.workspace_bytes),
@@ -213,19 +220,17 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
 def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple[FloatArray, FloatArray]:
     """B0 of every member: seconds (inf where memory cannot fit) and bytes."""
     members = prepared.members
-    patterns, pattern_row = patterns_of(problem, members)
     outer, mesh = members.outers.columns, members.meshes.columns
-    time = np.empty(members.num_members)
-    memory = np.empty(members.num_members)
     if not members.num_members:
-        return time, memory
+        return np.empty(0), np.empty(0)
+    patterns, pattern_row = patterns_of(problem, prepared)
     units = [t.num_devices for t in problem.cluster.tiers()]
     stride = mesh["s_pp"][outer["mesh"]]
     border = np.full(len(stride), len(units) - 1, dtype=np.int64)
     for index in range(len(units) - 1, -1, -1):
         border[stride < units[index]] = index
     inner = members.inner
-    bound_members(
+    return bound_members(
         costs_of(problem, prepared),
         patterns,
         Outer(
@@ -237,7 +242,7 @@ def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple
             border=border,
             zero_list=inner.zero_key,
             redo_list=inner.redo_key,
-            start=members.start[:-1],
+            start=members.start,
         ),
         Choices(
             zero_stage=inner.zero_stage,
@@ -249,7 +254,4 @@ def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple
             redo_lists=inner.redo_lists,
         ),
         facts_of(problem, devices=members.space.devices, capacity=capacity),
-        time,
-        memory,
     )
-    return time, memory

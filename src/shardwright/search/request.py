@@ -10,26 +10,25 @@ Choices = tuple[tuple[str, tuple[str, ...]], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The arguments of `plan`.
+    """What a user asks: everything that a plan file needs to ask again.
 
     Args:
-        model: catalog name or path of a config.json. cluster: expression or path.
-        seq_len: tokens of a sequence. global_batch: samples a step. runtime, precision, space: by name.
-        pins, excludes: axes held to, or kept from, some values. max_devices: use no more than that; None = all.
-        memory_reserve_bytes, memory_reserve_fraction: of every device's memory, left free.
-        top: next best strategies wanted.
+        model: catalog name or path of a config.json. cluster: expression or path of a YAML file.
+        seq_len: tokens. global_batch: samples a step. precision: recipe of the job. runtime: catalog name.
+        pins, excludes: (axis, values) pairs. max_devices: 0 = all. reserve_bytes, reserve_fraction: of each device's memory.
+        space: ``standard`` or ``exhaustive``. top: next best plans to rank.
     """
 
     model: str
     cluster: str
     seq_len: int
     global_batch: int
-    runtime: str
+    runtime: str = "megatron-core-0.12"
     precision: str = "bf16"
-    space: str = "standard"
     pins: Choices = ()
     excludes: Choices = ()
-    max_devices: int | None = None
-    memory_reserve_bytes: int = 0
-    memory_reserve_fraction: float = 0.0
-    top: int = 5
+    max_devices: int = 0
+    reserve_bytes: int = 0
+    reserve_fraction: float = 0.0
+    space: str = "standard"
+    top: int = 3

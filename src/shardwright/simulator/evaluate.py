@@ -11,14 +11,13 @@ from shardwright.cost.block_table import PARTS
 from shardwright.cost.compute import attention_flops
 from shardwright.cost.critical_path import critical_path
 from shardwright.cost.member import PART_NAMES, Priced, StepCosts, price_grid, step_costs
-from shardwright.cost.rows import rows_of
 from shardwright.cost.tables import problem_machine, programs_of, structure_of
 from shardwright.hardware.device import Evidence
 from shardwright.program.fold import RankClasses, fold
 from shardwright.program.instances import TaskKind
-from shardwright.program.lower import Shape, lower, order_table
+from shardwright.program.lower import lower, order_table
 from shardwright.program.problem import Problem
-from shardwright.program.program import Program
+from shardwright.program.program import Program, Shape
 from shardwright.simulator.memory import stage_memory
 from shardwright.simulator.prediction import Prediction, Source
 from shardwright.simulator.run import Links, Timeline, run
@@ -58,14 +57,7 @@ def lower_grid(problem: Problem, grid: Grid, costs: StepCosts, *, classes: RankC
         contents=costs.contents,
         classes=classes or fold(grid, problem.cluster.tiers()),
         shape=shape,
-        degrees=_degrees(problem, grid),
     )
-
-
-def _degrees(problem: Problem, grid: Grid) -> dict[str, np.ndarray]:
-    degrees = dict(rows_of([grid]).degrees())
-    degrees["positions"] = np.array([problem.job.sequence_length // grid.ring], dtype=np.int64)
-    return degrees
 
 
 def links_of(problem: Problem, grid: Grid) -> Links:
@@ -147,10 +139,7 @@ def model_flops(problem: Problem) -> tuple[float, float]:
     3 x forward: GEMMs 2 x active parameters x tokens, attention 2 x tokens x keys x (head_dim + value_dim) x heads. Leaves out
     element-wise work, and the embedding lookup.
     """
-    grid = Grid(microbatch=1)
-    rows = rows_of([grid])
-    del rows
-    causal = full = 0.0
+    causal, full = 0.0, 0.0
     job = problem.job
     for run_ in problem.model.runs:
         block = problem.model.blocks[run_.block]
@@ -180,15 +169,14 @@ def breakdown(problem: Problem, done: Simulated) -> tuple[tuple[str, float], ...
     """
     program, timeline, costs = done.program, done.timeline, done.costs
     compute = program.instances.stream == 0
-    templates = program.templates
-    kinds = np.array([int(t.kind) for t in templates])[program.instances.template]
+    kinds = program.columns.kind[program.instances.template]
     actions = compute & (kinds <= int(TaskKind.R))
     busy = np.zeros(len(program.classes), dtype=np.int64)
     np.add.at(busy, program.instances.klass[actions], (timeline.finish - timeline.start)[actions])
     klass = int(busy.argmax())
     mine = actions & (program.instances.klass == klass)
     parts = dict.fromkeys(PART_NAMES, 0.0)
-    chunks = np.array([t.chunk for t in templates])[program.instances.template]
+    chunks = program.columns.chunk[program.instances.template]
     for kind, row in ((TaskKind.F, 0), (TaskKind.B, 1)):
         for c in np.unique(chunks[mine & (kinds == int(kind))]):
             runs = len(np.unique(program.instances.microbatch[mine & (kinds == int(kind)) & (chunks == c)]))

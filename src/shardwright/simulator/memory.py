@@ -10,34 +10,55 @@ import numpy.typing as npt
 from shardwright.cost.member import StepCosts
 from shardwright.program.chunks import content_text
 from shardwright.program.problem import Problem
-from shardwright.schedules.table import ActionTable, F
+from shardwright.schedules.table import ActionTable, B, F, W
 from shardwright.simulator.prediction import StageMemory
 from shardwright.strategy.grid import Grid
 
 Int64 = npt.NDArray[np.int64]
 
 
-@lru_cache(maxsize=256)
-def _frontier(kind: bytes, chunk: bytes, ranks: int) -> tuple[tuple[int, ...], ...]:
-    """Pareto-largest vectors of microbatches in flight, one number a local chunk, over a rank's row."""
+@lru_cache(maxsize=4096)
+def _frontier(kind: bytes, chunk: bytes, ranks: int) -> Int64:
     kinds = np.frombuffer(kind, dtype=np.int8)
     chunks = np.frombuffer(chunk, dtype=np.int32) // ranks
     count = int(chunks.max()) + 1
-    step = np.where(kinds == F, 1, np.where((kinds == 3) | (kinds == 2), -1, 0))
-    level = np.zeros((len(kinds), count), dtype=np.int64)
-    for c in range(count):
-        level[:, c] = np.cumsum(np.where(chunks == c, step, 0))
+    step = np.where(kinds == F, 1, np.where((kinds == B) | (kinds == W), -1, 0))
+    level = np.cumsum(np.where(chunks[:, None] == np.arange(count)[None, :], step[:, None], 0), axis=0)
     tops = np.unique(level[kinds == F], axis=0)
     tops = tops[np.argsort(-tops.sum(axis=1), kind="stable")]
-    kept: list[npt.NDArray[np.int64]] = []
+    kept: list[Int64] = []
     for top in tops:
         if not any((top <= other).all() for other in kept):
             kept.append(top)
-    return tuple(tuple(int(x) for x in top) for top in kept)
+    return np.stack(kept)
 
 
-def in_flight_frontier(table: ActionTable, rank: int) -> tuple[tuple[int, ...], ...]:
-    """The largest combinations of microbatches that `rank` holds at once, per local chunk (exact, from its row of the order)."""
+@lru_cache(maxsize=256)
+def _frontiers(table: _TableKey) -> tuple[Int64, ...]:
+    return tuple(_rank_frontier(table.table, rank) for rank in range(table.table.num_ranks))
+
+
+def in_flight_frontier(table: ActionTable, rank: int) -> Int64:
+    """(fronts, local chunks) largest combinations of microbatches that `rank` holds at once (exact, from its row of the order)."""
+    return _frontiers(_TableKey(table))[rank]
+
+
+class _TableKey:
+    """An action table as a dictionary key: tables are made once by name and kept, so identity is enough."""
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: ActionTable) -> None:
+        self.table = table
+
+    def __hash__(self) -> int:
+        return id(self.table)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _TableKey) and self.table is other.table
+
+
+def _rank_frontier(table: ActionTable, rank: int) -> Int64:
     rows = slice(int(table.row_start[rank]), int(table.row_start[rank + 1]))
     return _frontier(
         np.ascontiguousarray(table.kind[rows], dtype=np.int8).tobytes(),
@@ -46,10 +67,26 @@ def in_flight_frontier(table: ActionTable, rank: int) -> tuple[tuple[int, ...], 
     )
 
 
-def rank_activations(table: ActionTable, costs: StepCosts, rank: int) -> int:
-    """Peak bytes of saved activations on `rank`: the largest over its order of in-flight microbatches times what each keeps."""
-    saved = costs.saved_bytes[rank :: table.num_ranks]
-    return max(int(np.dot(np.array(front), saved[: len(front)])) for front in in_flight_frontier(table, rank))
+def activation_bytes(table: ActionTable, costs: StepCosts) -> Int64:
+    """(r,) peak bytes of saved activations: the largest over each rank's order of in-flight microbatches times what each keeps."""
+    peaks = []
+    for rank in range(table.num_ranks):
+        fronts = in_flight_frontier(table, rank)
+        peaks.append(int((fronts @ costs.saved_bytes[rank :: table.num_ranks][: fronts.shape[1]]).max()))
+    return np.array(peaks, dtype=np.int64)
+
+
+def allocated_bytes(table: ActionTable, costs: StepCosts) -> Int64:
+    """(r,) peak of what is allocated: what lives through the step, activations in flight, logits and the largest temporary."""
+    total = activation_bytes(table, costs) + costs.logits_bytes + costs.transient_bytes
+    for _, values in costs.static_bytes:
+        total = total + values
+    return total
+
+
+def reserved_bytes(problem: Problem, allocated: Int64) -> Int64:
+    """What the allocator holds for `allocated` bytes."""
+    return allocated * (100 + problem.runtime.allocator_reserve_percent) // 100
 
 
 def stage_memory(problem: Problem, grid: Grid, costs: StepCosts, table: ActionTable) -> tuple[StageMemory, ...]:
@@ -58,13 +95,14 @@ def stage_memory(problem: Problem, grid: Grid, costs: StepCosts, table: ActionTa
     Allocated is the sum of what lives at the peak: parameters, gradients, optimizer states, saved activations of the microbatches in
     flight, the head's logits, the largest temporary, and the runtime's workspace. Reserved adds the allocator's share.
     """
+    activations, allocated = activation_bytes(table, costs), allocated_bytes(table, costs)
+    reserved = reserved_bytes(problem, allocated)
     ranks = []
     for rank in range(grid.pp):
         items = [(name, int(values[rank])) for name, values in costs.static_bytes]
-        items.append(("activations", rank_activations(table, costs, rank)))
+        items.append(("activations", int(activations[rank])))
         items.append(("logits", int(costs.logits_bytes[rank])))
         items.append(("temporary", int(costs.transient_bytes[rank])))
-        allocated = sum(size for _, size in items)
         mine = [content for c, content in enumerate(costs.contents) if c % grid.pp == rank]
         ranks.append(
             StageMemory(
@@ -72,8 +110,8 @@ def stage_memory(problem: Problem, grid: Grid, costs: StepCosts, table: ActionTa
                 devices=grid.devices // grid.pp,
                 layers=content_text(_merged(mine), problem.model),
                 items=tuple(items),
-                allocated=allocated,
-                reserved=allocated * (100 + problem.runtime.allocator_reserve_percent) // 100,
+                allocated=int(allocated[rank]),
+                reserved=int(reserved[rank]),
             )
         )
     return tuple(ranks)

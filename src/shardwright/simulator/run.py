@@ -11,7 +11,7 @@ from shardwright.cost.critical_path import durations, picoseconds
 from shardwright.cost.member import StepCosts
 from shardwright.hardware.cluster import Tier
 from shardwright.program.fold import RankClasses
-from shardwright.program.instances import TaskKind, Template
+from shardwright.program.instances import TaskKind
 from shardwright.program.program import Program
 from shardwright.simulator.kernel import SCALE, simulate
 from shardwright.units import PICOSECONDS_PER_SECOND
@@ -48,64 +48,66 @@ class Links:
     sync_share: tuple[float, ...]
 
 
-def template_work(template: Template, costs: StepCosts, lengths: Int64, border: Int64, classes: RankClasses) -> int:
-    """Uncontended picoseconds of one template."""
-    c, kind = template.chunk, template.kind
-    if kind <= TaskKind.R:
-        return _piece(int(lengths[int(kind), c]), template)
-    if kind is TaskKind.SEND_F:
-        return int(border[classes.following_tier[template.klass]])
-    if kind is TaskKind.SEND_B:
-        return int(border[classes.preceding_tier[template.klass]])
-    if kind is TaskKind.GATHER:
-        return int(picoseconds(costs.gather_s[c]))
-    if kind is TaskKind.REDUCE:
-        return _piece(int(picoseconds(costs.reduce_s[c])), template)
-    rank = int(classes.stage[template.klass])
-    return int(picoseconds(costs.optimizer_s[rank] + costs.after_s[rank]))
+def template_work(program: Program, costs: StepCosts) -> Int64:
+    """(templates,) uncontended picoseconds."""
+    classes, columns = program.classes, program.columns
+    border = picoseconds(costs.border_s)
+    chunk, klass = np.maximum(columns.chunk, 0), columns.klass
+    lengths = np.zeros((len(TaskKind), len(columns.kind)), dtype=np.int64)
+    lengths[: int(TaskKind.R) + 1] = durations(costs)[:, chunk]
+    lengths[TaskKind.SEND_F] = border[classes.following_tier[klass]]
+    lengths[TaskKind.SEND_B] = border[classes.preceding_tier[klass]]
+    lengths[TaskKind.GATHER] = picoseconds(costs.gather_s)[chunk]
+    lengths[TaskKind.REDUCE] = picoseconds(costs.reduce_s)[chunk]
+    lengths[TaskKind.STEP] = picoseconds(costs.optimizer_s + costs.after_s)[classes.stage[klass]]
+    whole = lengths[columns.kind, np.arange(len(columns.kind))]
+    return whole * (columns.piece + 1) // columns.pieces - whole * columns.piece // columns.pieces
 
 
-def _piece(whole: int, template: Template) -> int:
-    return whole * (template.piece + 1) // template.pieces - whole * template.piece // template.pieces
+_ACTION, _SEND_F, _SEND_B, _SYNC, _NOTHING = range(5)
+_GROUP = np.array([_ACTION] * 5 + [_SEND_F, _SEND_B, _SYNC, _SYNC, _NOTHING])
+"""What a kind of task takes of shared resources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Uses:
-    """Resources by number, and what each template takes of them: (resource, weight) pairs."""
+    """Resources by number, and what each (group of kinds, class) takes of them: CSR of (resource, weight)."""
 
     num_resources: int
-    by_template: list[list[tuple[int, int]]]
+    start: Int64
+    pairs: Int64
 
 
-def _uses(program: Program, links: Links) -> _Uses:
+def _uses(classes: RankClasses, links: Links) -> _Uses:
     """Resources: each class's multiprocessors (slowdown), its own link out and in on every tier, and the pooled uplinks above the leaf."""
-    classes, tiers = program.classes, len(links.tiers)
-    count = len(classes)
+    tiers, count = len(links.tiers), len(classes)
     extra = max(round((links.slowdown - 1.0) * SCALE), 0)
     device, out, into = 0, count, count + count * tiers
     pool_out = count + 2 * count * tiers
     pool_in = pool_out + count * tiers
-    by_template = []
-    for t in program.templates:
-        uses: list[tuple[int, int]] = []
-        if t.kind <= TaskKind.R and extra:
-            uses.append((device + t.klass, SCALE))
-        elif t.kind in (TaskKind.SEND_F, TaskKind.SEND_B):
-            onward = t.kind is TaskKind.SEND_F
-            tier = int((classes.following_tier if onward else classes.preceding_tier)[t.klass])
-            other = int((classes.following if onward else classes.preceding)[t.klass])
-            uses += [(out + t.klass * tiers + tier, SCALE), (into + other * tiers + tier, SCALE)]
-            uses += _pool(classes, t.klass, pool_out, tier, tiers, SCALE) + _pool(classes, other, pool_in, tier, tiers, SCALE)
-        elif t.kind in (TaskKind.GATHER, TaskKind.REDUCE):
-            if extra:
-                uses.append((device + t.klass, extra))
-            for tier, share in enumerate(links.sync_share):
-                weight = min(round(share * SCALE), SCALE)
-                if weight:
-                    uses += [(out + t.klass * tiers + tier, weight), (into + t.klass * tiers + tier, weight)]
-                    uses += _pool(classes, t.klass, pool_out, tier, tiers, weight) + _pool(classes, t.klass, pool_in, tier, tiers, weight)
-        by_template.append(uses)
-    return _Uses(num_resources=pool_in + count * tiers, by_template=by_template)
+    rows: list[list[tuple[int, int]]] = []
+    for group in range(_NOTHING + 1):
+        for klass in range(count):
+            uses: list[tuple[int, int]] = []
+            if group == _ACTION and extra:
+                uses.append((device + klass, SCALE))
+            elif group in (_SEND_F, _SEND_B):
+                tier = int((classes.following_tier if group == _SEND_F else classes.preceding_tier)[klass])
+                other = int((classes.following if group == _SEND_F else classes.preceding)[klass])
+                uses += [(out + klass * tiers + tier, SCALE), (into + other * tiers + tier, SCALE)]
+                uses += _pool(classes, klass, pool_out, tier, tiers, SCALE) + _pool(classes, other, pool_in, tier, tiers, SCALE)
+            elif group == _SYNC:
+                if extra:
+                    uses.append((device + klass, extra))
+                for tier, share in enumerate(links.sync_share):
+                    weight = min(round(share * SCALE), SCALE)
+                    if weight:
+                        uses += [(out + klass * tiers + tier, weight), (into + klass * tiers + tier, weight)]
+                        uses += _pool(classes, klass, pool_out, tier, tiers, weight) + _pool(classes, klass, pool_in, tier, tiers, weight)
+            rows.append(uses)
+    start = np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
+    pairs = np.array([pair for row in rows for pair in row], dtype=np.int64).reshape(-1, 2)
+    return _Uses(num_resources=pool_in + count * tiers, start=start, pairs=pairs)
 
 
 def _pool(classes: RankClasses, klass: int, base: int, tier: int, tiers: int, weight: int) -> list[tuple[int, int]]:
@@ -120,24 +122,20 @@ def _pool(classes: RankClasses, klass: int, base: int, tier: int, tiers: int, we
 
 def run(program: Program, *, costs: StepCosts, links: Links) -> Timeline:
     """Simulate `program`: durations from `costs`, shared links and multiprocessors from `links`."""
-    lengths, border = durations(costs), picoseconds(costs.border_s)
-    works = np.array([template_work(t, costs, lengths, border, program.classes) for t in program.templates], dtype=np.int64)
-    uses = _uses(program, links)
-    template = program.instances.template
-    counts = np.array([len(u) for u in uses.by_template], dtype=np.int64)
-    first = np.concatenate([[0], np.cumsum(counts)])
-    pairs = np.array([p for u in uses.by_template for p in u], dtype=np.int64).reshape(-1, 2)
-    per_task = counts[template]
-    use_start = np.concatenate([[0], np.cumsum(per_task)]).astype(np.int32)
+    uses = _uses(program.classes, links)
+    template, columns = program.instances.template, program.columns
+    row = (_GROUP[columns.kind] * len(program.classes) + columns.klass)[template]
+    per_task = uses.start[row + 1] - uses.start[row]
+    use_start = np.concatenate([[0], np.cumsum(per_task)])
     within = np.arange(int(use_start[-1])) - np.repeat(use_start[:-1], per_task)
-    taken = pairs[np.repeat(first[:-1][template], per_task) + within]
-    work = works[template]
+    taken = uses.pairs[np.repeat(uses.start[row], per_task) + within]
+    work = template_work(program, costs)[template]
     start, finish, finished = simulate(
         work,
         program.instances.indegree,
         program.instances.successor_start,
         program.instances.successor,
-        use_start,
+        use_start.astype(np.int32),
         taken[:, 0].astype(np.int32),
         taken[:, 1].astype(np.int32),
         uses.num_resources,

@@ -74,7 +74,7 @@ def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[
     expert, core, stream = (_placed(placements, klass) for klass in ("experts", "core", "stream"))
     routed = (_terms(expert.split) if expert else None) or []
     facts = grid_facts(model, devices=plan.devices, global_batch=lane.samples, seq_len=1)
-    experts = facts.experts > 0
+    experts, attention = facts.experts > 0, facts.heads > 0
     bases = sorted({stage.base for stage in lane.stages})
     base = Grid(
         tp=tp,
@@ -99,7 +99,7 @@ def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[
         grid = replace(base, order=order)
         if grid.pp > 1 and grid.strides()["pp"] != pp_stride:
             continue
-        if (grid.ep * grid.etp == 1 or fold(grid)) and grid_placements(grid, experts=experts) == placements:
+        if (grid.ep * grid.etp == 1 or fold(grid)) and grid_placements(grid, experts=experts, attention=attention) == placements:
             result.append(grid)
     return result
 

@@ -79,7 +79,7 @@ def _pieces(atoms: tuple[Atom, ...], axis: str, dim: Dim, *, zigzag: bool = Fals
     return [_Term(dim=dim, parts=a.size, step=a.stride, zigzag=zigzag) for a in chosen]
 
 
-def grid_placements(grid: Grid, *, experts: bool) -> tuple[Placement, ...]:
+def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tuple[Placement, ...]:
     """The trees of every stage of a grid.
 
     ``all`` is cut over dp (b), ring (s, dealt zigzag), ulysses (s) and tp (t); the stream and the router trade t for s (sp) or for
@@ -87,14 +87,14 @@ def grid_placements(grid: Grid, *, experts: bool) -> tuple[Placement, ...]:
     over ep (e) and etp (f).
 
     Args:
-        experts: the model has experts (only then their placement is written).
+        experts, attention: the model has such operators (only then their placements are written).
     """
     atoms = _atoms(grid)
     batch, ring = _pieces(atoms, "dp", Dim.BATCH), _pieces(atoms, "ring", Dim.SEQUENCE, zigzag=True)
     ulysses, heads = _pieces(atoms, "ulysses", Dim.SEQUENCE), _pieces(atoms, "ulysses", Dim.HEADS)
     width, stream_dim = _pieces(atoms, "tp", Dim.WIDTH), Dim.SEQUENCE if grid.sp else Dim.REPLICATE
     result = [Placement(select=Selector(), split=_chain([*batch, *ring, *ulysses, *width]))]
-    if grid.cp > 1:
+    if grid.cp > 1 and attention:
         exchange = (Exchange.GATHER if grid.gather else Exchange.RING) if grid.ring > 1 else None
         result.append(Placement(select=Selector(classes=("core",)), split=_chain([*batch, *ring, *width, *heads]), exchange=exchange))
     if grid.tp > 1:
@@ -209,7 +209,7 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int) -> Plan:
             rule="grid.batch",
         )
     chunks = chunk_layers(facts.layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last)
-    placements = grid_placements(grid, experts=facts.experts > 0)
+    placements = grid_placements(grid, experts=facts.experts > 0, attention=facts.heads > 0)
     stride = grid.strides()["pp"]
     kept = {layers: _keeps(grid, layers=layers) for layers in set(chunks)}
     stages = tuple(

@@ -1,0 +1,79 @@
+"""Vision + language: a tower before the embedding, and the language model unchanged behind it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.model.extra_reference import block_of, changed, config_of, model_of, operator_of, refusal
+
+from shardwright.model.graph import Model
+from shardwright.model.operator import OperatorKind
+
+FAMILIES = ("llava", "qwen3_vl", "qwen3_5_moe", "gemma4", "kimi_k25")
+
+
+def tower(model: Model) -> int:
+    names = ("vision_embed", "vision", "projector")
+    return sum(model.blocks[r.block].num_parameters * r.count for r in model.runs if r.name in names)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_runs_form_a_chain_from_image_to_text(name: str) -> None:
+    model = model_of(name)
+    chain = ["vision_embed", "vision", "projector", "embed"]
+    assert [run.name for run in model.runs[:4]] == chain
+    assert [run.inputs for run in model.runs[:4]] == [(), *((n,) for n in chain[:3])]
+    embed = block_of(model, "embed")
+    assert embed.memory == "image"
+    assert operator_of(embed, "merge").inputs == (embed.operators[-2].name, "memory")
+
+
+@pytest.mark.parametrize("name", [n for n in FAMILIES if n != "llava"])
+def test_without_a_tower_the_language_model_is_left(name: str) -> None:
+    assert model_of(name).num_parameters - tower(model_of(name)) == changed(name, vision_config=None).num_parameters
+
+
+def test_merged_patches_are_another_sequence_than_image_tokens() -> None:
+    assert [b.sequence for b in model_of("qwen3_vl").blocks[:4]] == ["patches", "patches", "image", "text"]
+    assert [b.sequence for b in model_of("llava").blocks[:4]] == ["image", "image", "image", "text"]
+
+
+def test_every_patch_sees_the_whole_image() -> None:
+    for name in FAMILIES:
+        block = block_of(model_of(name), "vision")
+        core = operator_of(block, "core").attention
+        assert core is not None
+        assert core.mask.value == "full"
+        assert all(o.kind is not OperatorKind.LOSS for o in block.operators)
+
+
+def test_deeper_features_have_projectors_of_their_own() -> None:
+    vision = {**config_of("qwen3_vl")["vision_config"], "deepstack_visual_indexes": []}
+    copy = 2 * 128 + 128 * 128 + 128 + 128 * 48 + 48
+    assert model_of("qwen3_vl").num_parameters - changed("qwen3_vl", vision_config=vision).num_parameters == 2 * copy
+
+
+def test_llava_runs_the_tower_up_to_the_feature_layer() -> None:
+    counts = [changed("llava", vision_feature_layer=layer).runs[1].count for layer in (-1, -2, 3)]
+    assert counts == [4, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "fields", "named"),
+    [
+        ("qwen3_vl", "vision_config", {"out_hidden_size": 40}, "vision_config.out_hidden_size"),
+        ("qwen3_vl", "vision_config", {"num_heads": 5}, "vision_config.hidden_size"),
+        ("qwen3_vl", "text_config", {"intermediate_size": None}, "text_config.intermediate_size"),
+        ("kimi_k25", "vision_config", {"merge_kernel_size": [2]}, "merge_kernel_size"),
+        ("kimi_k25", "vision_config", {"mm_projector_type": "mlp"}, "mm_projector_type"),
+        ("llava", "vision_config", {"model_type": "siglip"}, "clip_vision_model"),
+        ("llava", "text_config", {"model_type": "phi"}, "text_config.model_type"),
+        ("gemma4", "text_config", {"hidden_size_per_layer_input": 8}, "hidden_size_per_layer_input"),
+    ],
+)
+def test_errors_name_the_field_with_its_section(name: str, section: str, fields: dict[str, object], named: str) -> None:
+    assert named in refusal(name, **{section: {**config_of(name)[section], **fields}})
+
+
+def test_audio_is_refused() -> None:
+    assert "audio_config" in refusal("gemma4", audio_config={"hidden_size": 8})
+    assert "vision_feature_layer" in refusal("llava", vision_feature_layer=-9)
