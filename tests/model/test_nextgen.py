@@ -112,7 +112,7 @@ def test_sparse_attention_selects_keys_with_an_indexer_that_sees_all() -> None:
     assert core.attention is not None
     assert index.attention is not None
     assert core.attention.selected == 16
-    assert "index" in core.inputs
+    assert "index" in core.keeps
     assert index.kind is OperatorKind.INDEX
     assert (index.attention.heads, index.attention.kv_heads, index.attention.head_dim, index.attention.selected) == (4, 1, 8, 0)
     assert operator_of(block, "index_q").inputs == ("q_norm",)

@@ -32,9 +32,18 @@ def test_without_a_tower_the_language_model_is_left(name: str) -> None:
     assert model_of(name).num_parameters - tower(model_of(name)) == changed(name, vision_config=None).num_parameters
 
 
-def test_merged_patches_are_another_sequence_than_image_tokens() -> None:
-    assert [b.sequence for b in model_of("qwen3_vl").blocks[:4]] == ["patches", "patches", "image", "text"]
-    assert [b.sequence for b in model_of("llava").blocks[:4]] == ["image", "image", "image", "text"]
+@pytest.mark.parametrize("name", FAMILIES)
+def test_tower_and_projector_run_over_patches(name: str) -> None:
+    assert [b.sequence for b in model_of(name).blocks[:4]] == ["image", "image", "image", "text"]
+
+
+def test_a_patch_carries_its_share_of_a_merged_token() -> None:
+    # Four patches of 32 elements become one token of 128; two layers, 128 to 128 and 128 to 48.
+    block = block_of(model_of("kimi_k25"), "projector")
+    up, down = operator_of(block, "up"), operator_of(block, "down")
+    assert 4 * up.reads[0].size * up.writes[0].size == 128 * 128
+    assert 4 * down.reads[0].size * down.writes[0].size == 128 * 48
+    assert [sum(p.size for p in o.parameters) for o in (up, down)] == [128 * 128 + 128, 128 * 48 + 48]
 
 
 def test_every_patch_sees_the_whole_image() -> None:

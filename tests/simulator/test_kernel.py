@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from random import Random
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +42,7 @@ class Tasks:
         start = np.cumsum([0, *map(len, after)])
         return np.array(self.work, np.int64), np.array(indegree), start, np.array([t for row in after for t in row], np.int64)
 
-    def arguments(self) -> tuple[object, ...]:
+    def arguments(self) -> tuple[Any, ...]:
         flat = [use for row in self.uses for use in row]
         start = np.cumsum([0, *map(len, self.uses)])
         return (*self.graph(), start, np.array([r for r, _ in flat], int), np.array([w for _, w in flat], int), self.num_resources)
@@ -148,11 +150,11 @@ def test_equal_to_the_longest_path_when_nothing_is_overloaded(case: Tasks) -> No
 
 @given(tasks(), st.randoms(use_true_random=False))
 @MANY
-def test_numbering_does_not_matter(case: Tasks, random: object) -> None:
+def test_numbering_does_not_matter(case: Tasks, random: Random) -> None:
     count = len(case.work)
     task_label, resource_label = list(range(count)), list(range(case.num_resources))
-    random.shuffle(task_label)  # type: ignore[attr-defined]
-    random.shuffle(resource_label)  # type: ignore[attr-defined]
+    random.shuffle(task_label)
+    random.shuffle(resource_label)
     old = {label: task for task, label in enumerate(task_label)}
     renamed = Tasks(
         work=[case.work[old[label]] for label in range(count)],
@@ -230,7 +232,7 @@ def test_inputs_may_be_read_only_and_are_left_alone() -> None:
     case = Tasks(work=[3, 4], edges=[(0, 1)], uses=[[(0, SCALE)], [(0, SCALE)]], num_resources=1)
     arguments = case.arguments()
     for array in arguments[:-1]:
-        array.flags.writeable = False  # type: ignore[attr-defined]
+        array.flags.writeable = False
     assert simulate(*arguments)[1].tolist() == [3, 7]
     assert simulate(*arguments)[1].tolist() == [3, 7]
 

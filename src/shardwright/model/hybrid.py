@@ -269,12 +269,13 @@ def latent_moe_operators(
     """Experts on a narrower stream (Nemotron 3 Super and Ultra): ``latent_down`` before the dispatch, ``latent_up`` behind the combine.
 
     Routing and the shared expert read the full width; tokens travel at the latent's width. Experts are not gated.
+    Both projections have no width to cut, so they work on the stream as it lies.
     """
     width, narrow = hidden_extent(hidden), hidden_extent(latent)
     router, route = router_operators(source=source, hidden=hidden, experts=experts, correction=True)
-    down = linear("latent_down", source=source, reads=(width,), writes=(narrow,), klass=OperatorClass.SHARED)
+    down = linear("latent_down", source=source, reads=(width,), writes=(narrow,), klass=OperatorClass.STREAM)
     routed = expert_operators(source="latent_down", route=route.name, hidden=latent, ffn=ffn, experts=experts, gated=False)
-    up = linear("latent_up", source=routed[-1].name, reads=(narrow,), writes=(width,), klass=OperatorClass.SHARED)
+    up = linear("latent_up", source=routed[-1].name, reads=(narrow,), writes=(width,), klass=OperatorClass.STREAM)
     shared = shared_operators(source=source, hidden=hidden, ffn=shared_ffn, gated=False)
     combine = residual("combine", source="latent_up", skip=shared[-1].name, hidden=hidden)
     return (router, route, down, *routed, up, *shared, combine)

@@ -35,7 +35,7 @@ def index_shape(fields: Fields) -> IndexShape:
 def index_operators(
     *, source: str, query_source: str, hidden: int, query_width: int, shape: IndexShape, weighted: bool = True, gain_only: bool = False
 ) -> tuple[Operator, ...]:
-    """The scorer's projections and the selection ``index``, which feeds the core beside queries and keys.
+    """The scorer's projections and the selection ``index``, which the core keeps.
 
     Args:
         query_source, query_width: what the scorer's queries are projected from, and its width (the query latent in DeepSeek-V3.2).
@@ -69,11 +69,14 @@ def index_operators(
 
 
 def with_selection(attention: tuple[Operator, ...], *, indexer: tuple[Operator, ...], after: str) -> tuple[Operator, ...]:
-    """`attention` with the indexer's operators behind the operator `after`, and the core reading the selection."""
+    """`attention` with the indexer's operators behind the operator `after`, and the core keeping the selection.
+
+    The selection is in the core's `keeps` and not among its inputs: it is an index, so no gradient goes back along that edge.
+    """
     joined: list[Operator] = []
     for operator in attention:
         if operator.kind is OperatorKind.ATTENTION:
-            operator = replace(operator, inputs=(*operator.inputs, "index"), keeps=(*operator.keeps, "index"))
+            operator = replace(operator, keeps=(*operator.keeps, "index"))
         joined.append(operator)
         if operator.name == after:
             joined += indexer

@@ -1,9 +1,10 @@
 """Vision + language: a vision transformer, a projector, and a language model whose embedding takes the projected image in.
 
-Sequences: the transformer runs over ``patches`` where the projector merges several patches into one token, else over ``image``; the
-projector writes ``image`` tokens, and ``text`` counts all positions of the language model, image tokens among them. The runs form a
-chain: ``vision_embed``, ``vision``, ``projector``, ``embed``, layers, ``head``; ``embed`` looks up the job's token ids and writes image
-tokens (its memory, from ``projector``) over the placeholders.
+Sequences: the transformer and the projector run over ``image``, whose tokens are patches; ``text`` counts all positions of the
+language model, image tokens among them. Where a projector merges several patches into one token, its operators carry the share of a
+token's work that falls to one patch (see `projector_operators`). The runs form a chain: ``vision_embed``, ``vision``, ``projector``,
+``embed``, layers, ``head``; ``embed`` looks up the job's token ids and writes image tokens (its memory, from ``projector``) over the
+placeholders.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from shardwright.model.graph import Model, Run
 from shardwright.model.operator import AttentionShape, Mask, Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, Extent, Parameter, ParameterClass
 
-IMAGE, PATCHES = "image", "patches"
+IMAGE = "image"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,6 @@ class VisionShape:
         layers, hidden, heads, ffn: of the transformer; hidden is a multiple of heads.
         patch: input elements of a patch (channels x frames x pixels).
         positions: elements of learned position and class tables; 0 = none.
-        merge: patches that become one image token.
         bias: of all projections and norms of a layer. norm_bias: LayerNorms (else RMSNorms).
         gated: feed-forward with a gate. qk_norm: norms of queries and keys. post_norms: norms behind the sub-blocks too.
         patch_bias: of the patch projection. norm_before, norm_after: norms around the stack.
@@ -40,7 +40,6 @@ class VisionShape:
     ffn: int
     patch: int
     positions: int = 0
-    merge: int = 1
     bias: bool = True
     norm_bias: bool = True
     gated: bool = False
@@ -49,11 +48,6 @@ class VisionShape:
     patch_bias: bool = False
     norm_before: bool = False
     norm_after: bool = False
-
-    @property
-    def sequence(self) -> str:
-        """The sequence that the transformer runs over."""
-        return PATCHES if self.merge > 1 else IMAGE
 
 
 def vision_blocks(shape: VisionShape) -> tuple[Block, Block]:
@@ -78,8 +72,8 @@ def vision_blocks(shape: VisionShape) -> tuple[Block, Block]:
         norm_bias=shape.norm_bias,
         post_norms=shape.post_norms,
     )
-    embed = Block(name="vision_embed", operators=(project, *before), sequence=shape.sequence)
-    return embed, replace(layer, sequence=shape.sequence)
+    embed = Block(name="vision_embed", operators=(project, *before), sequence=IMAGE)
+    return embed, replace(layer, sequence=IMAGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,32 +85,42 @@ class ProjectorShape:
     norm: int = 0
 
 
-def projector_operators(shape: ProjectorShape, *, merged: int, hidden: int, source: str, prefix: str = "") -> tuple[Operator, ...]:
-    """``(norm) up act down`` from a merged patch to the width of the language model; ``out`` alone when there is one layer."""
-    wide, width, klass = hidden_extent(merged), hidden_extent(hidden), OperatorClass.MLP
+def projector_operators(
+    shape: ProjectorShape, *, width: int, hidden: int, source: str, merge: int = 1, pooled: bool = False, prefix: str = ""
+) -> tuple[Operator, ...]:
+    """``(norm) up act down`` from patches to the width of the language model; ``out`` alone when there is one layer.
+
+    Args:
+        width: elements of a patch. hidden: of the language model. merge: patches that become one image token.
+        pooled: they are averaged (the first layer reads one patch's width); else they are joined (it reads merge x width).
+
+    An image token's GEMM of k x n counts k x n / merge a patch: FLOPs are exact, inputs of the first and outputs of the last layer are
+    counted once a patch. Parameters are whole.
+    """
+    if shape.inner % merge or (pooled and width % merge):
+        raise ValueError(f"a projector of {shape.inner or width} elements is not a multiple of the {merge} patches of an image token")
+    wide, out, klass = hidden_extent(width if pooled else width * merge), hidden_extent(hidden), OperatorClass.MLP
     operators: list[Operator] = []
     if shape.norm:
         gain = norm(f"{prefix}norm", source=source, hidden=shape.norm, bias=True)
-        operators.append(replace(gain, reads=(wide,), writes=(wide,)))
+        operators.append(replace(gain, reads=(hidden_extent(width),), writes=(hidden_extent(width),)))
         source = f"{prefix}norm"
     if not shape.inner:
-        return (*operators, linear(f"{prefix}out", source=source, reads=(wide,), writes=(width,), klass=klass, bias=shape.bias))
-    inner = Extent(dim=Dim.FFN, size=shape.inner)
+        one = linear(f"{prefix}out", source=source, reads=(wide,), writes=(out,), klass=klass, bias=shape.bias)
+        return (*operators, replace(one, reads=(hidden_extent(wide.size // merge),)))
+    inner, share = Extent(dim=Dim.FFN, size=shape.inner), Extent(dim=Dim.FFN, size=shape.inner // merge)
     act = Operator(
         name=f"{prefix}act",
         kind=OperatorKind.ACTIVATION,
         klass=klass,
         inputs=(f"{prefix}up",),
-        reads=(inner,),
-        writes=(inner,),
+        reads=(share,),
+        writes=(share,),
         keeps=(f"{prefix}up",),
     )
-    return (
-        *operators,
-        linear(f"{prefix}up", source=source, reads=(wide,), writes=(inner,), klass=klass, bias=shape.bias),
-        act,
-        linear(f"{prefix}down", source=act.name, reads=(inner,), writes=(width,), klass=klass, bias=shape.bias),
-    )
+    up = linear(f"{prefix}up", source=source, reads=(wide,), writes=(inner,), klass=klass, bias=shape.bias)
+    down = linear(f"{prefix}down", source=act.name, reads=(inner,), writes=(out,), klass=klass, bias=shape.bias)
+    return (*operators, replace(up, writes=(share,)), act, replace(down, reads=(share,)))
 
 
 def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Operator], architecture: str) -> Model:

@@ -71,7 +71,7 @@ def build_llava(fields: Fields, *, name: str) -> Model:
     )
     language = LLAVA_TEXTS[kind](text, name=name)
     two = ProjectorShape(inner=language.hidden, bias=fields.flag("multimodal_projector_bias", default=True))
-    projector = projector_operators(two, merged=hidden, hidden=language.hidden, source=INPUT)
+    projector = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT)
     return joined_model(language, vision=shape, projector=projector, architecture="LlavaForConditionalGeneration")
 
 
@@ -97,7 +97,6 @@ def _qwen(fields: Fields, language: Model, *, architecture: str) -> Model:
         ffn=ffn,
         patch=vision.integer("in_channels", maximum=64) * pixels,
         positions=vision.integer("num_position_embeddings", maximum=MAX_POSITIONS) * hidden,
-        merge=merge,
         patch_bias=True,
     )
     wide = hidden * merge
@@ -105,8 +104,8 @@ def _qwen(fields: Fields, language: Model, *, architecture: str) -> Model:
     projector: list[Operator] = []
     for i, _ in enumerate(deep[:MAX_LAYERS]):
         copy = ProjectorShape(inner=wide, norm=wide)
-        projector += projector_operators(copy, merged=wide, hidden=out, source=INPUT, prefix=f"deep.{i}.")
-    projector += projector_operators(ProjectorShape(inner=wide, norm=hidden), merged=wide, hidden=out, source=INPUT)
+        projector += projector_operators(copy, width=hidden, hidden=out, source=INPUT, merge=merge, prefix=f"deep.{i}.")
+    projector += projector_operators(ProjectorShape(inner=wide, norm=hidden), width=hidden, hidden=out, source=INPUT, merge=merge)
     return joined_model(language, vision=shape, projector=projector, architecture=architecture)
 
 
@@ -147,15 +146,15 @@ def build_gemma4_vl(fields: Fields, *, name: str) -> Model:
         ffn=ffn,
         patch=3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2,
         positions=2 * vision.integer("position_embedding_size", maximum=MAX_POSITIONS) * hidden,
-        merge=vision.integer("pooling_kernel_size", maximum=64) ** 2,
         bias=False,
         norm_bias=False,
         gated=True,
         qk_norm=True,
         post_norms=True,
     )
-    # Pooling averages patches, so the projection reads one patch's width.
-    projector = projector_operators(ProjectorShape(inner=0, bias=False), merged=hidden, hidden=language.hidden, source=INPUT)
+    pooled = vision.integer("pooling_kernel_size", maximum=64) ** 2
+    one = ProjectorShape(inner=0, bias=False)
+    projector = projector_operators(one, width=hidden, hidden=language.hidden, source=INPUT, merge=pooled, pooled=True)
     return joined_model(language, vision=shape, projector=projector, architecture="Gemma4ForConditionalGeneration")
 
 
@@ -180,12 +179,11 @@ def build_kimi_k25(fields: Fields, *, name: str) -> Model:
         ffn=vision.integer("vt_intermediate_size", maximum=MAX_FFN),
         patch=3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2,
         positions=side[0] * side[1] * hidden,
-        merge=merge,
         patch_bias=True,
         norm_after=True,
     )
-    wide = hidden * merge
-    projector = projector_operators(ProjectorShape(inner=wide, norm=hidden), merged=wide, hidden=language.hidden, source=INPUT)
+    two = ProjectorShape(inner=hidden * merge, norm=hidden)
+    projector = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT, merge=merge)
     return joined_model(language, vision=shape, projector=projector, architecture="KimiK25ForConditionalGeneration")
 
 
@@ -206,14 +204,14 @@ def build_minimax_m3_vl(fields: Fields, *, name: str) -> Model:
         heads=heads,
         ffn=ffn,
         patch=vision.integer("num_channels", default=3, maximum=64) * frames * pixels,
-        merge=merge,
         norm_before=True,
     )
     inner = fields.integer("projector_hidden_size", maximum=MAX_HIDDEN)
     two = ProjectorShape(inner=inner, bias=fields.flag("multimodal_projector_bias", default=True))
-    # The first two layers run once a patch; in this block they are counted once an image token (merge times too little work).
-    each = projector_operators(two, merged=hidden, hidden=language.hidden, source=INPUT)
-    merged = projector_operators(two, merged=language.hidden * merge, hidden=language.hidden, source=each[-1].name, prefix="merge.")
+    each = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT)
+    merged = projector_operators(
+        two, width=language.hidden, hidden=language.hidden, source=each[-1].name, merge=merge, prefix="merge."
+    )
     return joined_model(language, vision=shape, projector=(*each, *merged), architecture="MiniMaxM3SparseForConditionalGeneration")
 
 

@@ -49,9 +49,10 @@ class Interleaved:
                 f"{self.name} needs a group of at least {num_ranks} microbatches (the ranks), not {group}", rule="order.group"
             )
         if num_microbatches % group:
+            below, above = num_microbatches // group * group, (num_microbatches // group + 1) * group
             raise StrategyError(
                 f"{self.name} on {num_ranks} ranks needs a multiple of {group} microbatches, not {num_microbatches}",
-                hint=f"try {max(num_microbatches // group, 1) * group} or {(num_microbatches // group + 1) * group} microbatches, or 1f1b",
+                hint=f"try {f'{below} or ' if below else ''}{above} microbatches, or 1f1b",
                 rule="order.microbatches",
             )
         peak = 2 * (num_ranks - 1 - np.arange(num_ranks)) + (chunks_per_rank - 1) * group + 1

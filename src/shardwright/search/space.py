@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from shardwright.cost.layout import is_layer
 from shardwright.errors import UsageError, nearest
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid_facts import num_layers
@@ -76,7 +77,7 @@ def standard_space(problem: Problem, facts: GridFacts) -> Space:
 
 
 def exhaustive_space(problem: Problem, facts: GridFacts) -> Space:
-    """Every value that is legal in principle: tp across islands, all axis orders, every number of recomputed layers."""
+    """Wider: tp across islands, all orders of the other axes, every number of recomputed layers, gathered context."""
     return _space(problem, facts, name="exhaustive", wide=True)
 
 
@@ -94,14 +95,14 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
     chunks = tuple(v for v in range(1, layers + 3) if v <= (64 if wide else 16))
     holders = tuple(d for d in _divisors(devices, devices) if d > 1)
     inner = tuple(d for d in holders if d <= (512 if wide else island)) if runtime.hybrid_sharding else ()
-    single = len({b for r, b in ((r, r.block) for r in problem.model.runs)}) <= 3
+    single = sum(is_layer(b) for b in problem.model.blocks) == 1
     redo = (*(tuple(range(1, layers)) if wide else _ladder(layers)), 0) if single else (0,)
     moe = facts.experts > 0 and runtime.expert_parallel
     values: dict[str, tuple[Value, ...]] = {
         "tp": tp,
         "cp": (1,) if scans else cp,
         "pp": pp,
-        "order": _orders(wide=wide, moe=moe),
+        "order": _orders(wide=wide),
         "ep": _divisors(facts.experts, devices) if moe else (1,),
         "etp": (_divisors(devices, island) if wide else (1,)) if moe else (1,),
         "sp": (0, 1) if runtime.sequence_parallel else (0,),
@@ -114,20 +115,18 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
         "shard": (0, *inner),
         "recompute": ("none", "selective", "full"),
         "recompute_layers": redo,
-        "offload": ((0, 25, 50, 75, 100) if wide else (0, 100)) if runtime.optimizer_offload else (0,),
+        "offload": ((0, 50, 100) if wide else (0, 100)) if runtime.optimizer_offload else (0,),
     }
     return Space(name=name, devices=devices, values=tuple((axis, values[axis]) for axis in AXES))
 
 
-def _orders(*, wide: bool, moe: bool) -> tuple[str, ...]:
+def _orders(*, wide: bool) -> tuple[str, ...]:
     if not wide:
         return ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
     found = []
-    for order in itertools.permutations(("tp", "cp", "dp", "pp")):
-        if moe and order.index("tp") > order.index("dp"):
-            continue
+    for order in itertools.permutations(("cp", "dp", "pp")):
         place = order.index("dp")
-        found.append("-".join((*order[:place], "ep", *order[place:])))
+        found.append("-".join(("tp", *order[:place], "ep", *order[place:])))
     return tuple(found)
 
 
