@@ -32,17 +32,21 @@ def run(arguments: Sequence[str]) -> int:
     words = list(arguments)
     try:
         return _dispatch(words)
-    except ShardwrightError as error:
-        code, message, hint = error.exit_code, error.message, error.hint
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:  # the one place where nothing may escape
-        code, hint = ShardwrightError.exit_code, "this is a bug; run again with --debug for the traceback"
-        message = f"unexpected {type(error).__name__}: {' '.join(str(error).split())}"[:400]
-    if "--debug" in words:
-        traceback.print_exc()
-    sys.stderr.write(f"error: {message}\n" + (f"hint: {hint}\n" if hint else ""))
-    return code
+        if "--debug" in words:
+            traceback.print_exception(error)
+        return _say(error)
+
+
+def _say(error: Exception) -> int:
+    """Print one line and a hint; the exit code of the error."""
+    if not isinstance(error, ShardwrightError):
+        text = " ".join(f"unexpected {type(error).__name__}: {error}".split())
+        error = ShardwrightError(text[:400], hint="this is a bug; run again with --debug for the traceback")
+    sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+    return error.exit_code
 
 
 def _dispatch(words: list[str]) -> int:

@@ -186,6 +186,9 @@ def _edge_moves(source: Operator | None, target: Operator, structure: Structure,
             continue
         made = _produced(source, cut.axis, source_cuts[cut.axis])
         wanted, cotangent = _wanted(target, cut.dim)
+        if made == WHOLE and source is not None and wanted != WHOLE and not any(e.dim.value == wanted for e in source.writes):
+            # A whole tensor that every member reads for its own heads: each returns a part of the sum, none a slice.
+            wanted, cotangent = WHOLE, PARTIAL
         if source is not None and source.kind is target.kind is OperatorKind.RESIDUAL:
             wanted = made
         moves += _axis_moves(cut.axis, made, wanted, cotangent, (source, target), structure, context)
@@ -273,7 +276,7 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Struct
     expert = target if outward else source
     assert expert is not None and expert.experts is not None
     stream = _tokens(OperatorClass.STREAM, structure, context)
-    width = (source or target).writes if source is not None else target.reads
+    width = source.writes if source is not None else target.reads
     hidden = next((e for e in width if e.dim is Dim.HIDDEN), width[0])
     routed = Size(times=expert.experts.topk * context.element * hidden.size, scale=("mbs",), factors=stream.factors)
     gathered = Size(times=routed.times, scale=("mbs", "etp"), factors=stream.factors)

@@ -26,7 +26,7 @@ def memory_table(prediction: Prediction, *, all_stages: bool = False) -> Table:
         before = run[-1].rank
         rows.append(_row(run, names=names, capacity=prediction.capacity_bytes))
     header = ("ranks", "holds", *(_short(name) for name in names), "allocated", "reserved", "full")
-    return plain_table(header, rows, right=tuple(range(2, len(header))), whole=(1,))
+    return plain_table(header, rows, right=tuple(range(2, len(header))), whole=(0, 1))
 
 
 def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]]:

@@ -224,7 +224,7 @@ def _alternative_row(alternative: Alternative, *, rank: int, answer: Answer) -> 
 
 
 def _signed(seconds: float) -> str:
-    return f"{'+' if seconds >= 0 else '-'}{format_seconds(abs(seconds), digits=2)}"
+    return f"{'+' if seconds >= 0 else '-'}{format_seconds(abs(seconds), digits=3)}"
 
 
 def _large(loses: Iterable[tuple[str, float]], count: int = 2) -> list[tuple[str, float]]:

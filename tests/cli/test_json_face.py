@@ -1,0 +1,169 @@
+"""The JSON faces: names, digits, bytes, and the way back."""
+
+import json
+import math
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.errors import DataError, ShardwrightError
+from shardwright.report.json_face import answer_document, plan_document, simulation_document, to_text
+from shardwright.report.plan_file import parse_plan_file, read_plan_file
+from tests.cli.answers import ANSWER, BEST, PREDICTION, REQUEST
+from tests.golden.files import assert_golden
+
+TEXT = to_text(plan_document(ANSWER))
+
+
+def test_plan_file_is_golden() -> None:
+    assert_golden("plan.json", TEXT)
+
+
+def test_names_of_the_plan_face() -> None:
+    document = json.loads(to_text(answer_document(ANSWER)))
+    assert {"plan", "strategy", "runtime", "prediction", "certificate", "alternatives", "search_time_s"} <= set(document)
+    assert {
+        "step_time_s",
+        "interval_s",
+        "tokens_per_s",
+        "tokens_per_s_per_device",
+        "mfu_causal",
+        "mfu_full",
+        "peak_memory_bytes",
+        "stages",
+        "breakdown_s",
+    } <= set(document["prediction"])
+    assert set(document["prediction"]["peak_memory_bytes"]) == {"allocated", "reserved"}
+    assert all(stage["memory_bytes"] for stage in document["prediction"]["stages"])
+    assert {
+        "space",
+        "digest",
+        "enumerated",
+        "illegal",
+        "duplicates",
+        "infeasible",
+        "bounded_b0",
+        "bounded_b1",
+        "simulated",
+        "best_s",
+        "lower_bound_s",
+        "gap",
+        "optimal",
+        "universal_gap",
+    } <= set(document["certificate"])
+
+
+def test_clock_values_are_not_in_the_file() -> None:
+    assert "search_time_s" not in json.loads(TEXT)
+
+
+def test_names_of_the_simulate_face() -> None:
+    document = simulation_document(PREDICTION, grid=BEST, runtime="megatron-core-0.12")
+    assert document["strategy"].startswith("tp2 sp pp4 dp8")
+    assert document["runtime"] == "megatron-core-0.12"
+    assert document["step_time_s"] == 2.0
+
+
+def test_floats_have_nine_digits_and_keys_are_sorted() -> None:
+    text = to_text({"b": 1 / 3, "a": [math.inf, 1.0], "c": (2, True, None)})
+    assert text == '{\n "a": [\n  null,\n  1.0\n ],\n "b": 0.333333333,\n "c": [\n  2,\n  true,\n  null\n ]\n}\n'
+
+
+def test_the_way_back() -> None:
+    request, answer = parse_plan_file(TEXT)
+    assert request == REQUEST
+    assert answer.grid == BEST
+    assert to_text(plan_document(answer)) == TEXT
+
+
+def _without(path: tuple[str, ...]) -> str:
+    document = json.loads(TEXT)
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    del place[path[-1]]
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (("strategy",), "plan file: strategy is missing"),
+        (("problem", "seq_len"), "plan file: problem: seq_len is missing"),
+        (("certificate", "gap"), "plan file: certificate: gap is missing"),
+        (("schema",), "plan file is not a plan file: its schema is not shardwright.plan"),
+    ],
+)
+def test_a_missing_field_is_named(path: tuple[str, ...], message: str) -> None:
+    with pytest.raises(DataError) as raised:
+        parse_plan_file(_without(path))
+    assert raised.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("version",), 2, "plan file: version 2 is not 1"),
+        (("problem", "global_batch"), 0, "plan file: problem: global_batch is 0, not a whole number of at least 1"),
+        (("problem", "pins"), {"tp": 8}, "plan file: problem: pins: tp is 8, not a list of strings"),
+        (("certificate", "optimal"), 1, "plan file: certificate: optimal is 1, not true or false"),
+        (("certificate", "best_s"), 1e999, "plan file: certificate: best_s is inf, not a number of at least 0"),
+        (("prediction", "interval_s"), [1], "plan file: prediction: interval_s is [1], not a list of two numbers"),
+        (("alternatives",), [3], "plan file: alternatives is [3], not a list of objects"),
+    ],
+)
+def test_a_wrong_value_is_named(path: tuple[str, ...], value: Any, message: str) -> None:
+    document = json.loads(TEXT)
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(DataError) as raised:
+        parse_plan_file(json.dumps(document))
+    assert raised.value.message == message
+
+
+def test_unreadable_files(tmp_path: Any) -> None:
+    with pytest.raises(DataError, match="No such file"):
+        read_plan_file(tmp_path / "absent.json")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match="not text"):
+        read_plan_file(tmp_path / "bytes.json")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        found += _paths(item, (*path, key))
+    return found
+
+
+PATHS = _paths(json.loads(TEXT))
+
+
+@given(text=st.text(max_size=60) | JSON.map(json.dumps))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with pytest.raises(ShardwrightError):
+        parse_plan_file(text)
+
+
+@given(path=st.sampled_from(PATHS), value=JSON)
+def test_any_field_may_hold_anything(path: tuple[Any, ...], value: Any) -> None:
+    document = json.loads(TEXT)
+    place = document
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with suppress(ShardwrightError):  # anything else is a failure
+        parse_plan_file(json.dumps(document))

@@ -1,0 +1,75 @@
+"""What a person sees: golden screens, and the promises that they keep."""
+
+from dataclasses import replace
+
+from shardwright.cli.screen import WIDTH, plain
+from shardwright.report.memory_table import equal_ranks
+from shardwright.report.terminal import difference, render_answer, render_comparison, render_explanation, render_prediction, render_recheck
+from shardwright.search.recheck import Recheck
+from shardwright.strategy.grid import Grid
+from shardwright.units import GIB
+from tests.cli.answers import ANSWER, BEST, CERTIFICATE, PREDICTION, stage
+from tests.golden.files import assert_golden
+
+
+def test_the_answer_is_one_screen() -> None:
+    text = plain(render_answer(ANSWER))
+    assert_golden("answer.txt", text)
+    assert text.count("\n") <= 60
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_prediction() -> None:
+    assert_golden("prediction.txt", plain(render_prediction(PREDICTION, grid=BEST, runtime="megatron-core-0.12")))
+
+
+def test_explanation_names_every_source() -> None:
+    text = plain(render_explanation(ANSWER))
+    assert_golden("explanation.txt", text)
+    assert all(source.origin.reference in text for source in PREDICTION.sources)
+
+
+def test_comparison_is_ordered_by_time() -> None:
+    slow = replace(PREDICTION, step_time_s=3.0, reserved_bytes=90 * GIB)
+    text = plain(render_comparison([(Grid(tp=4, dp=16), slow), (BEST, PREDICTION)]))
+    assert_golden("comparison.txt", text)
+    assert text.index("tp2") < text.index("tp4")
+
+
+def test_recheck() -> None:
+    assert_golden("recheck.txt", plain(render_recheck(Recheck(enumerated=1000, sampled=10, contenders=3, drift=1e-10))))
+
+
+def test_a_search_that_stopped_early_says_so() -> None:
+    certificate = replace(CERTIFICATE, optimal=False, lower_bound_s=1.5, gap=0.25)
+    text = plain(render_answer(replace(ANSWER, certificate=certificate)))
+    assert "Not proven optimal: no strategy of the space takes less than 1.5 s." in text
+    assert "Optimal: no other" not in text
+
+
+def test_sensitivity_names_another_plan() -> None:
+    assert ANSWER.sensitivity is not None
+    other = replace(ANSWER.sensitivity, best_s=2.05, best_grid=replace(BEST, tp=4, dp=4))
+    text = plain(render_answer(replace(ANSWER, sensitivity=other)))
+    assert "10 % less bandwidth between nodes: +5.0%; best then tp4 dp4 (+2.5%)" in text
+
+
+def test_square_brackets_are_no_markup() -> None:
+    answer = replace(ANSWER, request=replace(ANSWER.request, model="[bold]x[/bold]")) if ANSWER.request else ANSWER
+    assert "[bold]x[/bold]" in plain(render_answer(answer))
+
+
+def test_equal_ranks_share_a_row_and_many_ranks_are_shortened() -> None:
+    runs = equal_ranks(PREDICTION.stages)
+    assert [[s.rank for s in run] for run in runs] == [[0], [1, 2], [3]]
+    stages = tuple(stage(rank, activations=(20 if rank == 9 else 16 - rank) * GIB) for rank in range(16))
+    text = plain(render_prediction(replace(PREDICTION, stages=stages), grid=BEST, runtime=""))
+    ranks = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and "8 layer" in line]
+    assert ranks == ["0", "1", "9", "14", "15"]
+    full = plain(render_explanation(replace(ANSWER, prediction=replace(PREDICTION, stages=stages))))
+    assert sum("8 layer" in line for line in full.splitlines()) == 16
+
+
+def test_difference() -> None:
+    assert difference(replace(BEST, tp=4, sp=False), best=BEST) == "tp4 -sp"
+    assert difference(BEST, best=BEST) == ""
