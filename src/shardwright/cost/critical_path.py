@@ -118,6 +118,16 @@ def _walk(  # noqa: PLR0913 - a compiled kernel takes arrays, not objects
     return ready
 
 
+def load_walk() -> None:
+    """Load (or compile) the walk by calling it on a pipeline of one forward."""
+    one = np.zeros(1, dtype=np.int64)
+    rows, kind, chunk = np.array([0, 1], dtype=np.int32), np.zeros(1, dtype=np.int8), np.zeros(1, dtype=np.int32)
+    for column in (rows, kind, chunk):
+        # Tables are read-only, which is part of a compiled kernel's signature.
+        column.setflags(write=False)
+    _walk(rows, kind, chunk, chunk, 1, np.zeros((5, 1), dtype=np.int64), one, one, one, one, one + 1, False)
+
+
 def durations(costs: StepCosts) -> Int64:
     """(kinds, chunks) picoseconds of F, I, W, B, R; I and W share B until an order takes them apart."""
     chunks = len(costs.contents)

@@ -35,6 +35,10 @@ class Block:
                 raise ValueError(f"block {self.name}: two operators are named {operator.name}")
             seen.add(operator.name)
 
+    def __hash__(self) -> int:
+        # Cheap and lawful: equal blocks have equal names. Blocks are keys of caches that look up the same objects again and again.
+        return hash((self.name, len(self.operators)))
+
     @property
     def num_parameters(self) -> int:
         """Elements stored by one copy of the block (tied weights count at their owner)."""

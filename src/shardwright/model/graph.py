@@ -51,6 +51,10 @@ class Model:
                 raise ValueError(f"run {run.name}: inputs {sorted(missing)} are not defined before it, or its name is taken")
             names.add(run.name)
 
+    def __hash__(self) -> int:
+        # As for blocks: a model is a key of caches, and hashing every operator costs more than what is looked up.
+        return hash((self.name, self.hidden, self.vocab, len(self.blocks)))
+
     @property
     def num_parameters(self) -> int:
         """Elements of all stored parameters (tied ones once, every expert counted)."""

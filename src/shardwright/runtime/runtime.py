@@ -137,3 +137,7 @@ class Runtime:
     zero1_broadcasts: bool = False
     facts: tuple[Fact, ...] = ()
     aliases: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        # Cheap and lawful: equal runtimes have equal names.
+        return hash((self.name, self.version))

@@ -74,7 +74,7 @@ def refine(
         if time.monotonic() > deadline_s and (outcome.ranked or _best_effort(heap)):
             break
         if heap and heap[0][0] <= bound:
-            _advance(problem, prepared, heap, outcome)
+            _advance(problem, heap, outcome)
         else:
             _path(problem, prepared, waiting.pop(), bound, capacity, heap, outcome)
         if progress is not None:
@@ -142,15 +142,15 @@ def _path(
     heapq.heappush(heap, (max(path_seconds(problem, grid, costs), bound), _B1, place, (grid, costs)))
 
 
-def _advance(problem: Problem, prepared: Prepared, heap: list[tuple[float, int, int, object]], outcome: Outcome) -> None:
+def _advance(problem: Problem, heap: list[tuple[float, int, int, object]], outcome: Outcome) -> None:
     """Simulate the first member of the heap, or rank it if it is simulated."""
     bound, tier, place, held = heapq.heappop(heap)
     if tier == _S:
         assert isinstance(held, Simulated)
         outcome.ranked.append(held)
         return
-    grid, _ = _pair(held)
-    simulated = simulate_grid(problem, grid, prepared.priced(place))
+    grid, costs = _pair(held)
+    simulated = simulate_grid(problem, grid, costs=costs)
     outcome.simulated += 1
     heapq.heappush(heap, (max(simulated.step_time_s, bound), _S, place, simulated))
 

@@ -15,6 +15,7 @@ from shardwright.program.problem import Problem
 from shardwright.search.answer import Alternative, Answer
 from shardwright.search.best_first import Outcome, refine
 from shardwright.search.certificate import Certificate
+from shardwright.search.kernels import load_kernels
 from shardwright.search.members import Members, enumerate_members, member_grid
 from shardwright.search.prepare import Prepared, bound_all, prepare
 from shardwright.search.space import Space
@@ -61,6 +62,9 @@ def find(
     Raises:
         InfeasibleError: no member fits; names the tightest member and by how much it is too large.
     """
+    if progress is not None:
+        progress("load compiled kernels (the first run compiles them)", 0, 1)
+    load_kernels()
     begun = time.monotonic()
     if progress is not None:
         progress("bound", 0, 1)

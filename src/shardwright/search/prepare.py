@@ -197,7 +197,7 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
     device, runtime, job = problem.cluster.node.accelerator, problem.runtime, problem.job
     kinds = [i for i, b in enumerate(problem.model.blocks) if is_layer(b)]
     return Facts(
-        capacity=capacity,
+        capacity=float(capacity),
         workspace=float(runtime.workspace_bytes),
         parameter_bytes=job.parameter.bits / 8,
         gradient_bytes=runtime.gradient_dtype.bits / 8,

@@ -84,9 +84,12 @@ class Simulated:
     step_time_s: float
 
 
-def simulate_grid(problem: Problem, grid: Grid, priced: Priced | None = None, *, classes: RankClasses | None = None) -> Simulated:
-    """Tier S."""
-    costs = step_costs(problem, grid, priced or price_grid(problem, grid))
+def simulate_grid(
+    problem: Problem, grid: Grid, priced: Priced | None = None, *, costs: StepCosts | None = None, classes: RankClasses | None = None
+) -> Simulated:
+    """Tier S. `priced` or `costs`: what is already known of the grid; `classes` other than the folded ones are for proofs."""
+    if costs is None:
+        costs = step_costs(problem, grid, priced or price_grid(problem, grid))
     program = lower_grid(problem, grid, costs, classes=classes)
     timeline = run(program, costs=costs, links=links_of(problem, grid))
     return Simulated(
@@ -139,7 +142,8 @@ def model_flops(problem: Problem) -> tuple[float, float]:
     3 x forward: GEMMs 2 x active parameters x tokens, attention 2 x tokens x keys x (head_dim + value_dim) x heads. Leaves out
     element-wise work, and the embedding lookup.
     """
-    causal, full = 0.0, 0.0
+    causal: float = 0.0
+    full: float = 0.0
     job = problem.job
     for run_ in problem.model.runs:
         block = problem.model.blocks[run_.block]

@@ -17,32 +17,6 @@ from shardwright.strategy.grid import Grid
 Int64 = npt.NDArray[np.int64]
 
 
-@lru_cache(maxsize=4096)
-def _frontier(kind: bytes, chunk: bytes, ranks: int) -> Int64:
-    kinds = np.frombuffer(kind, dtype=np.int8)
-    chunks = np.frombuffer(chunk, dtype=np.int32) // ranks
-    count = int(chunks.max()) + 1
-    step = np.where(kinds == F, 1, np.where((kinds == B) | (kinds == W), -1, 0))
-    level = np.cumsum(np.where(chunks[:, None] == np.arange(count)[None, :], step[:, None], 0), axis=0)
-    tops = np.unique(level[kinds == F], axis=0)
-    tops = tops[np.argsort(-tops.sum(axis=1), kind="stable")]
-    kept: list[Int64] = []
-    for top in tops:
-        if not any((top <= other).all() for other in kept):
-            kept.append(top)
-    return np.stack(kept)
-
-
-@lru_cache(maxsize=256)
-def _frontiers(table: _TableKey) -> tuple[Int64, ...]:
-    return tuple(_rank_frontier(table.table, rank) for rank in range(table.table.num_ranks))
-
-
-def in_flight_frontier(table: ActionTable, rank: int) -> Int64:
-    """(fronts, local chunks) largest combinations of microbatches that `rank` holds at once (exact, from its row of the order)."""
-    return _frontiers(_TableKey(table))[rank]
-
-
 class _TableKey:
     """An action table as a dictionary key: tables are made once by name and kept, so identity is enough."""
 
@@ -58,21 +32,33 @@ class _TableKey:
         return isinstance(other, _TableKey) and self.table is other.table
 
 
-def _rank_frontier(table: ActionTable, rank: int) -> Int64:
+@lru_cache(maxsize=64)
+def _in_flight(key: _TableKey) -> tuple[npt.NDArray[np.float64], ...]:
+    return tuple(_rank_in_flight(key.table, rank) for rank in range(key.table.num_ranks))
+
+
+def in_flight(table: ActionTable, rank: int) -> npt.NDArray[np.float64]:
+    """(forwards, local chunks) microbatches that `rank` holds after each of its forwards (whole numbers), from its row of the order."""
+    return _in_flight(_TableKey(table))[rank]
+
+
+def _rank_in_flight(table: ActionTable, rank: int) -> npt.NDArray[np.float64]:
     rows = slice(int(table.row_start[rank]), int(table.row_start[rank + 1]))
-    return _frontier(
-        np.ascontiguousarray(table.kind[rows], dtype=np.int8).tobytes(),
-        np.ascontiguousarray(table.chunk[rows], dtype=np.int32).tobytes(),
-        table.num_ranks,
-    )
+    kind, chunk = table.kind[rows], table.chunk[rows] // table.num_ranks
+    step = np.where(kind == F, 1, np.where((kind == B) | (kind == W), -1, 0))
+    local = np.arange(int(chunk.max()) + 1)
+    level = np.cumsum(np.where(chunk[:, None] == local[None, :], step[:, None], 0), axis=0)
+    # A full forward is held until its gradients are done: peaks stand right after forwards.
+    return level[kind == F].astype(np.float64)
 
 
 def activation_bytes(table: ActionTable, costs: StepCosts) -> Int64:
     """(r,) peak bytes of saved activations: the largest over each rank's order of in-flight microbatches times what each keeps."""
     peaks = []
     for rank in range(table.num_ranks):
-        fronts = in_flight_frontier(table, rank)
-        peaks.append(int((fronts @ costs.saved_bytes[rank :: table.num_ranks][: fronts.shape[1]]).max()))
+        held = in_flight(table, rank)
+        # Whole numbers below 2^53: the products and sums are exact.
+        peaks.append(int((held @ costs.saved_bytes[rank :: table.num_ranks][: held.shape[1]]).max()))
     return np.array(peaks, dtype=np.int64)
 
 

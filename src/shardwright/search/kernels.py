@@ -1,0 +1,44 @@
+"""Load the compiled kernels before the clock of a search runs: the first run after installation compiles them, later ones read a cache."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.cost.bounds import Choices, Costs, Facts, Outer, Patterns, bound_members
+from shardwright.cost.critical_path import load_walk
+from shardwright.simulator.kernel import simulate
+
+
+def load_kernels() -> None:
+    """Call each kernel once on nothing: no strategies, a pipeline of one action, one task."""
+    bound_members(
+        Costs(*(np.zeros((1, 1, 1)) if name == "saved" else np.zeros(1) if name in _FLAT else np.zeros((1, 1)) for name in Costs._fields)),
+        Patterns(*_pattern_arrays()),
+        Outer(*(np.zeros(0, dtype=np.int64) for _ in Outer._fields[:-1]), start=np.zeros(1, dtype=np.int64)),
+        Choices(
+            *(np.zeros((1, 1), dtype=np.int64) if name.endswith("_lists") else np.zeros(1, dtype=np.int64) for name in Choices._fields)
+        ),
+        Facts(
+            *(False if name in _SWITCHES else 0 if name == "layer_block" else 1.0 for name in Facts._fields),
+        ),
+    )
+    load_walk()
+    one = np.zeros(1, dtype=np.int32)
+    ends = np.zeros(2, dtype=np.int32)
+    simulate(np.ones(1, dtype=np.int64), one, ends, one[:0], ends, one[:0], one[:0], 1)
+
+
+_FLAT = ("logits", "shard", "expert_shard", "norm", "tied", "embedding")
+_SWITCHES = ("every_microbatch", "overlap_gather", "blocking")
+_WHOLE = ("ranks", "chunks_per_rank", "looked", "rank", "has_head", "has_end")
+_DIMENSIONS = {"ranks": 1, "chunks_per_rank": 1, "looked": 1, "first_pieces": 1, "rank": 2, "pieces": 2, "first": 2, "total": 2} | {
+    "redone_total": 2,
+    "has_head": 2,
+    "has_end": 2,
+}
+
+
+def _pattern_arrays() -> list[np.ndarray]:
+    return [
+        np.zeros((1,) * _DIMENSIONS.get(name, 3), dtype=np.int64 if name in _WHOLE else np.float64) for name in Patterns._fields
+    ]

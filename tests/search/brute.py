@@ -1,0 +1,120 @@
+"""Brute force: every raw member of a space by itertools, judged by the rules of grids alone, simulated one by one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shardwright.cost.member import price_grid, step_costs
+from shardwright.errors import StrategyError
+from shardwright.program.lower import order_table
+from shardwright.program.problem import Problem
+from shardwright.search.space import Space
+from shardwright.simulator.evaluate import microbatches_of, path_seconds, simulate_grid
+from shardwright.simulator.memory import allocated_bytes, reserved_bytes
+from shardwright.strategy.grid import Grid, Recompute
+from shardwright.strategy.grid_rules import GridFacts, canonical, violations
+
+
+def raw_grids(space: Space) -> Iterator[Grid | None]:
+    """A grid of every raw member, in the space's order; None where the values contradict one another."""
+    for values in itertools.product(*(space.of(axis) for axis, _ in space.values)):
+        member = dict(zip((axis for axis, _ in space.values), values, strict=True))
+        cut = int(member["tp"]) * int(member["cp"]) * int(member["pp"])
+        if space.devices % cut or (space.dp and space.devices // cut not in space.dp):
+            continue
+        try:
+            yield Grid(
+                tp=int(member["tp"]),
+                sp=bool(member["sp"]),
+                cp=int(member["cp"]),
+                ulysses=int(member["ulysses"]),
+                gather=bool(member["gather"]),
+                ep=int(member["ep"]),
+                etp=int(member["etp"]),
+                dp=space.devices // cut,
+                pp=int(member["pp"]),
+                vpp=int(member["vpp"]),
+                microbatch=int(member["mbs"]),
+                zero=int(member["zero"]),
+                shard=int(member["shard"]),
+                recompute=Recompute(str(member["recompute"])),
+                recompute_layers=int(member["recompute_layers"]),
+                offload=int(member["offload"]),
+                schedule=str(member["schedule"]),
+                first=space.first,
+                last=space.last,
+                order=tuple(str(member["order"]).split("-")),
+            )
+        except StrategyError:
+            yield None
+
+
+def whole_groups(grid: Grid) -> bool:
+    """The first `shard` holders, counted by device, are a box of the cp x dp plane: groups of holders that a communicator can have."""
+    if not grid.zero or not grid.shard:
+        return True
+    strides = grid.strides()
+    holders = sorted((c * strides["cp"] + d * strides["dp"], c, d) for c in range(grid.cp) for d in range(grid.dp))
+    group = [(c, d) for _, c, d in holders[: grid.shard]]
+    rows, columns = {c for c, _ in group}, {d for _, d in group}
+    return len(rows) * len(columns) == len(group) and grid.cp % len(rows) == 0 and grid.dp % len(columns) == 0
+
+
+def runs(grid: Grid, problem: Problem) -> bool:
+    """The runtime can do it, and sharding groups are whole."""
+    runtime = problem.runtime
+    return (
+        grid.zero in runtime.zero_stages
+        and (grid.pp == 1 or grid.zero <= runtime.zero_with_pipeline)
+        and grid.schedule in runtime.schedules
+        and whole_groups(grid)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Raw members by fate; `grids`: the legal, distinct ones by their representative."""
+
+    enumerated: int
+    illegal: int
+    duplicates: int
+    grids: dict[Grid, Grid]
+
+
+def count(problem: Problem, space: Space, facts: GridFacts) -> Counted:
+    enumerated = illegal = duplicates = 0
+    grids: dict[Grid, Grid] = {}
+    for grid in raw_grids(space):
+        enumerated += 1
+        if grid is None or violations(grid, facts=facts) or not runs(grid, problem):
+            illegal += 1
+            continue
+        meant = canonical(grid, facts=facts)
+        if meant in grids:
+            duplicates += 1
+        else:
+            grids[meant] = grid
+    return Counted(enumerated=enumerated, illegal=illegal, duplicates=duplicates, grids=grids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A member priced alone: bytes of its fullest rank, B1 and S in seconds."""
+
+    grid: Grid
+    need: int
+    path_s: float
+    step_s: float
+
+
+def judge(problem: Problem, grid: Grid) -> Judged:
+    costs = step_costs(problem, grid, price_grid(problem, grid))
+    table = order_table(grid, microbatches=microbatches_of(problem, grid))
+    return Judged(
+        grid=grid,
+        need=int(reserved_bytes(problem, allocated_bytes(table, costs)).max()),
+        path_s=path_seconds(problem, grid, costs),
+        step_s=simulate_grid(problem, grid).step_time_s,
+    )

@@ -1,0 +1,124 @@
+"""Small random problems and spaces: every member can be simulated."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from math import prod
+
+from shardwright.hardware.cluster import FabricTier
+from shardwright.hardware.expression import parse_cluster
+from shardwright.job.training import training_job
+from shardwright.model.block import INPUT, Block
+from shardwright.model.dense import attention_operators, decoder_block, embedding_block, head_block, norm, residual
+from shardwright.model.experts import moe_operators
+from shardwright.model.graph import Model, Run
+from shardwright.model.operator import AttentionShape, ExpertShape
+from shardwright.program.problem import Problem
+from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime import Runtime
+from shardwright.search.space import Space, exhaustive_space, standard_space
+from shardwright.strategy.grid_facts import grid_facts
+from shardwright.strategy.grid_rules import GridFacts
+
+RUNTIMES = ("megatron-core", "torchtitan", "fsdp1", "megatron-2022", "deepspeed", "derived")
+DEVICES = ("h100-sxm", "a100-sxm-80gb", "b200-sxm", "l40s", "mi300x")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    problem: Problem
+    facts: GridFacts
+    space: Space
+
+
+def small_model(generator: random.Random) -> Model:
+    """A dense chain, one of layers with experts, or one that begins dense; 2-8 layers."""
+    heads = generator.choice((4, 8, 32))
+    kv_heads = generator.choice((heads, heads // 2, 2))
+    head_dim, layers = generator.choice((16, 64, 128)), generator.randint(2, 8)
+    hidden, vocab = heads * head_dim, generator.choice((1000, 32000))
+    ffn = generator.choice((2, 4)) * hidden
+    attention = AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=head_dim)
+    tied = generator.random() < 0.3
+    dense = decoder_block("layer", hidden=hidden, attention=attention, ffn=ffn, gated=generator.random() < 0.5)
+    blocks = [embedding_block(hidden=hidden, vocab=vocab), dense, head_block(hidden=hidden, vocab=vocab, tied=tied)]
+    kind = generator.choice(("dense", "dense", "experts", "mixed"))
+    counts = [("layers", 1, layers)]
+    if kind != "dense":
+        shape = ExpertShape(experts=generator.choice((4, 8)), topk=2)
+        routed = moe_operators(source="norm2", hidden=hidden, ffn=hidden, experts=shape, shared_ffn=generator.choice((0, hidden)))
+        blocks.append(
+            Block(
+                name="sparse",
+                operators=(
+                    norm("norm1", source=INPUT, hidden=hidden),
+                    *attention_operators(source="norm1", hidden=hidden, shape=attention),
+                    residual("residual1", source="proj", skip=INPUT, hidden=hidden),
+                    norm("norm2", source="residual1", hidden=hidden),
+                    *routed,
+                    residual("residual2", source=routed[-1].name, skip="residual1", hidden=hidden),
+                ),
+            )
+        )
+        counts = [("sparse", 3, layers)] if kind == "experts" else [("layers", 1, 1), ("sparse", 3, layers - 1)]
+        if kind == "experts":
+            blocks[1] = blocks.pop()
+            counts = [("sparse", 1, layers)]
+    runs, before = [Run(name="embed", block=0, count=1)], "embed"
+    for name, block, number in counts:
+        runs.append(Run(name=name, block=block, count=number, inputs=(before,)))
+        before = name
+    runs.append(Run(name="head", block=2, count=1, inputs=(before,)))
+    return Model(name=kind, architecture="Small", blocks=tuple(blocks), runs=tuple(runs), hidden=hidden, vocab=vocab)
+
+
+def runtime_called(name: str) -> Runtime:
+    """A runtime of the catalog, or Megatron-Core with GPipe and blocking sends."""
+    if name != "derived":
+        return load_runtime(name)
+    return replace(load_runtime("megatron-core"), name="derived", schedules=("gpipe", "1f1b", "interleaved-1f1b"), overlap_p2p=False)
+
+
+def small_problem(generator: random.Random) -> Problem:
+    model = small_model(generator)
+    node = generator.choice((2, 4, 8))
+    devices = node * generator.choice([n for n in (1, 2, 4, 3) if n * node <= 16])
+    cluster = parse_cluster(f"{generator.choice(DEVICES)}:8")
+    group = cluster.groups[0]
+    kind = replace(group.kind, num_devices=node, island=node, nics=min(group.kind.nics, node))
+    fabric: tuple[FabricTier, ...] = ()
+    if devices > 2 * node and generator.random() < 0.3:
+        fabric = (
+            FabricTier(name="leaf", num_devices=2 * node),
+            FabricTier(name="spine", num_devices=0, oversubscription=2.0, latency_s=2e-6),
+        )
+    cluster = replace(cluster, groups=(replace(group, kind=kind, count=devices // node),), fabric=fabric)
+    job = training_job(seq_len=generator.choice((512, 2048, 4096)), global_batch=generator.choice((4, 8, 12, 16, 32)))
+    return Problem(model=model, cluster=cluster, job=job, runtime=runtime_called(generator.choice(RUNTIMES)))
+
+
+def facts_of(problem: Problem) -> GridFacts:
+    return grid_facts(
+        problem.model,
+        devices=problem.cluster.num_devices,
+        global_batch=problem.job.global_batch,
+        seq_len=problem.job.sequence_length,
+    )
+
+
+def thinned(space: Space, generator: random.Random, *, most: int) -> Space:
+    """A random part of a space with at most `most` raw values combined."""
+    values = {axis: list(options) for axis, options in space.values}
+    while prod(map(len, values.values())) > most:
+        axis = generator.choice([a for a, options in values.items() if len(options) > 1])
+        values[axis].pop(generator.randrange(len(values[axis])))
+    return replace(space, values=tuple((axis, tuple(values[axis])) for axis, _ in space.values))
+
+
+def small_case(seed: int, *, most: int = 3000) -> Case:
+    generator = random.Random(seed)
+    problem = small_problem(generator)
+    facts = facts_of(problem)
+    whole = generator.choice((standard_space, exhaustive_space))(problem, facts)
+    return Case(problem=problem, facts=facts, space=thinned(whole, generator, most=most))
