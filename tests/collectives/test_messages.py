@@ -13,6 +13,7 @@ from tests.collectives.messages import Trace
 from tests.collectives.spans import one_group
 
 from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.nvlink_sharp import LINK_SHARE, START_HOPS
 from shardwright.collectives.registry import algorithm_named
 
 LATENCY = (2e-6, 9e-6, 31e-6)
@@ -179,12 +180,12 @@ def test_switch_reduction_sends_the_buffer_once_and_its_share_back() -> None:
     pushed = Fraction(1, 8)
     alpha, beta, wire = line_of("nvlink_sharp", Collective.ALL_REDUCE, (8,))
     assert wire == pytest.approx([float(pulled[0] + pushed)])
-    assert beta == pytest.approx(float(pulled[0] + pushed) / BANDWIDTH[0])
-    assert alpha == pytest.approx(2 * LATENCY[0])
+    assert beta == pytest.approx(float(pulled[0] + pushed) / (LINK_SHARE * BANDWIDTH[0]))
+    assert alpha == pytest.approx(START_HOPS * LATENCY[0])
     alpha, beta, wire = line_of("nvlink_sharp", Collective.ALL_REDUCE, (8, 4))
-    assert alpha == pytest.approx(2 * LATENCY[0] + 4 * LATENCY[1])
+    assert alpha == pytest.approx(START_HOPS * LATENCY[0] + 4 * LATENCY[1])
     assert wire == pytest.approx([9 / 8, 2 / 8])
-    assert beta == pytest.approx(max(9 / 8 / BANDWIDTH[0], 2 / 8 / BANDWIDTH[1]))
+    assert beta == pytest.approx(max(9 / 8 / (LINK_SHARE * BANDWIDTH[0]), 2 / 8 / BANDWIDTH[1]))
 
 
 def test_switch_reduction_needs_the_switch_and_two_members_an_island() -> None:

@@ -90,7 +90,7 @@ def test_published_facts() -> None:
     assert h100.peak(Dtype.BF16) == 989e12
     assert h100.peak(Dtype.FP4) == 0.0
     assert gemm_rates(h100, dtype=Dtype.BF16).compute_efficiency == 0.779
-    assert gemm_rates(h100, dtype=Dtype.BF16).sustained == 1.25
+    assert gemm_rates(h100, dtype=Dtype.BF16).sustained == 1.19
     assert gemm_rates(accelerator("a100"), dtype=Dtype.BF16).sustained == 1.08
     assert dict(attention_rates(h100, generation="flash-3").forward)[4096] == 0.53
     assert accelerator("v100").peak(Dtype.BF16) == 0.0

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from shardwright.cost.member import price_grid, step_costs
+import numpy as np
+
+from shardwright.cost.layout import layout_of
+from shardwright.cost.member import Priced, step_costs
+from shardwright.cost.rows import rows_of
+from shardwright.cost.tables import layer_table, mesh_table
 from shardwright.errors import StrategyError
 from shardwright.program.lower import order_table
 from shardwright.program.problem import Problem
@@ -109,12 +114,26 @@ class Judged:
     step_s: float
 
 
-def judge(problem: Problem, grid: Grid) -> Judged:
-    costs = step_costs(problem, grid, price_grid(problem, grid))
-    table = order_table(grid, microbatches=microbatches_of(problem, grid))
-    return Judged(
-        grid=grid,
-        need=int(reserved_bytes(problem, allocated_bytes(table, costs)).max()),
-        path_s=path_seconds(problem, grid, costs),
-        step_s=simulate_grid(problem, grid).step_time_s,
-    )
+def judge(problem: Problem, grids: Iterable[Grid]) -> list[Judged]:
+    """Price, walk and simulate each; the tables have one row a grid, in this order."""
+    listed = list(grids)
+    if not listed:
+        return []
+    rows = rows_of(listed)
+    layers = layer_table(problem, rows)
+    meshes = mesh_table(problem, rows, np.array([g.shard or g.dp * g.cp for g in listed], dtype=np.int64))
+    result = []
+    for row, grid in enumerate(listed):
+        layout = layout_of(problem.model, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last)
+        priced = Priced(layers=layers, layer_row=row, meshes=meshes, mesh_row=row, layout=layout)
+        costs = step_costs(problem, grid, priced)
+        table = order_table(grid, microbatches=microbatches_of(problem, grid))
+        result.append(
+            Judged(
+                grid=grid,
+                need=int(reserved_bytes(problem, allocated_bytes(table, costs)).max()),
+                path_s=path_seconds(problem, grid, costs),
+                step_s=simulate_grid(problem, grid, priced).step_time_s,
+            )
+        )
+    return result

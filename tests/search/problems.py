@@ -10,6 +10,7 @@ from shardwright.hardware.cluster import FabricTier
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import training_job
 from shardwright.model.block import INPUT, Block
+from shardwright.model.catalog import load_model
 from shardwright.model.dense import attention_operators, decoder_block, embedding_block, head_block, norm, residual
 from shardwright.model.experts import moe_operators
 from shardwright.model.graph import Model, Run
@@ -18,6 +19,7 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
 from shardwright.search.space import Space, exhaustive_space, standard_space
+from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_facts import grid_facts
 from shardwright.strategy.grid_rules import GridFacts
 
@@ -94,7 +96,8 @@ def small_problem(generator: random.Random) -> Problem:
             FabricTier(name="spine", num_devices=0, oversubscription=2.0, latency_s=2e-6),
         )
     cluster = replace(cluster, groups=(replace(group, kind=kind, count=devices // node),), fabric=fabric)
-    job = training_job(seq_len=generator.choice((512, 2048, 4096)), global_batch=generator.choice((4, 8, 12, 16, 32)))
+    batch = devices * generator.choice((1, 1, 2, 4)) if generator.random() < 0.8 else 12
+    job = training_job(seq_len=generator.choice((512, 2048, 4096)), global_batch=batch)
     return Problem(model=model, cluster=cluster, job=job, runtime=runtime_called(generator.choice(RUNTIMES)))
 
 
@@ -108,11 +111,12 @@ def facts_of(problem: Problem) -> GridFacts:
 
 
 def thinned(space: Space, generator: random.Random, *, most: int) -> Space:
-    """A random part of a space with at most `most` raw values combined."""
+    """A random part of a space with at most `most` raw values combined; the plainest value of an axis mostly stays."""
     values = {axis: list(options) for axis, options in space.values}
+    values["recompute_layers"].sort()
     while prod(map(len, values.values())) > most:
         axis = generator.choice([a for a, options in values.items() if len(options) > 1])
-        values[axis].pop(generator.randrange(len(values[axis])))
+        values[axis].pop(generator.randrange(generator.random() < 0.97, len(values[axis])))
     return replace(space, values=tuple((axis, tuple(values[axis])) for axis, _ in space.values))
 
 
@@ -122,3 +126,51 @@ def small_case(seed: int, *, most: int = 3000) -> Case:
     facts = facts_of(problem)
     whole = generator.choice((standard_space, exhaustive_space))(problem, facts)
     return Case(problem=problem, facts=facts, space=thinned(whole, generator, most=most))
+
+
+def real_problem(model: str, cluster: str, *, seq_len: int, global_batch: int, runtime: str = "megatron-core") -> Problem:
+    """A problem of the catalog."""
+    return Problem(
+        model=load_model(model),
+        cluster=parse_cluster(cluster),
+        job=training_job(seq_len=seq_len, global_batch=global_batch),
+        runtime=load_runtime(runtime),
+    )
+
+
+def llama_405b() -> Case:
+    """Llama 3.1 405B on 16,384 H100."""
+    problem = real_problem("llama-3.1-405b", "h100-sxm:16384", seq_len=8192, global_batch=2048)
+    facts = facts_of(problem)
+    return Case(problem=problem, facts=facts, space=standard_space(problem, facts))
+
+
+def gpt3_175b() -> Case:
+    """GPT-3 175B on 4,096 A100, every choice that the planner knows."""
+    problem = real_problem("gpt3-175b", "a100-sxm-80gb:4096", seq_len=2048, global_batch=1536)
+    facts = facts_of(problem)
+    return Case(problem=problem, facts=facts, space=exhaustive_space(problem, facts))
+
+
+def only(space: Space, grid: Grid) -> Space:
+    """The part of a space with this grid alone."""
+    values: dict[str, int | str] = {
+        "tp": grid.tp,
+        "cp": grid.cp,
+        "pp": grid.pp,
+        "order": "-".join(grid.order),
+        "ep": grid.ep,
+        "etp": grid.etp,
+        "sp": int(grid.sp),
+        "ulysses": grid.ulysses,
+        "gather": int(grid.gather),
+        "mbs": grid.microbatch,
+        "vpp": grid.vpp,
+        "schedule": grid.schedule,
+        "zero": grid.zero,
+        "shard": grid.shard,
+        "recompute": grid.recompute.value,
+        "recompute_layers": grid.recompute_layers,
+        "offload": grid.offload,
+    }
+    return replace(space, values=tuple((axis, (values[axis],)) for axis, _ in space.values), first=grid.first, last=grid.last)

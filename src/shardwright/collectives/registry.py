@@ -35,6 +35,9 @@ LIBRARIES: Final = MappingProxyType(
     }
 )
 
+# Where a library runs a kind by fewer algorithms than its others could: NCCL broadcasts along its ring only (src/enqueue.cc).
+ONLY: Final = MappingProxyType({("nccl", Collective.BROADCAST): ("ring",)})
+
 
 @cache
 def algorithm_named(name: str) -> CollectiveAlgorithm:
@@ -51,4 +54,5 @@ def algorithms_for(kind: Collective, *, library: str = "any") -> tuple[Collectiv
     """The algorithms of a library that can run `kind`, in the registry's order (ties go to the first)."""
     if library not in LIBRARIES:
         raise RuntimeModelError(f"unknown collective library {library!r}", hint=nearest(library, LIBRARIES))
-    return tuple(algorithm for algorithm in map(algorithm_named, LIBRARIES[library]) if kind in algorithm.kinds)
+    names = ONLY.get((library, kind), LIBRARIES[library])
+    return tuple(algorithm for algorithm in map(algorithm_named, names) if kind in algorithm.kinds)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.communication import Network, move_seconds, span_along
+from shardwright.collectives.algorithm import Collective
+from shardwright.cost.communication import Network, dispatch_seconds, move_seconds, span_along
 from shardwright.cost.compute import (
     Machine,
     attention_flops,
@@ -19,12 +20,15 @@ from shardwright.cost.compute import (
     gemm_seconds,
     scan_flops,
     scan_seconds,
+    sixteen_bit,
 )
 from shardwright.cost.rows import Rows
+from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import ParameterClass
 from shardwright.program.block import BlockProgram, Exposure, Kernel, Move, Phase, Recomputable, Work
+from shardwright.program.selective import saved_products
 from shardwright.program.sizes import Degrees, evaluate, evaluate_sum
-from shardwright.runtime.runtime import FullRecompute, Runtime
+from shardwright.runtime.runtime import FullRecompute, Runtime, SelectiveRecompute
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -35,6 +39,9 @@ GEMM, ATTENTION, ELEMENT, LAUNCH, TP, CP, EP = range(len(PARTS))
 PHASES = ("F", "I", "W", "R_selective", "R_full")
 PART_OF_AXIS = {"tp": TP, "etp": EP, "ep": EP, "ring": CP, "ulysses": CP}
 MODES = ("none", "selective", "full")
+EXPERT_STREAMS = 4
+"""Streams that experts' GEMMs are launched on, one launch an expert. Source: Transformer Engine, multi-stream cuBLAS GEMM (num_streams)."""
+_SIXTEEN_BIT = (OperatorClass.HEAD, OperatorClass.ROUTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,24 +86,29 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
     flops = np.zeros(n)
     core = {Phase.F: np.zeros(n), Phase.I: np.zeros(n)}
     by_operator: dict[tuple[str, Phase], FloatArray] = {}
+    sixteen = sixteen_bit(machine)
+    unquantised = {o.name for o in program.operators if o.klass in _SIXTEEN_BIT or o.attention is not None}
     for work in program.works:
-        spent, count = _work_seconds(work, local, machine)
+        spent, count = _work_seconds(work, local, sixteen if work.operator in unquantised else machine)
         part = {Kernel.ELEMENT: ELEMENT, Kernel.ATTENTION: ATTENTION, Kernel.SCAN: ATTENTION}.get(work.kernel, GEMM)
         seconds[_phase(work.phase), part] += spent
         if work.phase is Phase.F:
             flops += count
-            if work.attention is not None or _is_core(program, work.operator):
-                seconds[3, part] += spent
+            seconds[3, part] += spent * _redone_share(program, work, local, runtime)
         if work.attention is not None:
             core[work.phase] += spent
         key = (work.operator, work.phase)
         by_operator[key] = by_operator.get(key, np.zeros(n)) + spent
     overlappable = np.zeros(n)
+    by_operator_policy = runtime.selective_recompute is SelectiveRecompute.OPERATORS and saved_products(program.operators) is not None
     for move in program.moves:
         exposed, hidden = _move_cost(move, local, rows, network, by_operator, core)
         overlappable += hidden
         for phase, axis_seconds in exposed:
             seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
+            # A per-operator policy keeps what reduce_scatter made and gathers again.
+            if by_operator_policy and phase is Phase.F and move.kind is not Collective.REDUCE_SCATTER:
+                seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds
     seconds[4] = seconds[0]
     if runtime.full_recompute is FullRecompute.STOPS_EARLY:
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
@@ -118,8 +130,22 @@ def _phase(phase: Phase) -> int:
     return PHASES.index(phase.value)
 
 
-def _is_core(program: BlockProgram, operator: str) -> bool:
-    return any(o.name == operator and o.attention is not None for o in program.operators)
+def _redone_share(program: BlockProgram, work: Work, degrees: Degrees, runtime: Runtime) -> FloatArray | float:
+    """Share of a forward kernel that a selective recompute runs again: cores; or all but cores and the products that the policy keeps."""
+    core = work.attention is not None or any(o.name == work.operator and o.attention is not None for o in program.operators)
+    if runtime.selective_recompute is SelectiveRecompute.CORE:
+        return float(core)
+    kept = saved_products(program.operators)
+    if kept is None or core:
+        return 0.0
+    parts = kept.get(work.operator, ())
+    if work.kernel is not Kernel.GEMM or not any(parts):
+        return 1.0
+    again = tuple(size for size, saved in zip(work.n, parts, strict=True) if not saved)
+    if not again:
+        return 0.0
+    share: FloatArray = evaluate_sum(again, degrees) / evaluate_sum(work.n, degrees)
+    return share
 
 
 def _work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
@@ -134,7 +160,13 @@ def _work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[Float
         assert work.attention is not None and work.tokens is not None and work.heads is not None
         tokens, heads = evaluate(work.tokens, degrees), evaluate(work.heads, degrees)
         spent = attention_seconds(
-            machine, work.attention, tokens=tokens, heads=heads, context=work.context, backward=work.phase is not Phase.F
+            machine,
+            work.attention,
+            tokens=tokens,
+            heads=heads,
+            context=work.context,
+            parts=degrees["ring"] if work.passed else None,
+            backward=work.phase is not Phase.F,
         )
         return spent, attention_flops(work.attention, tokens=tokens, heads=heads, context=work.context)
     if work.kernel is Kernel.SCAN:
@@ -153,11 +185,12 @@ def _gemm(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, F
     groups: IntArray | int = evaluate(work.groups, degrees) if work.groups is not None else 1
     flops = 2.0 * m * n * k * groups
     extra = 8.0 * n * k * groups if work.accumulate else 0.0
+    launches = -(-groups // EXPERT_STREAMS) if work.apart else 1
     if work.phase is Phase.I and work.attention is None:
         n, k = k, n
     elif work.phase is Phase.W:
         m, n, k = n, k, m
-    return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, extra_bytes=extra), flops
+    return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, launches=launches, extra_bytes=extra), flops
 
 
 def _move_cost(
@@ -173,7 +206,10 @@ def _move_cost(
     for size in move.volume:
         volume = volume + evaluate(size, degrees)
     span = span_along(move.axes[0], rows, network)
-    seconds = move_seconds(move.kind, volume=volume, span=span)
+    if move.copies:
+        seconds = dispatch_seconds(volume=volume, copies=move.copies, span=span)
+    else:
+        seconds = move_seconds(move.kind, volume=volume, span=span, library=network.library)
     if move.hops:
         hops = degrees[move.hops] - 1
         beside = core[move.phase] / np.maximum(hops + 1, 1)
@@ -197,7 +233,8 @@ def _saved_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
     result = np.zeros((len(MODES), n), dtype=np.int64)
     for saved in program.saved:
         volume = evaluate(saved.volume, degrees)
-        result[0] += volume
+        if saved.dropped is not Recomputable.NONE_AND_FULL:
+            result[0] += volume
         if saved.dropped is not Recomputable.SELECTIVE:
             result[1] += volume
         if saved.dropped is Recomputable.NEVER:
@@ -218,4 +255,3 @@ def parameter_elements(program: BlockProgram, degrees: Degrees) -> dict[str, Int
         else:
             counts["experts" if stored.klass is ParameterClass.EXPERTS else "dense"] += elements
     return counts
-

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.compiled import compiled
-from shardwright.cost.terms import backward_layer, forward_layer, optimizer_seconds
+from shardwright.cost.terms import backward_layer, forward_layer, optimizer_seconds, parameter_bytes, temporary_bytes
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -87,7 +87,8 @@ class Patterns(NamedTuple):
 
 class Outer(NamedTuple):
     """Strategies but for their memory choices; i = row. layer, mesh, pattern: rows of the tables (mesh: that of the whole group);
-    schedule; microbatches; border: tier of the fastest border; start: first member's place in the output."""
+    schedule; microbatches; border: tier of the fastest border; start: first member's place in the output.
+    """
 
     layer: IntArray
     mesh: IntArray
@@ -102,7 +103,8 @@ class Outer(NamedTuple):
 
 class Choices(NamedTuple):
     """Memory choices. zero options: stage, and which sharding group (offset of its mesh row). redo options: mode (0 none, 1 selective,
-    2 full) and k (index of redone layers). offload: percent. zero_lists, redo_lists: rows of option numbers, -1 = end."""
+    2 full) and k (index of redone layers). offload: percent. zero_lists, redo_lists: rows of option numbers, -1 = end.
+    """
 
     zero_stage: IntArray
     zero_shard: IntArray
@@ -119,6 +121,7 @@ class Facts(NamedTuple):
     capacity: float
     workspace: float
     parameter_bytes: float
+    shard_bytes: float
     gradient_bytes: float
     state_bytes: float
     prefetch: float
@@ -231,10 +234,9 @@ def _fill_live(
         if mode == 2 and facts.layer_block >= 0:
             t = facts.layer_block
             saved -= patterns.redone_least[p, s, redo] * (costs.saved[t, 0, l] - costs.saved[t, 2, l])
-        if patterns.has_end[p, s]:
-            transient = max(transient, costs.embedding[h])
+        end = costs.embedding[h] if patterns.has_end[p, s] else 0.0
         logits = costs.logits[l] if patterns.has_head[p, s] else 0.0
-        scratch.live[r, s] = scratch.flying[s] * saved + logits + transient
+        scratch.live[r, s] = scratch.flying[s] * saved + logits + temporary_bytes(transient, end, logits)
 
 
 @compiled
@@ -303,16 +305,22 @@ def _held(elements: float, shard: float, cut: bool) -> float:
 
 
 @compiled
-def _fill_held(
-    scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, h: int, zero: int, o: int, offload: float
-) -> None:
+def _fill_held(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, h: int, zero: int, o: int, offload: float) -> None:
     """Bytes that live through the step on each looked-at rank."""
     shard, expert_shard = costs.shard[h], costs.expert_shard[h]
     for s in range(patterns.looked[p]):
         dense, experts = scratch.dense[s], scratch.experts[s]
-        parameters = (_held(dense, shard, zero >= 3) + _held(experts, expert_shard, zero >= 3) + scratch.frozen[s]) * facts.parameter_bytes
-        if zero == 3:
-            parameters += scratch.largest[s] * (1.0 + facts.prefetch) * facts.parameter_bytes
+        sharded = _held(dense, shard, True) + _held(experts, expert_shard, True)
+        parameters = parameter_bytes(
+            zero,
+            dense + experts,
+            sharded,
+            scratch.frozen[s],
+            scratch.largest[s],
+            1.0 + facts.prefetch,
+            facts.parameter_bytes,
+            facts.shard_bytes,
+        )
         gradients = (_held(dense, shard, zero >= 2) + _held(experts, expert_shard, zero >= 2)) * facts.gradient_bytes
         states = (_held(dense, shard, zero >= 1) + _held(experts, expert_shard, zero >= 1)) * facts.state_bytes
         scratch.held[o, s] = parameters + gradients + np.floor(states * (100.0 - offload) / 100.0) + facts.workspace
@@ -429,7 +437,14 @@ def _bound_outer(
 
 @compiled
 def _bound_all(
-    scratch: Scratch, costs: Costs, patterns: Patterns, outer: Outer, choices: Choices, facts: Facts, time_out: FloatArray, memory_out: FloatArray
+    scratch: Scratch,
+    costs: Costs,
+    patterns: Patterns,
+    outer: Outer,
+    choices: Choices,
+    facts: Facts,
+    time_out: FloatArray,
+    memory_out: FloatArray,
 ) -> None:
     for i in range(outer.layer.shape[0]):
         _bound_outer(scratch, costs, patterns, outer, choices, facts, i, time_out, memory_out)

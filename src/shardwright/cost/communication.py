@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import collective_seconds
+from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, span_of
 from shardwright.cost.rows import Rows
 from shardwright.hardware.cluster import Cluster, Tier
@@ -19,15 +20,16 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """The tiers of a uniform cluster and whether its scale-up switch reduces."""
+    """The tiers of a uniform cluster, whether its scale-up switch reduces, and the library whose algorithms run on it."""
 
     tiers: tuple[Tier, ...]
     in_network_reduction: bool
+    library: str = "nccl"
 
 
-def network_of(cluster: Cluster) -> Network:
+def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
     """Tiers as one device sees them."""
-    return Network(tiers=cluster.tiers(), in_network_reduction=cluster.node.in_network_reduction)
+    return Network(tiers=cluster.tiers(), in_network_reduction=cluster.node.in_network_reduction, library=library)
 
 
 Axes = tuple[tuple[IntArray, IntArray], ...]
@@ -69,15 +71,40 @@ def _folded(degree: IntArray, start: IntArray, rows: Rows) -> Axes:
 
 def span_along(axis: str, rows: Rows, network: Network) -> Span:
     """The span of the groups along `axis`."""
-    span = span_of(network.tiers, axes_of(axis, rows))
-    if not network.in_network_reduction:
-        return span
-    return Span(members=span.members, bandwidth=span.bandwidth, latency_s=span.latency_s, in_network_reduction=True)
+    return span_of(network.tiers, axes_of(axis, rows), in_network_reduction=network.in_network_reduction)
 
 
-def move_seconds(kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-    """Seconds of one collective under the cheapest algorithm; 0 for groups of one."""
-    return collective_seconds(kind, volume=volume, span=span)[0]
+def move_seconds(kind: Collective, *, volume: FloatArray, span: Span, library: str = "nccl") -> FloatArray:
+    """Seconds of one collective under the cheapest algorithm that `library` has; 0 for groups of one."""
+    return collective_seconds(kind, volume=volume, span=span, algorithms=algorithms_for(kind, library=library))[0]
+
+
+def dispatch_seconds(*, volume: FloatArray, copies: int, span: Span) -> FloatArray:
+    """Seconds to send tokens to their experts (or back) with one copy for each device, and one for each unit of the network on the way.
+
+        t = sum of latencies of the tiers crossed + max over tiers k of volume / copies x D(u_k) (1 - 1/m) / bandwidth_k
+        D(u) = u (1 - (1 - 1/u)^copies)
+
+    D(u) is the mean number of different units, of u, that `copies` experts chosen alike fall on; u_0 is the group's size with m its
+    members in the island, u_k the group's units below tier k with m = u_k. A copy that reached a unit is passed on inside it.
+
+    Args:
+        volume: bytes of all copies, shape (n,). copies: experts a token visits.
+
+    Leaves out: the notification that precedes the tokens, imbalance, quantised dispatch, multiprocessors that the kernel takes.
+    Source: DeepSeek-AI, DeepEP (github.com/deepseek-ai/DeepEP): forwarding from network to NVLink inside a node.
+    """
+    size = span.size.astype(np.float64)
+    token = volume / copies
+    seconds, latency_s, below = np.zeros_like(token), np.zeros_like(token), np.ones_like(size)
+    for tier, (members, bandwidth, hop) in enumerate(zip(span.members, span.bandwidth, span.latency_s, strict=True)):
+        units = size if tier == 0 else size / below
+        beyond = 1.0 - 1.0 / (members if tier == 0 else units)
+        reached = units * (1.0 - (1.0 - 1.0 / units) ** copies)
+        seconds = np.maximum(seconds, np.where(members > 1, token * reached * beyond / bandwidth, 0.0))
+        latency_s = latency_s + np.where(members > 1, hop, 0.0)
+        below = below * members
+    return seconds + latency_s
 
 
 def border_seconds(rows: Rows, network: Network, *, volume: FloatArray) -> FloatArray:

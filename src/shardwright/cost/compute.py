@@ -5,7 +5,7 @@ Rates come from the accelerator (measured or fitted tables, or stated defaults);
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -49,13 +49,14 @@ class Machine:
     """One accelerator with the rates that a job and a runtime select from it.
 
     Args:
-        compute: dtype of GEMMs; gemm: its rates. attention: rates of the runtime's kernel. passes: see ELEMENT_PASSES.
+        compute: dtype of GEMMs; gemm: its rates; half: rates of 16-bit GEMMs. attention: rates of the runtime's kernel. passes: see ELEMENT_PASSES.
     """
 
     accelerator: Accelerator
     compute: Dtype
     peak: float
     gemm: GemmRates
+    half: GemmRates
     attention: AttentionRates
     attention_peak: float
     passes: float
@@ -75,19 +76,38 @@ def machine_of(accelerator: Accelerator, *, compute: Dtype, attention: Attention
         compute=dtype,
         peak=accelerator.peak(dtype),
         gemm=chosen,
+        half=rates.get(half) or chosen,
         attention=kernel,
         attention_peak=accelerator.peak(half),
         passes=ELEMENT_PASSES[elements],
     )
 
 
+def sixteen_bit(machine: Machine) -> Machine:
+    """`machine` for GEMMs that stay in 16 bits whatever the recipe says: logits, routers, attention scores.
+
+    Source: Transformer Engine's recipes quantise the layers' projections only; torchao's float8 conversion filters ``output``.
+    """
+    half = Dtype.BF16 if machine.accelerator.peak(Dtype.BF16) else Dtype.FP16
+    if machine.compute.bits <= half.bits and machine.compute is not half:
+        return replace(machine, compute=half, peak=machine.accelerator.peak(half), gemm=machine.half)
+    return machine
+
+
 def gemm_seconds(
-    machine: Machine, *, m: IntArray, n: IntArray, k: IntArray, groups: IntArray | int = 1, extra_bytes: FloatArray | float = 0.0
+    machine: Machine,
+    *,
+    m: IntArray,
+    n: IntArray,
+    k: IntArray,
+    groups: IntArray | int = 1,
+    launches: IntArray | int = 1,
+    extra_bytes: FloatArray | float = 0.0,
 ) -> FloatArray:
-    """t = ((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) x sustained + t0, for `groups` equal GEMMs in one launch.
+    """t = ((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) x sustained + launches x t0, for `groups` equal GEMMs.
 
     Args:
-        m, n, k: elements, shape (r,). extra_bytes: read-modify-write of an fp32 accumulator in the epilogue (8 bytes an element).
+        m, n, k: elements, shape (r,). launches: how many times the overhead is paid, one after another. extra_bytes: read-modify-write of an fp32 accumulator in the epilogue (8 bytes an element).
 
     Bytes are one pass over both inputs and the output in the compute dtype (16-bit output). Leaves out tile and wave quantisation.
     Source: four-number roofline fitted on public kernel tables, see docs/accuracy.md; the q-norm joins epilogue traffic to the GEMM.
@@ -100,7 +120,7 @@ def gemm_seconds(
     memory = traffic / (rates.memory_efficiency * machine.accelerator.memory_bandwidth)
     larger, smaller = np.maximum(compute, memory), np.minimum(compute, memory)
     joined = larger * (1.0 + (smaller / np.maximum(larger, 1e-30)) ** rates.exponent) ** (1.0 / rates.exponent)
-    return joined * rates.sustained + rates.overhead_s
+    return joined * rates.sustained + launches * rates.overhead_s
 
 
 def element_seconds(machine: Machine, *, traffic: FloatArray) -> FloatArray:
@@ -130,19 +150,41 @@ def attention_flops(shape: AttentionShape, *, tokens: IntArray, heads: IntArray,
     return 2.0 * tokens * heads * keys * (shape.head_dim + shape.value_dim)
 
 
-def attention_seconds(machine: Machine, shape: AttentionShape, *, tokens: IntArray, heads: IntArray, context: int, backward: bool) -> FloatArray:
-    """t = FLOPs under the mask / (fraction(length) x peak) + launch; backward is `backward_ratio` times that.
+def attention_seconds(
+    machine: Machine,
+    shape: AttentionShape,
+    *,
+    tokens: IntArray,
+    heads: IntArray,
+    context: int,
+    parts: IntArray | None = None,
+    backward: bool,
+) -> FloatArray:
+    """t = FLOPs under the mask / (fraction(length) x peak) x clock + launch a part; backward is `backward_ratio` times that.
 
-    The fraction is read at the length of the keys that a query sees at most. Leaves out head_dim other than 128.
+    The fraction is read at the length of the keys that a query sees at most in one kernel.
+
+        clock = max(1, sustained (fraction / ec)^(1/3))
+
+    a kernel that keeps the matrix units as busy as a large GEMM (fraction = ec of its 16-bit rates) runs at the GEMM's sustained clock;
+    dynamic power grows with the busy share and the cube of the clock, so one that keeps them less busy lowers its clock less.
+
+    Args:
+        parts: members of a ring that pass keys round, one kernel for each part; None = all keys in one kernel.
+
+    Leaves out: head_dim other than 128, joining the partial outputs of a ring.
     """
     flops = attention_flops(shape, tokens=tokens, heads=heads, context=context)
-    length = min(context, shape.window or context, shape.selected or context)
+    kernels = np.ones_like(tokens) if parts is None else parts
+    length = np.minimum(-(-context // kernels), min(shape.window or context, shape.selected or context))
     points = machine.attention.forward
-    fraction = float(np.interp(np.log2(max(length, 1)), [np.log2(p[0]) for p in points], [p[1] for p in points]))
-    seconds = flops / (fraction * machine.attention_peak)
+    fraction = np.interp(np.log2(np.maximum(length, 1)), [np.log2(p[0]) for p in points], [p[1] for p in points])
+    clock = np.maximum(machine.half.sustained * np.cbrt(fraction / machine.half.compute_efficiency), 1.0)
+    seconds = flops / (fraction * machine.attention_peak) * clock
     if backward:
         seconds = seconds * machine.attention.backward_ratio
-    return seconds + machine.accelerator.launch_s
+    result: FloatArray = seconds + kernels * machine.accelerator.launch_s
+    return result
 
 
 def scan_flops(shape: ScanShape, *, tokens: IntArray, heads: IntArray) -> FloatArray:

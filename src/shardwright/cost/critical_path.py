@@ -26,7 +26,7 @@ def picoseconds(seconds: npt.NDArray[np.float64]) -> Int64:
 
 
 @compiled
-def _walk(  # noqa: PLR0913 - a compiled kernel takes arrays, not objects
+def _walk(
     row_start: npt.NDArray[np.int32],
     kind: npt.NDArray[np.int8],
     chunk: npt.NDArray[np.int32],

@@ -11,7 +11,7 @@ from shardwright.cost.block_table import PARTS
 from shardwright.cost.layout import Layout, layout_of, recomputed
 from shardwright.cost.rows import rows_of
 from shardwright.cost.tables import LayerTable, MeshTable, layer_table, mesh_table
-from shardwright.cost.terms import backward_layer, forward_layer, optimizer_seconds
+from shardwright.cost.terms import backward_layer, forward_layer, optimizer_seconds, parameter_bytes, temporary_bytes
 from shardwright.program.chunks import Content
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid import Grid, Recompute
@@ -98,6 +98,7 @@ def step_costs(problem: Problem, grid: Grid, priced: Priced) -> StepCosts:
     start = layout.counts @ gather if grid.zero in (1, 2) else np.zeros(len(filled))
     end = np.zeros(len(filled)) if each else layout.counts @ reduce
     optimizer, after, start = _step_end(problem, grid, priced, start)
+    logits = np.where((layout.by_rank[:, layout.head] > 0).any(axis=1), layers.logits_bytes[row], 0)
     return StepCosts(
         contents=layout.contents,
         forward_s=parts[0].sum(axis=1),
@@ -111,8 +112,8 @@ def step_costs(problem: Problem, grid: Grid, priced: Priced) -> StepCosts:
         after_s=after,
         static_bytes=_static_bytes(problem, grid, priced),
         saved_bytes=_saved(grid, layers.saved_bytes[:, :, row], layout.counts, redone),
-        transient_bytes=_transients(grid, priced),
-        logits_bytes=np.where((layout.by_rank[:, layout.head] > 0).any(axis=1), layers.logits_bytes[row], 0),
+        transient_bytes=_transients(grid, priced, logits),
+        logits_bytes=logits,
         flops=float(layout.counts.sum(axis=0) @ layers.flops[:, row]),
     )
 
@@ -129,9 +130,7 @@ def _layer_sync(priced: Priced, grid: Grid) -> tuple[FloatArray, FloatArray]:
     return sync.gather[:, row], sync.reduce[:, row]
 
 
-def _parts(
-    problem: Problem, grid: Grid, priced: Priced, gather: FloatArray, reduce: FloatArray, redone: IntArray
-) -> FloatArray:
+def _parts(problem: Problem, grid: Grid, priced: Priced, gather: FloatArray, reduce: FloatArray, redone: IntArray) -> FloatArray:
     """(2, c, parts) seconds of F and B of each chunk by part, recompute and exposed sharding included."""
     seconds = priced.layers.seconds[:, :, :, priced.layer_row]
     slowdown, every = problem.cluster.node.accelerator.overlap_slowdown, problem.runtime.reduce_every_microbatch
@@ -196,6 +195,11 @@ def update_bytes(problem: Problem) -> float:
     return 2.0 * job.optimizer.state_bytes + 3.0 * gradient + job.parameter.bits // 8
 
 
+def shard_bytes(problem: Problem) -> float:
+    """Bytes of a parameter's ZeRO-3 shard beside the optimizer's master copy."""
+    return 0.0 if problem.runtime.gathers_from_master else problem.job.parameter.bits / 8
+
+
 def host_update_rate(problem: Problem) -> float:
     """Elements/s that one device's share of the host updates: gradient down, update in host memory, parameter up, in series."""
     node, job = problem.cluster.node, problem.job
@@ -215,24 +219,27 @@ def _static_bytes(problem: Problem, grid: Grid, priced: Priced) -> tuple[tuple[s
         cut = shard if grid.zero >= level else (1, 1)
         return -(-dense // cut[0]) - (-experts // cut[1])
 
-    parameters = (held(3) + frozen) * (problem.job.parameter.bits // 8)
-    if grid.zero == 3:
-        whole = sync.dense[:, row] + sync.experts[:, row]
-        largest = np.where(by_rank > 0, whole[None, :], 0).max(axis=1)
-        parameters = parameters + largest * (1 + problem.runtime.gather_prefetch) * (problem.job.parameter.bits // 8)
+    largest = np.where(by_rank > 0, (sync.dense[:, row] + sync.experts[:, row])[None, :], 0).max(axis=1)
+    gathered, width, cut_width = 1.0 + problem.runtime.gather_prefetch, problem.job.parameter.bits / 8, shard_bytes(problem)
+    parameters = [
+        int(parameter_bytes(grid.zero, float(d + e), float(s), float(f), float(most), gathered, width, cut_width))
+        for d, e, s, f, most in zip(dense, experts, held(3), frozen, largest, strict=True)
+    ]
     return (
-        ("parameters", parameters),
+        ("parameters", np.array(parameters, dtype=np.int64)),
         ("gradients", held(2) * (problem.runtime.gradient_dtype.bits // 8)),
         ("optimizer", held(1) * problem.job.optimizer.state_bytes * (100 - grid.offload) // 100),
         ("workspace", np.full(grid.pp, problem.runtime.workspace_bytes, dtype=np.int64)),
     )
 
 
-def _transients(grid: Grid, priced: Priced) -> IntArray:
-    """Largest temporary of each rank: one layer's activations while it is recomputed, or an embedding's weight gradient."""
-    layout = priced.layout
-    sizes = np.where(layout.layer, 0, int(priced.meshes.embedding_bytes[priced.mesh_row]))
+def _transients(grid: Grid, priced: Priced, logits: IntArray) -> IntArray:
+    """Largest temporary of each rank beside its `logits`: a layer's activations while it is recomputed, or an embedding's gradient."""
+    layout, row, held = priced.layout, priced.layer_row, priced.layout.by_rank > 0
+    end = np.where((held & ~layout.layer).any(axis=1), priced.meshes.embedding_bytes[priced.mesh_row], 0)
+    layer = np.zeros_like(end)
     if grid.recompute is Recompute.FULL:
-        sizes = np.where(layout.layer, priced.layers.transient_bytes[:, priced.layer_row], sizes)
-    result: IntArray = np.where(layout.by_rank > 0, sizes[None, :], 0).max(axis=1)
-    return result
+        layer = np.where(held & layout.layer, priced.layers.transient_bytes[:, row], 0).max(axis=1)
+    return np.array(
+        [int(temporary_bytes(float(a), float(e), float(x))) for a, e, x in zip(layer, end, logits, strict=True)], dtype=np.int64
+    )

@@ -47,11 +47,19 @@ def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:
 
 
 def sync_table(
-    programs: tuple[BlockProgram, ...], *, rows: Rows, shard: IntArray, network: Network, job: TrainingJob, runtime: Runtime
+    programs: tuple[BlockProgram, ...],
+    *,
+    repeats: tuple[int, ...],
+    rows: Rows,
+    shard: IntArray,
+    network: Network,
+    job: TrainingJob,
+    runtime: Runtime,
 ) -> SyncTable:
     """Price every block's synchronisation for every row.
 
     Args:
+        repeats: how often the model has each block.
         shard: members of a sharding group, shape (n,), dividing dp x cp (the whole of it for plain ZeRO).
 
     A layer below the runtime's bucket size shares its bucket's latency with its neighbours: T(bucket) x layer / bucket.
@@ -64,8 +72,8 @@ def sync_table(
     total = {name: np.zeros(shape) for name in ("all_reduce", "reduce", "gather")}
     counts = {name: np.zeros(shape, dtype=np.int64) for name in ("dense", "experts", "frozen")}
     wire, stored = gradient_bytes(job, runtime), job.parameter.bits // 8
-    for index, program in enumerate(programs):
-        elements = parameter_elements(program, rows.degrees())
+    local = [parameter_elements(program, rows.degrees()) for program in programs]
+    for index, elements in enumerate(local):
         for name in counts:
             counts[name][index] = elements[name]
         for (inner, outer), part, size in ((groups[0], "dense", shard), (groups[1], "experts", expert_shard)):
@@ -73,6 +81,10 @@ def sync_table(
                 continue
             for name, seconds in _layer(elements[part], (inner, outer), size, network, wire, stored, runtime.bucket_bytes).items():
                 total[name][index] += seconds
+    if runtime.zero1_broadcasts:
+        held = {part: np.tensordot(np.array(repeats), counts[part], axes=1) / rows["pp"] for part in ("dense", "experts")}
+        total["gather"] = _broadcasts(counts["dense"], held["dense"], groups[0][0], shard, network, stored)
+        total["gather"] += _broadcasts(counts["experts"], held["experts"], groups[1][0], expert_shard, network, stored)
     return SyncTable(**total, shard=shard, expert_shard=expert_shard, **counts)
 
 
@@ -94,15 +106,28 @@ def _groups(axes: Axes, shard: IntArray) -> tuple[Axes, Axes]:
 def _layer(
     elements: IntArray, groups: tuple[Axes, Axes], shard: IntArray, network: Network, wire: int, stored: int, bucket: int
 ) -> dict[str, FloatArray]:
-    inner, outer = span_of(network.tiers, groups[0]), span_of(network.tiers, groups[1])
-    whole = span_of(network.tiers, (*groups[0], *groups[1]))
+    inner, outer, whole = (
+        span_of(network.tiers, axes, in_network_reduction=network.in_network_reduction)
+        for axes in (groups[0], groups[1], (*groups[0], *groups[1]))
+    )
     gradient = np.maximum(elements * float(wire), float(bucket))
     parameter = np.maximum(elements * float(stored), float(bucket) * stored / wire)
     share = elements * float(wire) / gradient
-    scatter = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=inner)
-    across = move_seconds(Collective.ALL_REDUCE, volume=gradient / shard, span=outer)
+    scatter = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=inner, library=network.library)
+    across = move_seconds(Collective.ALL_REDUCE, volume=gradient / shard, span=outer, library=network.library)
     return {
-        "all_reduce": share * move_seconds(Collective.ALL_REDUCE, volume=gradient, span=whole),
+        "all_reduce": share * move_seconds(Collective.ALL_REDUCE, volume=gradient, span=whole, library=network.library),
         "reduce": share * (scatter + across),
-        "gather": share * move_seconds(Collective.ALL_GATHER, volume=parameter, span=inner),
+        "gather": share * move_seconds(Collective.ALL_GATHER, volume=parameter, span=inner, library=network.library),
     }
+
+
+def _broadcasts(elements: IntArray, held: FloatArray, inner: Axes, shard: IntArray, network: Network, stored: int) -> FloatArray:
+    """(blocks, n) each layer's part of one broadcast by every member, one after another: shard x T(held / shard) x elements / held.
+
+    Args:
+        elements: of one layer of each block, (blocks, n). held: elements of a pipeline rank, (n,).
+    """
+    span = span_of(network.tiers, inner, in_network_reduction=network.in_network_reduction)
+    one = move_seconds(Collective.BROADCAST, volume=held * stored / shard, span=span, library=network.library)
+    return elements / np.maximum(held, 1.0) * shard * one

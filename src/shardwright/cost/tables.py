@@ -16,7 +16,8 @@ from shardwright.cost.sync import SyncTable, sync_table
 from shardwright.model.block import Block
 from shardwright.model.operator import OperatorKind
 from shardwright.program.block import BlockProgram
-from shardwright.program.lower_block import Context, lower_block
+from shardwright.program.local_size import Context
+from shardwright.program.lower_block import lower_block
 from shardwright.program.problem import Problem
 from shardwright.program.structure import Structure
 
@@ -52,6 +53,8 @@ def block_context(problem: Problem, block: Block) -> Context:
         tokens=job.tokens(block.sequence) or job.sequence_length,
         memory_tokens=job.tokens(block.memory) if block.memory else 0,
         element=job.activation.bits // 8,
+        # A 4-bit operand carries scales and is kept beside its transpose: a byte.
+        gemm_element=max(job.compute.bits // 8, 1),
         runtime=problem.runtime,
         dropout=job.dropout,
         imbalance_percent=round(100 * job.expert_imbalance),
@@ -80,7 +83,7 @@ def problem_machine(problem: Problem) -> Machine:
 
 def layer_table(problem: Problem, rows: Rows) -> LayerTable:
     """Price every block of the model for every row; rows of one structure are priced together."""
-    machine, network = problem_machine(problem), network_of(problem.cluster)
+    machine, network = problem_machine(problem), network_of(problem.cluster, library=problem.runtime.collective_library)
     blocks, n = len(problem.model.blocks), len(rows)
     seconds = np.zeros((blocks, len(PHASES), len(PARTS), n))
     saved = np.zeros((blocks, len(MODES), n), dtype=np.int64)
@@ -128,7 +131,9 @@ def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -
     if not problem.runtime.p2p_scatter_gather or not copied.any():
         return border_seconds(rows, network, volume=stream.astype(np.float64)), stream
     sent = np.where(copied, -(-stream // rows["tp"]), stream)
-    gathered = move_seconds(Collective.ALL_GATHER, volume=stream.astype(np.float64), span=span_along("tp", rows, network))
+    gathered = move_seconds(
+        Collective.ALL_GATHER, volume=stream.astype(np.float64), span=span_along("tp", rows, network), library=network.library
+    )
     return border_seconds(rows, network, volume=sent.astype(np.float64)) + np.where(copied, gathered, 0.0), sent
 
 
@@ -159,11 +164,14 @@ class MeshTable:
 
 def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
     """Price the step's end for every mesh row and sharding group."""
-    network = network_of(problem.cluster)
+    network = network_of(problem.cluster, library=problem.runtime.collective_library)
     programs = programs_of(problem, Structure(routed=True))
-    sync = sync_table(programs, rows=rows, shard=shard, network=network, job=problem.job, runtime=problem.runtime)
+    repeats = [0] * len(programs)
+    for run in problem.model.runs:
+        repeats[run.block] += run.count
+    sync = sync_table(programs, repeats=tuple(repeats), rows=rows, shard=shard, network=network, job=problem.job, runtime=problem.runtime)
     n = len(rows)
-    norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), span=span_along("world", rows, network))
+    norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), span=span_along("world", rows, network), library=network.library)
     table_elements = -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
     tied = np.zeros(n)
     if any(p.tied_to for b in problem.model.blocks for o in b.operators for p in o.parameters):

@@ -33,7 +33,33 @@ def backward_layer(backward: float, gather: float, reduce: float, zero: int, eve
 
 
 @compiled
-def optimizer_seconds(elements: float, shard: float, bytes_per_element: float, bandwidth: float, host_share: float, host_rate: float) -> float:
+def parameter_bytes(
+    zero: int, whole: float, sharded: float, frozen: float, largest: float, gathered: float, width: float, shard_width: float
+) -> float:
+    """Bytes of parameters that live through the step on one device.
+
+    Args:
+        whole, sharded, frozen: local trainable elements, a shard of them, elements without gradient. largest: elements of the largest
+            block; gathered: such blocks that ZeRO-3 holds at once. width: bytes an element. shard_width: bytes an element of a shard
+            beside the optimizer's own copy: 0 where gathers read the fp32 master, which counts as optimizer state.
+    """
+    if zero < 3:
+        return (whole + frozen) * width
+    return sharded * shard_width + frozen * width + largest * gathered * width
+
+
+@compiled
+def temporary_bytes(layer: float, end: float, logits: float) -> float:
+    """Largest temporary beside the logits: `end`, an embedding's weight gradient, or what the set of a recomputed layer exceeds them by
+    (the logits are gone when a layer is recomputed).
+    """
+    return max(end, layer - logits)
+
+
+@compiled
+def optimizer_seconds(
+    elements: float, shard: float, bytes_per_element: float, bandwidth: float, host_share: float, host_rate: float
+) -> float:
     """The update of `elements` / `shard` parameters: device part and host part side by side.
 
     Args:

@@ -7,7 +7,8 @@ all_reduce over 8 devices, 18.0 us on H100, over its 14 hops, 1.29 us. That spre
 of 2 and 4 come out up to 4 us too fast.
 
 Cards: 0.8 of the line rate and 10 us a message. Vidur's measured sends between H100 nodes (MIT licence) reach 0.70 at 64 MiB and 17 us with
-the launch of both kernels; a ring that is under way pays less a hop.
+the launch of both kernels; a ring that is under way pays less a hop. Cards without RDMA (cloud nodes of small accelerators) reach half of
+the line rate over TCP: 15 and 22 of 32 Gb/s with 8 devices a node (NVIDIA/nccl#209), 38 of 100 Gb/s (NVIDIA/nccl#398).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from shardwright.hardware.link import Link
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 
 NIC_EFFICIENCY: Final = 0.8
+TCP_EFFICIENCY: Final = 0.5
 NIC_LATENCY_S: Final = 10e-6
 PCIE_EFFICIENCY: Final = 0.8
 PCIE_LATENCY_S: Final = 10e-6
@@ -30,6 +32,10 @@ PCIE_GB_PER_S: Final = {3: 16.0, 4: 32.0, 5: 64.0, 6: 128.0}
 NIC_ORIGIN: Final = Origin(
     evidence=Evidence.ASSUMED,
     reference="assumed 0.8 of line rate and 10 us; Vidur's sends between H100 nodes: 0.70 and 17 us; aiconfigurator-core 0.12.0: 10 us",
+)
+TCP_ORIGIN: Final = Origin(
+    evidence=Evidence.PUBLISHED,
+    reference="half of line rate over TCP: NCCL all_reduce 0.46 and 0.70 of 32 Gb/s (NVIDIA/nccl#209), 0.38 of 100 Gb/s (NVIDIA/nccl#398)",
 )
 _TABLE: Final = (
     "NCCL table of aiconfigurator-core 0.12.0, all_gather and reduce_scatter of 512 MiB; hop latency from all_reduce over 8 devices"
@@ -49,7 +55,9 @@ class ScaleUp(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """A node: devices, island, scale-up link, Gb/s of network a device, PCIe generation (0 = C2C), host GiB, cards (0 = one a device)."""
+    """A node: devices, island, scale-up link, Gb/s of network a device, PCIe generation (0 = C2C), host GiB, cards (0 = one a device),
+    whether they speak TCP only.
+    """
 
     num_devices: int
     island: int
@@ -58,6 +66,7 @@ class NodeRow(NamedTuple):
     pcie: int
     host_gib: int
     nics: int = 0
+    tcp: bool = False
 
 
 def _measured(gb_per_s: float, bus: float, hop_us: float, *, name: str, reduces: bool = False) -> ScaleUp:
@@ -114,11 +123,11 @@ _ROWS: Final[dict[str, NodeRow]] = {
     "gb300-nvl72": NodeRow(4, 72, _NVL72, 800, 0, 960),
     "v100-sxm-32gb": NodeRow(8, 8, _NVLINK_2, 100, 3, 768),
     "v100-sxm-16gb": NodeRow(8, 8, _NVLINK_2, 100, 3, 488),
-    "t4": NodeRow(4, 4, _pcie(16), 12.5, 3, 192, 1),
-    "l4": NodeRow(8, 8, _pcie(32), 12.5, 4, 768, 1),
+    "t4": NodeRow(4, 4, _pcie(16), 12.5, 3, 192, 1, tcp=True),
+    "l4": NodeRow(8, 8, _pcie(32), 12.5, 4, 768, 1, tcp=True),
     "l40s": NodeRow(8, 8, _L40S, 200, 4, 1024),
-    "a10": NodeRow(4, 4, _pcie(32), 25, 4, 512, 1),
-    "a10g": NodeRow(8, 8, _pcie(32), 12.5, 4, 768, 1),
+    "a10": NodeRow(4, 4, _pcie(32), 25, 4, 512, 1, tcp=True),
+    "a10g": NodeRow(8, 8, _pcie(32), 12.5, 4, 768, 1, tcp=True),
     "rtx-3090": NodeRow(8, 8, _pcie(32), 12.5, 4, 256, 1),
     "rtx-4090": NodeRow(8, 8, _pcie(32), 12.5, 4, 256, 1),
     "rtx-5090": NodeRow(8, 8, _pcie(64), 12.5, 5, 256, 1),
@@ -146,10 +155,10 @@ _C2C_GB_PER_S: Final = {"gh200-96gb": 450.0, "gb200-nvl72": 225.0, "gb300-nvl72"
 _DEFAULT: Final = NodeRow(8, 8, _pcie(32), 100, 4, 512, 1)
 
 
-def network_card(*, gbit_per_s: float, origin: Origin = NIC_ORIGIN) -> Link:
-    """A network card of `gbit_per_s` (10^9 bits/s each way) at the assumed efficiency and latency."""
+def network_card(*, gbit_per_s: float, origin: Origin = NIC_ORIGIN, efficiency: float = NIC_EFFICIENCY) -> Link:
+    """A network card of `gbit_per_s` (10^9 bits/s each way) at `efficiency` and the assumed latency."""
     bandwidth = float(round(gbit_per_s * GIGA / BITS_PER_BYTE))
-    return Link(latency_s=NIC_LATENCY_S, bandwidth=bandwidth, efficiency=NIC_EFFICIENCY, origin=origin)
+    return Link(latency_s=NIC_LATENCY_S, bandwidth=bandwidth, efficiency=efficiency, origin=origin)
 
 
 def _host(name: str, row: NodeRow) -> Host:
@@ -184,7 +193,11 @@ def node_of(accelerator: Accelerator) -> NodeKind:
             origin=Origin(evidence=up.evidence, reference=up.reference),
         ),
         nics=nics,
-        nic=network_card(gbit_per_s=row.network_gbit_per_s * row.num_devices / nics),
+        nic=network_card(
+            gbit_per_s=row.network_gbit_per_s * row.num_devices / nics,
+            origin=TCP_ORIGIN if row.tcp else NIC_ORIGIN,
+            efficiency=TCP_EFFICIENCY if row.tcp else NIC_EFFICIENCY,
+        ),
         host=_host(accelerator.name, row),
         in_network_reduction=up.reduces,
     )

@@ -44,12 +44,16 @@ _H200_GEMM: Final = (
     *_both(efficiency=(0.804, 0.835), overhead_us=3.8, exponent=3.2, sustained=SUSTAINED_H100, p90=0.17),
     like_gemm(_HOPPER_FP8, name="h100-sxm", error=0.19),
 )
-# Blackwell draws more FLOP/s a watt than Hopper (2.25 against 1.41 TFLOP/s a watt), so its clocks are assumed to give as much.
+# Blackwell promises 1.59 times the FLOP/s a watt of Hopper (2250 TFLOP/s and 1000 W against 989 and 700). Its energy a FLOP is assumed to
+# be 0.8 of Hopper's, so by the cube root its clock gives (1.59 x 0.8)^(1/3) = 1.08 times more.
+_POWER_OF_B200: Final = (2250 / 989 * 700 / 1000 * 0.8) ** (1 / 3)
+_B200: Final = round(SUSTAINED_H100 * _POWER_OF_B200, 3)
+_B200_FP8: Final = round(SUSTAINED_H100_FP8 * _POWER_OF_B200, 3)
 # The fit took 8 TB/s as the peak; the efficiency here is against the 7.7 TB/s of the sheet.
 _B200_GEMM: Final = (
-    *_both(efficiency=(0.714, 0.775 * 8.0 / 7.7), overhead_us=3.3, exponent=2.6, sustained=SUSTAINED_H100, p90=0.25),
-    fitted_gemm(Dtype.FP8, efficiency=(0.546, 0.772 * 8.0 / 7.7), overhead_us=15.7, exponent=1.4, sustained=SUSTAINED_H100_FP8, p90=0.25),
-    fitted_gemm(Dtype.FP4, efficiency=(0.384, 0.514 * 8.0 / 7.7), overhead_us=10.6, exponent=2.8, sustained=SUSTAINED_H100_FP8, p90=0.50),
+    *_both(efficiency=(0.714, 0.775 * 8.0 / 7.7), overhead_us=3.3, exponent=2.6, sustained=_B200, p90=0.25),
+    fitted_gemm(Dtype.FP8, efficiency=(0.546, 0.772 * 8.0 / 7.7), overhead_us=15.7, exponent=1.4, sustained=_B200_FP8, p90=0.25),
+    fitted_gemm(Dtype.FP4, efficiency=(0.384, 0.514 * 8.0 / 7.7), overhead_us=10.6, exponent=2.8, sustained=_B200_FP8, p90=0.50),
 )
 
 
@@ -251,6 +255,7 @@ def _blackwell(
     )
 
 
+# Power limits of the sheets, from memory: B200 1000 W, GB200 1200 W, B300 1100 W, GB300 1400 W.
 BLACKWELL: Final = (
     _blackwell(
         "b200-sxm",
@@ -267,7 +272,7 @@ BLACKWELL: Final = (
         bandwidth=8000,
         peaks=tensor_cores(bf16=2500, fp16=2500, fp8=5000, fp4=10000, tf32=1250, fp32=80),
         reference=f"{_TABLES} gb200; 189,471 MiB in nvidia-smi less 0.6 GiB",
-        gemm=_siblings(_B200_GEMM, name="b200-sxm"),
+        gemm=_siblings(_B200_GEMM, name="b200-sxm", power_ratio=1000 / 1200 * 2500 / 2250),
         aliases=("gb200",),
     ),
     _blackwell(
@@ -276,7 +281,7 @@ BLACKWELL: Final = (
         bandwidth=7750,
         peaks=tensor_cores(bf16=2250, fp16=2250, fp8=4500, fp4=14000, tf32=1125, fp32=75),
         reference=f"{_TABLES} b300_sxm; 275,040 MiB in nvidia-smi less 0.6 GiB",
-        gemm=_siblings(_B200_GEMM, name="b200-sxm"),
+        gemm=_siblings(_B200_GEMM, name="b200-sxm", power_ratio=1000 / 1100),
         aliases=("b300", "b300-sxm-288gb", "b300-288gb"),
     ),
     _blackwell(
@@ -285,7 +290,7 @@ BLACKWELL: Final = (
         bandwidth=8000,
         peaks=tensor_cores(bf16=2500, fp16=2500, fp8=5000, fp4=15000, tf32=1250, fp32=80),
         reference=f"{_TABLES} gb300; 284,208 MiB in nvidia-smi less 0.6 GiB",
-        gemm=_siblings(_B200_GEMM, name="b200-sxm"),
+        gemm=_siblings(_B200_GEMM, name="b200-sxm", power_ratio=1000 / 1400 * 2500 / 2250),
         aliases=("gb300",),
     ),
 )

@@ -4,8 +4,8 @@ GEMM rates with Evidence.FITTED are least-squares fits of the four-number roofli
 (Apache-2.0, shapes with n, k >= 512). Their `error` is 0.78 of the fit's 90th percentile error: the 80th percentile of a half-normal.
 
 `sustained` is a factor on short measurements, from power physics: dynamic power grows with about the cube of the clock, so a device whose
-matrix units draw more than its power limit lowers its clock in long runs. Known factors: A100 1.08, H100 bf16 1.25, H100 fp8 1.12 (three
-numbers, fitted once over Megatron runs of both). A part of the same die with another power limit P' takes (P/P')^(1/3) more.
+matrix units draw more than its power limit lowers its clock in long runs. Known factors: A100 1.08, H100 bf16 1.19, H100 fp8 1.04 (three
+numbers, each fitted once over the Megatron and NeMo runs of its device and dtype: no bias left on the dgxc rows). A part of the same die with another power limit P' takes (P/P')^(1/3) more.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ SAME_UNITS: Final = Origin(
     reference="bf16 fit of aiconfigurator-core 0.12.0 GEMM tables; fp16 runs on the same units at the same rate",
 )
 SUSTAINED_A100: Final = 1.08
-SUSTAINED_H100: Final = 1.25
-SUSTAINED_H100_FP8: Final = 1.12
+SUSTAINED_H100: Final = 1.19
+SUSTAINED_H100_FP8: Final = 1.04
 SUSTAINED_ASSUMED: Final = 1.15
 
 _LENGTHS: Final = (512, 1024, 2048, 4096, 8192, 16384)

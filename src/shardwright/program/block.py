@@ -49,8 +49,10 @@ class Work:
     Args:
         m, n, k: GEMM: the forward (m x k) times (k x n), n as a sum of parts; of one group for GROUPED_GEMM, run `groups` times.
             A linear operator's I is (m x n)(n x k) and its W is (n x m)(m x k): the phase says which.
+        apart: each group is a launch of its own.
         read, written: ELEMENT: bytes. accumulate: GEMM adds into an fp32 copy of its n x k result.
         tokens, context: ATTENTION and SCAN: local query tokens; keys of a whole sequence. heads, kv_heads: local.
+            passed: keys come round a ring, one member's part at a time.
         core: the operator's attention or scan shape.
     """
 
@@ -63,9 +65,11 @@ class Work:
     groups: Size | None = None
     read: tuple[Size, ...] = ()
     written: tuple[Size, ...] = ()
+    apart: bool = False
     accumulate: bool = False
     tokens: Size | None = None
     context: int = 0
+    passed: bool = False
     heads: Size | None = None
     attention: AttentionShape | None = None
     scan: ScanShape | None = None
@@ -78,6 +82,8 @@ class Move:
     Args:
         volume: bytes of the full buffer as in `collectives.Collective`. count: how often (hops of a ring), an axis minus one.
         hops: axis whose degree minus one is the number of sends (ring exchange); empty = once.
+        copies: the volume holds so many copies of each token, one for each expert that it visits, and a device or unit of the network
+            that several of them go to gets one; 0 = every byte is sent.
     """
 
     operator: str
@@ -87,14 +93,18 @@ class Move:
     volume: tuple[Size, ...]
     exposure: Exposure
     hops: str = ""
+    copies: int = 0
 
 
 class Recomputable(StrEnum):
-    """Which recompute modes drop a saved tensor: only `full`, or `selective` too; never for the block's own input."""
+    """Which recompute modes drop a saved tensor: only `full`, or `selective` too; never for the block's own input. NONE_AND_FULL: only
+    `selective` keeps it, as a policy's own choice.
+    """
 
     NEVER = "never"
     FULL = "full"
     SELECTIVE = "selective"
+    NONE_AND_FULL = "none-and-full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ by colour refinement. `unfolded` gives every rank its own class: the same loweri
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +61,12 @@ def is_aligned(grid: Grid, tiers: tuple[Tier, ...]) -> bool:
 
 def fold(grid: Grid, tiers: tuple[Tier, ...]) -> RankClasses:
     """The classes of `grid` on a uniform cluster with these tiers."""
+    mesh = Grid(tp=grid.tp, cp=grid.cp, ep=grid.ep, etp=grid.etp, dp=grid.dp, pp=grid.pp, order=grid.order)
+    return _fold(mesh, tiers)
+
+
+@lru_cache(maxsize=1024)
+def _fold(grid: Grid, tiers: tuple[Tier, ...]) -> RankClasses:
     return _from_axes(grid, tiers) if is_aligned(grid, tiers) else _classes(grid, tiers, _refine(grid, tiers))
 
 

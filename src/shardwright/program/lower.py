@@ -213,11 +213,12 @@ class _Builder:
 
     def _first_of(self, klass: int, kind: Int64, chunk: Int64, microbatch: Int64, positions: Int64) -> Int64:
         forward = kind[positions] == TaskKind.F
-        return np.where(
+        first: Int64 = np.where(
             forward,
             self.forward[klass, chunk[positions], microbatch[positions]],
             self.backward_first[klass, chunk[positions], microbatch[positions]],
         )
+        return first
 
     def _lay_gathers(self, klass: int, chunk: Int64) -> None:
         chunks = [int(c) for c in np.unique(chunk)]

@@ -19,7 +19,7 @@ class Local:
 
     Args:
         tokens: query tokens. reads, writes: elements a token of each extent. context: tokens of the whole sequence of keys.
-        element: bytes of an activation element. scores_fused: attention never writes its scores. dropout: masks are drawn.
+        element: bytes of an activation element. scores_fused: attention never writes its scores. keys_passed: they come round a ring. dropout: masks are drawn.
         experts: local experts (GROUPED_LINEAR). expert_tokens: tokens of one local expert.
         heads: local query heads (or scan heads).
         fused_accumulate: weight gradients add into fp32 copies in the GEMM. loss_bytes: traffic of the loss, bytes an element.
@@ -31,6 +31,7 @@ class Local:
     context: int
     element: int
     scores_fused: bool
+    keys_passed: bool
     dropout: bool
     fused_accumulate: bool
     loss_bytes: int
@@ -57,9 +58,9 @@ def _grouped(o: Operator, x: Local) -> tuple[Work, ...]:
     k, g, m = x.reads[0], x.experts, x.expert_tokens
     kernel = Kernel.GROUPED_GEMM
     return (
-        Work(operator=o.name, phase=Phase.F, kernel=kernel, m=m, n=x.writes, k=k, groups=g),
-        Work(operator=o.name, phase=Phase.I, kernel=kernel, m=m, n=x.writes, k=k, groups=g),
-        Work(operator=o.name, phase=Phase.W, kernel=kernel, m=m, n=x.writes, k=k, groups=g, accumulate=x.fused_accumulate),
+        Work(operator=o.name, phase=Phase.F, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True),
+        Work(operator=o.name, phase=Phase.I, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True),
+        Work(operator=o.name, phase=Phase.W, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True, accumulate=x.fused_accumulate),
     )
 
 
@@ -116,6 +117,7 @@ def _attention(o: Operator, x: Local) -> tuple[Work, ...]:
                 kernel=Kernel.ATTENTION,
                 tokens=x.tokens,
                 context=x.context,
+                passed=x.keys_passed,
                 heads=x.heads,
                 attention=o.attention,
             )

@@ -83,7 +83,10 @@ RUNTIME: Final = Runtime(
         ),
         *cite(f"{_TREE}/runtime/pipe/schedule.py", "schedules", note="TrainSchedule is 1F1B"),
         *cite(f"{_TREE}/sequence/layer.py", "context_ulysses", "context_ring", "context_gather", "sequence_parallel"),
-        *cite(f"{_TREE}/moe/layer.py", "expert_parallel"),
+        *cite(
+            f"{_TREE}/moe/layer.py", "expert_parallel", "expert_dispatch", "saves_quantized", note="all-to-all of every routed copy; no fp8"
+        ),
+        *cite("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/index.html", "collective_library"),
         *cite(f"{_TREE}/module_inject/layers.py", "tp_overlap", "tp_input_regather", note="AutoTP: blocking all-reduce"),
         *cite(
             "https://huggingface.co/docs/transformers/attention_interface",

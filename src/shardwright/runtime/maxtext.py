@@ -51,6 +51,7 @@ RUNTIME: Final = Runtime(
     selective_recompute=SelectiveRecompute.OPERATORS,
     gathers_from_master=True,
     zero1_broadcasts=False,
+    collective_library="any",
     facts=(
         *cite(
             _BASE,
@@ -87,6 +88,9 @@ RUNTIME: Final = Runtime(
             "fused_weight_gradient",
             "element_kernels",
             "zero1_broadcasts",
+            "collective_library",
+            "expert_dispatch",
+            "saves_quantized",
             note="latency-hiding scheduler, collective matmul, compiler fusion",
         ),
         *cite(

@@ -96,6 +96,8 @@ RUNTIME: Final = Runtime(
             checked=True,
             note="fp16 logits and one fp32 copy that becomes the softmax and then the gradient in place",
         ),
+        *cite("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/index.html", "collective_library"),
+        *cite(f"{_TREE}/arguments.py", "expert_dispatch", "saves_quantized", note="neither experts nor fp8"),
         *cite(f"{_TREE}/arguments.py", "default_recompute", "context_ring", "context_gather", "context_ulysses", "expert_parallel"),
         *cite("https://docs.nvidia.com/cuda/cublas/#cublassetworkspace", "workspace_bytes", note="order of magnitude, from memory"),
         *cite("https://pytorch.org/docs/stable/notes/cuda.html#memory-management", "allocator_reserve_percent", note="from memory"),

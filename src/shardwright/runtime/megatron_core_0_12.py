@@ -51,6 +51,7 @@ RUNTIME: Final = Runtime(
     selective_recompute=SelectiveRecompute.CORE,
     gathers_from_master=False,
     zero1_broadcasts=False,
+    saves_quantized=True,
     facts=(
         *cite(
             "https://github.com/NVIDIA/Megatron-LM/blob/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/distributed_data_parallel_config.py",
@@ -89,7 +90,22 @@ RUNTIME: Final = Runtime(
             "selective_recompute",
             note="cp_comm_type p2p, all_gather, a2a, a2a+p2p; recompute_granularity None; recompute_modules core_attn",
         ),
-        *cite(f"{_CORE}/transformer/moe/token_dispatcher.py", "expert_parallel"),
+        *cite(
+            f"{_CORE}/transformer/moe/token_dispatcher.py",
+            "expert_parallel",
+            "expert_dispatch",
+            note="MoEAlltoAllTokenDispatcher; the flex dispatcher is an option",
+        ),
+        *cite(
+            "https://github.com/NVIDIA/TransformerEngine/blob/main/transformer_engine/pytorch/module/linear.py",
+            "saves_quantized",
+            note="the quantised input is what is saved for the weight gradient",
+        ),
+        *cite(
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/index.html",
+            "collective_library",
+            note="torch.distributed's nccl backend",
+        ),
         *cite(f"{_CORE}/tensor_parallel/layers.py", "tp_input_regather", "fused_weight_gradient", "embedding_gradient_bytes"),
         *cite(f"{_CORE}/extensions/transformer_engine.py", "attention_kernel", "element_kernels"),
         *cite(f"{_CORE}/tensor_parallel/random.py", "full_recompute"),

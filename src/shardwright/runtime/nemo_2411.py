@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.runtime import nemo_2407
 from shardwright.runtime.facts import cite, derive
-from shardwright.runtime.runtime import AttentionKernel
+from shardwright.runtime.runtime import AttentionKernel, ExpertDispatch
 
 RUNTIME: Final = derive(
     nemo_2407.RUNTIME,
@@ -15,6 +15,7 @@ RUNTIME: Final = derive(
     released="2024-11",
     attention_kernel=AttentionKernel.CUDNN,
     fused_loss=True,
+    expert_dispatch=ExpertDispatch.DEDUPLICATED,
     zero_stages=(0, 1, 2, 3),
     hybrid_sharding=True,
     facts=(
@@ -33,6 +34,12 @@ RUNTIME: Final = derive(
             "zero_stages",
             "hybrid_sharding",
             note="stages 2 and 3 are Megatron-FSDP (Megatron-Bridge)",
+        ),
+        *cite(
+            "https://docs.nvidia.com/nemo/megatron-bridge/nightly/skills/nemo-mbridge-perf-moe-dispatcher-selection/SKILL.html",
+            "expert_dispatch",
+            checked=True,
+            note="DeepEP on H100 and B200, HybridEP on GB200 and GB300",
         ),
     ),
     aliases=("nemo", "nemo-2411", "nemo-25.02", "megatron-bridge"),

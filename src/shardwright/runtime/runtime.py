@@ -43,6 +43,13 @@ class SelectiveRecompute(StrEnum):
     OPERATORS = "operators"
 
 
+class ExpertDispatch(StrEnum):
+    """How tokens reach their experts: one copy for each chosen expert, or one for each device (and each node on the way) that holds any."""
+
+    ALL_TO_ALL = "all-to-all"
+    DEDUPLICATED = "deduplicated"
+
+
 class FullRecompute(StrEnum):
     """What `recompute=full` runs again: the whole layer, or all but its last GEMM (a checkpoint that stops early)."""
 
@@ -94,6 +101,9 @@ class Runtime:
         selective_recompute: see SelectiveRecompute.
         gathers_from_master: ZeRO-3 shards are the fp32 master copies, cast when gathered: there is no working copy beside them.
         zero1_broadcasts: ZeRO-1 returns parameters by one broadcast a member, in series, instead of an all_gather.
+        expert_dispatch: see ExpertDispatch.
+        saves_quantized: linear operators keep their input for the weight gradient in the GEMM's dtype, not in the activations' dtype.
+        collective_library: whose algorithms it runs (`collectives.registry.LIBRARIES`).
         facts: a link for every field.
     """
 
@@ -135,6 +145,9 @@ class Runtime:
     selective_recompute: SelectiveRecompute = SelectiveRecompute.CORE
     gathers_from_master: bool = False
     zero1_broadcasts: bool = False
+    expert_dispatch: ExpertDispatch = ExpertDispatch.ALL_TO_ALL
+    saves_quantized: bool = False
+    collective_library: str = "nccl"
     facts: tuple[Fact, ...] = ()
     aliases: tuple[str, ...] = ()
 

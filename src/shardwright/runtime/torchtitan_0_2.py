@@ -79,6 +79,17 @@ RUNTIME: Final = Runtime(
             "zero1_broadcasts",
             note="implicit prefetch: the next all-gather is issued while the present layer computes; reduce-scatter in backward",
         ),
+        *cite(
+            "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/index.html",
+            "collective_library",
+            note="torch.distributed's nccl backend",
+        ),
+        *cite(f"{_TREE}/distributed/expert_parallel.py", "expert_dispatch", note="all_to_all_single_autograd of every routed copy"),
+        *cite(
+            "https://github.com/pytorch/ao/blob/main/torchao/float8/float8_linear.py",
+            "saves_quantized",
+            note="matmul_with_hp_or_float8_args saves the high-precision input and casts it again",
+        ),
         *cite(f"{_TREE}/distributed/pipeline_parallel.py", "schedules", "overlap_p2p", "p2p_scatter_gather"),
         *cite(f"{_TREE}/distributed/context_parallel.py", "context_ring", "context_gather", "context_ulysses", note="rotate method"),
         *cite(f"{_TREE}/config/job_config.py", "optimizer_offload", "default_recompute", note="activation_checkpoint.mode selective"),

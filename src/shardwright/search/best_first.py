@@ -83,7 +83,8 @@ def refine(
         outcome.lower_bound_s = outcome.ranked[0].step_time_s
     else:
         found = sorted((entry[3] for entry in heap if isinstance(entry[3], Simulated)), key=lambda s: s.step_time_s)
-        outcome.ranked, outcome.certified = found[:1], not found
+        outcome.ranked = found[:1]
+        outcome.certified = not found or outcome.lower_bound_s >= found[0].step_time_s
     return outcome
 
 
@@ -158,5 +159,6 @@ def _advance(problem: Problem, heap: list[tuple[float, int, int, object]], outco
 def _pair(held: object) -> tuple[Grid, StepCosts]:
     assert isinstance(held, tuple)
     grid, costs = held
-    assert isinstance(grid, Grid) and isinstance(costs, StepCosts)
+    assert isinstance(grid, Grid)
+    assert isinstance(costs, StepCosts)
     return grid, costs

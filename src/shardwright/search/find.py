@@ -4,47 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwright.cost.tables import problem_machine
-from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Alternative, Answer
 from shardwright.search.best_first import Outcome, refine
+from shardwright.search.bounded import Bounded, bound_space
 from shardwright.search.certificate import Certificate
+from shardwright.search.infeasible import nothing_fits
 from shardwright.search.kernels import load_kernels
-from shardwright.search.members import Members, enumerate_members, member_grid
-from shardwright.search.prepare import Prepared, bound_all, prepare
 from shardwright.search.space import Space
 from shardwright.simulator.evaluate import Simulated, breakdown, model_flops, predict
 from shardwright.simulator.memory import allocated_bytes
-from shardwright.strategy.grid_notation import print_grid
 from shardwright.strategy.grid_rules import GridFacts
-from shardwright.units import format_bytes
 
-FloatArray = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounded:
-    """A space with B0 of every member, for searching and for tests of the bounds."""
-
-    members: Members
-    prepared: Prepared
-    seconds: FloatArray
-    memory: FloatArray
-
-
-def bound_space(problem: Problem, space: Space, facts: GridFacts, *, capacity: float) -> Bounded:
-    """Enumerate `space` and bound all its members."""
-    members = enumerate_members(problem, space, facts)
-    prepared = prepare(problem, members)
-    seconds, memory = bound_all(problem, prepared, capacity=capacity)
-    return Bounded(members=members, prepared=prepared, seconds=seconds, memory=memory)
 
 
 def find(
@@ -60,7 +36,7 @@ def find(
     """The best member of `space`, certified.
 
     Raises:
-        InfeasibleError: no member fits; names the tightest member and by how much it is too large.
+        InfeasibleError: no member fits; names the tightest constraint, by how much it is missed, and changes that would fit.
     """
     if progress is not None:
         progress("load compiled kernels (the first run compiles them)", 0, 1)
@@ -79,7 +55,7 @@ def find(
         progress=progress,
     )
     if not outcome.ranked:
-        raise _nothing_fits(problem, bounded, capacity)
+        raise nothing_fits(problem, space, facts, bounded, capacity=capacity)
     spent = time.monotonic() - begun
     return _answer(problem, space, bounded, outcome, capacity, spent)
 
@@ -90,13 +66,14 @@ def _answer(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome, 
     return Answer(
         grid=best.grid,
         prediction=prediction,
-        certificate=_certificate(problem, space, bounded, outcome),
+        certificate=certify(problem, space, bounded, outcome),
         alternatives=tuple(_alternative(problem, best, other, prediction.interval_s[1]) for other in outcome.ranked[1:]),
         search_time_s=spent,
     )
 
 
-def _certificate(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome) -> Certificate:
+def certify(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome) -> Certificate:
+    """Account for every member of `space` after a refinement that ranked at least one."""
     members = bounded.members
     best = outcome.ranked[0].step_time_s
     infeasible = int(np.isinf(bounded.seconds).sum())
@@ -141,23 +118,4 @@ def _alternative(problem: Problem, best: Simulated, other: Simulated, limit: flo
         allocated_bytes=int(allocated_bytes(other.program.table, other.costs).max()),
         loses=tuple((name, value) for name, value in loses if value > 1e-4 * other.step_time_s)[:3],
         indistinguishable=other.step_time_s <= limit,
-    )
-
-
-def _nothing_fits(problem: Problem, bounded: Bounded, capacity: int) -> InfeasibleError:
-    """The member that comes closest, by how much it is too large, and what would make it fit."""
-    members = bounded.members
-    if not members.num_members:
-        return InfeasibleError(
-            f"no legal strategy in the space: all {members.enumerated} members break a rule",
-            hint="check that devices, heads, layers and the global batch share divisors, or unpin an axis",
-        )
-    place = int(bounded.memory.argmin())
-    need = float(bounded.memory[place])
-    grid = member_grid(members, place)
-    more = need / capacity
-    return InfeasibleError(
-        f"nothing fits: the smallest strategy ({print_grid(grid)}) needs at least {format_bytes(need)} a device, "
-        f"{format_bytes(need - capacity)} more than the {format_bytes(capacity)} there are",
-        hint=f"about {more:.2g} x the devices or the memory would fit it, or a shorter sequence or fewer parameters",
     )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from shardwright.cost.bounds import Choices, Costs, Facts, Outer, Patterns, bound_members
 from shardwright.cost.critical_path import load_walk
@@ -14,18 +17,21 @@ def load_kernels() -> None:
     bound_members(
         Costs(*(np.zeros((1, 1, 1)) if name == "saved" else np.zeros(1) if name in _FLAT else np.zeros((1, 1)) for name in Costs._fields)),
         Patterns(*_pattern_arrays()),
-        Outer(*(np.zeros(0, dtype=np.int64) for _ in Outer._fields[:-1]), start=np.zeros(1, dtype=np.int64)),
+        Outer(*(np.zeros(1 if name == "start" else 0, dtype=np.int64) for name in Outer._fields)),
         Choices(
             *(np.zeros((1, 1), dtype=np.int64) if name.endswith("_lists") else np.zeros(1, dtype=np.int64) for name in Choices._fields)
         ),
-        Facts(
-            *(False if name in _SWITCHES else 0 if name == "layer_block" else 1.0 for name in Facts._fields),
-        ),
+        _facts(),
     )
     load_walk()
     one = np.zeros(1, dtype=np.int32)
     ends = np.zeros(2, dtype=np.int32)
     simulate(np.ones(1, dtype=np.int64), one, ends, one[:0], ends, one[:0], one[:0], 1)
+
+
+def _facts() -> Facts:
+    numbers: dict[str, Any] = dict.fromkeys(Facts._fields, 1.0)
+    return Facts(**(numbers | dict.fromkeys(_SWITCHES, False) | {"layer_block": 0}))
 
 
 _FLAT = ("logits", "shard", "expert_shard", "norm", "tied", "embedding")
@@ -38,7 +44,5 @@ _DIMENSIONS = {"ranks": 1, "chunks_per_rank": 1, "looked": 1, "first_pieces": 1,
 }
 
 
-def _pattern_arrays() -> list[np.ndarray]:
-    return [
-        np.zeros((1,) * _DIMENSIONS.get(name, 3), dtype=np.int64 if name in _WHOLE else np.float64) for name in Patterns._fields
-    ]
+def _pattern_arrays() -> list[npt.NDArray[Any]]:
+    return [np.zeros((1,) * _DIMENSIONS.get(name, 3), dtype=np.int64 if name in _WHOLE else np.float64) for name in Patterns._fields]

@@ -6,6 +6,7 @@ The rules are those of `strategy.grid_rules` (and of the runtime), applied to co
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,8 @@ import numpy.typing as npt
 from shardwright.cost.bounds import SCHEDULE_1F1B, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED
 from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem
-from shardwright.search.space import Space
+from shardwright.search.memory_choices import Inner, memory_choices
+from shardwright.search.space import AXES, Space, require_searchable
 from shardwright.strategy.chunks import chunk_layers
 from shardwright.strategy.grid import Grid, Recompute
 from shardwright.strategy.grid_fold import fold
@@ -23,12 +25,14 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 SCHEDULES = {"gpipe": SCHEDULE_GPIPE, "1f1b": SCHEDULE_1F1B, "interleaved-1f1b": SCHEDULE_INTERLEAVED}
-RECOMPUTES = {"none": 0, "selective": 1, "full": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meshes:
-    """Legal, distinct meshes as columns, with the strides of their axes; `order` indexes the space's orders."""
+    """Legal, distinct meshes as columns, with the strides of their axes.
+
+    `order` indexes the space's orders, `copies` counts those with the same groups.
+    """
 
     columns: dict[str, IntArray]
 
@@ -38,33 +42,15 @@ class Meshes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outers:
-    """Legal, distinct choices but for memory: mesh, and sp, ulysses, gather, mbs, vpp, schedule as columns."""
+    """Legal, distinct choices but for memory: mesh, and sp, ulysses, gather, mbs, vpp, schedule as columns.
+
+    `copies` counts the raw choices that mean the same.
+    """
 
     columns: dict[str, IntArray]
 
     def __len__(self) -> int:
         return int(self.columns["mesh"].shape[0])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inner:
-    """Memory choices: the legal, distinct options of each kind, as lists of option numbers by key (-1 ends a list).
-
-    Args:
-        zero_stage, zero_shard: option -> stage, place in the space's shard values. redo_mode, redo_layers: option -> mode, place in
-            the space's recompute_layers. offload: values. zero_lists, redo_lists: (keys, options).
-        zero_key, redo_key: (outers,) which list applies.
-    """
-
-    zero_stage: IntArray
-    zero_shard: IntArray
-    redo_mode: IntArray
-    redo_layers: IntArray
-    offload: IntArray
-    zero_lists: IntArray
-    redo_lists: IntArray
-    zero_key: IntArray
-    redo_key: IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,63 +76,66 @@ class Members:
         return int(self.start[-1])
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Counts while enumerating."""
-
-    enumerated: int = 0
-    illegal: int = 0
-    duplicates: int = 0
-
-
 def enumerate_members(problem: Problem, space: Space, facts: GridFacts) -> Members:
-    """Apply the rules to the whole space."""
-    tally = _Tally()
-    inner_size = len(space.of("zero")) * len(space.of("shard")) * len(space.of("recompute")) * len(space.of("recompute_layers")) * len(space.of("offload"))
-    option_size = len(space.of("sp")) * len(space.of("ulysses")) * len(space.of("gather")) * len(space.of("mbs"))
-    chunk_size = len(space.of("vpp")) * len(space.of("schedule"))
-    meshes = _meshes(space, facts, tally, option_size * chunk_size * inner_size)
-    outers = _outers(space, facts, meshes, tally, chunk_size * inner_size, inner_size)
-    inner, start = _inner(problem, space, facts, meshes, outers, tally)
+    """Apply the rules to the whole space.
+
+    Raises:
+        RuntimeModelError, UsageError: a value of the space is nothing that the runtime has, or that is searched.
+    """
+    require_searchable(space, problem)
+    meshes, enumerated = _meshes(space, facts)
+    outers = _outers(space, facts, meshes)
+    inner, start, legal = memory_choices(problem, space, facts, meshes.columns, outers.columns)
     return Members(
         space=space,
         meshes=meshes,
         outers=outers,
         inner=inner,
         start=start,
-        enumerated=tally.enumerated,
-        illegal=tally.illegal,
-        duplicates=tally.duplicates,
+        enumerated=enumerated,
+        illegal=enumerated - legal,
+        duplicates=legal - int(start[-1]),
     )
 
 
-def _meshes(space: Space, facts: GridFacts, tally: _Tally, weight: int) -> Meshes:
-    """All (order, tp, cp, pp, ep, etp) whose dp is whole; those with the groups of an earlier order are duplicates."""
+def _crossed(space: Space, axes: tuple[str, ...]) -> IntArray:
+    """(rows, axes) every combination of the values of `axes`."""
+    return np.stack(np.meshgrid(*(np.array(space.of(a), dtype=np.int64) for a in axes), indexing="ij"), axis=-1).reshape(-1, len(axes))
+
+
+def _meshes(space: Space, facts: GridFacts) -> tuple[Meshes, int]:
+    """The legal (order, tp, cp, pp, ep, etp) whose dp is whole, one for all orders with the same groups; and the number of raw members."""
     axes = ("tp", "cp", "pp", "ep", "etp")
-    table = np.stack(np.meshgrid(*(np.array(space.of(a), dtype=np.int64) for a in axes), indexing="ij"), axis=-1).reshape(-1, len(axes))
-    table = table[space.devices % (table[:, 0] * table[:, 1] * table[:, 2]) == 0]
+    table = _crossed(space, axes)
+    cut = table[:, 0] * table[:, 1] * table[:, 2]
+    table = table[space.devices % cut == 0]
+    if space.dp:
+        table = table[np.isin(space.devices // (table[:, 0] * table[:, 1] * table[:, 2]), space.dp)]
     orders = [tuple(str(o).split("-")) for o in space.of("order")]
     rows: list[tuple[int, ...]] = []
+    copies: list[int] = []
     for tp, cp, pp, ep, etp in table.tolist():
         dp = space.devices // (tp * cp * pp)
-        seen: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
-        tally.enumerated += weight * len(orders)
-        legal = _mesh_is_legal(facts, tp, cp, ep, etp, dp)
+        if not _mesh_is_legal(facts, tp, cp, ep, etp, dp):
+            continue
+        seen: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
         for index, order in enumerate(orders):
             grid = Grid(tp=tp, cp=cp, ep=ep, etp=etp, dp=dp, pp=pp, order=order)
-            if not legal or (ep * etp > 1 and fold(grid) is None):
-                tally.illegal += weight
+            if ep * etp > 1 and fold(grid) is None:
                 continue
             key = _groups(grid)
             if key in seen:
-                tally.duplicates += weight
+                copies[seen[key]] += 1
                 continue
-            seen.add(key)
+            seen[key] = len(rows)
             s = grid.strides()
             rows.append((tp, cp, pp, ep, etp, dp, index, s["tp"], s["cp"], s["dp"], s["pp"]))
+            copies.append(1)
     names = ("tp", "cp", "pp", "ep", "etp", "dp", "order", "s_tp", "s_cp", "s_dp", "s_pp")
-    array = np.array(rows, dtype=np.int64).reshape(-1, len(names))
-    return Meshes(columns={name: np.ascontiguousarray(array[:, i]) for i, name in enumerate(names)})
+    array = np.array([(*row, number) for row, number in zip(rows, copies, strict=True)], dtype=np.int64).reshape(-1, len(names) + 1)
+    columns = {name: np.ascontiguousarray(array[:, i]) for i, name in enumerate((*names, "copies"))}
+    rest = prod(len(space.of(axis)) for axis in AXES if axis not in axes)
+    return Meshes(columns=columns), len(table) * rest
 
 
 def _mesh_is_legal(facts: GridFacts, tp: int, cp: int, ep: int, etp: int, dp: int) -> bool:
@@ -165,27 +154,30 @@ def _groups(grid: Grid) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(a for a in grid.order if sizes.get(a, 1) > 1), tuple(a for a in grid.order if expert.get(a, 1) > 1)
 
 
-def _outers(space: Space, facts: GridFacts, meshes: Meshes, tally: _Tally, option_weight: int, chunk_weight: int) -> Outers:
+def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Outers:
+    """Cross the meshes with the legal switches, microbatches, chunks and schedules."""
     names = ("sp", "ulysses", "gather", "mbs")
-    options = np.stack(np.meshgrid(*(np.array(space.of(a), dtype=np.int64) for a in names), indexing="ij"), axis=-1).reshape(-1, len(names))
+    options = _crossed(space, names)
     mesh = np.repeat(np.arange(len(meshes)), len(options))
     columns = {name: np.tile(options[:, i], len(meshes)) for i, name in enumerate(names)}
     get = {name: meshes.columns[name][mesh] for name in ("tp", "cp", "ep", "etp", "dp", "pp")}
-    legal, distinct = _options_are_legal(facts, get, columns)
-    tally.illegal += int((~legal).sum()) * option_weight
-    tally.duplicates += int((legal & ~distinct).sum()) * option_weight
-    kept = legal & distinct
-    mesh, columns = mesh[kept], {name: column[kept] for name, column in columns.items()}
-    return _chunked(space, facts, meshes, mesh, columns, tally, chunk_weight)
+    kept = _options_are_legal(facts, get, columns)
+    # Without a ring there is nothing to gather: one value stands for all.
+    ringless = columns["ulysses"] == get["cp"]
+    gathers = space.of("gather")
+    kept &= ~ringless | (columns["gather"] == gathers[0])
+    kept[kept] = _folds(space, meshes, mesh[kept], columns["ulysses"][kept], columns["sp"][kept])
+    columns["gather"] = np.where(ringless, 0, columns["gather"])
+    columns["copies"] = meshes.columns["copies"][mesh] * np.where(ringless, len(gathers), 1)
+    return _chunked(space, facts, meshes, mesh[kept], {name: column[kept] for name, column in columns.items()})
 
 
-def _options_are_legal(facts: GridFacts, mesh: dict[str, IntArray], option: dict[str, IntArray]) -> tuple[BoolArray, BoolArray]:
-    """Which rows break no rule of widths, sequence, experts and batch; and which of them are no switch without effect."""
+def _options_are_legal(facts: GridFacts, mesh: dict[str, IntArray], option: dict[str, IntArray]) -> BoolArray:
+    """Which rows break no rule of widths, sequence, experts and batch."""
     tp, cp, sp, ulysses, mbs = mesh["tp"], mesh["cp"], option["sp"], option["ulysses"], option["mbs"]
-    whole = cp % ulysses == 0
-    ring = np.maximum(cp // np.maximum(ulysses, 1), 1)
+    ring = np.maximum(cp // ulysses, 1)
     parts = tp * ulysses
-    legal = whole & (facts.heads % parts == 0)
+    legal: BoolArray = (cp % ulysses == 0) & (facts.heads % parts == 0)
     if facts.kv_heads:
         legal &= (facts.kv_heads % parts == 0) | (parts % facts.kv_heads == 0)
     legal &= facts.seq_len % (cp * np.where(sp == 1, tp, 1)) == 0
@@ -193,26 +185,32 @@ def _options_are_legal(facts: GridFacts, mesh: dict[str, IntArray], option: dict
     legal &= (sp == 0) | (tp > 1)
     legal &= (facts.global_batch // mesh["dp"]) % mbs == 0
     legal &= ~((mesh["ep"] > 1) & (tp > 1) & (sp == 0))
-    distinct = (option["gather"] == 0) | (ring > 1)
-    return legal, distinct
+    return legal
 
 
-def _chunked(
-    space: Space, facts: GridFacts, meshes: Meshes, mesh: IntArray, columns: dict[str, IntArray], tally: _Tally, weight: int
-) -> Outers:
+def _folds(space: Space, meshes: Meshes, mesh: IntArray, ulysses: IntArray, sp: IntArray) -> BoolArray:
+    """Which rows' expert meshes fold over their dense ones when context and stream are cut as the switches say."""
+    columns = meshes.columns
+    folds = np.ones(len(mesh), dtype=np.bool_)
+    cuts = np.flatnonzero((columns["ep"][mesh] * columns["etp"][mesh] > 1) & ((ulysses > 1) | (sp == 1)))
+    if not len(cuts):
+        return folds
+    cases, inverse = np.unique(np.stack([mesh[cuts], ulysses[cuts], sp[cuts]], axis=1), axis=0, return_inverse=True)
+    orders = [tuple(str(o).split("-")) for o in space.of("order")]
+    found = []
+    for row, u, s in cases.tolist():
+        tp, cp, ep, etp, dp, pp, order = (int(columns[name][row]) for name in ("tp", "cp", "ep", "etp", "dp", "pp", "order"))
+        grid = Grid(tp=tp, sp=bool(s), cp=cp, ulysses=u, ep=ep, etp=etp, dp=dp, pp=pp, order=orders[order])
+        found.append(fold(grid) is not None)
+    folds[cuts] = np.array(found)[inverse.reshape(-1)]
+    return folds
+
+
+def _chunked(space: Space, facts: GridFacts, meshes: Meshes, mesh: IntArray, columns: dict[str, IntArray]) -> Outers:
     """Cross with the legal (vpp, schedule) of each pp."""
-    by_pp: dict[int, list[tuple[int, int, int]]] = {}
-    for pp in np.unique(meshes.columns["pp"]).tolist():
-        by_pp[pp] = []
-        for vpp in space.of("vpp"):
-            largest = _largest_chunk(facts.layers, pp, int(vpp))
-            for name in space.of("schedule"):
-                interleaved = name == "interleaved-1f1b"
-                if largest and (int(vpp) > 1) == interleaved and not (int(vpp) > 1 and pp == 1):
-                    by_pp[pp].append((int(vpp), SCHEDULES[str(name)], largest))
-    count = np.array([len(by_pp.get(pp, [])) for pp in range(int(max(by_pp, default=0)) + 1)])
+    by_pp = {pp: _pipelines(space, facts, pp) for pp in np.unique(meshes.columns["pp"]).tolist()}
+    count = np.array([len(by_pp.get(pp, [])) for pp in range(int(max(by_pp, default=0)) + 1)], dtype=np.int64)
     pp = meshes.columns["pp"][mesh]
-    tally.illegal += int((len(space.of("vpp")) * len(space.of("schedule")) - count[pp]).sum()) * weight
     repeat = np.repeat(np.arange(len(mesh)), count[pp])
     place = np.arange(len(repeat)) - np.repeat(np.cumsum(count[pp]) - count[pp], count[pp])
     flat = np.array([entry for value in range(len(count)) for entry in by_pp.get(value, [])], dtype=np.int64).reshape(-1, 3)
@@ -222,112 +220,31 @@ def _chunked(
     outer |= {"mesh": mesh[repeat], "vpp": chosen[:, 0], "schedule": chosen[:, 1], "largest": chosen[:, 2]}
     microbatches = facts.global_batch // (meshes.columns["dp"][outer["mesh"]] * outer["mbs"])
     outer["microbatches"] = microbatches
-    rounds = (outer["schedule"] != SCHEDULE_INTERLEAVED) | (microbatches % pp[repeat] == 0)
-    same = (outer["schedule"] == SCHEDULE_GPIPE) & (microbatches == 1) & ("1f1b" in space.of("schedule"))
-    tally.illegal += int((~rounds).sum()) * weight
-    tally.duplicates += int((rounds & same).sum()) * weight
-    kept = rounds & ~same
+    kept = (outer["schedule"] != SCHEDULE_INTERLEAVED) | (microbatches % pp[repeat] == 0)
+    if {"gpipe", "1f1b"} <= set(space.of("schedule")):
+        # One microbatch has one order.
+        kept &= (outer["schedule"] != SCHEDULE_GPIPE) | (microbatches > 1)
+        outer["copies"] = outer["copies"] * np.where((outer["schedule"] == SCHEDULE_1F1B) & (microbatches == 1), 2, 1)
     return Outers(columns={name: column[kept] for name, column in outer.items()})
 
 
-def _largest_chunk(layers: int, pp: int, vpp: int) -> int:
+def _pipelines(space: Space, facts: GridFacts, pp: int) -> list[tuple[int, int, int]]:
+    """Legal (vpp, schedule, layers of the largest chunk) of `pp` ranks."""
+    found = []
+    for vpp in (int(v) for v in space.of("vpp")):
+        largest = _largest_chunk(space, facts.layers, pp, vpp)
+        for name in space.of("schedule"):
+            interleaved = name == "interleaved-1f1b"
+            if largest and (vpp > 1) == interleaved and not (vpp > 1 and pp == 1):
+                found.append((vpp, SCHEDULES[str(name)], largest))
+    return found
+
+
+def _largest_chunk(space: Space, layers: int, pp: int, vpp: int) -> int:
     try:
-        return max(chunk_layers(layers, pp=pp, vpp=vpp))
+        return max(chunk_layers(layers, pp=pp, vpp=vpp, first=space.first, last=space.last))
     except StrategyError:
         return 0
-
-
-def _inner(
-    problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, outers: Outers, tally: _Tally
-) -> tuple[Inner, IntArray]:
-    zeros = [(int(z), g) for z in space.of("zero") for g in range(len(space.of("shard")))]
-    redos = [(RECOMPUTES[str(r)], k) for r in space.of("recompute") for k in range(len(space.of("recompute_layers")))]
-    columns = meshes.columns
-    stage = columns["tp"] * columns["cp"] * columns["dp"]
-    edp = stage // (columns["ep"] * columns["etp"])
-    inner_axis = np.where(columns["s_cp"] < columns["s_dp"], columns["cp"], columns["dp"])
-    keys = np.stack([columns["cp"] * columns["dp"], inner_axis, (edp > 1) & (facts.experts > 0), columns["pp"] > 1], axis=1)
-    unique, mesh_key = np.unique(keys, axis=0, return_inverse=True)
-    zero_sets = [_zero_options(problem, space, zeros, tuple(int(x) for x in key)) for key in unique]
-    largest, redo_key = np.unique(outers.columns["largest"], return_inverse=True)
-    redo_sets = [_redo_options(space, redos, int(x)) for x in largest]
-    zero_key = mesh_key.reshape(-1)[outers.columns["mesh"]]
-    offloads = len(space.of("offload"))
-    nz, iz = (np.array([len(s[i]) if i == 0 else s[1] for s in zero_sets]) for i in (0, 1))
-    nr, ir = (np.array([len(s[i]) if i == 0 else s[1] for s in redo_sets]) for i in (0, 1))
-    z, r = zero_key, redo_key.reshape(-1)
-    legal = nz[z] * nr[r] * offloads
-    illegal = (iz[z] * len(redos) + (len(zeros) - iz[z]) * ir[r]) * offloads
-    tally.illegal += int(illegal.sum())
-    tally.duplicates += int((len(zeros) * len(redos) * offloads - illegal - legal).sum())
-    inner = Inner(
-        zero_stage=np.array([s for s, _ in zeros], dtype=np.int64),
-        zero_shard=np.array([g for _, g in zeros], dtype=np.int64),
-        redo_mode=np.array([m for m, _ in redos], dtype=np.int64),
-        redo_layers=np.array([k for _, k in redos], dtype=np.int64),
-        offload=np.array(space.of("offload"), dtype=np.int64),
-        zero_lists=_lists([s[0] for s in zero_sets]),
-        redo_lists=_lists([s[0] for s in redo_sets]),
-        zero_key=z.astype(np.int64),
-        redo_key=r.astype(np.int64),
-    )
-    return inner, np.concatenate([[0], np.cumsum(legal)]).astype(np.int64)
-
-
-def _lists(options: list[list[int]]) -> IntArray:
-    width = max((len(o) for o in options), default=0) + 1
-    return np.array([o + [-1] * (width - len(o)) for o in options], dtype=np.int64).reshape(-1, width)
-
-
-def _zero_options(problem: Problem, space: Space, zeros: list[tuple[int, int]], key: tuple[int, ...]) -> tuple[list[int], int]:
-    """Legal, distinct zero options of meshes with this key, and how many are illegal."""
-    holders, inner_axis, experts_sharded, pipelined = key
-    shards = space.of("shard")
-    chosen: list[int] = []
-    illegal = 0
-    meant: set[tuple[int, int]] = set()
-    for index, (stage, place) in enumerate(zeros):
-        shard = int(shards[place])
-        if stage and not shard_is_legal(shard, holders=holders, inner=inner_axis):
-            illegal += 1
-            continue
-        if pipelined and stage > problem.runtime.zero_with_pipeline:
-            illegal += 1
-            continue
-        whole = 0 if shard in (0, holders) else shard
-        same = (stage, whole) if stage and shard != 1 and (holders > 1 or experts_sharded) else (0, 0)
-        if same not in meant:
-            meant.add(same)
-            chosen.append(index)
-    return chosen, illegal
-
-
-def shard_is_legal(shard: int, *, holders: int, inner: int) -> bool:
-    """A sharding group is a run of consecutive holders: it divides them, and covers or divides the inner of dp and cp."""
-    if shard == 0:
-        return True
-    if holders % shard:
-        return False
-    inside = int(np.gcd(shard, inner))
-    return (holders // inner) % (shard // inside) == 0
-
-
-def _redo_options(space: Space, redos: list[tuple[int, int]], largest: int) -> tuple[list[int], int]:
-    """Legal, distinct recompute options of chunks with at most `largest` layers, and how many are illegal."""
-    layers = space.of("recompute_layers")
-    chosen: list[int] = []
-    illegal = 0
-    meant: set[tuple[int, int]] = set()
-    for index, (mode, place) in enumerate(redos):
-        k = int(layers[place])
-        if k > largest:
-            illegal += 1
-            continue
-        same = (mode, 0 if mode < 2 or k == largest else k)
-        if same not in meant:
-            meant.add(same)
-            chosen.append(index)
-    return chosen, illegal
 
 
 def member_grid(members: Members, place: int) -> Grid:
@@ -364,5 +281,7 @@ def member_grid(members: Members, place: int) -> Grid:
         recompute_layers=0 if k >= int(outer["largest"][i]) else k,
         offload=int(inner.offload[rest % offloads]),
         schedule=next(name for name, number in SCHEDULES.items() if number == int(outer["schedule"][i])),
+        first=space.first,
+        last=space.last,
         order=tuple(str(space.of("order")[mesh["order"]]).split("-")),
     )

@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from shardwright.cost.bounds import MAX_RANKS, Choices, Costs, Facts, Outer, Patterns, bound_members
 from shardwright.cost.layout import Layout, is_layer, layout_of
-from shardwright.cost.member import Priced, host_update_rate, pieces_of, update_bytes
+from shardwright.cost.member import Priced, host_update_rate, pieces_of, shard_bytes, update_bytes
 from shardwright.cost.rows import Rows
 from shardwright.cost.tables import LayerTable, MeshTable, layer_table, mesh_table
 from shardwright.program.problem import Problem
-from shardwright.search.members import Members, shard_is_legal
+from shardwright.search.members import Members
+from shardwright.search.memory_choices import shard_is_legal
 from shardwright.simulator.evaluate import jitter
 
 IntArray = npt.NDArray[np.int64]
@@ -74,7 +75,8 @@ def prepare(problem: Problem, members: Members) -> Prepared:
 def _layouts(problem: Problem, members: Members) -> dict[tuple[int, int], Layout]:
     outer = members.outers.columns
     pipelines = np.unique(np.stack([members.meshes.columns["pp"][outer["mesh"]], outer["vpp"]], axis=1), axis=0)
-    return {(int(pp), int(vpp)): layout_of(problem.model, pp=int(pp), vpp=int(vpp)) for pp, vpp in pipelines}
+    first, last = members.space.first, members.space.last
+    return {(int(pp), int(vpp)): layout_of(problem.model, pp=int(pp), vpp=int(vpp), first=first, last=last) for pp, vpp in pipelines}
 
 
 def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
@@ -107,7 +109,8 @@ def _mesh_rows(members: Members) -> tuple[Rows, IntArray]:
     holders = columns["cp"] * columns["dp"]
     inner = np.where(columns["s_cp"] < columns["s_dp"], columns["cp"], columns["dp"])
     wanted = np.tile(np.array(shards, dtype=np.int64), len(members.meshes))
-    legal = np.array([shard_is_legal(int(s), holders=int(h), inner=int(i)) for s, h, i in zip(wanted, holders, inner, strict=True)], dtype=bool)
+    cases = zip(wanted.tolist(), holders.tolist(), inner.tolist(), strict=True)
+    legal = np.array([shard_is_legal(s, holders=h, inner=i) for s, h, i in cases], dtype=bool)
     return Rows(columns=columns), np.where(legal & (wanted > 0), wanted, holders)
 
 
@@ -123,7 +126,8 @@ def costs_of(problem: Problem, prepared: Prepared) -> Costs:
         full=_floats(total[:, 4]),
         saved=_floats(layers.saved_bytes),
         transient=_floats(np.where(layer[:, None], layers.transient_bytes, 0)),
-        border=_floats(layers.border.T),
+        # A pipeline border may cross any tier above the lowest that it can: the cheapest of them counts.
+        border=_floats(np.minimum.accumulate(layers.border[::-1], axis=0)[::-1].T),
         logits=_floats(layers.logits_bytes),
         gather=_floats(meshes.sync.gather),
         reduce=_floats(meshes.sync.reduce),
@@ -197,9 +201,11 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
     device, runtime, job = problem.cluster.node.accelerator, problem.runtime, problem.job
     kinds = [i for i, b in enumerate(problem.model.blocks) if is_layer(b)]
     return Facts(
-        capacity=float(capacity),
+        # Reserved bytes are whole, rounded down: less than one more byte still fits.
+        capacity=capacity + 1.0,
         workspace=float(runtime.workspace_bytes),
         parameter_bytes=job.parameter.bits / 8,
+        shard_bytes=shard_bytes(problem),
         gradient_bytes=runtime.gradient_dtype.bits / 8,
         state_bytes=float(job.optimizer.state_bytes),
         prefetch=float(runtime.gather_prefetch),
@@ -207,18 +213,18 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         bandwidth=device.memory_bandwidth * device.element_efficiency,
         host_rate=host_update_rate(problem),
         slowdown=device.overlap_slowdown,
-        jitter=jitter(problem, devices),
+        # Clocks of B1 and S are whole picoseconds, and no task is shorter than a microsecond.
+        jitter=jitter(problem, devices) * (1 - 1e-6),
         every_microbatch=runtime.reduce_every_microbatch,
         overlap_gather=runtime.overlap_param_gather,
         blocking=not runtime.overlap_p2p,
         layer_block=kinds[0] if len(kinds) == 1 else -1,
-        # Reserved bytes are whole: a lower bound of floor(x (100 + p) / 100).
         reserve=(100 + runtime.allocator_reserve_percent) / 100 * (1 - 1e-9),
     )
 
 
 def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple[FloatArray, FloatArray]:
-    """B0 of every member: seconds (inf where memory cannot fit) and bytes."""
+    """B0 of every member: seconds (inf where memory cannot fit), and bytes before they are rounded down."""
     members = prepared.members
     outer, mesh = members.outers.columns, members.meshes.columns
     if not members.num_members:

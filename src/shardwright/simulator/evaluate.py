@@ -149,7 +149,7 @@ def model_flops(problem: Problem) -> tuple[float, float]:
         block = problem.model.blocks[run_.block]
         tokens = job.tokens(block.sequence) or job.sequence_length
         for o in block.operators:
-            weight = sum(p.size for p in o.parameters) if o.kind.value in ("linear", "grouped-linear") else 0
+            weight = float(sum(p.size for p in o.parameters)) if o.kind.value in ("linear", "grouped-linear") else 0.0
             if o.kind.value == "grouped-linear" and o.experts is not None:
                 weight = weight * o.experts.topk / o.experts.experts
             dense = 2.0 * weight * tokens

@@ -30,8 +30,8 @@ Int32 = npt.NDArray[np.int32]
 
 Integer = int | np.signedinteger[Any]
 
-SCALE: Final = 4096
-"""The load of a resource that is exactly used up."""
+SCALE: Final = 2**14 * 3**3 * 5 * 7
+"""The load of a resource that is exactly used up: one that the shares of 8, 12, 36 or 72 devices divide, so that equal shares add up."""
 
 
 _NEVER: Final = np.int64(2**63 - 1)

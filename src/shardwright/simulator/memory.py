@@ -49,7 +49,8 @@ def _rank_in_flight(table: ActionTable, rank: int) -> npt.NDArray[np.float64]:
     local = np.arange(int(chunk.max()) + 1)
     level = np.cumsum(np.where(chunk[:, None] == local[None, :], step[:, None], 0), axis=0)
     # A full forward is held until its gradients are done: peaks stand right after forwards.
-    return level[kind == F].astype(np.float64)
+    held: npt.NDArray[np.float64] = level[kind == F].astype(np.float64)
+    return held
 
 
 def activation_bytes(table: ActionTable, costs: StepCosts) -> Int64:

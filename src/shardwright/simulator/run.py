@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -120,9 +121,42 @@ def _pool(classes: RankClasses, klass: int, base: int, tier: int, tiers: int, we
     return result
 
 
+class _Key:
+    """What a timeline depends on, by content: strategies that differ only in what the network does not see share one."""
+
+    __slots__ = ("content", "costs", "links", "program")
+
+    def __init__(self, program: Program, costs: StepCosts, links: Links) -> None:
+        self.program, self.costs, self.links = program, costs, links
+        classes = program.classes
+        arrays = (
+            template_work(program, costs),
+            classes.stage,
+            classes.following,
+            classes.preceding,
+            classes.following_tier,
+            classes.preceding_tier,
+            classes.unit,
+            classes.load,
+        )
+        self.content = (program.shape, classes.peers, classes.holders, links, *(a.tobytes() for a in arrays))
+
+    def __hash__(self) -> int:
+        return hash(self.content)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self.content == other.content
+
+
 def run(program: Program, *, costs: StepCosts, links: Links) -> Timeline:
     """Simulate `program`: durations from `costs`, shared links and multiprocessors from `links`."""
-    uses = _uses(program.classes, links)
+    return _run(_Key(program, costs, links))
+
+
+@lru_cache(maxsize=16)
+def _run(key: _Key) -> Timeline:
+    program, costs = key.program, key.costs
+    uses = _uses(program.classes, key.links)
     template, columns = program.instances.template, program.columns
     row = (_GROUP[columns.kind] * len(program.classes) + columns.klass)[template]
     per_task = uses.start[row + 1] - uses.start[row]

@@ -1,0 +1,42 @@
+"""The event kernel, and lowering with simulation."""
+
+from __future__ import annotations
+
+from shardwright import api
+from shardwright.cost.member import price_grid, step_costs
+from shardwright.program import lower as lowering
+from shardwright.simulator import run as running
+from shardwright.simulator.evaluate import links_of, lower_grid
+from shardwright.strategy.grid_notation import parse_grid
+
+
+class Pipeline:
+    """16 stages, 4 chunks a stage, 256 microbatches, at 512 and 16,384 devices."""
+
+    params = (512, 16384)
+    param_names = ("devices",)
+    repeat = 7
+    number = 1
+
+    def setup(self, devices: int) -> None:
+        """Price the strategy and compile the kernels."""
+        dp = devices // 128
+        request = api.Request(model="megatron-1t", cluster=f"h100-sxm:{devices}", seq_len=2048, global_batch=256 * dp)
+        self.problem = api.problem_of(request)
+        self.grid = parse_grid(f"tp8 sp pp16 vpp4 dp{dp} mbs1 zero1 schedule=interleaved-1f1b")
+        self.costs = step_costs(self.problem, self.grid, price_grid(self.problem, self.grid))
+        self.links = links_of(self.problem, self.grid)
+        self.time_lower_and_simulate(devices)
+        self.program = lower_grid(self.problem, self.grid, self.costs)
+
+    def time_simulate(self, devices: int) -> None:
+        """Contention on: resources, durations and the kernel."""
+        running._run.cache_clear()
+        running.run(self.program, costs=self.costs, links=self.links)
+
+    def time_lower_and_simulate(self, devices: int) -> None:
+        """From a priced strategy to its timeline, nothing kept from before."""
+        lowering._skeleton.cache_clear()
+        running._run.cache_clear()
+        program = lower_grid(self.problem, self.grid, self.costs)
+        running.run(program, costs=self.costs, links=self.links)

@@ -1,0 +1,46 @@
+"""Step times and memory that papers and repositories publish, predicted with nothing tuned for a row or a source."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from shardwright.api import predict_case
+from shardwright.calibrate.measurements import read_measurements
+from shardwright.calibrate.validate import SourceResult, validate
+
+ROWS = Path(__file__).parent.parent / "measurements" / "training.csv"
+
+
+@cache
+def _judged(source_id: str) -> SourceResult:
+    rows = [row for row in read_measurements(ROWS) if row.source_id == source_id]
+    judged = validate(rows, predict=predict_case)
+    assert not judged.skipped, "every row of these sources is complete and can be expressed"
+    (source,) = judged.by_source
+    assert source.infeasible == 0, "a run that took place fits"
+    return source
+
+
+@pytest.mark.parametrize(
+    ("source_id", "num_rows", "limit"),
+    [
+        # Korthikanti et al. 2022 (arXiv 2205.05198), table 5: 22B to 1T with and without sequence parallelism and selective recompute.
+        ("korthikanti", 8, 0.08),
+        # Narayanan et al. 2021 (arXiv 2104.04473), table 1: 1.7B to 1T.
+        ("mlm_sc21", 10, 0.10),
+    ],
+)
+def test_step_times(source_id: str, num_rows: int, limit: float) -> None:
+    time = _judged(source_id).time
+    assert time is not None and time.n == num_rows
+    assert time.mean < limit
+    assert time.worst < 2 * limit
+
+
+def test_allocated_memory_of_b200_runs() -> None:
+    memory = _judged("simumax_b200").memory
+    assert memory is not None and memory.n == 22
+    assert memory.mean < 0.08

@@ -1,0 +1,82 @@
+"""Members as arrays: the rules in columns are the rules of grids, and a member is decoded to what was bounded."""
+
+import random
+
+import numpy as np
+import pytest
+
+from shardwright.search.bounded import bound_space
+from shardwright.search.members import enumerate_members, member_grid
+from shardwright.search.space import restricted, standard_space
+from shardwright.strategy.grid_rules import canonical
+from tests.search.brute import count
+from tests.search.problems import Case, facts_of, gpt3_175b, llama_405b, only, real_problem, small_case
+
+CAPACITY = 10**15
+
+
+@pytest.mark.parametrize("seed", range(1000, 1012))
+def test_columns_keep_the_rules_of_grids(seed: int) -> None:
+    """Every raw member of larger random spaces is judged alike by `violations` and by the columns."""
+    case = small_case(seed, most=12000)
+    counted = count(case.problem, case.space, case.facts)
+    members = enumerate_members(case.problem, case.space, case.facts)
+    assert (members.enumerated, members.illegal, members.duplicates) == (counted.enumerated, counted.illegal, counted.duplicates)
+    found = [canonical(member_grid(members, place), facts=case.facts) for place in range(members.num_members)]
+    assert len(set(found)) == len(found)
+    assert set(found) == set(counted.grids)
+
+
+def deepseek() -> Case:
+    problem = real_problem("deepseek-v3", "h100-sxm:2048", seq_len=4096, global_batch=15360)
+    facts = facts_of(problem)
+    return Case(problem=problem, facts=facts, space=standard_space(problem, facts))
+
+
+def torchtitan() -> Case:
+    problem = real_problem("llama-3.1-8b", "h100-sxm:64", seq_len=8192, global_batch=128, runtime="torchtitan")
+    facts = facts_of(problem)
+    return Case(problem=problem, facts=facts, space=standard_space(problem, facts))
+
+
+@pytest.mark.parametrize("case", [llama_405b, deepseek, torchtitan])
+def test_member_alone_has_the_bound_of_the_whole(case: object) -> None:
+    """The space of one decoded grid has the seconds and bytes that the whole space gave it."""
+    assert callable(case)
+    given = case()
+    bounded = bound_space(given.problem, given.space, given.facts, capacity=CAPACITY)
+    for place in random.Random(0).sample(range(bounded.members.num_members), 16):
+        grid = member_grid(bounded.members, place)
+        alone = bound_space(given.problem, only(given.space, grid), given.facts, capacity=CAPACITY)
+        assert alone.members.num_members == 1
+        assert member_grid(alone.members, 0) == grid
+        assert alone.seconds[0] == pytest.approx(bounded.seconds[place], rel=1e-12)
+        assert alone.memory[0] == pytest.approx(bounded.memory[place], rel=1e-12)
+
+
+def test_capacity_only_hides_members() -> None:
+    """A smaller capacity makes members infinite and changes no other bound."""
+    case = torchtitan()
+    free = bound_space(case.problem, case.space, case.facts, capacity=CAPACITY)
+    tight = bound_space(case.problem, case.space, case.facts, capacity=int(np.median(free.memory)))
+    hidden = np.isinf(tight.seconds)
+    assert 0 < hidden.sum() < len(hidden)
+    assert np.array_equal(tight.seconds[~hidden], free.seconds[~hidden])
+    assert np.array_equal(tight.memory, free.memory)
+    assert tight.memory[hidden].min() > tight.memory[~hidden].max()
+
+
+def test_two_problems_are_as_large_as_promised() -> None:
+    def size(case: Case) -> int:
+        return enumerate_members(case.problem, case.space, case.facts).num_members
+
+    assert size(llama_405b()) >= 100_000
+    assert size(gpt3_175b()) >= 7_000_000
+
+
+def test_space_without_members() -> None:
+    case = small_case(0)
+    space = restricted(case.space, pins={"mbs": ("1024",)}, excludes={})
+    bounded = bound_space(case.problem, space, case.facts, capacity=CAPACITY)
+    assert bounded.members.num_members == len(bounded.seconds) == len(bounded.memory) == 0
+    assert bounded.members.enumerated == bounded.members.illegal > 0

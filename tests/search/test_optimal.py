@@ -1,0 +1,96 @@
+"""The answer is the best: on many small problems it equals brute force, and every member is accounted for."""
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from shardwright.errors import InfeasibleError
+from shardwright.search.answer import Answer
+from shardwright.search.bounded import bound_space
+from shardwright.search.find import find
+from shardwright.search.members import enumerate_members, member_grid
+from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid_rules import canonical
+from tests.search.brute import Counted, Judged, count, judge
+from tests.search.problems import Case, small_case
+
+PROBLEMS = 208
+BLOCKS = 8
+TOP = 4
+DEGREES = ("tp", "cp", "ulysses", "ep", "etp", "dp", "pp", "vpp", "microbatch", "zero", "shard", "recompute_layers")
+ROUNDING = 1 + 1e-12
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_answer_equals_brute_force(block: int, record_property: Callable[[str, object], None]) -> None:
+    seen: Counter[str] = Counter()
+    for turn, seed in enumerate(range(block, PROBLEMS, BLOCKS)):
+        case = small_case(seed)
+        counted = count(case.problem, case.space, case.facts)
+        known = dict(zip(counted.grids, judge(case.problem, counted.grids.values()), strict=True))
+        needs = sorted(j.need for j in known.values())
+        # A capacity that is exactly some member's need, so that others exceed it; at times all exceed it.
+        capacity = needs[len(needs) * (turn % 4) // 4] - (turn % 12 == 0) if needs else 10**9
+        fits = sorted(j.step_s for j in known.values() if j.need <= capacity)
+        seen.update(members=len(known), infeasible=len(known) - len(fits))
+        assert_bounds_hold(case, known, capacity)
+        try:
+            answer = find(case.problem, case.space, case.facts, capacity=capacity, top=TOP)
+        except InfeasibleError:
+            assert not fits
+            seen.update(refused=1)
+        else:
+            assert_certified(answer, counted, fits)
+    for name, number in seen.items():
+        record_property(name, number)
+    assert seen["members"] > 500
+    assert seen["infeasible"]
+    assert seen["refused"]
+
+
+def test_problems_use_every_axis() -> None:
+    """The problems above are no easy ones: each degree and switch is met in many members."""
+    seen: Counter[str] = Counter()
+    for seed in range(PROBLEMS):
+        case = small_case(seed)
+        members = enumerate_members(case.problem, case.space, case.facts)
+        for place in range(members.num_members):
+            grid = member_grid(members, place)
+            seen.update(members=1, **{axis: int(getattr(grid, axis) > 1) for axis in DEGREES})
+            seen.update({grid.schedule: 1, grid.recompute.value: 1, "sp": grid.sp, "gather": grid.gather, "offload": grid.offload > 0})
+    assert seen["members"] > 5000
+    assert min(seen.values()) >= 10, seen
+
+
+def assert_bounds_hold(case: Case, known: dict[Grid, Judged], capacity: int) -> None:
+    """Each member of the space is enumerated once, under bounds in their order: B0 <= B1 <= S."""
+    bounded = bound_space(case.problem, case.space, case.facts, capacity=capacity)
+    left = dict(known)
+    for place, bound in enumerate(bounded.seconds):
+        member = left.pop(canonical(member_grid(bounded.members, place), facts=case.facts))
+        assert math.floor(bounded.memory[place]) <= member.need
+        if math.isfinite(bound):
+            assert bound <= member.path_s * ROUNDING, member.grid
+        else:
+            assert member.need > capacity
+        assert member.path_s <= member.step_s * ROUNDING, member.grid
+    assert not left, "members of the space that were not enumerated"
+
+
+def assert_certified(answer: Answer, counted: Counted, fits: list[float]) -> None:
+    """The ranks are the true ones, and the counts of the certificate are those of the brute force."""
+    ranked = [answer.prediction.step_time_s, *(a.step_time_s for a in answer.alternatives)]
+    assert ranked == pytest.approx(fits[:TOP], rel=1e-12)
+    proof = answer.certificate
+    assert (proof.enumerated, proof.illegal, proof.duplicates) == (counted.enumerated, counted.illegal, counted.duplicates)
+    others = proof.infeasible + proof.bounded_b0 + proof.bounded_b1 + proof.simulated
+    assert proof.enumerated == proof.illegal + proof.duplicates + others
+    assert min(proof.infeasible, proof.bounded_b0, proof.bounded_b1) >= 0
+    assert proof.simulated >= len(ranked)
+    assert proof.infeasible <= len(counted.grids) - len(fits)
+    assert proof.optimal
+    assert proof.gap == 0.0
+    assert proof.best_s == proof.lower_bound_s == ranked[0]
+    assert 0.0 <= proof.universal_gap < 1.0

@@ -1,0 +1,45 @@
+"""Bounds are tight on the two large problems, so that few members are simulated."""
+
+import random
+
+import numpy as np
+import pytest
+
+from shardwright.cost.member import step_costs
+from shardwright.hardware.overrides import effective_memory
+from shardwright.search.bounded import bound_space
+from shardwright.search.find import find
+from shardwright.search.members import member_grid
+from shardwright.simulator.evaluate import path_seconds, simulate_grid
+from tests.search.problems import Case, gpt3_175b, llama_405b
+
+SAMPLE = 150
+
+
+@pytest.mark.parametrize("make", [llama_405b, gpt3_175b])
+def test_bounds_are_tight(make: object) -> None:
+    assert callable(make)
+    case: Case = make()
+    problem, capacity = case.problem, effective_memory(case.problem.cluster)
+    bounded = bound_space(problem, case.space, case.facts, capacity=capacity)
+    feasible = np.flatnonzero(np.isfinite(bounded.seconds))
+    loose_b0, loose_b1 = [], []
+    for place in random.Random(3).sample(feasible.tolist(), SAMPLE):
+        grid, priced = member_grid(bounded.members, place), bounded.prepared.priced(place)
+        path = path_seconds(problem, grid, step_costs(problem, grid, priced))
+        seconds = simulate_grid(problem, grid, priced).step_time_s
+        assert bounded.seconds[place] <= path <= seconds * (1 + 1e-12)
+        loose_b0.append(1 - bounded.seconds[place] / seconds)
+        loose_b1.append(1 - path / seconds)
+    assert np.median(loose_b0) <= 0.05
+    assert np.median(loose_b1) <= 0.01
+
+
+@pytest.mark.parametrize("make", [llama_405b, gpt3_175b])
+def test_few_members_are_simulated(make: object) -> None:
+    assert callable(make)
+    case: Case = make()
+    answer = find(case.problem, case.space, case.facts, capacity=effective_memory(case.problem.cluster), top=4)
+    assert answer.certificate.simulated <= 100
+    assert answer.certificate.optimal
+    assert len(answer.alternatives) == 3
