@@ -64,14 +64,21 @@ def _names(requirements: list[str]) -> set[str]:
     return {MODULE_OF.get(word, word) for word in words}
 
 
+def _imports(source: str) -> set[str]:
+    """Top-level names that a module imports, by a statement or by ``import_module`` with a literal."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.split(".")[0])
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "import_module":
+            found |= {a.value.split(".")[0] for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)}
+    return found
+
+
 def test_dependencies_are_what_the_code_imports() -> None:
-    imported: set[str] = set()
-    for path in (ROOT / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                imported |= {alias.name.split(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                imported.add(node.module.split(".")[0])
+    imported = set().union(*(_imports(path.read_text(encoding="utf-8")) for path in (ROOT / "src").rglob("*.py")))
     outside = imported - set(sys.stdlib_module_names) - {"shardwright"}
     optional = set().union(*(_names(extra) for name, extra in PROJECT["optional-dependencies"].items() if name != "dev"))
     assert _names(PROJECT["dependencies"]) == outside - optional

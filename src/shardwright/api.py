@@ -53,7 +53,12 @@ def problem_of(request: Request) -> Problem:
     model = load_model(request.model)
     needed = {b.sequence for b in model.blocks} | {b.memory for b in model.blocks if b.memory}
     job = job_from_flags(
-        seq_len=request.seq_len, global_batch=request.global_batch, precision=request.precision, needed=needed | {"text"}
+        seq_len=request.seq_len,
+        global_batch=request.global_batch,
+        precision=request.precision,
+        encoder_len=request.encoder_len,
+        image_tokens=request.image_tokens,
+        needed=needed | {"text"},
     )
     return Problem(model=model, cluster=_cluster(request), job=job, runtime=load_runtime(request.runtime))
 
@@ -106,7 +111,7 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
     answer = find(problem, space, facts, capacity=capacity, top=request.top + 1, time_limit_s=time_limit_s, progress=progress)
     return replace(
         answer,
-        sensitivity=_sensitivity(problem, space, facts, answer.grid, progress),
+        sensitivity=_sensitivity(problem, space, facts, answer.grid, progress) if time_limit_s == float("inf") else None,
         goodput=_goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None,
         plan=plan_of(answer.grid, model=problem.model, global_batch=problem.job.global_batch),
         request=request,
@@ -129,7 +134,7 @@ def _sensitivity(problem: Problem, space: Space, facts: GridFacts, grid: Grid, p
 def _goodput(problem: Problem, answer: Answer) -> Goodput:
     """Young 1974, equation 1: the interval sqrt(2 c M) loses least to checkpoints of c seconds and failures every M seconds."""
     devices = problem.cluster.num_devices
-    rate = getattr(problem.cluster.node.accelerator, "failures_per_device_hour", 0.0) or FAILURES_PER_DEVICE_HOUR
+    rate = problem.cluster.node.accelerator.failures_per_device_hour or FAILURES_PER_DEVICE_HOUR
     between = 3600.0 / (rate * devices)
     state = problem.model.num_parameters * (problem.job.optimizer.state_bytes + problem.job.parameter.bits // 8)
     cost = max(state / (CHECKPOINT_BYTES_PER_S * devices), 1.0)

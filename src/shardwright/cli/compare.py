@@ -25,6 +25,8 @@ def compare(
     global_batch: flags.GlobalBatch,
     runtime: flags.RuntimeName = flags.DEFAULT_RUNTIME,
     precision: flags.Precision = "bf16",
+    encoder_len: flags.EncoderLen = 0,
+    image_tokens: flags.ImageTokens = 0,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
@@ -33,7 +35,16 @@ def compare(
     if len(strategy) < 2:
         raise UsageError("compare needs two strategies or more", hint='give --strategy "..." once for each')
     grids = [parse_grid(text) for text in strategy]
-    request = Request(model=model, cluster=cluster, seq_len=seq_len, global_batch=global_batch, runtime=runtime, precision=precision)
+    request = Request(
+        model=model,
+        cluster=cluster,
+        seq_len=seq_len,
+        global_batch=global_batch,
+        runtime=runtime,
+        precision=precision,
+        encoder_len=encoder_len,
+        image_tokens=image_tokens,
+    )
     predictions = [api.simulate(request, strategy=text) for text in strategy]
     pairs = list(zip(grids, predictions, strict=True))
     if as_json:

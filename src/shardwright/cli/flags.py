@@ -25,6 +25,8 @@ SeqLen = Annotated[int, typer.Option("--seq-len", min=1, help="Tokens of a seque
 GlobalBatch = Annotated[int, typer.Option("--global-batch", min=1, help="Sequences a step, over the whole cluster.")]
 RuntimeName = Annotated[str, typer.Option("--runtime", help="Framework and version; `shardwright catalog runtimes` lists them.")]
 Precision = Annotated[str, typer.Option("--precision", help="Number format of the GEMMs: bf16, fp16, fp8, ...")]
+EncoderLen = Annotated[int, typer.Option("--encoder-len", min=0, help="Tokens of the encoder's text, for encoder-decoder models.")]
+ImageTokens = Annotated[int, typer.Option("--image-tokens", min=0, help="Image patches a sample, for models that see.")]
 MemoryReserve = Annotated[
     str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory of every device to leave free: 4 (GiB) or 5%.")
 ]

@@ -20,6 +20,8 @@ def simulate(
     global_batch: flags.GlobalBatch,
     runtime: flags.RuntimeName = flags.DEFAULT_RUNTIME,
     precision: flags.Precision = "bf16",
+    encoder_len: flags.EncoderLen = 0,
+    image_tokens: flags.ImageTokens = 0,
     memory_reserve: flags.MemoryReserve = "0",
     output: flags.Output = None,
     as_json: flags.AsJson = False,
@@ -37,6 +39,8 @@ def simulate(
         global_batch=global_batch,
         runtime=runtime,
         precision=precision,
+        encoder_len=encoder_len,
+        image_tokens=image_tokens,
         reserve_bytes=reserve_bytes,
         reserve_fraction=reserve_fraction,
     )

@@ -157,7 +157,9 @@ def _work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[Float
             traffic = traffic + evaluate(size, degrees)
         return element_seconds(machine, traffic=traffic), np.zeros(n_rows)
     if work.kernel is Kernel.ATTENTION:
-        assert work.attention is not None and work.tokens is not None and work.heads is not None
+        assert work.attention is not None
+        assert work.tokens is not None
+        assert work.heads is not None
         tokens, heads = evaluate(work.tokens, degrees), evaluate(work.heads, degrees)
         spent = attention_seconds(
             machine,
@@ -170,7 +172,9 @@ def _work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[Float
         )
         return spent, attention_flops(work.attention, tokens=tokens, heads=heads, context=work.context)
     if work.kernel is Kernel.SCAN:
-        assert work.scan is not None and work.tokens is not None and work.heads is not None
+        assert work.scan is not None
+        assert work.tokens is not None
+        assert work.heads is not None
         tokens, heads = evaluate(work.tokens, degrees), evaluate(work.heads, degrees)
         return (
             scan_seconds(machine, work.scan, tokens=tokens, heads=heads, backward=work.phase is not Phase.F),
@@ -180,11 +184,12 @@ def _work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[Float
 
 
 def _gemm(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
-    assert work.m is not None and work.k is not None
+    assert work.m is not None
+    assert work.k is not None
     m, n, k = evaluate(work.m, degrees), evaluate_sum(work.n, degrees), evaluate(work.k, degrees)
     groups: IntArray | int = evaluate(work.groups, degrees) if work.groups is not None else 1
-    flops = 2.0 * m * n * k * groups
-    extra = 8.0 * n * k * groups if work.accumulate else 0.0
+    flops = np.asarray(2.0 * m * n * k * groups, dtype=np.float64)
+    extra = np.asarray(8.0 * n * k * groups, dtype=np.float64) if work.accumulate else 0.0
     launches = -(-groups // EXPERT_STREAMS) if work.apart else 1
     if work.phase is Phase.I and work.attention is None:
         n, k = k, n
@@ -214,9 +219,9 @@ def _move_cost(
         hops = degrees[move.hops] - 1
         beside = core[move.phase] / np.maximum(hops + 1, 1)
         exposed = hops * np.maximum(seconds - beside, 0.0)
-        return [(move.phase, exposed)], hops * seconds - exposed
+        return [(move.phase, np.asarray(exposed, dtype=np.float64))], hops * seconds - exposed
     if move.exposure is Exposure.BLOCKING:
-        return [(move.phase, seconds)], np.zeros(len(rows))
+        return [(move.phase, np.asarray(seconds, dtype=np.float64))], np.zeros(len(rows))
     if move.exposure is Exposure.BESIDE_WEIGHT_GRADIENT:
         beside = by_operator.get((move.operator, Phase.W), np.zeros(len(rows)))
         exposed = np.maximum(seconds - beside, 0.0)
@@ -224,7 +229,7 @@ def _move_cost(
         beside = by_operator.get((move.operator, move.phase), np.zeros(len(rows)))
         pieces = np.maximum(span.size, 1)
         exposed = np.maximum(seconds / pieces, seconds - beside)
-    exposed = np.minimum(exposed, seconds)
+    exposed = np.asarray(np.minimum(exposed, seconds), dtype=np.float64)
     return [(move.phase, exposed)], seconds - exposed
 
 

@@ -352,7 +352,7 @@ def _ready(
     """Lower bound of the instant at which every gradient is reduced."""
     ranks = patterns.ranks[p]
     chunks = float(patterns.chunks_per_rank[p])
-    late = first_gather + scratch.way[r] + 2.0 * (ranks * chunks - 1.0) * border
+    late: float = first_gather + scratch.way[r] + 2.0 * (ranks * chunks - 1.0) * border
     for s in range(patterns.looked[p]):
         rank = patterns.rank[p, s]
         sends = 0.0

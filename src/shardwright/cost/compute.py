@@ -49,7 +49,8 @@ class Machine:
     """One accelerator with the rates that a job and a runtime select from it.
 
     Args:
-        compute: dtype of GEMMs; gemm: its rates; half: rates of 16-bit GEMMs. attention: rates of the runtime's kernel. passes: see ELEMENT_PASSES.
+        compute: dtype of GEMMs; gemm: its rates; half: rates of 16-bit GEMMs.
+        attention: rates of the runtime's kernel. passes: see ELEMENT_PASSES.
     """
 
     accelerator: Accelerator
@@ -107,7 +108,8 @@ def gemm_seconds(
     """t = ((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) x sustained + launches x t0, for `groups` equal GEMMs.
 
     Args:
-        m, n, k: elements, shape (r,). launches: how many times the overhead is paid, one after another. extra_bytes: read-modify-write of an fp32 accumulator in the epilogue (8 bytes an element).
+        m, n, k: elements, shape (r,). launches: how many times the overhead is paid, one after another.
+        extra_bytes: read-modify-write of an fp32 accumulator in the epilogue (8 bytes an element).
 
     Bytes are one pass over both inputs and the output in the compute dtype (16-bit output). Leaves out tile and wave quantisation.
     Source: four-number roofline fitted on public kernel tables, see docs/accuracy.md; the q-norm joins epilogue traffic to the GEMM.
@@ -147,7 +149,7 @@ def visible_keys(shape: AttentionShape, context: int) -> float:
 def attention_flops(shape: AttentionShape, *, tokens: IntArray, heads: IntArray, context: int, causal: bool = True) -> FloatArray:
     """2 x tokens x heads x keys x (head_dim + value_dim); keys under the mask, or the full square if `causal` is false."""
     keys = visible_keys(shape, context) if causal else float(context)
-    return 2.0 * tokens * heads * keys * (shape.head_dim + shape.value_dim)
+    return np.asarray(2.0 * tokens * heads * keys * (shape.head_dim + shape.value_dim), dtype=np.float64)
 
 
 def attention_seconds(
@@ -183,8 +185,7 @@ def attention_seconds(
     seconds = flops / (fraction * machine.attention_peak) * clock
     if backward:
         seconds = seconds * machine.attention.backward_ratio
-    result: FloatArray = seconds + kernels * machine.accelerator.launch_s
-    return result
+    return np.asarray(seconds + kernels * machine.accelerator.launch_s, dtype=np.float64)
 
 
 def scan_flops(shape: ScanShape, *, tokens: IntArray, heads: IntArray) -> FloatArray:
@@ -194,7 +195,7 @@ def scan_flops(shape: ScanShape, *, tokens: IntArray, heads: IntArray) -> FloatA
     Source: Dao and Gu 2024 (arXiv 2405.21060), section 6.
     """
     inside = shape.chunk * (shape.state + shape.head_dim) / 2
-    return 2.0 * tokens * heads * (inside + 2.0 * shape.state * shape.head_dim)
+    return np.asarray(2.0 * tokens * heads * (inside + 2.0 * shape.state * shape.head_dim), dtype=np.float64)
 
 
 def scan_seconds(machine: Machine, shape: ScanShape, *, tokens: IntArray, heads: IntArray, backward: bool) -> FloatArray:

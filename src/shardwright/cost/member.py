@@ -159,14 +159,16 @@ def _parts(problem: Problem, grid: Grid, priced: Priced, gather: FloatArray, red
 def _saved(grid: Grid, saved: IntArray, counts: IntArray, redone: IntArray) -> IntArray:
     """(c,) bytes that one microbatch keeps on each chunk."""
     mode = 1 if grid.recompute is Recompute.SELECTIVE else 0
-    return (counts - redone) @ saved[:, mode] + redone @ saved[:, 2]
+    result: IntArray = (counts - redone) @ saved[:, mode] + redone @ saved[:, 2]
+    return result
 
 
 def pieces_of(problem: Problem, layout: Layout) -> IntArray:
     """(c,) buckets of each chunk: one if nothing hides them; else one a layer up to MAX_PIECES."""
     if not problem.runtime.overlap_grad_reduce:
         return np.ones(len(layout.contents), dtype=np.int64)
-    return np.clip(layout.counts.sum(axis=1), 1, MAX_PIECES)
+    result: IntArray = np.clip(layout.counts.sum(axis=1), 1, MAX_PIECES)
+    return result
 
 
 def _step_end(problem: Problem, grid: Grid, priced: Priced, start: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:

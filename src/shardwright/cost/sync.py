@@ -85,7 +85,16 @@ def sync_table(
         held = {part: np.tensordot(np.array(repeats), counts[part], axes=1) / rows["pp"] for part in ("dense", "experts")}
         total["gather"] = _broadcasts(counts["dense"], held["dense"], groups[0][0], shard, network, stored)
         total["gather"] += _broadcasts(counts["experts"], held["experts"], groups[1][0], expert_shard, network, stored)
-    return SyncTable(**total, shard=shard, expert_shard=expert_shard, **counts)
+    return SyncTable(
+        all_reduce=total["all_reduce"],
+        reduce=total["reduce"],
+        gather=total["gather"],
+        shard=shard,
+        expert_shard=expert_shard,
+        dense=counts["dense"],
+        experts=counts["experts"],
+        frozen=counts["frozen"],
+    )
 
 
 def _sorted(axes: Axes) -> Axes:

@@ -4,8 +4,9 @@ GEMM rates with Evidence.FITTED are least-squares fits of the four-number roofli
 (Apache-2.0, shapes with n, k >= 512). Their `error` is 0.78 of the fit's 90th percentile error: the 80th percentile of a half-normal.
 
 `sustained` is a factor on short measurements, from power physics: dynamic power grows with about the cube of the clock, so a device whose
-matrix units draw more than its power limit lowers its clock in long runs. Known factors: A100 1.08, H100 bf16 1.19, H100 fp8 1.04 (three
-numbers, each fitted once over the Megatron and NeMo runs of its device and dtype: no bias left on the dgxc rows). A part of the same die with another power limit P' takes (P/P')^(1/3) more.
+matrix units draw more than its power limit lowers its clock in long runs. Known factors: A100 1.08, H100 bf16 1.19, H100 fp8 1.04
+(three numbers, each fitted once over the Megatron and NeMo runs of its device and dtype, so that the dgxc rows have no bias). A part of the
+same die with another power limit P' takes (P/P')^(1/3) more.
 """
 
 from __future__ import annotations

@@ -228,7 +228,8 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Struct
     """Tokens to their experts (or back): all_to_all over ep, and a gather (or reduce) over etp; backward is the mirror image."""
     outward = is_routed(target)
     expert = target if outward else source
-    assert expert is not None and expert.experts is not None
+    assert expert is not None
+    assert expert.experts is not None
     stream = local_tokens(OperatorClass.STREAM, structure, context)
     width = source.writes if source is not None else target.reads
     hidden = next((e for e in width if e.dim is Dim.HIDDEN), width[0])
@@ -274,8 +275,7 @@ def _own_moves(operator: Operator, structure: Structure, context: Context) -> li
     tokens = local_tokens(operator.klass, structure, context)
     keys = tuple(tokens * part(e, operator, structure).scaled(context.element) for e in operator.reads[1:])
     if not structure.gather:
-        passed = [_ring(operator, Phase.F, keys), _ring(operator, Phase.I, keys + keys)]
-        return passed
+        return [_ring(operator, Phase.F, keys), _ring(operator, Phase.I, keys + keys)]
     whole = tuple(Size(times=k.times, scale=(*k.scale, "ring"), factors=k.factors) for k in keys)
     return [
         _move(operator, Phase.F, Collective.ALL_GATHER, "ring", whole, Exposure.BLOCKING),

@@ -76,7 +76,11 @@ def _unless_full(saved: Saved) -> Saved:
 def _saved_output(
     source: Operator, reader: Operator, quantised: tuple[bool, bool], structure: Structure, context: Context
 ) -> dict[str, Saved]:
-    """Outputs of `source` that are kept. `quantised`: some linear operator keeps them in the GEMM's dtype; someone keeps them as they are."""
+    """Outputs of `source` that are kept.
+
+    Args:
+        quantised: whether some linear operator keeps them in the GEMM's dtype, and whether any operator keeps them as they are.
+    """
     result = {}
     for name, volume in _outputs(source, reader, structure, context).items():
         small, whole = quantised

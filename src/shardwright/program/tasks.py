@@ -19,7 +19,8 @@ class Local:
 
     Args:
         tokens: query tokens. reads, writes: elements a token of each extent. context: tokens of the whole sequence of keys.
-        element: bytes of an activation element. scores_fused: attention never writes its scores. keys_passed: they come round a ring. dropout: masks are drawn.
+        element: bytes of an activation element. scores_fused: attention never writes its scores.
+        keys_passed: they come round a ring. dropout: masks are drawn.
         experts: local experts (GROUPED_LINEAR). expert_tokens: tokens of one local expert.
         heads: local query heads (or scan heads).
         fused_accumulate: weight gradients add into fp32 copies in the GEMM. loss_bytes: traffic of the loss, bytes an element.
@@ -54,7 +55,8 @@ def _linear(o: Operator, x: Local) -> tuple[Work, ...]:
 
 
 def _grouped(o: Operator, x: Local) -> tuple[Work, ...]:
-    assert x.experts is not None and x.expert_tokens is not None
+    assert x.experts is not None
+    assert x.expert_tokens is not None
     k, g, m = x.reads[0], x.experts, x.expert_tokens
     kernel = Kernel.GROUPED_GEMM
     return (
@@ -128,7 +130,8 @@ def _attention(o: Operator, x: Local) -> tuple[Work, ...]:
 
 def _unfused_attention(o: Operator, x: Local) -> tuple[Work, ...]:
     """Batched GEMMs over whole score matrices, with softmax (and dropout) passes over memory."""
-    assert o.attention is not None and x.heads is not None
+    assert o.attention is not None
+    assert x.heads is not None
     shape = o.attention
     queries = Size(scale=("positions",))
     groups = Size(scale=("mbs",)) * x.heads

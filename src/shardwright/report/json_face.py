@@ -123,6 +123,8 @@ def request_document(request: Request) -> dict[str, Any]:
         "cluster": request.cluster,
         "seq_len": request.seq_len,
         "global_batch": request.global_batch,
+        "encoder_len": request.encoder_len,
+        "image_tokens": request.image_tokens,
         "runtime": request.runtime,
         "precision": request.precision,
         "space": request.space,

@@ -78,6 +78,8 @@ def _request(fields: Fields) -> Request:
         cluster=fields.text("cluster"),
         seq_len=fields.integer("seq_len", smallest=1),
         global_batch=fields.integer("global_batch", smallest=1),
+        encoder_len=fields.integer("encoder_len"),
+        image_tokens=fields.integer("image_tokens"),
         runtime=fields.text("runtime"),
         precision=fields.text("precision"),
         space=fields.text("space"),

@@ -16,6 +16,7 @@ class Request:
         model: catalog name or path of a config.json. cluster: expression or path of a YAML file.
         seq_len: tokens. global_batch: samples a step. precision: recipe of the job. runtime: catalog name.
         pins, excludes: (axis, values) pairs. max_devices: 0 = all. reserve_bytes, reserve_fraction: of each device's memory.
+        encoder_len, image_tokens: tokens of a sample's encoder text and patches of its images, for models that read them (else 0).
         space: ``standard`` or ``exhaustive``. top: next best plans to rank.
     """
 
@@ -30,5 +31,7 @@ class Request:
     max_devices: int = 0
     reserve_bytes: int = 0
     reserve_fraction: float = 0.0
+    encoder_len: int = 0
+    image_tokens: int = 0
     space: str = "standard"
     top: int = 3
