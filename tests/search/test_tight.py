@@ -13,7 +13,7 @@ from shardwright.search.members import member_grid
 from shardwright.simulator.evaluate import path_seconds, simulate_grid
 from tests.search.problems import Case, gpt3_175b, llama_405b
 
-SAMPLE = 200
+SAMPLE = 120
 
 
 @pytest.mark.parametrize("make", [llama_405b, gpt3_175b])

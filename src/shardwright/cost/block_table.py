@@ -229,8 +229,8 @@ def _move_cost(
         beside = by_operator.get((move.operator, move.phase), np.zeros(len(rows)))
         pieces = np.maximum(span.size, 1)
         exposed = np.maximum(seconds / pieces, seconds - beside)
-    exposed = np.asarray(np.minimum(exposed, seconds), dtype=np.float64)
-    return [(move.phase, exposed)], seconds - exposed
+    shown: FloatArray = np.minimum(exposed, seconds)
+    return [(move.phase, shown)], seconds - shown
 
 
 def _saved_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:

@@ -27,6 +27,10 @@ from shardwright.units import PICOSECONDS_PER_SECOND, format_bytes, format_secon
 JITTER_PER_DOUBLING = 0.003
 """Share of the step that each doubling of nodes adds: weak scaling of published H100 runs (0.3-0.7 % a doubling), see docs/accuracy.md."""
 
+RELEASE_SPREAD = 0.06
+EXPOSED_ERROR = 0.3
+EXPOSED = ("tp", "cp", "ep", "sharding")
+
 
 def jitter(problem: Problem, devices: int) -> float:
     """Factor >= 1 on the step from stragglers and noise: 1 + 0.003 log2(nodes), the same in every tier of bounds."""
@@ -117,7 +121,8 @@ def predict(problem: Problem, grid: Grid, simulated: Simulated | None = None) ->
     memory = stage_memory(problem, grid, done.costs, done.program.table)
     worst = max(memory, key=lambda s: s.reserved)
     machine = problem_machine(problem)
-    half_width = machine.gemm.error * 0.5
+    parts = breakdown(problem, done)
+    half_width = interval_half_width(machine.gemm.error, exposed=sum(v for name, v in parts if name in EXPOSED) / step)
     peak = machine.peak * grid.devices
     causal, full = model_flops(problem)
     return Prediction(
@@ -131,9 +136,23 @@ def predict(problem: Problem, grid: Grid, simulated: Simulated | None = None) ->
         reserved_bytes=worst.reserved,
         capacity_bytes=problem.cluster.node.accelerator.memory_bytes,
         stages=memory,
-        breakdown_s=breakdown(problem, done),
+        breakdown_s=parts,
         sources=_sources(problem),
     )
+
+
+def interval_half_width(gemm_error: float, *, exposed: float) -> float:
+    """Relative half-width of an 80 % interval: independent errors, root of the sum of squares.
+
+        sqrt((e_gemm / 2)^2 + 0.06^2 + (0.3 x exposed)^2)
+
+    Args:
+        gemm_error: of one GEMM; a step has many shapes, and half of it stays. exposed: share of the step that is exposed communication,
+            known to 30 % (links between nodes are assumed at 0.8 of line rate; published sends reach 0.7, quiet rings more).
+
+    0.06: the same configuration differs by 1 to 10 % between releases of one framework (NeMo 24.09 to 25.05).
+    """
+    return float(np.sqrt((gemm_error / 2) ** 2 + RELEASE_SPREAD**2 + (EXPOSED_ERROR * exposed) ** 2))
 
 
 def model_flops(problem: Problem) -> tuple[float, float]:
@@ -200,14 +219,14 @@ def breakdown(problem: Problem, done: Simulated) -> tuple[tuple[str, float], ...
     parts["slowdown"] = spent - worked
     parts["sharding"] += exposed
     parts["optimizer"] = update
-    bubble = (begun - spent) - exposed
-    parts["bubble"] = bubble
+    # Never negative but for rounding of the difference.
+    parts["bubble"] = max((begun - spent) - exposed, 0.0)
     parts["jitter"] = done.step_time_s - timeline.seconds
     named = {**dict.fromkeys(PARTS, 0.0), **parts}
     # Rounding to picoseconds leaves a remainder below a nanosecond; it belongs to the largest part.
     largest = max(named, key=lambda n: named[n])
     named[largest] += done.step_time_s - sum(named.values())
-    return tuple((name, value) for name, value in named.items() if value > 1e-12 or name in ("gemm", "bubble", "optimizer"))
+    return tuple((name, float(value)) for name, value in named.items() if value > 1e-12 or name in ("gemm", "bubble", "optimizer"))
 
 
 def _sources(problem: Problem) -> tuple[Source, ...]:
