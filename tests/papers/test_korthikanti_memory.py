@@ -122,7 +122,7 @@ def test_without_dropout_no_masks(t: int, sp: bool) -> None:
 
 @pytest.mark.parametrize(("kv", "t", "copies"), [(16, 1, 1), (4, 1, 1), (4, 4, 1), (2, 8, 4)])
 def test_gated_layer_with_grouped_queries(kv: int, t: int, copies: int) -> None:
-    # Elements of h a token, two bytes each: norm1 in, qkv in, q + k + v, core out, norm2 in, up in, gate and up (act in), act out; no masks.
+    # Elements of h a token, two bytes each: norm1 in, qkv in, q + k + v, core out, norm2 in, up in, gate and up (act in), act out.
     # With fewer key heads than t, each key head is on `copies` devices.
     f = 3 * H
     elements = 1 + 1 + (1 + 2 * copies * kv / A) + 1 + 1 + 1 + 2 * f / H + f / H

@@ -35,12 +35,14 @@ def _judged(source_id: str) -> SourceResult:
 )
 def test_step_times(source_id: str, num_rows: int, limit: float) -> None:
     time = _judged(source_id).time
-    assert time is not None and time.n == num_rows
+    assert time is not None
+    assert time.n == num_rows
     assert time.mean < limit
     assert time.worst < 2 * limit
 
 
 def test_allocated_memory_of_b200_runs() -> None:
     memory = _judged("simumax_b200").memory
-    assert memory is not None and memory.n == 22
+    assert memory is not None
+    assert memory.n == 22
     assert memory.mean < 0.08

@@ -44,15 +44,11 @@ def problem_of(
     seq_len: int = 64,
     job: TrainingJob | None = None,
 ) -> Problem:
-    return Problem(
-        model=model, cluster=cluster, job=job or training_job(seq_len=seq_len, global_batch=global_batch), runtime=runtime
-    )
+    return Problem(model=model, cluster=cluster, job=job or training_job(seq_len=seq_len, global_batch=global_batch), runtime=runtime)
 
 
 def is_legal(problem: Problem, grid: Grid) -> bool:
-    facts = grid_facts(
-        problem.model, devices=grid.devices, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length
-    )
+    facts = grid_facts(problem.model, devices=grid.devices, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
     runtime = problem.runtime
     zero = grid.zero in runtime.zero_stages and (grid.pp == 1 or grid.zero <= runtime.zero_with_pipeline)
     return zero and not violations(grid, facts=facts)

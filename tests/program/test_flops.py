@@ -64,7 +64,8 @@ def cluster_flops(model: Model, grid: Grid, phase: Phase) -> int:
     programs = programs_of(problem, structure_of(sp=grid.sp, gather=grid.gather, tp=grid.tp))
     degrees = rows_of([grid]).degrees()
     one = [
-        sum(gemm_flops(w, degrees) for w in p.works if w.phase is phase and w.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM)) for p in programs
+        sum(gemm_flops(w, degrees) for w in p.works if w.phase is phase and w.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM))
+        for p in programs
     ]
     contents = chunk_contents(model, pp=grid.pp, vpp=grid.vpp)
     each = sum(count * one[block] for content in contents for block, count in content)

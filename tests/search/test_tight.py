@@ -13,7 +13,7 @@ from shardwright.search.members import member_grid
 from shardwright.simulator.evaluate import path_seconds, simulate_grid
 from tests.search.problems import Case, gpt3_175b, llama_405b
 
-SAMPLE = 120
+SAMPLE = 250
 
 
 @pytest.mark.parametrize("make", [llama_405b, gpt3_175b])
@@ -31,9 +31,8 @@ def test_bounds_are_tight(make: object) -> None:
         assert bounded.seconds[place] <= path <= seconds * (1 + 1e-12)
         loose_b0.append(1 - bounded.seconds[place] / seconds)
         loose_b1.append(1 - path / seconds)
-    # To the per mille that a sample tells: the medians are near 3.0 % and 1.0 % for Llama, 2.3 % and 0.2 % for GPT-3.
-    assert round(float(np.median(loose_b0)), 3) <= 0.05
-    assert round(float(np.median(loose_b1)), 3) <= 0.01
+    assert float(np.median(loose_b0)) <= 0.05
+    assert float(np.median(loose_b1)) <= 0.01
 
 
 @pytest.mark.parametrize("make", [llama_405b, gpt3_175b])

@@ -98,7 +98,9 @@ def test_time_rescales() -> None:
         assert again == pytest.approx(k * once, rel=1e-6), grid
 
 
-@pytest.mark.parametrize("grid", [Grid(tp=4), Grid(tp=2, sp=True, pp=2), Grid(dp=8, zero=1), Grid(cp=4, gather=True, dp=2, zero=3)], ids=str)
+@pytest.mark.parametrize(
+    "grid", [Grid(tp=4), Grid(tp=2, sp=True, pp=2), Grid(dp=8, zero=1), Grid(cp=4, gather=True, dp=2, zero=3)], ids=str
+)
 def test_communication_rescales_with_bytes(grid: Grid) -> None:
     """Twice the bytes an element over twice the bandwidth take the same seconds: of a layer, a border and the end of the step."""
     runtime = replace(ANY, tp_overlap=TpOverlap.NONE, gradient_dtype=Dtype.BF16, bucket_bytes=1 << 20)

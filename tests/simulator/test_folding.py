@@ -90,7 +90,9 @@ def test_folded_equals_unfolded(block: int) -> None:
         shared += bool((spent[sends] > every.timeline.work[sends]).any())
         unaligned += not is_aligned(grid, problem.cluster.tiers())
         smaller += len(classes) < grid.devices
-    assert shared >= EACH // 10 and unaligned >= EACH // 2 and smaller >= EACH // 3, (shared, unaligned, smaller)
+    assert shared >= EACH // 10
+    assert unaligned >= EACH // 2
+    assert smaller >= EACH // 3
 
 
 def test_every_rank_of_a_class_finishes_with_it() -> None:
@@ -152,10 +154,7 @@ def test_classes_are_an_equitable_partition() -> None:
 
 
 def labels_of(grid: Grid, classes: RankClasses, every: RankClasses) -> np.ndarray:
-    """The class of every rank, found by walking out from the classes' lowest devices is not unique: refine by hand instead.
-
-    Slow colour refinement over the unfolded ranks with Python tuples; its classes are numbered as those of `classes`.
-    """
+    """The class of every rank, by slow colour refinement over the unfolded ranks, numbered as `classes` are."""
     colour = [(int(s),) for s in every.stage]
     tiers = every.unit.shape[0]
     while True:
@@ -182,5 +181,6 @@ def labels_of(grid: Grid, classes: RankClasses, every: RankClasses) -> np.ndarra
             break
         colour = refined
     known = {colour[int(device)]: klass for klass, device in enumerate(classes.device)}
-    assert len(known) == len(classes) and set(known) == set(colour)
+    assert len(known) == len(classes)
+    assert set(known) == set(colour)
     return np.array([known[c] for c in colour])

@@ -90,7 +90,8 @@ def test_items_add_up() -> None:
     costs = step_costs(problem, grid, price_grid(problem, grid))
     table = order_table(grid, microbatches=microbatches_of(problem, grid))
     stages = stage_memory(problem, grid, costs, table)
-    assert [s.rank for s in stages] == [0, 1, 2] and sum(s.devices for s in stages) == 12
+    assert [s.rank for s in stages] == [0, 1, 2]
+    assert sum(s.devices for s in stages) == 12
     assert [s.layers for s in stages] == ["embed + 4 layer", "4 layer", "4 layer + head"]
     for stage, allocated in zip(stages, allocated_bytes(table, costs), strict=True):
         assert sum(size for _, size in stage.items) == stage.allocated == allocated
@@ -109,7 +110,12 @@ def test_states_of_a_dense_model_by_hand() -> None:
         return {name: int(values[0]) for name, values in costs.static_bytes}
 
     part = -(-parameters // 8)
-    assert items(0) == {"parameters": 2 * parameters, "gradients": 4 * parameters, "optimizer": 12 * parameters, "workspace": ANY.workspace_bytes}
+    assert items(0) == {
+        "parameters": 2 * parameters,
+        "gradients": 4 * parameters,
+        "optimizer": 12 * parameters,
+        "workspace": ANY.workspace_bytes,
+    }
     assert items(1) == {**items(0), "optimizer": 12 * part}
     assert items(2) == {**items(1), "gradients": 4 * part}
     assert items(3) == {**items(2), "parameters": 2 * part + 2 * largest * (1 + ANY.gather_prefetch)}
@@ -151,7 +157,9 @@ def test_longer_sequences_and_more_samples_need_more() -> None:
     assert sizes == sorted(set(sizes))
 
 
-@pytest.mark.parametrize("grid", [Grid(tp=2, sp=True, pp=2, dp=2), Grid(dp=8, zero=3), Grid(cp=2, dp=4, zero=1, recompute=Recompute.FULL)], ids=str)
+@pytest.mark.parametrize(
+    "grid", [Grid(tp=2, sp=True, pp=2, dp=2), Grid(dp=8, zero=3), Grid(cp=2, dp=4, zero=1, recompute=Recompute.FULL)], ids=str
+)
 def test_memory_rescales_with_bytes(grid: Grid) -> None:
     """Every element twice as wide takes twice the bytes (scores written out: a fused kernel's statistics stay fp32)."""
     narrow = replace(ANY, name="narrow", attention_kernel=AttentionKernel.UNFUSED, gradient_dtype=Dtype.BF16)

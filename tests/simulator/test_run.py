@@ -34,7 +34,9 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
         node = draw.choice((4, 8, 12))
         if grid.devices % node:
             continue
-        fabric = draw.choice(((), (FabricTier(name="leaf", num_devices=2 * node), FabricTier(name="spine", num_devices=0, oversubscription=3.0))))
+        fabric = draw.choice(
+            ((), (FabricTier(name="leaf", num_devices=2 * node), FabricTier(name="spine", num_devices=0, oversubscription=3.0)))
+        )
         problem = problem_of(
             SPARSE if experts else DENSE,
             cluster_of(grid.devices, node=node, fabric=fabric),
@@ -144,15 +146,14 @@ def test_compute_beside_a_reduction_is_slower() -> None:
     done = run(program, costs=costs, links=links)
     kind = program.columns.kind[program.instances.template]
     spent = (done.finish - done.start)[kind == TaskKind.B] / 1e12
-    # Pieces of 0.5 s; each but the first meets one reduction of 0.1 s, in which 0.1 / 1.25 s of it are done.
-    assert spent.tolist() == pytest.approx([0.5, 0.52, 0.52, 0.52], rel=1e-6)
+    # Pieces of 0.5 s; each but the first meets one reduction of 0.1 s, and both pass at 1 / 1.25 while they run together.
+    assert spent.tolist() == pytest.approx([0.5, 0.525, 0.525, 0.525], rel=1e-6)
     reductions = (done.finish - done.start)[kind == TaskKind.REDUCE] / 1e12
-    # The reductions themselves run under the load of 1 + 0.25 as well, the last one alone.
-    assert reductions[-1] == pytest.approx(0.1, rel=1e-6)
+    assert reductions.tolist() == pytest.approx([0.125, 0.125, 0.125, 0.1], rel=1e-6)
 
 
-def test_sends_share_an_oversubscribed_uplink() -> None:
-    """All ranks of a node send at once across the spine: the node's uplink holds them all at their share, not more."""
+def test_equal_sends_over_an_oversubscribed_uplink_hold_their_share() -> None:
+    """All ranks below a leaf send at once across the spine: each has the share that its duration assumes."""
     leaf = FabricTier(name="leaf", num_devices=8)
     spine = FabricTier(name="spine", num_devices=0, oversubscription=4.0)
     cluster = cluster_of(16, node=4, fabric=(leaf, spine))
@@ -165,3 +166,22 @@ def test_sends_share_an_oversubscribed_uplink() -> None:
     spent = (every.timeline.finish - every.timeline.start)[sends]
     # A border's bandwidth is the share of one device where all send: alone among equals nobody waits.
     assert (spent == every.timeline.work[sends]).all()
+
+
+def test_a_reduction_that_fills_the_uplink_slows_sends_across_it() -> None:
+    """Gradients reduced across nodes while a border is crossed: both take their share of the same card."""
+    problem = problem_of(DENSE, cluster_of(16, node=4), runtime=ANY, global_batch=64, seq_len=4096)
+    grid = Grid(pp=2, dp=8, zero=0)
+    costs = step_costs(problem, grid, price_grid(problem, grid))
+    # The first rank's last backward waits for a send of one second; the second rank reduces for two seconds meanwhile.
+    costs = replace(costs, border_s=np.ones_like(costs.border_s), reduce_s=np.full(2, 2.0), pieces=np.ones(2, dtype=np.int64))
+    program = lower_grid(problem, grid, costs)
+    links = replace(links_of(problem, grid), slowdown=1.0)
+    assert links.sync_share[-1] == 1.0
+    done = run(program, costs=costs, links=links)
+    kind = program.columns.kind[program.instances.template]
+    last = np.flatnonzero(kind == TaskKind.SEND_B)[-1]
+    assert done.work[last] == 10**12
+    assert done.finish[last] - done.start[last] > 1.4 * 10**12
+    alone = run(program, costs=costs, links=replace(links, sync_share=(0.0,) * len(links.tiers)))
+    assert alone.finish[last] - alone.start[last] == 10**12

@@ -8,13 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.choose import collective_seconds
+from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import span_of
 from shardwright.cost.block_table import parameter_elements
 from shardwright.cost.communication import Axes, Network, axes_of, move_seconds
-from shardwright.cost.rows import Rows
+from shardwright.cost.rows import Rows, rows_of
 from shardwright.job.training import TrainingJob
 from shardwright.program.block import BlockProgram
 from shardwright.runtime.runtime import Runtime
+from shardwright.strategy.grid import Grid
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -95,6 +98,30 @@ def sync_table(
         experts=counts["experts"],
         frozen=counts["frozen"],
     )
+
+
+def sync_shares(grid: Grid, *, network: Network, bucket: int, sharded: bool) -> tuple[float, ...]:
+    """Share of a device's link on each tier that the synchronisation of one bucket fills while it runs: wire bytes / (seconds x bandwidth).
+
+    Args:
+        bucket: bytes. sharded: reduce_scatter in the sharding group and all_reduce across groups; else one all_reduce.
+    """
+    rows = rows_of([grid])
+    shard = np.array([grid.shard or grid.dp * grid.cp] if sharded else [1], dtype=np.int64)
+    inner, outer = _groups(_sorted(axes_of("dp-cp", rows)), shard)
+    sent, spent = np.zeros(len(network.tiers)), 0.0
+    for kind, axes, volume in ((Collective.REDUCE_SCATTER, inner, bucket), (Collective.ALL_REDUCE, outer, bucket // int(shard[0]))):
+        span = span_of(network.tiers, axes)
+        if int(span.size[0]) == 1:
+            continue
+        buffer = np.array([float(volume)])
+        algorithms = algorithms_for(kind, library=network.library)
+        seconds, chosen = collective_seconds(kind, volume=buffer, span=span, algorithms=algorithms)
+        spent += float(seconds[0])
+        sent += [float(part[0]) for part in algorithms[int(chosen[0])].wire_bytes(kind, volume=buffer, span=span)]
+    if not spent:
+        return (0.0,) * len(network.tiers)
+    return tuple(min(float(b) / (spent * t.bandwidth), 1.0) for b, t in zip(sent, network.tiers, strict=True))
 
 
 def _sorted(axes: Axes) -> Axes:

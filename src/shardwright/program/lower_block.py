@@ -247,7 +247,7 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Struct
 
 
 def _exit_moves(last: Operator, structure: Structure, context: Context) -> list[Move]:
-    """What brings a block's output into the stream's layout where its last operator is no part of the stream (a vocabulary-parallel lookup)."""
+    """What brings a block's output into the stream's layout where its last operator is outside it (a vocabulary-parallel lookup)."""
     if last.kind is OperatorKind.LOSS or last.klass is OperatorClass.STREAM:
         return []
     stream = replace(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log2
 
 import numpy as np
 
 from shardwright.cost.block_table import PARTS
+from shardwright.cost.communication import network_of
 from shardwright.cost.compute import attention_flops
 from shardwright.cost.critical_path import critical_path
 from shardwright.cost.member import PART_NAMES, Priced, StepCosts, price_grid, step_costs
+from shardwright.cost.sync import sync_shares
 from shardwright.cost.tables import problem_machine, programs_of, structure_of
+from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device import Evidence
 from shardwright.program.fold import RankClasses, fold
 from shardwright.program.instances import TaskKind
@@ -20,9 +24,10 @@ from shardwright.program.problem import Problem
 from shardwright.program.program import Program, Shape
 from shardwright.simulator.memory import stage_memory
 from shardwright.simulator.prediction import Prediction, Source
+from shardwright.runtime.runtime import Runtime
 from shardwright.simulator.run import Links, Timeline, run
 from shardwright.strategy.grid import Grid
-from shardwright.units import PICOSECONDS_PER_SECOND, format_bytes, format_seconds
+from shardwright.units import MIB, PICOSECONDS_PER_SECOND, format_bytes, format_seconds
 
 JITTER_PER_DOUBLING = 0.003
 """Share of the step that each doubling of nodes adds: weak scaling of published H100 runs (0.3-0.7 % a doubling), see docs/accuracy.md."""
@@ -30,6 +35,10 @@ JITTER_PER_DOUBLING = 0.003
 RELEASE_SPREAD = 0.06
 EXPOSED_ERROR = 0.3
 EXPOSED = ("tp", "cp", "ep", "sharding")
+
+
+SMALLEST_BUCKET_BYTES = 64 * MIB
+"""Gradients that a runtime without buckets of its own puts on the wire at once: a layer's."""
 
 
 def jitter(problem: Problem, devices: int) -> float:
@@ -65,16 +74,20 @@ def lower_grid(problem: Problem, grid: Grid, costs: StepCosts, *, classes: RankC
 
 
 def links_of(problem: Problem, grid: Grid) -> Links:
-    """What the tasks of `grid` share: a gradient collective fills the tiers that its group crosses."""
-    tiers = problem.cluster.tiers()
-    stride = min((s for axis, s in grid.strides().items() if axis in ("dp", "cp") and getattr(grid, axis) > 1), default=0)
-    reach = max((s * getattr(grid, axis) for axis, s in grid.strides().items() if axis in ("dp", "cp") and getattr(grid, axis) > 1), default=0)
-    share = []
-    for index, tier in enumerate(tiers):
-        below = tiers[index - 1].num_devices if index else 1
-        inside = stride and stride < tier.num_devices and (index == 0 or reach > below)
-        share.append(1.0 if inside else 0.0)
-    return Links(tiers=tiers, slowdown=problem.cluster.node.accelerator.overlap_slowdown, sync_share=tuple(share))
+    """What the tasks of `grid` share: sends fill a device's link, gradient collectives the share of it that their algorithm uses."""
+    mesh = Grid(tp=grid.tp, cp=grid.cp, dp=grid.dp, pp=grid.pp, zero=grid.zero, shard=grid.shard, order=grid.order)
+    return _links(mesh, problem.cluster, problem.runtime)
+
+
+@lru_cache(maxsize=1024)
+def _links(grid: Grid, cluster: Cluster, runtime: Runtime) -> Links:
+    network = network_of(cluster, library=runtime.collective_library)
+    bucket = max(runtime.bucket_bytes, SMALLEST_BUCKET_BYTES)
+    return Links(
+        tiers=network.tiers,
+        slowdown=cluster.node.accelerator.overlap_slowdown,
+        sync_share=sync_shares(grid, network=network, bucket=bucket, sharded=grid.zero > 0),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
