@@ -177,7 +177,8 @@ def test_a_reduction_that_fills_the_uplink_slows_sends_across_it() -> None:
     costs = replace(costs, border_s=np.ones_like(costs.border_s), reduce_s=np.full(2, 2.0), pieces=np.ones(2, dtype=np.int64))
     program = lower_grid(problem, grid, costs)
     links = replace(links_of(problem, grid), slowdown=1.0)
-    assert links.sync_share[-1] == 1.0
+    # A ring of eight fills the card but for its latency.
+    assert 0.9 < links.sync_share[-1] < 1.0
     done = run(program, costs=costs, links=links)
     kind = program.columns.kind[program.instances.template]
     last = np.flatnonzero(kind == TaskKind.SEND_B)[-1]

@@ -35,7 +35,7 @@ LIBRARIES: Final = MappingProxyType(
     }
 )
 
-# Where a library runs a kind by fewer algorithms than its others could: NCCL broadcasts along its ring only (src/enqueue.cc).
+# Where a library runs a kind by fewer algorithms than its others could: NCCL broadcasts along its ring only (src/enqueue.cc, from memory).
 ONLY: Final = MappingProxyType({("nccl", Collective.BROADCAST): ("ring",)})
 
 

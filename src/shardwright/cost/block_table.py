@@ -40,7 +40,10 @@ PHASES = ("F", "I", "W", "R_selective", "R_full")
 PART_OF_AXIS = {"tp": TP, "etp": EP, "ep": EP, "ring": CP, "ulysses": CP}
 MODES = ("none", "selective", "full")
 EXPERT_STREAMS = 4
-"""Streams that experts' GEMMs are launched on, one launch an expert. Source: Transformer Engine, multi-stream cuBLAS GEMM (num_streams)."""
+"""Streams that experts' GEMMs are launched on, one launch an expert.
+
+Source: Transformer Engine, multi-stream cuBLAS GEMM (num_streams; from memory).
+"""
 _SIXTEEN_BIT = (OperatorClass.HEAD, OperatorClass.ROUTER)
 
 

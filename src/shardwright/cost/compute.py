@@ -87,7 +87,8 @@ def machine_of(accelerator: Accelerator, *, compute: Dtype, attention: Attention
 def sixteen_bit(machine: Machine) -> Machine:
     """`machine` for GEMMs that stay in 16 bits whatever the recipe says: logits, routers, attention scores.
 
-    Source: Transformer Engine's recipes quantise the layers' projections only; torchao's float8 conversion filters ``output``.
+    Source: Transformer Engine's recipes quantise the layers' projections only; torchao's float8 conversion
+    filters ``output`` (both from memory).
     """
     half = Dtype.BF16 if machine.accelerator.peak(Dtype.BF16) else Dtype.FP16
     if machine.compute.bits <= half.bits and machine.compute is not half:

@@ -5,7 +5,7 @@ GEMM rates with Evidence.FITTED are least-squares fits of the four-number roofli
 
 `sustained` is a factor on short measurements, from power physics: dynamic power grows with about the cube of the clock, so a device whose
 matrix units draw more than its power limit lowers its clock in long runs. Known factors: A100 1.08, H100 bf16 1.19, H100 fp8 1.04
-(three numbers, each fitted once over the Megatron and NeMo runs of its device and dtype, so that the dgxc rows have no bias). A part of the
+(three numbers: the first fitted over Megatron runs on A100, the others to the mean error of NeMo's dgxc rows of their dtype). A part of the
 same die with another power limit P' takes (P/P')^(1/3) more.
 """
 

@@ -15,7 +15,8 @@ def saved_products(operators: Iterable[Operator]) -> Mapping[str, tuple[bool, ..
     A fused projection counts as one product for each of its outputs. Grouped products are not kept. None for an embedding or a head:
     they are outside the checkpoint.
 
-    Source: torchtitan, distributed/activation_checkpoint.py (`mm_recompute`: every second aten.mm, counted from the first).
+    Source: torchtitan, distributed/activation_checkpoint.py (`mm_recompute`: every second aten.mm, counted
+    from the first; which half is kept is from memory).
     """
     listed = tuple(operators)
     if any(o.klass in _ENDS for o in listed):

@@ -117,7 +117,8 @@ def _pool(classes: RankClasses, klass: int, base: int, tier: int, tiers: int, we
     for below in range(1, tier):
         ranks, devices = (int(x) for x in classes.load[below, klass])
         unit = int(classes.unit[below, klass])
-        result.append((base + unit * tiers + below, -(-weight * ranks // devices)))
+        # Rounded for one rank before it is counted, so that a class loads an uplink exactly as its ranks do.
+        result.append((base + unit * tiers + below, -(-weight // devices) * ranks))
     return result
 
 
