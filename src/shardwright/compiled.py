@@ -25,7 +25,6 @@ def compiled(function: _F) -> _F:
     return result
 
 
-
 def inlined(function: _F) -> _F:
     """`compiled`, and expanded where it is called: for small functions of hot loops that take many arrays."""
     if _numba is None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.collectives.spans import one_group, spans
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import collective_seconds, price_list
@@ -17,6 +16,7 @@ from shardwright.collectives.extent import extent_of
 from shardwright.collectives.registry import ALGORITHMS, LIBRARIES, algorithm_named, algorithms_for
 from shardwright.collectives.span import FloatArray, Span
 from shardwright.errors import RuntimeModelError
+from tests.collectives.spans import one_group, spans
 
 FEW = settings(max_examples=50, deadline=None)
 

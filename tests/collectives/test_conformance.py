@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.collectives.spans import spans
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.registry import ALGORITHMS, algorithm_named
 from shardwright.collectives.span import FloatArray, Span
 from shardwright.errors import UsageError
+from tests.collectives.spans import spans
 
 CASES = [
     pytest.param(name, kind, id=f"{name}-{kind.value}")

@@ -8,13 +8,13 @@ from math import ceil, log2, prod
 
 import numpy as np
 import pytest
-from tests.collectives import messages
-from tests.collectives.messages import Trace
-from tests.collectives.spans import one_group
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.nvlink_sharp import LINK_SHARE, START_HOPS
 from shardwright.collectives.registry import algorithm_named
+from tests.collectives import messages
+from tests.collectives.messages import Trace
+from tests.collectives.spans import one_group
 
 LATENCY = (2e-6, 9e-6, 31e-6)
 BANDWIDTH = (400e9, 50e9, 20e9)

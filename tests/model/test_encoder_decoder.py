@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.model.extra_reference import block_of, changed, model_of, operator_of, pattern, refusal
 
 from shardwright.model.operator import Mask
+from tests.model.extra_reference import block_of, changed, model_of, operator_of, pattern, refusal
 
 
 def test_bert_sees_both_sides_and_norms_behind() -> None:

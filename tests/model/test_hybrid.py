@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.model.extra_reference import block_of, changed, main_parameters, model_of, operator_of, pattern, refusal
 
 from shardwright.model.operator import OperatorClass, OperatorKind
+from tests.model.extra_reference import block_of, changed, main_parameters, model_of, operator_of, pattern, refusal
 
 
 def test_jamba_attends_and_routes_by_two_periods() -> None:

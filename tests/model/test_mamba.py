@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.model.extra_reference import block_of, changed, model_of, operator_of, pattern, refusal
 
 from shardwright.model.operator import OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim
+from tests.model.extra_reference import block_of, changed, model_of, operator_of, pattern, refusal
 
 
 def test_a_mamba2_layer_is_one_mixer() -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.model.extra_reference import block_of, changed, config_of, main_parameters, model_of, operator_of, pattern, refusal
 
 from shardwright.errors import ModelError
 from shardwright.model.graph import Model
 from shardwright.model.huggingface import model_from_config
 from shardwright.model.operator import OperatorKind
 from shardwright.model.registry_extra import EXTRA_REGISTRY
+from tests.model.extra_reference import block_of, changed, config_of, main_parameters, model_of, operator_of, pattern, refusal
 
 # Elements of all parameters as transformers 5.23.0 builds the same configuration (unique tensors, with the routers' correction buffers,
 # without prediction modules).

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tests.model.extra_reference import block_of, changed, config_of, model_of, operator_of, refusal
 
 from shardwright.model.graph import Model
 from shardwright.model.operator import OperatorKind
+from tests.model.extra_reference import block_of, changed, config_of, model_of, operator_of, refusal
 
 FAMILIES = ("llava", "qwen3_vl", "qwen3_5_moe", "gemma4", "kimi_k25")
 

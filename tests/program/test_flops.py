@@ -7,6 +7,7 @@ import random
 import pytest
 
 from shardwright.cost.member import price_grid, step_costs
+from shardwright.cost.model_flops import model_flops
 from shardwright.cost.rows import rows_of
 from shardwright.cost.tables import programs_of, structure_of
 from shardwright.model.graph import Model
@@ -14,7 +15,7 @@ from shardwright.model.operator import OperatorKind
 from shardwright.program.block import Kernel, Phase
 from shardwright.program.chunks import chunk_contents
 from shardwright.program.unfold import gemm_flops, unfold
-from shardwright.simulator.evaluate import lower_grid, microbatches_of, model_flops
+from shardwright.simulator.evaluate import lower_grid, microbatches_of
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import cluster_of, is_legal, problem_of
 from tests.strategies import dense_model, expert_model

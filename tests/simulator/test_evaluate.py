@@ -19,7 +19,8 @@ from shardwright.hardware.link import Link
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import TpOverlap
-from shardwright.simulator.evaluate import Simulated, breakdown, jitter, lower_grid, microbatches_of, predict, simulate_grid
+from shardwright.simulator.breakdown import Simulated, breakdown
+from shardwright.simulator.evaluate import jitter, lower_grid, microbatches_of, predict, simulate_grid
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
@@ -144,7 +145,7 @@ def test_breakdown_adds_up() -> None:
     for _ in range(80):
         problem, grid = drawn(draw)
         done = simulate_grid(problem, grid)
-        listed = breakdown(problem, done)
+        listed = breakdown(done)
         parts = dict(listed)
         assert len(parts) == len(listed)
         assert sum(parts.values()) == pytest.approx(done.step_time_s, rel=1e-12)
@@ -165,7 +166,7 @@ def test_breakdown_adds_up() -> None:
 
 def test_one_device_has_no_bubble_and_no_communication() -> None:
     problem = problem_of(NARROW, cluster_of(1, node=1), runtime=ANY)
-    parts = dict(breakdown(problem, simulate_grid(problem, Grid())))
+    parts = dict(breakdown(simulate_grid(problem, Grid())))
     assert parts.pop("bubble") == pytest.approx(0.0, abs=1e-9)
     assert set(parts) == {"gemm", "attention", "element", "optimizer"}
 

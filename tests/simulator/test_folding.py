@@ -14,7 +14,8 @@ from shardwright.model.graph import Model
 from shardwright.program.fold import RankClasses, fold, is_aligned, unfolded
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
-from shardwright.simulator.evaluate import Simulated, simulate_grid
+from shardwright.simulator.breakdown import Simulated
+from shardwright.simulator.evaluate import simulate_grid
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model

@@ -17,7 +17,7 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import AttentionKernel
 from shardwright.schedules.registry import schedule_table
 from shardwright.simulator.evaluate import microbatches_of, simulate_grid
-from shardwright.simulator.kernel import peak_levels
+from shardwright.simulator.levels import peak_levels
 from shardwright.simulator.memory import activation_bytes, allocated_bytes, in_flight, reserved_bytes, stage_memory
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from tests.strategies import dense_model, expert_model, grids, legal, small_grids
 
 from shardwright.errors import ShardwrightError, StrategyError
 from shardwright.model.tensor import Dim
@@ -22,6 +21,7 @@ from shardwright.strategy.parser import parse_plan
 from shardwright.strategy.plan import ALL
 from shardwright.strategy.split import devices_of
 from shardwright.strategy.verify import verify
+from tests.strategies import dense_model, expert_model, grids, legal, small_grids
 
 LLAMA = "tp8 sp pp16 vpp8 dp128 mbs1 zero1 recompute=none schedule=interleaved-1f1b order=tp-cp-ep-dp-pp"
 LLAMA_FACTS = GridFacts(devices=16384, global_batch=2048, seq_len=8192, layers=126, vocab=128256, heads=128, kv_heads=8, ffn=53248)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.strategies import dense_model, expert_model, plans, trees
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.model.block import INPUT, Block
@@ -28,6 +27,7 @@ from shardwright.strategy.plan_json import plan_from_json, plan_to_json
 from shardwright.strategy.split import Split, devices_of
 from shardwright.strategy.split_notation import Cursor, parse_split, print_split
 from shardwright.strategy.verify import RULES, verify
+from tests.strategies import dense_model, expert_model, plans, trees
 
 ZOO = Path(__file__).parent / "zoo"
 FILES = sorted(ZOO.glob("*.plan"))

@@ -7,7 +7,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.strategies import dense_model, expert_model, trees
 
 from shardwright.errors import StrategyError
 from shardwright.model.tensor import Dim
@@ -17,6 +16,7 @@ from shardwright.strategy.split import Split, devices_of, num_leaves
 from shardwright.strategy.token_regions import Region, cut, regions
 from shardwright.strategy.tree_shape import depth, most_parts, overlaps, span
 from shardwright.strategy.verify import RULES, require_valid, verify
+from tests.strategies import dense_model, expert_model, trees
 
 DENSE, SPARSE = dense_model(), expert_model()
 BASE = """plan base devices 8

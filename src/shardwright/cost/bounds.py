@@ -10,157 +10,15 @@ B0 <= B1. Memory counts what must be alive on these ranks at their fullest.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.compiled import compiled
+from shardwright.cost.bound_arrays import MAX_RANKS, SCHEDULE_1F1B, SCHEDULE_GPIPE, Choices, Costs, Facts, Outer, Patterns, Scratch
 from shardwright.cost.terms import backward_layer, forward_layer, optimizer_seconds, parameter_bytes, temporary_bytes
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-
-SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED = 0, 1, 2
-MAX_RANKS = 4
-"""Ranks of a pipeline that B0 looks at."""
-
-
-class Costs(NamedTuple):
-    """Tables as arrays; l = layer row, h = mesh row, t = block.
-
-    forward, backward, selective, full: (t, l) seconds. saved: (t, modes, l). transient: (t, l) bytes, zero for blocks that are no layers.
-    border: (l, tiers). logits: (l,). gather, reduce, all_reduce: (t, h) seconds of one layer. dense, experts, frozen: (t, h) elements.
-    shard, expert_shard: (h,). norm, tied: (h,) seconds. embedding: (h,) bytes.
-    """
-
-    forward: FloatArray
-    backward: FloatArray
-    selective: FloatArray
-    full: FloatArray
-    saved: FloatArray
-    transient: FloatArray
-    border: FloatArray
-    logits: FloatArray
-    gather: FloatArray
-    reduce: FloatArray
-    all_reduce: FloatArray
-    dense: FloatArray
-    experts: FloatArray
-    frozen: FloatArray
-    shard: FloatArray
-    expert_shard: FloatArray
-    norm: FloatArray
-    tied: FloatArray
-    embedding: FloatArray
-
-
-class Patterns(NamedTuple):
-    """How (pp, vpp) spreads blocks; p = pattern, s = one of MAX_RANKS looked-at ranks, t = block.
-
-    ranks, chunks_per_rank, looked: (p,). rank: (p, s). stage, before, own, least: (p, s, t) blocks on the rank; in chunks 0..s-1; in
-    chunk s; the fewest in any of its chunks. pieces: (p, s) of chunk s. first_pieces: (p,) of chunk 0. total: (p, t). layer_chunks,
-    redone, redone_before, redone_own, redone_least: recomputed layers for each recompute option k: (p, s, k). has_head, has_end: (p, s)
-    the rank holds the head; an embedding or head. first: (p, t) blocks of chunk 0.
-    """
-
-    ranks: IntArray
-    chunks_per_rank: IntArray
-    looked: IntArray
-    rank: IntArray
-    stage: FloatArray
-    before: FloatArray
-    own: FloatArray
-    least: FloatArray
-    pieces: FloatArray
-    first: FloatArray
-    first_pieces: FloatArray
-    total: FloatArray
-    redone: FloatArray
-    redone_before: FloatArray
-    redone_own: FloatArray
-    redone_least: FloatArray
-    redone_total: FloatArray
-    has_head: IntArray
-    has_end: IntArray
-
-
-class Outer(NamedTuple):
-    """Strategies but for their memory choices; i = row. layer, mesh, pattern: rows of the tables (mesh: that of the whole group);
-    schedule; microbatches; border: tier of the fastest border; start: first member's place in the output.
-    """
-
-    layer: IntArray
-    mesh: IntArray
-    pattern: IntArray
-    schedule: IntArray
-    microbatches: IntArray
-    border: IntArray
-    zero_list: IntArray
-    redo_list: IntArray
-    start: IntArray
-
-
-class Choices(NamedTuple):
-    """Memory choices. zero options: stage, and which sharding group (offset of its mesh row). redo options: mode (0 none, 1 selective,
-    2 full) and k (index of redone layers). offload: percent. zero_lists, redo_lists: rows of option numbers, -1 = end.
-    """
-
-    zero_stage: IntArray
-    zero_shard: IntArray
-    redo_mode: IntArray
-    redo_layers: IntArray
-    offload: IntArray
-    zero_lists: IntArray
-    redo_lists: IntArray
-
-
-class Facts(NamedTuple):
-    """Numbers of the problem: capacity and workspace in bytes, bytes an element, traffic and rates of the update, runtime switches."""
-
-    capacity: float
-    workspace: float
-    parameter_bytes: float
-    shard_bytes: float
-    gradient_bytes: float
-    state_bytes: float
-    prefetch: float
-    update_bytes: float
-    bandwidth: float
-    host_rate: float
-    slowdown: float
-    jitter: float
-    every_microbatch: bool
-    overlap_gather: bool
-    blocking: bool
-    layer_block: int
-    reserve: float
-
-
-class Scratch(NamedTuple):
-    """Sums of one outer row, filled once and read for each of its members. s = looked-at rank, r = redo option, z = zero option.
-
-    dense, experts, frozen, largest: (s,) local elements. live: (r, s) bytes of activations, logits and temporaries at the fullest.
-    work, head, tail, own: (r, s) seconds of a microbatch on the rank; of the chunks before it, forward and back; of chunk s's backward.
-    way: (r,) seconds of a microbatch's way through all chunks. reduce_own, gather_all: (s,) seconds. flying: (s,) chunks in flight.
-    held: (o, s) bytes of parameters, gradients, states and workspace, by offload option; update: (o,) seconds of the slowest update.
-    """
-
-    dense: FloatArray
-    experts: FloatArray
-    frozen: FloatArray
-    largest: FloatArray
-    live: FloatArray
-    work: FloatArray
-    head: FloatArray
-    tail: FloatArray
-    own: FloatArray
-    way: FloatArray
-    reduce_own: FloatArray
-    gather_all: FloatArray
-    flying: FloatArray
-    held: FloatArray
-    update: FloatArray
 
 
 def _scratch(redo_options: int, offloads: int) -> Scratch:
@@ -218,7 +76,7 @@ def _fill_elements(scratch: Scratch, costs: Costs, patterns: Patterns, p: int, h
 
 @compiled
 def _fill_live(
-    scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, l: int, h: int, r: int, mode: int, redo: int
+    scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, layer: int, h: int, r: int, mode: int, redo: int
 ) -> None:
     """Activations, logits and temporaries at the fullest under one recompute option."""
     use = 1 if mode == 1 else 0
@@ -226,22 +84,22 @@ def _fill_live(
         saved = 0.0
         transient = 0.0
         for t in range(costs.dense.shape[0]):
-            is_layer = costs.transient[t, l] > 0.0
+            is_layer = costs.transient[t, layer] > 0.0
             kept = 2 if mode == 2 and is_layer and facts.layer_block < 0 else use
-            saved += patterns.least[p, s, t] * costs.saved[t, kept, l]
+            saved += patterns.least[p, s, t] * costs.saved[t, kept, layer]
             if mode == 2 and patterns.stage[p, s, t] > 0.0:
-                transient = max(transient, costs.transient[t, l])
+                transient = max(transient, costs.transient[t, layer])
         if mode == 2 and facts.layer_block >= 0:
             t = facts.layer_block
-            saved -= patterns.redone_least[p, s, redo] * (costs.saved[t, 0, l] - costs.saved[t, 2, l])
+            saved -= patterns.redone_least[p, s, redo] * (costs.saved[t, 0, layer] - costs.saved[t, 2, layer])
         end = costs.embedding[h] if patterns.has_end[p, s] else 0.0
-        logits = costs.logits[l] if patterns.has_head[p, s] else 0.0
+        logits = costs.logits[layer] if patterns.has_head[p, s] else 0.0
         scratch.live[r, s] = scratch.flying[s] * saved + logits + temporary_bytes(transient, end, logits)
 
 
 @compiled
 def _fill_work(
-    scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, l: int, h: int, r: int, zero: int, mode: int, redo: int
+    scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, layer: int, h: int, r: int, zero: int, mode: int, redo: int
 ) -> None:
     """Seconds of a microbatch under one recompute option and ZeRO stage."""
     single = facts.layer_block >= 0
@@ -254,13 +112,13 @@ def _fill_work(
     for t in range(costs.dense.shape[0]):
         gather = costs.gather[t, h]
         reduce = costs.all_reduce[t, h] if zero == 0 else costs.reduce[t, h]
-        f = forward_layer(costs.forward[t, l], gather, zero, facts.slowdown)
-        plain = costs.backward[t, l] + (costs.selective[t, l] if mode == 1 else 0.0)
+        f = forward_layer(costs.forward[t, layer], gather, zero, facts.slowdown)
+        plain = costs.backward[t, layer] + (costs.selective[t, layer] if mode == 1 else 0.0)
         b = backward_layer(plain, gather, reduce, zero, facts.every_microbatch, facts.slowdown)
-        redone = mode == 2 and costs.transient[t, l] > 0.0
+        redone = mode == 2 and costs.transient[t, layer] > 0.0
         more = 0.0
         if redone:
-            again = backward_layer(plain + costs.full[t, l], gather, reduce, zero, facts.every_microbatch, facts.slowdown)
+            again = backward_layer(plain + costs.full[t, layer], gather, reduce, zero, facts.every_microbatch, facts.slowdown)
             if single:
                 more = again - b
             else:
@@ -382,9 +240,9 @@ def _bound_outer(
     memory_out: FloatArray,
 ) -> None:
     """B0 of the members of one outer row."""
-    l, p = outer.layer[i], outer.pattern[i]
+    layer, p = outer.layer[i], outer.pattern[i]
     m = float(outer.microbatches[i])
-    border = costs.border[l, outer.border[i]] if patterns.ranks[p] > 1 else 0.0
+    border = costs.border[layer, outer.border[i]] if patterns.ranks[p] > 1 else 0.0
     at = outer.start[i]
     redos = choices.redo_lists[outer.redo_list[i]]
     zeros = choices.zero_lists[outer.zero_list[i]]
@@ -393,7 +251,7 @@ def _bound_outer(
         r = redos[ri]
         if r < 0:
             break
-        _fill_live(scratch, costs, patterns, facts, p, l, outer.mesh[i], r, choices.redo_mode[r], choices.redo_layers[r])
+        _fill_live(scratch, costs, patterns, facts, p, layer, outer.mesh[i], r, choices.redo_mode[r], choices.redo_layers[r])
         scratch.way[r] = -1.0
     plain = True
     for zi in range(zeros.shape[0]):
@@ -427,7 +285,7 @@ def _bound_outer(
                 if fullest <= facts.capacity:
                     if ready < 0.0:
                         if not plain or scratch.way[r] < 0.0:
-                            _fill_work(scratch, costs, patterns, facts, p, l, h, r, zero, choices.redo_mode[r], choices.redo_layers[r])
+                            _fill_work(scratch, costs, patterns, facts, p, layer, h, r, zero, choices.redo_mode[r], choices.redo_layers[r])
                         ready = _ready(scratch, patterns, facts, p, r, m, border, first_reduce, first_gather)
                     spent = ready + scratch.update[oi] + costs.norm[h]
                     # Clocks of B1 and S are whole picoseconds: a rounding of each task stays below this margin.

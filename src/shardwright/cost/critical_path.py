@@ -92,7 +92,7 @@ def _walk(
                         if blocking:
                             free[r] = sent
                     forward_in[c + 1, m] = sent
-                elif (k == _B or k == _I) and c > 0:
+                elif k in (_B, _I) and c > 0:
                     sent = finish
                     if ranks > 1:
                         sent = max(finish, send_b_free[r]) + send_backward[c]
@@ -100,7 +100,7 @@ def _walk(
                         if blocking:
                             free[r] = sent
                     backward_in[c - 1, m] = sent
-                if k == _B or k == _W:
+                if k in (_B, _W):
                     closed[c] += 1
                     if closed[c] == closing_total[c]:
                         n = pieces[c]

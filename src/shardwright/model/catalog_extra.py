@@ -254,9 +254,7 @@ EXTRA_ENTRIES: Final[tuple[CatalogEntry, ...]] = (
     ),
     _entry(
         "nemotron-3-super nemotron-3-super-120b-a12b",
-        _nemotron(
-            4096, 32, 2, 128, 128, 2688, _SUPER, **_nemotron_experts(512, 22, 2688, moe_latent_size=1024, **_LATENT_PREDICTION)
-        ),
+        _nemotron(4096, 32, 2, 128, 128, 2688, _SUPER, **_nemotron_experts(512, 22, 2688, moe_latent_size=1024, **_LATENT_PREDICTION)),
         123_611_012_096,
         _MTP,
     ),

@@ -148,9 +148,7 @@ def build_t5(fields: Fields, *, name: str) -> Model:
         Run(name="decoder", block=4, count=decoders, inputs=("embed", "encoder_norm")),
         Run(name="head", block=5, count=1, inputs=("decoder",)),
     )
-    return Model(
-        name=name, architecture="T5ForConditionalGeneration", blocks=blocks, runs=runs, hidden=hidden, vocab=vocab, max_context=0
-    )
+    return Model(name=name, architecture="T5ForConditionalGeneration", blocks=blocks, runs=runs, hidden=hidden, vocab=vocab, max_context=0)
 
 
 def _gated(fields: Fields) -> bool:

@@ -263,9 +263,7 @@ def _nemotron_experts(fields: Fields, *, hidden: int) -> tuple[Operator, ...]:
     return latent_moe_operators(source="norm", hidden=hidden, latent=latent, ffn=ffn, experts=experts, shared_ffn=shared)
 
 
-def latent_moe_operators(
-    *, source: str, hidden: int, latent: int, ffn: int, experts: ExpertShape, shared_ffn: int
-) -> tuple[Operator, ...]:
+def latent_moe_operators(*, source: str, hidden: int, latent: int, ffn: int, experts: ExpertShape, shared_ffn: int) -> tuple[Operator, ...]:
     """Experts on a narrower stream (Nemotron 3 Super and Ultra): ``latent_down`` before the dispatch, ``latent_up`` behind the combine.
 
     Routing and the shared expert read the full width; tokens travel at the latent's width. Experts are not gated.

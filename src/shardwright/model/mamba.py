@@ -94,9 +94,7 @@ def mamba2_operators(*, source: str, hidden: int, shape: MambaShape, prefix: str
         linear(
             names["in_proj"], source=source, reads=(width,), writes=(inner, inner, shared, shared, steps), klass=klass, bias=shape.proj_bias
         ),
-        conv_operator(
-            names["conv"], source=names["in_proj"], channels=(inner, shared, shared), kernel=shape.kernel, bias=shape.conv_bias
-        ),
+        conv_operator(names["conv"], source=names["in_proj"], channels=(inner, shared, shared), kernel=shape.kernel, bias=shape.conv_bias),
         Operator(
             name=names["scan"],
             kind=OperatorKind.SCAN,

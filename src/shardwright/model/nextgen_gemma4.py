@@ -40,9 +40,7 @@ def build_gemma4(fields: Fields, *, name: str) -> Model:
     windows = windows_of(fields, layers=fields.layers())
     blocks = {window: _layer(fields, window=window) for window in dict.fromkeys(windows)}
     tied = fields.flag("tie_word_embeddings", default=True)
-    return configured_model(
-        fields, name=name, architecture="Gemma4ForCausalLM", layers=[blocks[window] for window in windows], tied=tied
-    )
+    return configured_model(fields, name=name, architecture="Gemma4ForCausalLM", layers=[blocks[window] for window in windows], tied=tied)
 
 
 def _layer(fields: Fields, *, window: int) -> Block:

@@ -79,9 +79,7 @@ def _layer(fields: Fields, *, linear: bool, sparse: bool) -> Block:
         if not fields.flag("attn_output_gate", default=True):
             fields.unsupported("attn_output_gate = false in this family")
         shape = grouped_shape(fields, head_dim=fields.head_dim())
-        mixer = gated_attention_operators(
-            source="norm1", hidden=hidden, shape=shape, bias=fields.flag("attention_bias", default=False)
-        )
+        mixer = gated_attention_operators(source="norm1", hidden=hidden, shape=shape, bias=fields.flag("attention_bias", default=False))
     name = (LINEAR if linear else FULL).removesuffix("_attention") + ("_moe" if sparse else "")
     return layer_block(name, hidden=hidden, attention=mixer, feed_forward=_feed_forward(fields, sparse=sparse))
 

@@ -75,9 +75,7 @@ def _latent_layer(fields: Fields, *, sparse: bool, indexer: bool) -> Block:
     if not latent.q_lora:
         fields.missing("q_lora_rank")
     full = latent.attention()
-    shape = AttentionShape(
-        heads=full.heads, kv_heads=full.kv_heads, head_dim=full.head_dim, value_dim=full.value_dim, selected=index.topk
-    )
+    shape = AttentionShape(heads=full.heads, kv_heads=full.kv_heads, head_dim=full.head_dim, value_dim=full.value_dim, selected=index.topk)
     bias = fields.flag("attention_bias", default=False)
     attention = mla_operators(source="norm1", hidden=hidden, shape=latent, bias=bias, attention=shape)
     if indexer:

@@ -141,10 +141,7 @@ def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Op
         Run(name="vision_embed", block=0, count=1),
         Run(name="vision", block=1, count=vision.layers, inputs=("vision_embed",)),
         Run(name="projector", block=2, count=1, inputs=("vision",)),
-        *(
-            replace(run, block=run.block + count, inputs=("projector",) if run.name == "embed" else run.inputs)
-            for run in language.runs
-        ),
+        *(replace(run, block=run.block + count, inputs=("projector",) if run.name == "embed" else run.inputs) for run in language.runs),
     )
     return replace(language, architecture=architecture, blocks=blocks, runs=runs)
 

@@ -209,9 +209,7 @@ def build_minimax_m3_vl(fields: Fields, *, name: str) -> Model:
     inner = fields.integer("projector_hidden_size", maximum=MAX_HIDDEN)
     two = ProjectorShape(inner=inner, bias=fields.flag("multimodal_projector_bias", default=True))
     each = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT)
-    merged = projector_operators(
-        two, width=language.hidden, hidden=language.hidden, source=each[-1].name, merge=merge, prefix="merge."
-    )
+    merged = projector_operators(two, width=language.hidden, hidden=language.hidden, source=each[-1].name, merge=merge, prefix="merge.")
     return joined_model(language, vision=shape, projector=(*each, *merged), architecture="MiniMaxM3SparseForConditionalGeneration")
 
 

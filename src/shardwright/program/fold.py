@@ -25,7 +25,8 @@ class RankClasses:
 
     Args:
         stage: pipeline rank of each class. size: its ranks. device: its lowest device.
-        following, preceding: class of the partner one pipeline rank on (back), round the ring. following_tier, preceding_tier: that border's tier.
+        following, preceding: class of the partner one pipeline rank on (back), round the ring. following_tier, preceding_tier: tier of
+            that border.
         peers: for each class, the classes that share a blocking group (tp, cp, ep) with it, itself included.
         holders: the classes that share a gradient group with it, itself included.
         unit: (tiers, classes) class of the network unit above each rank. load: (tiers, classes) ranks of the class in one such unit over

@@ -114,7 +114,9 @@ class _Builder:
     def add(self, template: Int64 | int, klass: int, stream: Stream, microbatch: Int64 | int, count: int) -> Int64:
         """Append `count` tasks; their indices."""
         index = np.arange(self.count, self.count + count, dtype=np.int64)
-        self.columns.append((np.broadcast_to(np.asarray(template), (count,)), klass, int(stream), np.broadcast_to(np.asarray(microbatch), (count,))))
+        self.columns.append(
+            (np.broadcast_to(np.asarray(template), (count,)), klass, int(stream), np.broadcast_to(np.asarray(microbatch), (count,)))
+        )
         self.count += count
         return index
 

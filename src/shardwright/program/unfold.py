@@ -63,9 +63,7 @@ def unfold(program: Program, rank: int, degrees: Degrees) -> Iterator[OperatorTa
             yield from _layer_tasks(program, degrees, (chunk, microbatch, letter), block, place)
 
 
-def _layer_tasks(
-    program: Program, degrees: Degrees, action: tuple[int, int, str], block: int, place: int
-) -> Iterator[OperatorTask]:
+def _layer_tasks(program: Program, degrees: Degrees, action: tuple[int, int, str], block: int, place: int) -> Iterator[OperatorTask]:
     chunk, microbatch, letter = action
     lowered = program.blocks[block]
     if letter in "IB" and _is_recomputed(program, lowered, place, chunk):
@@ -99,7 +97,8 @@ def _phase_tasks(
 ) -> Iterator[OperatorTask]:
     chunk, microbatch, letter = action
     by_operator: dict[str, list[Work | Move]] = {}
-    for item in (*block.moves, *block.works):
+    items: tuple[Work | Move, ...] = (*block.moves, *block.works)
+    for item in items:
         if item.phase is phase:
             by_operator.setdefault(item.operator, []).append(item)
     names = [o.name for o in block.operators if o.name in by_operator]

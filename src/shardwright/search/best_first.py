@@ -19,7 +19,8 @@ from shardwright.program.lower import order_table
 from shardwright.program.problem import Problem
 from shardwright.search.members import member_grid
 from shardwright.search.prepare import Prepared
-from shardwright.simulator.evaluate import Simulated, microbatches_of, path_seconds, simulate_grid
+from shardwright.simulator.breakdown import Simulated
+from shardwright.simulator.evaluate import microbatches_of, path_seconds, simulate_grid
 from shardwright.simulator.memory import allocated_bytes, reserved_bytes
 from shardwright.strategy.grid import Grid
 

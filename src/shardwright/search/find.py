@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from shardwright.cost.model_flops import model_flops
 from shardwright.cost.tables import problem_machine
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Alternative, Answer
@@ -16,7 +17,8 @@ from shardwright.search.certificate import Certificate
 from shardwright.search.infeasible import nothing_fits
 from shardwright.search.kernels import load_kernels
 from shardwright.search.space import Space
-from shardwright.simulator.evaluate import Simulated, breakdown, model_flops, predict
+from shardwright.simulator.breakdown import Simulated, breakdown
+from shardwright.simulator.evaluate import predict
 from shardwright.simulator.memory import allocated_bytes
 from shardwright.strategy.grid_rules import GridFacts
 
@@ -67,7 +69,7 @@ def _answer(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome, 
         grid=best.grid,
         prediction=prediction,
         certificate=certify(problem, space, bounded, outcome),
-        alternatives=tuple(_alternative(problem, best, other, prediction.interval_s[1]) for other in outcome.ranked[1:]),
+        alternatives=tuple(_alternative(best, other, prediction.interval_s[1]) for other in outcome.ranked[1:]),
         search_time_s=spent,
     )
 
@@ -109,8 +111,8 @@ def problem_text(problem: Problem) -> str:
     return repr((problem.model, problem.cluster, problem.job, problem.runtime))
 
 
-def _alternative(problem: Problem, best: Simulated, other: Simulated, limit: float) -> Alternative:
-    here, there = dict(breakdown(problem, best)), dict(breakdown(problem, other))
+def _alternative(best: Simulated, other: Simulated, limit: float) -> Alternative:
+    here, there = dict(breakdown(best)), dict(breakdown(other))
     loses = sorted(((name, there.get(name, 0.0) - here.get(name, 0.0)) for name in here | there), key=lambda x: -x[1])
     return Alternative(
         grid=other.grid,

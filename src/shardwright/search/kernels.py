@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.bounds import Choices, Costs, Facts, Outer, Patterns, bound_members
+from shardwright.cost.bound_arrays import Choices, Costs, Facts, Outer, Patterns
+from shardwright.cost.bounds import bound_members
 from shardwright.cost.critical_path import load_walk
 from shardwright.simulator.kernel import simulate
 

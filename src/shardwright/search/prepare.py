@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.bounds import MAX_RANKS, Choices, Costs, Facts, Outer, Patterns, bound_members
+from shardwright.cost.bound_arrays import MAX_RANKS, Choices, Costs, Facts, Outer, Patterns
+from shardwright.cost.bounds import bound_members
 from shardwright.cost.layout import Layout, is_layer, layout_of
 from shardwright.cost.member import Priced, host_update_rate, pieces_of, shard_bytes, update_bytes
 from shardwright.cost.rows import Rows

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from math import log2
+from math import log2, sqrt
 
-import numpy as np
-
-from shardwright.cost.block_table import PARTS
 from shardwright.cost.communication import network_of
-from shardwright.cost.compute import attention_flops
 from shardwright.cost.critical_path import critical_path
-from shardwright.cost.member import PART_NAMES, Priced, StepCosts, price_grid, step_costs
+from shardwright.cost.member import Priced, StepCosts, price_grid, step_costs
+from shardwright.cost.model_flops import model_flops
 from shardwright.cost.sync import sync_shares
 from shardwright.cost.tables import problem_machine, programs_of, structure_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device import Evidence
 from shardwright.program.fold import RankClasses, fold
-from shardwright.program.instances import TaskKind
 from shardwright.program.lower import lower, order_table
 from shardwright.program.problem import Problem
 from shardwright.program.program import Program, Shape
+from shardwright.runtime.runtime import Runtime
+from shardwright.simulator.breakdown import Simulated, breakdown
 from shardwright.simulator.memory import stage_memory
 from shardwright.simulator.prediction import Prediction, Source
-from shardwright.runtime.runtime import Runtime
-from shardwright.simulator.run import Links, Timeline, run
+from shardwright.simulator.run import Links, run
 from shardwright.strategy.grid import Grid
-from shardwright.units import MIB, PICOSECONDS_PER_SECOND, format_bytes, format_seconds
+from shardwright.units import MIB, format_bytes, format_seconds
 
 JITTER_PER_DOUBLING = 0.003
 """Share of the step that each doubling of nodes adds: weak scaling of published H100 runs (0.3-0.7 % a doubling), see docs/accuracy.md."""
@@ -90,17 +86,6 @@ def _links(grid: Grid, cluster: Cluster, runtime: Runtime) -> Links:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
-    """A simulated strategy: its costs, Program and timeline, and the step's seconds with jitter."""
-
-    grid: Grid
-    costs: StepCosts
-    program: Program
-    timeline: Timeline
-    step_time_s: float
-
-
 def simulate_grid(
     problem: Problem, grid: Grid, priced: Priced | None = None, *, costs: StepCosts | None = None, classes: RankClasses | None = None
 ) -> Simulated:
@@ -134,7 +119,7 @@ def predict(problem: Problem, grid: Grid, simulated: Simulated | None = None) ->
     memory = stage_memory(problem, grid, done.costs, done.program.table)
     worst = max(memory, key=lambda s: s.reserved)
     machine = problem_machine(problem)
-    parts = breakdown(problem, done)
+    parts = breakdown(done)
     half_width = interval_half_width(machine.gemm.error, exposed=sum(v for name, v in parts if name in EXPOSED) / step)
     peak = machine.peak * grid.devices
     causal, full = model_flops(problem)
@@ -165,95 +150,21 @@ def interval_half_width(gemm_error: float, *, exposed: float) -> float:
 
     0.06: the same configuration differs by 1 to 10 % between releases of one framework (NeMo 24.09 to 25.05).
     """
-    return float(np.sqrt((gemm_error / 2) ** 2 + RELEASE_SPREAD**2 + (EXPOSED_ERROR * exposed) ** 2))
-
-
-def model_flops(problem: Problem) -> tuple[float, float]:
-    """Model FLOPs of a step (forward and backward, no recompute): with scores under the mask, and with the full square.
-
-    3 x forward: GEMMs 2 x active parameters x tokens, attention 2 x tokens x keys x (head_dim + value_dim) x heads. Leaves out
-    element-wise work, and the embedding lookup.
-    """
-    causal: float = 0.0
-    full: float = 0.0
-    job = problem.job
-    for run_ in problem.model.runs:
-        block = problem.model.blocks[run_.block]
-        tokens = job.tokens(block.sequence) or job.sequence_length
-        for o in block.operators:
-            weight = float(sum(p.size for p in o.parameters)) if o.kind.value in ("linear", "grouped-linear") else 0.0
-            if o.kind.value == "grouped-linear" and o.experts is not None:
-                weight = weight * o.experts.topk / o.experts.experts
-            dense = 2.0 * weight * tokens
-            scores = square = 0.0
-            if o.attention is not None:
-                context = (job.tokens(block.memory) or tokens) if o.attention.cross else tokens
-                heads = np.array([o.attention.heads])
-                count = np.array([tokens])
-                scores = float(attention_flops(o.attention, tokens=count, heads=heads, context=context)[0])
-                square = float(attention_flops(o.attention, tokens=count, heads=heads, context=context, causal=False)[0])
-            causal += 3 * run_.count * (dense + scores)
-            full += 3 * run_.count * (dense + square)
-    return causal * job.global_batch, full * job.global_batch
-
-
-def breakdown(problem: Problem, done: Simulated) -> tuple[tuple[str, float], ...]:
-    """Where the step of the critical rank goes; the parts add up to the step.
-
-    The critical rank is the one that computes longest. Parts: kernels by family, exposed communication by axis, recompute, slowdown by
-    shared links and multiprocessors, waiting for the pipeline (bubble), gathers and reductions that nothing hides, the update, jitter.
-    """
-    program, timeline, costs = done.program, done.timeline, done.costs
-    compute = program.instances.stream == 0
-    kinds = program.columns.kind[program.instances.template]
-    actions = compute & (kinds <= int(TaskKind.R))
-    busy = np.zeros(len(program.classes), dtype=np.int64)
-    np.add.at(busy, program.instances.klass[actions], (timeline.finish - timeline.start)[actions])
-    klass = int(busy.argmax())
-    mine = actions & (program.instances.klass == klass)
-    parts = dict.fromkeys(PART_NAMES, 0.0)
-    chunks = program.columns.chunk[program.instances.template]
-    for kind, row in ((TaskKind.F, 0), (TaskKind.B, 1)):
-        for c in np.unique(chunks[mine & (kinds == int(kind))]):
-            runs = len(np.unique(program.instances.microbatch[mine & (kinds == int(kind)) & (chunks == c)]))
-            for index, name in enumerate(PART_NAMES):
-                parts[name] += runs * costs.parts[row, c, index]
-    worked = float(timeline.work[mine].sum()) / PICOSECONDS_PER_SECOND
-    spent = float((timeline.finish - timeline.start)[mine].sum()) / PICOSECONDS_PER_SECOND
-    first = float(timeline.start[mine].min()) / PICOSECONDS_PER_SECOND
-    last = float(timeline.finish[mine].max()) / PICOSECONDS_PER_SECOND
-    step_task = compute & (kinds == int(TaskKind.STEP)) & (program.instances.klass == klass)
-    begun = float(timeline.start[step_task].max()) / PICOSECONDS_PER_SECOND
-    own_sync = (program.instances.stream == 3) & (program.instances.klass == klass)
-    reduced = float(timeline.finish[own_sync].max()) / PICOSECONDS_PER_SECOND if own_sync.any() else last
-    gathered = min(first, float(costs.gather_s[int(program.classes.stage[klass])]))
-    exposed = max(reduced - last, 0.0) + gathered
-    update = timeline.seconds - begun
-    parts["slowdown"] = spent - worked
-    parts["sharding"] += exposed
-    parts["optimizer"] = update
-    # Never negative but for rounding of the difference.
-    parts["bubble"] = max((begun - spent) - exposed, 0.0)
-    parts["jitter"] = done.step_time_s - timeline.seconds
-    named = {**dict.fromkeys(PARTS, 0.0), **parts}
-    # Rounding to picoseconds leaves a remainder below a nanosecond; it belongs to the largest part.
-    largest = max(named, key=lambda n: named[n])
-    named[largest] += done.step_time_s - sum(named.values())
-    return tuple((name, float(value)) for name, value in named.items() if value > 1e-12 or name in ("gemm", "bubble", "optimizer"))
+    return sqrt((gemm_error / 2) ** 2 + RELEASE_SPREAD**2 + (EXPOSED_ERROR * exposed) ** 2)
 
 
 def _sources(problem: Problem) -> tuple[Source, ...]:
     node, machine = problem.cluster.node, problem_machine(problem)
     device = node.accelerator
-    assumed = machine.gemm.origin
+    gemm = machine.gemm
     return (
         Source(quantity=f"peak {machine.compute.value}", value=f"{machine.peak / 1e12:.4g} TFLOP/s", origin=device.origin),
         Source(quantity="memory", value=format_bytes(device.memory_bytes), origin=device.origin),
         Source(quantity="memory bandwidth", value=f"{device.memory_bandwidth / 1e12:.4g} TB/s", origin=device.origin),
         Source(
-            quantity=f"GEMM rates {machine.gemm.dtype.value}",
-            value=f"ec {machine.gemm.compute_efficiency} em {machine.gemm.memory_efficiency} q {machine.gemm.exponent} x {machine.gemm.sustained}",
-            origin=assumed,
+            quantity=f"GEMM rates {gemm.dtype.value}",
+            value=f"ec {gemm.compute_efficiency} em {gemm.memory_efficiency} q {gemm.exponent} x {gemm.sustained}",
+            origin=gemm.origin,
         ),
         Source(
             quantity=f"attention {machine.attention.generation}",

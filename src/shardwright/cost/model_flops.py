@@ -1,0 +1,37 @@
+"""Model FLOPs of a step: what MFU and the universal bound are measured against."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.cost.compute import attention_flops
+from shardwright.program.problem import Problem
+
+
+def model_flops(problem: Problem) -> tuple[float, float]:
+    """Model FLOPs of a step (forward and backward, no recompute): with scores under the mask, and with the full square.
+
+    3 x forward: GEMMs 2 x active parameters x tokens, attention 2 x tokens x keys x (head_dim + value_dim) x heads. Leaves out
+    element-wise work, and the embedding lookup.
+    """
+    causal: float = 0.0
+    full: float = 0.0
+    job = problem.job
+    for run_ in problem.model.runs:
+        block = problem.model.blocks[run_.block]
+        tokens = job.tokens(block.sequence) or job.sequence_length
+        for o in block.operators:
+            weight = float(sum(p.size for p in o.parameters)) if o.kind.value in ("linear", "grouped-linear") else 0.0
+            if o.kind.value == "grouped-linear" and o.experts is not None:
+                weight = weight * o.experts.topk / o.experts.experts
+            dense = 2.0 * weight * tokens
+            scores = square = 0.0
+            if o.attention is not None:
+                context = (job.tokens(block.memory) or tokens) if o.attention.cross else tokens
+                heads = np.array([o.attention.heads])
+                count = np.array([tokens])
+                scores = float(attention_flops(o.attention, tokens=count, heads=heads, context=context)[0])
+                square = float(attention_flops(o.attention, tokens=count, heads=heads, context=context, causal=False)[0])
+            causal += 3 * run_.count * (dense + scores)
+            full += 3 * run_.count * (dense + square)
+    return causal * job.global_batch, full * job.global_batch

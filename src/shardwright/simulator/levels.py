@@ -1,0 +1,47 @@
+"""Peaks of running sums over a timeline, such as bytes held by each device."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.compiled import compiled
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+
+@compiled
+def _peak_levels(order: Int64, times: Int64, deltas: Int64, owner: Int32, num_owners: int) -> Int64:
+    """`peak_levels` over entries in the order of time."""
+    peak, level = np.zeros(num_owners, np.int64), np.zeros(num_owners, np.int64)
+    freed, last = np.zeros(num_owners, np.int64), np.zeros(num_owners, np.int64)
+    for entry in order:
+        who = owner[entry]
+        if times[entry] != last[who]:
+            level[who] += freed[who]
+            freed[who] = 0
+            last[who] = times[entry]
+        if deltas[entry] < 0:
+            freed[who] += deltas[entry]
+        else:
+            level[who] += deltas[entry]
+            peak[who] = max(peak[who], level[who])
+    return peak
+
+
+def peak_levels(times: npt.ArrayLike, deltas: npt.ArrayLike, owner: npt.ArrayLike, num_owners: int) -> Int64:
+    """Per owner, the peak of the running sum of deltas in the order of time, from 0; at equal times allocations come before frees.
+
+    Allocations first is what an allocator sees when one task ends and the next begins: the new buffer exists before the old one goes.
+
+    Args:
+        times: any clock, shape (n,). deltas: change of level, such as bytes, shape (n,). owner: in [0, num_owners), shape (n,).
+
+    Returns:
+        Peaks, shape (num_owners,), at least 0.
+    """
+    fixed_times, fixed_owner = np.ascontiguousarray(times, dtype=np.int64), np.ascontiguousarray(owner, dtype=np.int32)
+    assert fixed_owner.size == 0 or (fixed_owner.min() >= 0 and fixed_owner.max() < num_owners)
+    order = np.argsort(fixed_times, kind="stable")
+    return _peak_levels(order, fixed_times, np.ascontiguousarray(deltas, dtype=np.int64), fixed_owner, num_owners)
