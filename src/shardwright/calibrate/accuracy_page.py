@@ -19,7 +19,8 @@ A run that happened and is called infeasible counts as 100 %. Nothing is tuned p
 
 In sample: the sustained clocks of the H100 (bf16, fp8) leave no mean error on the NeMo rows of `dgxc`; the A100's, and the passes of
 element-wise kernels, come from Megatron rows of the A100 (`korthikanti`, `mlm_sc21`). They belong to the device; `docs/physics.md` lists
-them. All other columns were not used to set a number, but some were looked at while terms were chosen. Judging on folds left out is later work.
+them. All other columns were not used to set a number, but some were looked at while terms were chosen. Judging on folds left out is
+later work.
 """
 
 
