@@ -48,7 +48,7 @@ CASES = {
     "a long sequence, no recompute": asked(
         "llama-2-7b", "h100-sxm:8", seq_len=524288, global_batch=8, pins={"recompute": ("none",), "offload": ("0",)}
     ),
-    "a batch that does not divide": asked("llama-2-7b", "h100-sxm:7", seq_len=4096, global_batch=256),
+    "a batch that does not divide": asked("llama-2-7b", "h100-sxm:7", seq_len=4096, global_batch=256, pins={"pp": ("1",)}),
     "a batch that does not divide by a pinned dp": asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=6, pins={"dp": ("8",)}),
     "a pinned tp that does not divide": asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=8, pins={"tp": ("3",)}),
     "a pinned dp that does not divide": asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=9, pins={"dp": ("3",)}),

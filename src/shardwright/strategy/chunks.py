@@ -15,13 +15,15 @@ def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last
     2. layers divide by pp x vpp: equal chunks.
     3. layers + 2 divide by pp x vpp: embedding and head count as a layer each, so the first and last chunk have one layer less
        (Llama 3.1 405B: 126 + 2 = 16 x 8).
+    4. one chunk a rank: layers + 2 as evenly as possible; what is left over goes to the ranks before the last, where fewer
+       microbatches are in flight (DeepSeek-V3: 61 + 2 over 16 ranks = 15 x 4 + 3).
 
     Args:
         num_layers: layers between embedding and head. pp: pipeline ranks. vpp: chunks a rank.
         first, last: layers of the first and last rank; 0 = as the rest.
 
     Raises:
-        StrategyError: none of the three holds (rule ``grid.layers``).
+        StrategyError: none of these holds (rule ``grid.layers``).
     """
     chunks = pp * vpp
     if chunks > num_layers + 2:
@@ -35,11 +37,22 @@ def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last
     if chunks > 1 and (num_layers + 2) % chunks == 0:
         size = (num_layers + 2) // chunks
         return (size - 1, *(size,) * (chunks - 2), size - 1) if chunks > 1 else (num_layers,)
+    if vpp == 1:
+        return _spread(num_layers, pp=pp)
     raise StrategyError(
         f"neither {num_layers} layers nor {num_layers} + 2 (embedding and head as a layer each) divide by pp {pp} x vpp {vpp} = {chunks}",
         hint="give first= and last= (layers of the first and last stage), or another pp x vpp",
         rule="grid.layers",
     )
+
+
+def _spread(num_layers: int, *, pp: int) -> tuple[int, ...]:
+    """Layers and the two ends as evenly as possible over `pp` ranks; the larger ranks stand before the last."""
+    size, left = divmod(num_layers + 2, pp)
+    ranks = [size] * (pp - 1 - left) + [size + 1] * left + [size]
+    ranks[0] -= 1
+    ranks[-1] -= 1
+    return tuple(ranks)
 
 
 def _given(num_layers: int, *, pp: int, vpp: int, first: int, last: int) -> tuple[int, ...]:
