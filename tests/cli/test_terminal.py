@@ -70,6 +70,32 @@ def test_equal_ranks_share_a_row_and_many_ranks_are_shortened() -> None:
     assert sum("8 layer" in line for line in full.splitlines()) == 16
 
 
+def test_a_full_memory_table_loses_no_number() -> None:
+    names = ("parameters", "gradients", "optimizer", "workspace", "activations", "logits", "temporary")
+    layers = "embed + 3 dense layer + 12 expert layer + mtp + head"
+    row = replace(stage(0, layers=layers), items=tuple((name, 123 * GIB) for name in names), allocated=861 * GIB, reserved=904 * GIB)
+    prediction = replace(PREDICTION, stages=(row,), capacity_bytes=1000 * GIB)
+    lines = plain(render_prediction(prediction, grid=BEST, runtime="")).splitlines()
+    header = next(line for line in lines if "ranks" in line)
+    assert header.split() == [
+        "ranks",
+        "holds",
+        "params",
+        "grads",
+        "optimizer",
+        "work",
+        "acts",
+        "logits",
+        "temp",
+        "allocated",
+        "reserved",
+        "full",
+    ]
+    first = lines[lines.index(header) + 1]
+    assert first.split()[-10:] == ["123.00"] * 6 + ["861.00", "904.00", "90", "%"]
+    assert first.split()[0] == "0"
+
+
 def test_difference() -> None:
     assert difference(replace(BEST, tp=4, sp=False), best=BEST) == "tp4 -sp"
     assert difference(BEST, best=BEST) == ""

@@ -70,6 +70,7 @@ class Instances:
 
     Args:
         template: index into the Program's templates. klass: rank class. stream: see Stream. microbatch: -1 for step-level tasks.
+        beside_sync: an action that may run while a gather or reduction of its rank does (the order rules it out for the others).
         indegree, successor_start, successor: dependencies in CSR form (predecessor counts, successors).
     """
 
@@ -77,6 +78,7 @@ class Instances:
     klass: Int32
     stream: Int32
     microbatch: Int32
+    beside_sync: npt.NDArray[np.bool_]
     indegree: Int32
     successor_start: Int32
     successor: Int32

@@ -106,6 +106,7 @@ class _Builder:
         self.pieces: dict[tuple[int, int], list[int]] = {}
         self.steps: list[int] = []
         self.last_compute: list[int] = []
+        self.beside_sync: list[Int64] = []
 
     def template(self, kind: TaskKind, klass: int, chunk: int, piece: int = 0, pieces: int = 1) -> int:
         self.templates.append(Template(kind=kind, klass=klass, chunk=chunk, piece=piece, pieces=pieces))
@@ -172,11 +173,24 @@ class _Builder:
             for piece in range(pieces):
                 template[start[position] + piece] = self.template(TaskKind(int(kind[position])), klass, c, piece, pieces)
             self.pieces[(klass, c)] = [base + int(start[position]) + piece for piece in range(pieces)]
-        self.add(template, klass, Stream.COMPUTE, np.repeat(microbatch, repeats), int(start[-1]))
+        tasks = self.add(template, klass, Stream.COMPUTE, np.repeat(microbatch, repeats), int(start[-1]))
+        self.beside_sync.append(tasks[np.repeat(self._may_meet_sync(kind, chunk, microbatch, final), repeats)])
         for position in final:
             members = np.array(self.pieces[(klass, int(chunk[position]))], dtype=np.int64)
             self.chain(members)
         return base + start[:-1], base + start[1:] - 1
+
+    def _may_meet_sync(self, kind: Int64, chunk: Int64, microbatch: Int64, final: list[int]) -> npt.NDArray[np.bool_]:
+        """Which actions of a row may run beside a gather or reduction of their rank.
+
+        Reductions wait for the first chunk that closes; gathers are over when the last chunk begins. What stands between never meets one.
+        """
+        position = np.arange(len(kind))
+        meets = position >= min(final, default=len(kind))
+        if self.shape.gathers:
+            begins = np.flatnonzero((kind == TaskKind.F) & (chunk == chunk.max()) & (microbatch == 0))
+            meets |= position < int(begins[0])
+        return meets
 
     def _final_backwards(self, kind: Int64, chunk: Int64) -> list[int]:
         """Position of each chunk's last gradient action (B, or W where they are apart)."""
@@ -279,11 +293,14 @@ class _Builder:
         start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=self.count))])
         klass = np.repeat([k for _, k, _, _ in self.columns], [len(t) for t, *_ in self.columns])
         stream = np.repeat([s for _, _, s, _ in self.columns], [len(t) for t, *_ in self.columns])
+        beside_sync = np.zeros(self.count, dtype=np.bool_)
+        beside_sync[np.concatenate(self.beside_sync)] = True
         instances = Instances(
             template=np.concatenate([t for t, *_ in self.columns]).astype(np.int32),
             klass=klass.astype(np.int32),
             stream=stream.astype(np.int32),
             microbatch=np.concatenate([m for *_, m in self.columns]).astype(np.int32),
+            beside_sync=beside_sync,
             indegree=np.bincount(target, minlength=self.count).astype(np.int32),
             successor_start=start.astype(np.int32),
             successor=target[order].astype(np.int32),

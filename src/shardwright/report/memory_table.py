@@ -11,6 +11,14 @@ from shardwright.simulator.prediction import Prediction, StageMemory
 from shardwright.units import GIB, format_percent
 
 FEW_ROWS = 6
+_SHORT = {
+    "parameters": "params",
+    "gradients": "grads",
+    "activations": "acts",
+    "temporary": "temp",
+    "temporaries": "temp",
+    "workspace": "work",
+}
 
 
 def memory_table(prediction: Prediction, *, all_stages: bool = False) -> Table:
@@ -26,7 +34,7 @@ def memory_table(prediction: Prediction, *, all_stages: bool = False) -> Table:
         before = run[-1].rank
         rows.append(_row(run, names=names, capacity=prediction.capacity_bytes))
     header = ("ranks", "holds", *(_short(name) for name in names), "allocated", "reserved", "full")
-    return plain_table(header, rows, right=tuple(range(2, len(header))), whole=(0, 1))
+    return plain_table(header, rows, right=tuple(range(2, len(header))), whole=(0,))
 
 
 def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]]:
@@ -47,7 +55,7 @@ def _few(runs: list[tuple[StageMemory, ...]]) -> list[tuple[StageMemory, ...]]:
 
 
 def _short(name: str) -> str:
-    return {"parameters": "params", "gradients": "grads", "temporaries": "temp"}.get(name, name)
+    return _SHORT.get(name, name)
 
 
 def _row(run: tuple[StageMemory, ...], *, names: tuple[str, ...], capacity: int) -> tuple[str, ...]:

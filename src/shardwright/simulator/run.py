@@ -159,7 +159,8 @@ def _run(key: _Key) -> Timeline:
     program, costs = key.program, key.costs
     uses = _uses(program.classes, key.links)
     template, columns = program.instances.template, program.columns
-    row = (_GROUP[columns.kind] * len(program.classes) + columns.klass)[template]
+    group = np.where((columns.kind[template] <= TaskKind.R) & ~program.instances.beside_sync, _NOTHING, _GROUP[columns.kind[template]])
+    row = group * len(program.classes) + columns.klass[template]
     per_task = uses.start[row + 1] - uses.start[row]
     use_start = np.concatenate([[0], np.cumsum(per_task)])
     within = np.arange(int(use_start[-1])) - np.repeat(use_start[:-1], per_task)
