@@ -26,7 +26,7 @@ class _Bounds:
     timeout = 600
     unit = "percent"
 
-    def setup_cache(self) -> dict[str, float]:
+    def measure(self) -> dict[str, float]:
         """Bound the space and simulate the sample once for all three."""
         problem = api.problem_of(self.request)
         facts = api.facts_of(problem)
@@ -58,8 +58,16 @@ class _Bounds:
 class BoundsOfLlama405B(_Bounds):
     """Llama 3.1 405B on 16,384 H100, standard space."""
 
+    def setup_cache(self) -> dict[str, float]:
+        """Of this problem: asv keeps one cache a function, so each class has its own."""
+        return self.measure()
+
 
 class BoundsOfGpt3(_Bounds):
     """GPT-3 175B on 4,096 A100, exhaustive space."""
 
     request = GPT3
+
+    def setup_cache(self) -> dict[str, float]:
+        """Of this problem."""
+        return self.measure()

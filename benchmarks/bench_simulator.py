@@ -7,6 +7,7 @@ from shardwright.cost.member import price_grid, step_costs
 from shardwright.program import lower as lowering
 from shardwright.simulator import run as running
 from shardwright.simulator.evaluate import links_of, lower_grid
+from shardwright.simulator.kernel import simulate
 from shardwright.strategy.grid_notation import parse_grid
 
 
@@ -28,6 +29,11 @@ class Pipeline:
         self.links = links_of(self.problem, self.grid)
         self.time_lower_and_simulate(devices)
         self.program = lower_grid(self.problem, self.grid, self.costs)
+        self.tasks = running.kernel_tasks(self.program, costs=self.costs, links=self.links)
+
+    def time_kernel(self, devices: int) -> None:
+        """The event kernel alone, contention on."""
+        simulate(*self.tasks)
 
     def time_simulate(self, devices: int) -> None:
         """Contention on: resources, durations and the kernel."""

@@ -154,10 +154,9 @@ def run(program: Program, *, costs: StepCosts, links: Links) -> Timeline:
     return _run(_Key(program, costs, links))
 
 
-@lru_cache(maxsize=16)
-def _run(key: _Key) -> Timeline:
-    program, costs = key.program, key.costs
-    uses = _uses(program.classes, key.links)
+def kernel_tasks(program: Program, *, costs: StepCosts, links: Links) -> tuple[Int64, Int32, Int32, Int32, Int32, Int32, Int32, int]:
+    """The Program as the kernel's arguments: work, dependencies, and what each task takes of the shared resources."""
+    uses = _uses(program.classes, links)
     template, columns = program.instances.template, program.columns
     group = np.where((columns.kind[template] <= TaskKind.R) & ~program.instances.beside_sync, _NOTHING, _GROUP[columns.kind[template]])
     row = group * len(program.classes) + columns.klass[template]
@@ -165,9 +164,8 @@ def _run(key: _Key) -> Timeline:
     use_start = np.concatenate([[0], np.cumsum(per_task)])
     within = np.arange(int(use_start[-1])) - np.repeat(use_start[:-1], per_task)
     taken = uses.pairs[np.repeat(uses.start[row], per_task) + within]
-    work = template_work(program, costs)[template]
-    start, finish, finished = simulate(
-        work,
+    return (
+        template_work(program, costs)[template],
         program.instances.indegree,
         program.instances.successor_start,
         program.instances.successor,
@@ -176,5 +174,11 @@ def _run(key: _Key) -> Timeline:
         taken[:, 1].astype(np.int32),
         uses.num_resources,
     )
-    assert finished == len(work), "a lowered Program does not deadlock"
-    return Timeline(start=start, finish=finish, work=work)
+
+
+@lru_cache(maxsize=16)
+def _run(key: _Key) -> Timeline:
+    tasks = kernel_tasks(key.program, costs=key.costs, links=key.links)
+    start, finish, finished = simulate(*tasks)
+    assert finished == len(start), "a lowered Program does not deadlock"
+    return Timeline(start=start, finish=finish, work=tasks[0])
