@@ -80,7 +80,8 @@ class Move:
     """One communication of a block in a phase over the group of `axes`.
 
     Args:
-        volume: bytes of the full buffer as in `collectives.Collective`. count: how often (hops of a ring), an axis minus one.
+        volume: bytes of the full buffer as in `collectives.Collective`.
+        behind: it carries the operator's output (behind its kernels in F, before them in I); else its input, the other way round.
         hops: axis whose degree minus one is the number of sends (ring exchange); empty = once.
         copies: the volume holds so many copies of each token, one for each expert that it visits, and a device or unit of the network
             that several of them go to gets one; 0 = every byte is sent.
@@ -92,6 +93,7 @@ class Move:
     axes: tuple[str, ...]
     volume: tuple[Size, ...]
     exposure: Exposure
+    behind: bool = False
     hops: str = ""
     copies: int = 0
 

@@ -239,11 +239,12 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Struct
     gathered = Size(times=routed.times, scale=("mbs", "etp"), factors=stream.factors)
     copies = expert.experts.topk if context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED else 0
     spread, back = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) if outward else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-    moves = []
+    moves: list[Move] = []
     for phase, inner in ((Phase.F, spread), (Phase.I, back)):
-        moves.append(replace(_move(expert, phase, Collective.ALL_TO_ALL, "ep", (routed,), Exposure.BLOCKING), copies=copies))
-        moves.append(_move(expert, phase, inner, "etp", (gathered,), Exposure.BLOCKING))
-    return moves
+        across = replace(_move(expert, phase, Collective.ALL_TO_ALL, "ep", (routed,), Exposure.BLOCKING), copies=copies)
+        inside = _move(expert, phase, inner, "etp", (gathered,), Exposure.BLOCKING)
+        moves += (across, inside) if inner is Collective.ALL_GATHER else (inside, across)
+    return [replace(move, behind=not outward) for move in moves]
 
 
 def _exit_moves(last: Operator, structure: Structure, context: Context) -> list[Move]:
@@ -262,14 +263,14 @@ def _exit_moves(last: Operator, structure: Structure, context: Context) -> list[
         experts=None,
         scan=None,
     )
-    return _edge_moves(last, stream, structure, context)
+    return [replace(move, behind=True) for move in _edge_moves(last, stream, structure, context)]
 
 
 def _own_moves(operator: Operator, structure: Structure, context: Context) -> list[Move]:
     """Communication inside an operator: keys of a core cut by position, statistics of a loss cut by vocabulary."""
     if operator.kind is OperatorKind.LOSS:
         tokens = local_tokens(operator.klass, structure, context)
-        return [_move(operator, Phase.F, Collective.ALL_REDUCE, "tp", (tokens.scaled(3 * 4),), Exposure.BLOCKING)]
+        return [replace(_move(operator, Phase.F, Collective.ALL_REDUCE, "tp", (tokens.scaled(3 * 4),), Exposure.BLOCKING), behind=True)]
     if operator.attention is None or len(operator.reads) < 2:
         return []
     tokens = local_tokens(operator.klass, structure, context)
@@ -279,7 +280,7 @@ def _own_moves(operator: Operator, structure: Structure, context: Context) -> li
     whole = tuple(Size(times=k.times, scale=(*k.scale, "ring"), factors=k.factors) for k in keys)
     return [
         _move(operator, Phase.F, Collective.ALL_GATHER, "ring", whole, Exposure.BLOCKING),
-        _move(operator, Phase.I, Collective.ALL_GATHER, "ring", whole, Exposure.BLOCKING),
+        replace(_move(operator, Phase.I, Collective.ALL_GATHER, "ring", whole, Exposure.BLOCKING), behind=True),
         _move(operator, Phase.I, Collective.REDUCE_SCATTER, "ring", whole, Exposure.BLOCKING),
     ]
 

@@ -95,42 +95,30 @@ def _is_end(block: BlockProgram) -> bool:
 def _phase_tasks(
     block: BlockProgram, degrees: Degrees, action: tuple[int, int, str], place: int, phase: Phase, *, recomputed: bool
 ) -> Iterator[OperatorTask]:
+    """Operators in the order of the phase; each with what brings its input, its kernels, and what takes its output (mirrored in I)."""
     chunk, microbatch, letter = action
-    by_operator: dict[str, list[Work | Move]] = {}
-    items: tuple[Work | Move, ...] = (*block.moves, *block.works)
-    for item in items:
-        if item.phase is phase:
-            by_operator.setdefault(item.operator, []).append(item)
-    names = [o.name for o in block.operators if o.name in by_operator]
+    names = [o.name for o in block.operators]
     for name in names if phase is Phase.F else reversed(names):
-        for item in by_operator[name]:
-            if isinstance(item, Work):
-                yield OperatorTask(
-                    chunk=chunk,
-                    microbatch=microbatch,
-                    action=letter,
-                    block=block.block,
-                    layer=place,
-                    operator=name,
-                    phase=phase,
-                    kernel=item.kernel,
-                    flops=gemm_flops(item, degrees),
-                    recomputed=recomputed,
-                )
-            else:
-                yield OperatorTask(
-                    chunk=chunk,
-                    microbatch=microbatch,
-                    action=letter,
-                    block=block.block,
-                    layer=place,
-                    operator=name,
-                    phase=phase,
-                    collective=item.kind,
-                    axes=item.axes,
-                    volume=move_bytes(item, degrees),
-                    recomputed=recomputed,
-                )
+        moves = [m for m in block.moves if m.operator == name and m.phase is phase]
+        works = [w for w in block.works if w.operator == name and w.phase is phase]
+        first = [m for m in moves if m.behind == (phase is Phase.I)]
+        items: tuple[Work | Move, ...] = (*first, *works, *(m for m in moves if m not in first))
+        for item in items:
+            yield OperatorTask(
+                chunk=chunk,
+                microbatch=microbatch,
+                action=letter,
+                block=block.block,
+                layer=place,
+                operator=name,
+                phase=phase,
+                kernel=None if isinstance(item, Move) else item.kernel,
+                flops=0 if isinstance(item, Move) else gemm_flops(item, degrees),
+                collective=item.kind if isinstance(item, Move) else None,
+                axes=item.axes if isinstance(item, Move) else (),
+                volume=move_bytes(item, degrees) if isinstance(item, Move) else 0,
+                recomputed=recomputed,
+            )
 
 
 def gemm_flops(work: Work, degrees: Degrees) -> int:
