@@ -23,16 +23,6 @@ _BYTE_STEPS: Final = ((1024**5, "PiB"), (1024**4, "TiB"), (GIB, "GiB"), (MIB, "M
 _COUNT_STEPS: Final = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
-def to_picoseconds(seconds: float) -> int:
-    """Seconds as whole picoseconds, the clock of the event kernel (exact sums, any order)."""
-    return round(seconds * PICOSECONDS_PER_SECOND)
-
-
-def from_picoseconds(picoseconds: int) -> float:
-    """Whole picoseconds as seconds."""
-    return picoseconds / PICOSECONDS_PER_SECOND
-
-
 def format_seconds(seconds: float, *, digits: int = 4) -> str:
     """A duration for a person: ``1.234 s``, ``56.7 ms``."""
     for scale, suffix in _TIME_STEPS:

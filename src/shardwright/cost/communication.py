@@ -110,12 +110,3 @@ def dispatch_seconds(*, volume: FloatArray, copies: int, span: Span) -> FloatArr
 def border_seconds(rows: Rows, network: Network, *, volume: FloatArray) -> FloatArray:
     """Seconds of one send of `volume` bytes a device across the border after pipeline rank r, shape (tiers, n): one row a tier."""
     return np.stack([t.latency_s + volume / t.bandwidth for t in network.tiers])
-
-
-def border_tier(rank: int, *, stride: int, tiers: tuple[Tier, ...], base: int = 0) -> int:
-    """The innermost tier that joins pipeline rank `rank` and the next one, for the replica whose first device is `base`."""
-    here, there = base + rank * stride, base + (rank + 1) * stride
-    for index, tier in enumerate(tiers):
-        if here // tier.num_devices == there // tier.num_devices:
-            return index
-    return len(tiers) - 1

@@ -12,7 +12,6 @@ from shardwright.cost.model_flops import model_flops
 from shardwright.cost.sync import sync_shares
 from shardwright.cost.tables import problem_machine, programs_of, structure_of
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device import Evidence
 from shardwright.program.fold import RankClasses, fold
 from shardwright.program.lower import lower, order_table
 from shardwright.program.problem import Problem
@@ -178,8 +177,3 @@ def _sources(problem: Problem) -> tuple[Source, ...]:
 
 def _link(bandwidth: float, latency: float) -> str:
     return f"{bandwidth / 1e9:.4g} GB/s, {format_seconds(latency)}"
-
-
-def is_assumed(prediction: Prediction) -> bool:
-    """Some number behind the prediction is a stated default."""
-    return any(s.origin.evidence is Evidence.ASSUMED for s in prediction.sources)
