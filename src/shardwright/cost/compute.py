@@ -11,19 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.dtype import Dtype
+from shardwright.hardware.constants import SHIPPED, Constants, clock_ratio
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 from shardwright.model.operator import AttentionShape, Mask, ScanShape
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-
-ELEMENT_PASSES = {ElementKernels.FUSED: 1.3, ElementKernels.COMPILED: 1.3, ElementKernels.EAGER: 3.5}
-"""Traffic of element-wise kernels over the minimal bytes, by how they are fused.
-
-Source: bytes that fused (transformer-engine style) and eager kernels move beside the minimum; fitted on published step times
-(1.3-1.4 fused on A100, 3-4 eager), see docs/accuracy.md.
-"""
 
 DEFAULT_GEMM = GemmRates(
     dtype=Dtype.BF16,
@@ -49,8 +43,8 @@ class Machine:
     """One accelerator with the rates that a job and a runtime select from it.
 
     Args:
-        compute: dtype of GEMMs; gemm: its rates; half: rates of 16-bit GEMMs.
-        attention: rates of the runtime's kernel. passes: see ELEMENT_PASSES.
+        compute: dtype of GEMMs; gemm: its rates, with the sustained clock of the constants; half: rates of 16-bit GEMMs.
+        attention: rates of the runtime's kernel. passes: traffic of element-wise kernels over the minimal bytes.
     """
 
     accelerator: Accelerator
@@ -63,7 +57,9 @@ class Machine:
     passes: float
 
 
-def machine_of(accelerator: Accelerator, *, compute: Dtype, attention: AttentionKernel, elements: ElementKernels) -> Machine:
+def machine_of(
+    accelerator: Accelerator, *, compute: Dtype, attention: AttentionKernel, elements: ElementKernels, constants: Constants = SHIPPED
+) -> Machine:
     """The rates that apply; a dtype or kernel without rates of its own takes the device's nearest, then a stated default."""
     rates = {r.dtype: r for r in accelerator.gemm}
     half = Dtype.BF16 if accelerator.peak(Dtype.BF16) else Dtype.FP16
@@ -76,12 +72,17 @@ def machine_of(accelerator: Accelerator, *, compute: Dtype, attention: Attention
         accelerator=accelerator,
         compute=dtype,
         peak=accelerator.peak(dtype),
-        gemm=chosen,
-        half=rates.get(half) or chosen,
+        gemm=_at_clock(chosen, accelerator=accelerator, constants=constants),
+        half=_at_clock(rates.get(half) or chosen, accelerator=accelerator, constants=constants),
         attention=kernel,
         attention_peak=accelerator.peak(half),
-        passes=ELEMENT_PASSES[elements],
+        passes=constants.passes_eager if elements is ElementKernels.EAGER else constants.passes_fused,
     )
+
+
+def _at_clock(rates: GemmRates, *, accelerator: Accelerator, constants: Constants) -> GemmRates:
+    ratio = clock_ratio(constants, accelerator=accelerator.name, dtype=rates.dtype)
+    return rates if ratio == 1.0 else replace(rates, sustained=rates.sustained * ratio)
 
 
 def sixteen_bit(machine: Machine) -> Machine:

@@ -78,6 +78,7 @@ def problem_machine(problem: Problem) -> Machine:
         compute=problem.job.compute,
         attention=problem.runtime.attention_kernel,
         elements=problem.runtime.element_kernels,
+        constants=problem.constants,
     )
 
 

@@ -11,6 +11,8 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.device import Accelerator, GemmRates
 from shardwright.hardware.rates import (
     SUSTAINED_A100,
+    SUSTAINED_B200,
+    SUSTAINED_B200_FP8,
     SUSTAINED_H100,
     SUSTAINED_H100_FP8,
     ampere_attention,
@@ -44,16 +46,11 @@ _H200_GEMM: Final = (
     *_both(efficiency=(0.804, 0.835), overhead_us=3.8, exponent=3.2, sustained=SUSTAINED_H100, p90=0.17),
     like_gemm(_HOPPER_FP8, name="h100-sxm", error=0.19),
 )
-# Blackwell promises 1.59 times the FLOP/s a watt of Hopper (2250 TFLOP/s and 1000 W against 989 and 700). Its energy a FLOP is assumed to
-# be 0.8 of Hopper's, so by the cube root its clock gives (1.59 x 0.8)^(1/3) = 1.08 times more.
-_POWER_OF_B200: Final = (2250 / 989 * 700 / 1000 * 0.8) ** (1 / 3)
-_B200: Final = round(SUSTAINED_H100 * _POWER_OF_B200, 3)
-_B200_FP8: Final = round(SUSTAINED_H100_FP8 * _POWER_OF_B200, 3)
 # The fit took 8 TB/s as the peak; the efficiency here is against the 7.7 TB/s of the sheet.
 _B200_GEMM: Final = (
-    *_both(efficiency=(0.714, 0.775 * 8.0 / 7.7), overhead_us=3.3, exponent=2.6, sustained=_B200, p90=0.25),
-    fitted_gemm(Dtype.FP8, efficiency=(0.546, 0.772 * 8.0 / 7.7), overhead_us=15.7, exponent=1.4, sustained=_B200_FP8, p90=0.25),
-    fitted_gemm(Dtype.FP4, efficiency=(0.384, 0.514 * 8.0 / 7.7), overhead_us=10.6, exponent=2.8, sustained=_B200_FP8, p90=0.50),
+    *_both(efficiency=(0.714, 0.775 * 8.0 / 7.7), overhead_us=3.3, exponent=2.6, sustained=SUSTAINED_B200, p90=0.25),
+    fitted_gemm(Dtype.FP8, efficiency=(0.546, 0.772 * 8.0 / 7.7), overhead_us=15.7, exponent=1.4, sustained=SUSTAINED_B200_FP8, p90=0.25),
+    fitted_gemm(Dtype.FP4, efficiency=(0.384, 0.514 * 8.0 / 7.7), overhead_us=10.6, exponent=2.8, sustained=SUSTAINED_B200_FP8, p90=0.50),
 )
 
 

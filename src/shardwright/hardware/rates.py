@@ -4,9 +4,8 @@ GEMM rates with Evidence.FITTED are least-squares fits of the four-number roofli
 (Apache-2.0, shapes with n, k >= 512). Their `error` is 0.78 of the fit's 90th percentile error: the 80th percentile of a half-normal.
 
 `sustained` is a factor on short measurements, from power physics: dynamic power grows with about the cube of the clock, so a device whose
-matrix units draw more than its power limit lowers its clock in long runs. Known factors: A100 1.08, H100 bf16 1.19, H100 fp8 1.04
-(three numbers: the first fitted over Megatron runs on A100, the others to the mean error of NeMo's dgxc rows of their dtype). A part of the
-same die with another power limit P' takes (P/P')^(1/3) more.
+matrix units draw more than its power limit lowers its clock in long runs. The factors of A100, H100 and B200 are fitted constants
+(`hardware.constants`). A part of the same die with another power limit P' takes (P/P')^(1/3) more.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
+from shardwright.hardware.constants import SHIPPED
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 
 FITTED: Final = Origin(evidence=Evidence.FITTED, reference="four-number roofline fitted to the GEMM tables of aiconfigurator-core 0.12.0")
@@ -21,9 +21,11 @@ SAME_UNITS: Final = Origin(
     evidence=Evidence.FITTED,
     reference="bf16 fit of aiconfigurator-core 0.12.0 GEMM tables; fp16 runs on the same units at the same rate",
 )
-SUSTAINED_A100: Final = 1.08
-SUSTAINED_H100: Final = 1.19
-SUSTAINED_H100_FP8: Final = 1.04
+SUSTAINED_A100: Final = SHIPPED.clock_ampere
+SUSTAINED_H100: Final = SHIPPED.clock_hopper
+SUSTAINED_H100_FP8: Final = SHIPPED.clock_hopper_fp8
+SUSTAINED_B200: Final = SHIPPED.clock_blackwell
+SUSTAINED_B200_FP8: Final = SHIPPED.clock_blackwell_fp8
 SUSTAINED_ASSUMED: Final = 1.15
 
 _LENGTHS: Final = (512, 1024, 2048, 4096, 8192, 16384)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.constants import SHIPPED, Constants
 from shardwright.job.training import TrainingJob
 from shardwright.model.graph import Model
 from shardwright.runtime.runtime import Runtime
@@ -12,9 +13,10 @@ from shardwright.runtime.runtime import Runtime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A model to train on a cluster, as a job, by a runtime."""
+    """A model to train on a cluster, as a job, by a runtime. `constants`: the fitted ones; others than the shipped are for fits."""
 
     model: Model
     cluster: Cluster
     job: TrainingJob
     runtime: Runtime
+    constants: Constants = SHIPPED

@@ -24,9 +24,6 @@ from shardwright.simulator.run import Links, run
 from shardwright.strategy.grid import Grid
 from shardwright.units import MIB, format_bytes, format_seconds
 
-JITTER_PER_DOUBLING = 0.003
-"""Share of the step that each doubling of nodes adds: weak scaling of published H100 runs (0.3-0.7 % a doubling), see docs/accuracy.md."""
-
 RELEASE_SPREAD = 0.06
 EXPOSED_ERROR = 0.3
 EXPOSED = ("tp", "cp", "ep", "sharding")
@@ -37,9 +34,9 @@ SMALLEST_BUCKET_BYTES = 64 * MIB
 
 
 def jitter(problem: Problem, devices: int) -> float:
-    """Factor >= 1 on the step from stragglers and noise: 1 + 0.003 log2(nodes), the same in every tier of bounds."""
+    """Factor >= 1 on the step from stragglers and noise: 1 + jitter x log2(nodes), the same in every tier of bounds."""
     nodes = max(devices / problem.cluster.node.num_devices, 1.0)
-    return 1.0 + JITTER_PER_DOUBLING * log2(nodes)
+    return 1.0 + problem.constants.jitter * log2(nodes)
 
 
 def microbatches_of(problem: Problem, grid: Grid) -> int:

@@ -1,0 +1,127 @@
+"""The fitted constants: few, each owned by an accelerator family, a fabric or a generation of kernels; none by a framework or a source.
+
+Values come from `calibrate.fit` over published runs (docs/accuracy.md lists rows and confidence). A declaration says what the constant is
+before any run was seen (its prior) and how far physics lets it go; a fit that no row informs returns the prior.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+from shardwright.dtype import Dtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """Values of all fitted constants, as shipped unless replaced. See `DECLARED` for meaning, owner and prior of each."""
+
+    clock_ampere: float = 1.08
+    clock_hopper: float = 1.19
+    clock_hopper_fp8: float = 1.04
+    clock_blackwell: float = 1.286
+    clock_blackwell_fp8: float = 1.124
+    passes_fused: float = 1.3
+    passes_eager: float = 3.5
+    jitter: float = 0.003
+
+
+SHIPPED: Final = Constants()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """What a constant is before any run was seen.
+
+    Args:
+        name: field of `Constants`. owner: accelerator family, fabric or kernel generation it belongs to.
+        prior: value without any run; spread: standard deviation of its logarithm. low, high: what physics allows.
+        meaning: what it multiplies. source: where prior and spread come from.
+    """
+
+    name: str
+    owner: str
+    prior: float
+    spread: float
+    low: float
+    high: float
+    meaning: str
+    source: str
+
+
+_POWER: Final = "power physics: a short kernel runs at boost clock, a long run at the power limit; 700 W H100: 783 TFLOP/s, then 600 to 670"
+_CLOCK: Final = "seconds of matrix products in long runs over short measurements"
+
+
+def _clock(name: str, owner: str, prior: float, source: str = _POWER) -> Declared:
+    return Declared(name=name, owner=owner, prior=prior, spread=0.07, low=1.0, high=1.6, meaning=_CLOCK, source=source)
+
+
+DECLARED: Final = (
+    _clock("clock_ampere", "accelerator: A100 and its siblings, 16 bits", 1.05),
+    _clock("clock_hopper", "accelerator: H100 and its siblings, 16 bits", 1.2),
+    _clock("clock_hopper_fp8", "accelerator: H100 and its siblings, 8 bits", 1.1, f"{_POWER}; the table's 8-bit kernels include casts"),
+    _clock("clock_blackwell", "accelerator: B200 and its siblings, 16 bits", 1.25),
+    _clock("clock_blackwell_fp8", "accelerator: B200 and its siblings, 8 and 4 bits", 1.15),
+    Declared(
+        name="passes_fused",
+        owner="kernels: fused or compiled element-wise",
+        prior=1.2,
+        spread=0.15,
+        low=1.0,
+        high=2.0,
+        meaning="traffic of fused element-wise kernels over the minimal bytes",
+        source="fused kernels read and write each tensor once, plus masks and statistics",
+    ),
+    Declared(
+        name="passes_eager",
+        owner="kernels: eager element-wise",
+        prior=3.0,
+        spread=0.25,
+        low=1.0,
+        high=6.0,
+        meaning="traffic of eager element-wise kernels over the minimal bytes",
+        source="an eager norm, rotary embedding or activation is three to five kernels, each of which reads and writes its tensor",
+    ),
+    Declared(
+        name="jitter",
+        owner="fabric: every cluster",
+        prior=0.004,
+        spread=0.7,
+        low=1e-4,
+        high=0.02,
+        meaning="share of the step that each doubling of nodes adds",
+        source="stragglers: the slowest of n draws grows about as log n",
+    ),
+)
+
+_CLOCKS: Final = {
+    "ampere": ("clock_ampere", ""),
+    "hopper": ("clock_hopper", "clock_hopper_fp8"),
+    "blackwell": ("clock_blackwell", "clock_blackwell_fp8"),
+}
+_FAMILIES: Final = {
+    "ampere": ("a100-", "a800-", "a30"),
+    "hopper": ("h100-", "h200-", "h800-", "gh200-"),
+    "blackwell": ("b200-", "b300-", "gb200-", "gb300-"),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Names of all constants, in order."""
+    return tuple(f.name for f in fields(Constants))
+
+
+def clock_name(accelerator: str, *, dtype: Dtype) -> str:
+    """The constant that is the sustained clock of `accelerator` (a catalog name) in `dtype`; empty if none is fitted for its family."""
+    family = next((f for f, prefixes in _FAMILIES.items() if accelerator.startswith(prefixes)), "")
+    if not family:
+        return ""
+    sixteen, eight = _CLOCKS[family]
+    return sixteen if dtype.bits >= 16 else eight
+
+
+def clock_ratio(constants: Constants, *, accelerator: str, dtype: Dtype) -> float:
+    """Factor on the catalog's sustained clock (which has the shipped constant in it) under `constants`."""
+    name = clock_name(accelerator, dtype=dtype)
+    return float(getattr(constants, name) / getattr(SHIPPED, name)) if name else 1.0
