@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
-from shardwright.calibrate.case import Case
+from shardwright.calibrate.folds import FOLDS
 from shardwright.calibrate.measurements import Measurement, read_measurements
+from shardwright.calibrate.study import Study, study
 from shardwright.calibrate.validate import Validation
-from shardwright.calibrate.validate import validate as validate_rows
 from shardwright.errors import DataError, InfeasibleError, StrategyError, UsageError, nearest
 from shardwright.hardware.catalog import accelerator
 from shardwright.hardware.cluster import Cluster
@@ -42,6 +43,7 @@ FAILURES_PER_DEVICE_HOUR = 419 / (16384 * 54 * 24)
 CHECKPOINT_BYTES_PER_S = 1e9
 RESTART_S = 600.0
 NOTABLE_DEVICES = 512
+MAX_WORKERS = 8
 
 
 def problem_of(request: Request) -> Problem:
@@ -190,22 +192,25 @@ def check(request: Request, answer: Answer, *, seed: int = 0, progress: Progress
     )
 
 
-def validate(*paths: Path | str, fold: str = "none") -> Validation:
-    """Predicted against measured for every row with a full configuration, of all tables together."""
-    rows: tuple[Measurement, ...] = tuple(row for path in paths for row in read_measurements(Path(path)))
-    if fold not in ("none", "laboratory", "accelerator"):
-        raise UsageError(f"unknown fold {fold!r}", hint="none, laboratory or accelerator")
-    return validate_rows(rows, predict=predict_case, fold=fold)
+def validate(*paths: Path | str, fold: str = "none", progress: Progress | None = None) -> Validation:
+    """Predicted against measured for every row with a full configuration, of all tables together.
 
-
-def predict_case(case: Case) -> Prediction:
-    """The prediction for one measured run.
+    Args:
+        fold: ``none`` predicts with the shipped constants; ``model``, ``source`` and ``accelerator`` predict each fold with constants
+            fitted on all other rows of the tables.
 
     Raises:
-        InfeasibleError: it would not fit.
+        UsageError: unknown `fold`. DataError: a table cannot be read.
     """
-    problem = Problem(model=case.model, cluster=case.cluster, job=case.job, runtime=load_runtime(case.runtime))
-    return predict(problem, case.grid)
+    if fold not in FOLDS:
+        raise UsageError(f"unknown fold {fold[:40]!r}", hint=nearest(fold[:40], FOLDS))
+    return accuracy(*paths, folds=(fold,), progress=progress).validation(fold)
+
+
+def accuracy(*paths: Path | str, folds: Sequence[str] = FOLDS, progress: Progress | None = None) -> Study:
+    """`validate` in several kinds of fold at once, with the fit to all rows."""
+    rows: tuple[Measurement, ...] = tuple(row for path in paths for row in read_measurements(Path(path)))
+    return study(rows, folds=folds, workers=min(os.cpu_count() or 1, MAX_WORKERS), progress=progress)
 
 
 __all__ = ["Answer", "DataError", "InfeasibleError", "Prediction", "Request", "accelerator", "check", "plan", "simulate", "validate"]

@@ -12,6 +12,7 @@ import pytest
 from shardwright.calibrate.accuracy_page import accuracy_page
 from shardwright.calibrate.case import Case, SkipReason
 from shardwright.calibrate.measurements import Measurement, read_measurements
+from shardwright.calibrate.study import Study
 from shardwright.calibrate.validate import Validation, validate, validation_json
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.simulator.prediction import Prediction, StageMemory
@@ -123,11 +124,11 @@ def test_memory_is_compared_like_with_like() -> None:
 def test_folds_label_rows() -> None:
     rows = _rows("korthikanti", "mosaic")
     assert {r.fold for r in validate(rows, predict=_slow).rows} == {""}
-    assert {r.fold for r in validate(rows, predict=_slow, fold="laboratory").rows} == {"megatron-papers", "mosaic"}
+    assert {r.fold for r in validate(rows, predict=_slow, fold="source").rows} == {"megatron-papers", "mosaic"}
     accelerators = {r.fold for r in validate(rows, predict=_slow, fold="accelerator").rows}
     assert accelerators == {"a100-sxm-80gb", "a100-sxm-40gb", "h100-sxm"}
-    with pytest.raises(UsageError, match="did you mean laboratory"):
-        validate(rows, predict=_slow, fold="labratory")
+    with pytest.raises(UsageError, match="did you mean source"):
+        validate(rows, predict=_slow, fold="sorce")
 
 
 def test_failures_are_judged_apart() -> None:
@@ -163,8 +164,9 @@ def test_page_lists_sources_far_rows_and_skips() -> None:
         return _prediction(seconds=factor * (case.measured_s or 1.0), allocated=case.memory_bytes or 10)
 
     skipped = read_measurements(ROWS / "skipped_training.csv")
-    page = accuracy_page(validate((*_rows("korthikanti", "simumax_b200"), *skipped), predict=predict))
-    assert "| korthikanti | 8 | 12.5 % | 0.0 % | 50.0 % | +12.5 % | 0 |" in page
+    judged = validate((*_rows("korthikanti", "simumax_b200"), *skipped), predict=predict)
+    page = accuracy_page(Study(fit=None, folds=(), validations=(judged,)))
+    assert "| korthikanti | 8 | 12.5 % | 0.0 % | 50.0 % | +12.5 % | 75.0 % | 0 |" in page
     assert page.count("| korthikanti | Table5 gpt3-175B") == 2
     assert "+50.0 %" in page
     assert "## Memory by source" in page
@@ -174,5 +176,5 @@ def test_page_lists_sources_far_rows_and_skips() -> None:
 
 
 def test_page_of_nothing() -> None:
-    page = accuracy_page(validate([], predict=_slow))
+    page = accuracy_page(Study(fit=None, folds=(), validations=(validate([], predict=_slow),)))
     assert "None." in page

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api import predict_case
 from shardwright.calibrate.measurements import read_measurements
+from shardwright.calibrate.predict import predict_case
 from shardwright.calibrate.validate import SourceResult, validate
 
 ROWS = Path(__file__).parent.parent / "measurements" / "training.csv"

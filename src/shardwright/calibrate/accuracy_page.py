@@ -1,100 +1,158 @@
-"""The page docs/accuracy.md, written from a validation."""
+"""The page docs/accuracy.md, written from a study."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Final
 
-from shardwright.calibrate.validate import ErrorStatistics, RowResult, Validation
-from shardwright.strategy.grid_notation import print_grid
+import numpy as np
+
+from shardwright.calibrate.accuracy_tables import far_rows, percent, table
+from shardwright.calibrate.bars import BARS, BarResult, coverage, judge_bar, rank_correlation, sweeps, weak_scaling
+from shardwright.calibrate.study import Study
+from shardwright.calibrate.validate import ErrorStatistics, SourceResult, Validation
+from shardwright.hardware.constants import DECLARED, SHIPPED
 
 FAR: Final = 0.15
+BOOTSTRAP_SEED: Final = 0
 
 _HEAD: Final = """# Accuracy
 
 Predicted against measured, on published runs with a full configuration. This page is written by `make accuracy`; do not edit it.
 
 Error is |predicted / measured - 1| on seconds a step or on bytes; bias is its mean with sign (minus: predicted too fast, or too small).
-A run that happened and is called infeasible counts as 100 %. Nothing is tuned per row or per source.
+A run that happened and is called infeasible counts as 100 %. Nothing is tuned per row, per source or per framework.
 
-In sample: the sustained clocks of the H100 (bf16, fp8) leave no mean error on the NeMo rows of `dgxc`; the A100's, and the passes of
-element-wise kernels, come from Megatron rows of the A100 (`korthikanti`, `mlm_sc21`). They belong to the device; `docs/physics.md` lists
-them. All other columns were not used to set a number, but some were looked at while terms were chosen. Judging on folds left out is
-later work.
+Columns: *in sample*, with the shipped constants, which were fitted to all rows; *model*, each model of each source predicted with constants
+fitted without it; *source*, each laboratory or vendor predicted with constants fitted without all of its rows; *accelerator*, each
+accelerator predicted with constants fitted on the others. A constant that the remaining rows do not inform is then its prior.
 """
 
 
-def accuracy_page(validation: Validation, *, far: float = FAR) -> str:
-    """Markdown text: statistics by source, rows further off than `far` (a fraction), skipped rows by reason."""
+def accuracy_page(study: Study, *, far: float = FAR, picture: str = "") -> str:
+    """Markdown text.
+
+    Args:
+        far: rows further off (a fraction) are listed. picture: file name of the scatter plot; empty = none.
+    """
+    plain = study.validation("none")
     parts = [
         _HEAD,
-        _sources(validation, memory=False),
-        _sources(validation, memory=True),
-        _far(validation, far=far),
-        _skipped(validation),
-        _failures(validation),
+        f"![predicted against measured]({picture})\n" if picture else "",
+        _bars(study),
+        _checks(study),
+        _constants(study),
+        _sources(study, memory=False),
+        _sources(study, memory=True),
+        _far(plain, far=far),
+        _skipped(plain),
+        _failures(plain),
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _percent(value: float, *, sign: bool = False) -> str:
-    return f"{100 * value:+.1f} %" if sign else f"{100 * value:.1f} %"
+def _bars(study: Study) -> str:
+    header = ("rows", "n", *(f"{v.fold if v.fold != 'none' else 'in sample'}" for v in study.validations), "bar", "best peer")
+    lines = []
+    for bar in BARS:
+        results = [judge_bar(bar, v) for v in study.validations]
+        limits = ", ".join(f"{fold} {percent(limit)}" for fold, limit in bar.limits)
+        lines.append((bar.name, str(results[0].n), *(_bar_cell(r) for r in results), limits, bar.peer or "-"))
+    return "## Bars\n\nMean error (bias); **bold** holds its bar, *italic* misses it.\n\n" + table(header, lines)
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [header, tuple("---" for _ in header), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines) + "\n"
+def _bar_cell(result: BarResult) -> str:
+    if not result.n:
+        return "-"
+    text = f"{percent(result.mean)} ({percent(result.bias, sign=True)})"
+    if result.limit == float("inf"):
+        return text
+    return f"**{text}**" if result.holds else f"*{text}*"
 
 
-def _cell(text: str) -> str:
-    """Text that cannot break a Markdown table."""
-    return " ".join(text.replace("|", "\\|").split())
+def _checks(study: Study) -> str:
+    lines: list[tuple[str, ...]] = []
+    for v in study.validations:
+        fold = "in sample" if v.fold == "none" else v.fold
+        inside = coverage(v.rows)
+        lines.append(
+            (fold, "80 % interval", f"{percent(inside.inside)} of {inside.n} rows inside, half-width {inside.width:.2f} x mean error")
+        )
+        plans = sweeps(v)
+        if plans:
+            mean, worst = float(np.mean([s.regret for s in plans])), max(plans, key=lambda s: s.regret)
+            text = f"plan predicted best is {percent(mean)} slower than the best on average over {len(plans)} sweeps"
+            lines.append((fold, "sweeps", f"{text}; worst {percent(worst.regret)} ({worst.name})"))
+        rows = [r for r in v.rows if r.case.measurement.source_id == "amp_homo"]
+        if len(rows) > 1:
+            rank = rank_correlation(rows, generator=np.random.default_rng(BOOTSTRAP_SEED))
+            lines.append(
+                (fold, "amp_homo", f"Spearman {rank.value:.3f} over {rank.n} plans, 80 % bootstrap {rank.low:.3f} to {rank.high:.3f}")
+            )
+        for precision in ("bf16", "fp8"):
+            scaling = weak_scaling(v, word="llama 3.1 70b", precision=precision, fewest=64, most=2048)
+            if scaling is not None:
+                text = f"T({scaling.most})/T({scaling.fewest}) predicted {scaling.predicted:.3f}, measured {scaling.measured:.3f}"
+                lines.append((fold, f"weak scaling, {scaling.name}", text))
+    return "## Order, scaling, intervals\n\n" + table(("fold", "what", "result"), lines)
 
 
-def _sources(validation: Validation, *, memory: bool) -> str:
-    rows: list[tuple[str, ...]] = []
-    for source in validation.by_source:
-        errors: ErrorStatistics | None = source.memory if memory else source.time
-        if errors is not None:
-            bias = _percent(errors.bias, sign=True)
-            figures = (_percent(errors.mean), _percent(errors.median), _percent(errors.worst), bias)
-            rows.append((source.source_id, str(errors.n), *figures, str(source.infeasible)))
-    if not rows:
+def _constants(study: Study) -> str:
+    lines = []
+    for d in DECLARED:
+        fitted = study.fit
+        spread = f"{fitted.low[d.name]:.4g} to {fitted.high[d.name]:.4g}" if fitted else "-"
+        rows = str(fitted.informed[d.name]) if fitted else "-"
+        lines.append((d.name, d.owner, f"{getattr(SHIPPED, d.name):.4g}", spread, rows, f"{d.prior:.4g}", d.meaning, d.source))
+    header = ("constant", "owner", "shipped", "80 % interval", "rows that move it", "prior", "meaning", "source of the prior")
+    return f"## Fitted constants\n\n{len(DECLARED)} in all.\n\n" + table(header, lines)
+
+
+def _sources(study: Study, *, memory: bool) -> str:
+    folds = [v for v in study.validations if not memory or v.fold == "none"]
+    by_fold = [{s.source_id: s for s in v.by_source} for v in folds]
+    lines: list[tuple[str, ...]] = []
+    for source in by_fold[0].values():
+        errors = _errors(source, memory=memory)
+        if errors is None:
+            continue
+        figures = (percent(errors.mean), percent(errors.median), percent(errors.worst), percent(errors.bias, sign=True))
+        held_out = tuple(_mean(others.get(source.source_id), memory=memory) for others in by_fold[1:])
+        inside = coverage([r for r in folds[0].rows if r.case.measurement.source_id == source.source_id])
+        lines.append(
+            (source.source_id, str(errors.n), *figures, *held_out, *(() if memory else (percent(inside.inside),)), str(source.infeasible))
+        )
+    if not lines:
         return ""
-    title = "## Memory by source" if memory else "## Time by source"
-    return f"{title}\n\n" + _table(("source", "rows", "mean", "median", "worst", "bias", "called infeasible"), rows)
+    names = tuple(f"mean, {v.fold}" for v in folds[1:])
+    header = ("source", "rows", "mean", "median", "worst", "bias", *names, *(() if memory else ("in interval",)), "called infeasible")
+    return ("## Memory by source" if memory else "## Time by source") + "\n\n" + table(header, lines)
+
+
+def _errors(source: SourceResult, *, memory: bool) -> ErrorStatistics | None:
+    return source.memory if memory else source.time
+
+
+def _mean(source: SourceResult | None, *, memory: bool) -> str:
+    errors = _errors(source, memory=memory) if source is not None else None
+    return percent(errors.mean) if errors is not None else "-"
 
 
 def _far(validation: Validation, *, far: float) -> str:
-    rows = [_far_row(row) for row in validation.rows if max(abs(row.error or 0.0), abs(row.memory_error or 0.0)) > far]
-    if not rows:
-        return f"## Rows more than {100 * far:.0f} % off\n\nNone.\n"
-    header = ("source", "row", "model", "devices", "strategy", "runtime", "time", "memory", "remark")
-    return f"## Rows more than {100 * far:.0f} % off\n\n{len(rows)} of {len(validation.rows)}.\n\n" + _table(header, rows)
-
-
-def _far_row(row: RowResult) -> tuple[str, ...]:
-    measurement = row.case.measurement
-    remark = f"infeasible: {row.infeasible}" if row.infeasible else "; ".join(row.case.assumptions)
-    return (
-        measurement.source_id,
-        measurement.table_or_row,
-        measurement.model_name,
-        f"{measurement.gpu_count} x {measurement.gpu}",
-        f"`{print_grid(row.case.grid)}`",
-        row.case.runtime,
-        "" if row.error is None else _percent(row.error, sign=True),
-        "" if row.memory_error is None else _percent(row.memory_error, sign=True),
-        remark,
-    )
+    title = f"## Rows more than {100 * far:.0f} % off\n\n"
+    lines = far_rows(validation, far=far)
+    if not lines:
+        return f"{title}None.\n"
+    header = ("source", "row", "model", "devices", "strategy", "runtime", "time", "memory", "why")
+    return f"{title}{len(lines)} of {len(validation.rows)}.\n\n" + table(header, lines)
 
 
 def _skipped(validation: Validation) -> str:
     counts = Counter((skip.measurement.source_id, skip.reason.value) for skip in validation.skipped)
     if not counts:
         return ""
-    rows: list[tuple[str, ...]] = [(source, reason, str(count)) for (source, reason), count in sorted(counts.items())]
-    return f"## Skipped rows\n\n{len(validation.skipped)} rows, by source and reason.\n\n" + _table(("source", "reason", "rows"), rows)
+    lines: list[tuple[str, ...]] = [(source, reason, str(count)) for (source, reason), count in sorted(counts.items())]
+    return f"## Skipped rows\n\n{len(validation.skipped)} rows, by source and reason.\n\n" + table(("source", "reason", "rows"), lines)
 
 
 def _failures(validation: Validation) -> str:

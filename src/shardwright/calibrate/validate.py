@@ -11,13 +11,14 @@ from statistics import fmean, median
 from typing import Any, Final
 
 from shardwright.calibrate.case import Case, MeasuredKind, MemoryKind, Skip, SkipReason
+from shardwright.calibrate.fit import Progress
+from shardwright.calibrate.folds import FOLDS, fold_key
 from shardwright.calibrate.measurements import Measurement
 from shardwright.calibrate.rows import to_case
 from shardwright.errors import ClusterError, InfeasibleError, ModelError, RuntimeModelError, StrategyError, UsageError, nearest
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid_notation import print_grid
 
-FOLDS: Final = ("none", "laboratory", "accelerator")
 INFEASIBLE_ERROR: Final = 1.0
 
 
@@ -83,14 +84,20 @@ class Validation:
     failures: tuple[FailureResult, ...] = ()
 
 
-def validate(rows: Iterable[Measurement], *, predict: Callable[[Case], Prediction], fold: str = "none") -> Validation:
+def validate(
+    rows: Iterable[Measurement | Case | Skip],
+    *,
+    predict: Callable[[Case], Prediction],
+    fold: str = "none",
+    progress: Progress | None = None,
+) -> Validation:
     """Judge every row that is a complete case.
 
     Args:
-        rows: of a table of measurements.
+        rows: of a table of measurements, or the cases that were made of them.
         predict: a case's prediction; raises InfeasibleError if it does not fit, StrategyError, ModelError, ClusterError or
             RuntimeModelError if it cannot be expressed (the row is skipped).
-        fold: ``none``, ``laboratory`` or ``accelerator``: how rows are labelled; leaving a fold out of a fit is the predictor's part.
+        fold: how rows are labelled, see `folds.FOLDS`; with which constants a fold is predicted is the predictor's part.
 
     Raises:
         UsageError: unknown `fold`.
@@ -100,8 +107,11 @@ def validate(rows: Iterable[Measurement], *, predict: Callable[[Case], Predictio
     judged: list[RowResult] = []
     skipped: list[Skip] = []
     failures: list[FailureResult] = []
-    for row in rows:
-        case = to_case(row)
+    listed = list(rows)
+    for index, row in enumerate(listed):
+        if progress is not None:
+            progress("rows", index, len(listed))
+        case = to_case(row) if isinstance(row, Measurement) else row
         if isinstance(case, Skip):
             skipped.append(case)
             continue
@@ -111,7 +121,7 @@ def validate(rows: Iterable[Measurement], *, predict: Callable[[Case], Predictio
         elif not case.ran:
             failures.append(FailureResult(case=case, predicted_infeasible=isinstance(outcome, str)))
         else:
-            judged.append(_judge(case, outcome, fold=_label(case, fold=fold)))
+            judged.append(_judge(case, outcome, fold=fold_key(case, fold=fold)))
     return Validation(fold=fold, rows=tuple(judged), by_source=_by_source(judged), skipped=tuple(skipped), failures=tuple(failures))
 
 
@@ -130,11 +140,6 @@ def _outcome(case: Case, *, predict: Callable[[Case], Prediction]) -> Prediction
     if prediction.capacity_bytes and prediction.allocated_bytes > prediction.capacity_bytes:
         return f"{prediction.allocated_bytes} bytes on a device of {prediction.capacity_bytes}"
     return prediction
-
-
-def _label(case: Case, *, fold: str) -> str:
-    labels = {"laboratory": case.laboratory, "accelerator": case.cluster.node.accelerator.name}
-    return labels.get(fold, "")
 
 
 def _judge(case: Case, outcome: Prediction | str, *, fold: str) -> RowResult:

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.calibrate.validate import ErrorStatistics, SourceResult, Validation
+from shardwright.report.scatter import Point
 from shardwright.report.tables import plain_table
 from shardwright.units import format_percent
 
@@ -39,3 +40,17 @@ def _row(source: SourceResult) -> tuple[str, ...]:
 def _figures(errors: ErrorStatistics) -> tuple[str, ...]:
     sizes = (format_percent(e) for e in (errors.mean, errors.median, errors.worst))
     return (str(errors.n), *sizes, f"{100 * errors.bias:+.1f} %")
+
+
+def points_of(validation: Validation) -> tuple[Point, ...]:
+    """Step times of all rows with both, for a scatter plot."""
+    return tuple(
+        Point(
+            group=row.case.measurement.source_id,
+            measured=row.case.measured_s,
+            predicted=row.predicted_s,
+            label=f"{row.case.measurement.model_name} {row.case.measured_s:.4g}, {row.predicted_s:.4g} s",
+        )
+        for row in validation.rows
+        if row.case.measured_s and row.predicted_s
+    )

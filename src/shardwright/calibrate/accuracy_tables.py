@@ -1,0 +1,46 @@
+"""Markdown tables of the accuracy page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardwright.calibrate.remarks import remark_of
+from shardwright.calibrate.validate import RowResult, Validation
+from shardwright.strategy.grid_notation import print_grid
+
+
+def percent(value: float, *, sign: bool = False) -> str:
+    """A fraction in percent with one digit."""
+    return f"{100 * value:+.1f} %" if sign else f"{100 * value:.1f} %"
+
+
+def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [header, tuple("---" for _ in header), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Text that cannot break a Markdown table."""
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def far_rows(validation: Validation, *, far: float) -> list[tuple[str, ...]]:
+    """A line for every row whose time or memory is further off than `far`."""
+    return [_far_row(row) for row in validation.rows if max(abs(row.error or 0.0), abs(row.memory_error or 0.0)) > far]
+
+
+def _far_row(row: RowResult) -> tuple[str, ...]:
+    measurement = row.case.measurement
+    why = f"infeasible: {row.infeasible}" if row.infeasible else remark_of(row.case)
+    return (
+        measurement.source_id,
+        measurement.table_or_row,
+        measurement.model_name,
+        f"{measurement.gpu_count} x {measurement.gpu}",
+        f"`{print_grid(row.case.grid)}`",
+        row.case.runtime,
+        "" if row.error is None else percent(row.error, sign=True),
+        "" if row.memory_error is None else percent(row.memory_error, sign=True),
+        why,
+    )
