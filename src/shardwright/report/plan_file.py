@@ -13,7 +13,7 @@ from shardwright.report.json_face import SCHEMA, VERSION
 from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
-from shardwright.simulator.prediction import Prediction, Source, StageMemory
+from shardwright.simulator.prediction import Doubt, Prediction, Source, StageMemory
 from shardwright.strategy.grid_notation import parse_grid
 from shardwright.strategy.plan_json import plan_from_json
 
@@ -131,6 +131,7 @@ def _prediction(fields: Fields) -> Prediction:
         stages=tuple(_stage(stage) for stage in fields.sections("stages")),
         breakdown_s=fields.section("breakdown_s").numbers(signed=True),
         sources=tuple(_source(source) for source in fields.sections("sources")),
+        doubts=tuple(Doubt(name=name, share=share) for name, share in fields.section("doubts").numbers()),
     )
 
 

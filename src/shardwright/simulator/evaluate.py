@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import log2, sqrt
+from math import log2
 
 from shardwright.cost.communication import network_of
 from shardwright.cost.critical_path import critical_path
@@ -18,16 +18,12 @@ from shardwright.program.problem import Problem
 from shardwright.program.program import Program, Shape
 from shardwright.runtime.runtime import Runtime
 from shardwright.simulator.breakdown import Simulated, breakdown
+from shardwright.simulator.interval import doubts, interval
 from shardwright.simulator.memory import stage_memory
 from shardwright.simulator.prediction import Prediction, Source
 from shardwright.simulator.run import Links, run
 from shardwright.strategy.grid import Grid
 from shardwright.units import MIB, format_bytes, format_seconds
-
-RELEASE_SPREAD = 0.06
-EXPOSED_ERROR = 0.3
-EXPOSED = ("tp", "cp", "ep", "sharding")
-
 
 SMALLEST_BUCKET_BYTES = 64 * MIB
 """Gradients that a runtime without buckets of its own puts on the wire at once: a layer's."""
@@ -116,12 +112,13 @@ def predict(problem: Problem, grid: Grid, simulated: Simulated | None = None) ->
     worst = max(memory, key=lambda s: s.reserved)
     machine = problem_machine(problem)
     parts = breakdown(done)
-    half_width = interval_half_width(machine.gemm.error, exposed=sum(v for name, v in parts if name in EXPOSED) / step)
+    found = doubts(problem, parts=parts, step_s=step)
     peak = machine.peak * grid.devices
     causal, full = model_flops(problem)
     return Prediction(
         step_time_s=step,
-        interval_s=(step * (1.0 - half_width), step * (1.0 + half_width)),
+        interval_s=interval(step, found),
+        doubts=found,
         tokens_per_s=problem.job.tokens_per_step / step,
         tokens_per_s_per_device=problem.job.tokens_per_step / step / grid.devices,
         mfu_causal=causal / step / peak,
@@ -133,20 +130,6 @@ def predict(problem: Problem, grid: Grid, simulated: Simulated | None = None) ->
         breakdown_s=parts,
         sources=_sources(problem),
     )
-
-
-def interval_half_width(gemm_error: float, *, exposed: float) -> float:
-    """Relative half-width of an 80 % interval: independent errors, root of the sum of squares.
-
-        sqrt((e_gemm / 2)^2 + 0.06^2 + (0.3 x exposed)^2)
-
-    Args:
-        gemm_error: of one GEMM; a step has many shapes, and half of it stays. exposed: share of the step that is exposed communication,
-            known to 30 % (links between nodes are assumed at 0.8 of line rate; published sends reach 0.7, quiet rings more).
-
-    0.06: the same configuration differs by 1 to 10 % between releases of one framework (NeMo 24.09 to 25.05).
-    """
-    return sqrt((gemm_error / 2) ** 2 + RELEASE_SPREAD**2 + (EXPOSED_ERROR * exposed) ** 2)
 
 
 def _sources(problem: Problem) -> tuple[Source, ...]:
