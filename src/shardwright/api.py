@@ -1,10 +1,10 @@
-"""The verbs of the command line as functions, with the same names: plan, simulate, check, explain, compare, validate."""
+"""The verbs of the command line as functions, with the same names: plan, simulate, check, explain, compare, validate, calibrate."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 
@@ -12,14 +12,19 @@ from shardwright.calibrate.case import Case
 from shardwright.calibrate.measurements import Measurement, read_measurements
 from shardwright.calibrate.validate import Validation
 from shardwright.calibrate.validate import validate as validate_rows
-from shardwright.errors import DataError, InfeasibleError, StrategyError, UsageError, nearest
+from shardwright.dtype import Dtype
+from shardwright.errors import ClusterError, DataError, InfeasibleError, StrategyError, UsageError, nearest
 from shardwright.hardware.catalog import accelerator
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.overrides import effective_memory, limit_devices, reserve_memory, scale_network
+from shardwright.hardware.profile import Profile
+from shardwright.hardware.profile_apply import apply_profile, profiled_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.catalog import load_model
 from shardwright.program.problem import Problem
+from shardwright.report.calibration import CheckRow
+from shardwright.report.profile_file import read_profile
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.answer import Answer, Goodput, Sensitivity
 from shardwright.search.find import find
@@ -60,19 +65,33 @@ def problem_of(request: Request) -> Problem:
         image_tokens=request.image_tokens,
         needed=needed | {"text"},
     )
-    return Problem(model=model, cluster=_cluster(request), job=job, runtime=load_runtime(request.runtime))
+    cluster = _cluster(request)
+    device = cluster.node.accelerator
+    if not any(map(device.peak, (job.compute, Dtype.BF16, Dtype.FP16))):
+        known = ", ".join(dtype.value for dtype, _ in device.peak_flops)
+        raise ClusterError(f"{device.name} has no units for {job.compute.value}, nor for another 16-bit dtype", hint=f"--precision {known}")
+    return Problem(model=model, cluster=cluster, job=job, runtime=load_runtime(request.runtime))
 
 
 def _cluster(request: Request) -> Cluster:
-    cluster = _load_cluster(request.cluster)
+    cluster = _profiled(request.cluster, Path(request.profile)) if request.profile else _load_cluster(request.cluster)
     if request.max_devices:
         cluster = limit_devices(cluster, num_devices=request.max_devices)
     reserve = request.reserve_bytes + int(request.reserve_fraction * effective_memory(cluster))
     return reserve_memory(cluster, reserve_bytes=reserve) if reserve else cluster
 
 
+def _profiled(text: str, path: Path) -> Cluster:
+    profile = read_profile(path)
+    return apply_profile(_load_cluster(text), profile) if _is_file(text) else profiled_cluster(text, profile)
+
+
+def _is_file(text: str) -> bool:
+    return text.endswith((".yaml", ".yml")) or "\n" in text
+
+
 def _load_cluster(text: str) -> Cluster:
-    if text.endswith((".yaml", ".yml")) or "\n" in text:
+    if _is_file(text):
         from shardwright.hardware.yaml_cluster import load_cluster  # pydantic and yaml only where a file is read
 
         return load_cluster(text)
@@ -208,4 +227,131 @@ def predict_case(case: Case) -> Prediction:
     return predict(problem, case.grid)
 
 
-__all__ = ["Answer", "DataError", "InfeasibleError", "Prediction", "Request", "accelerator", "check", "plan", "simulate", "validate"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What to measure on this machine, and what to import.
+
+    Args:
+        date: ISO day for the profile. device: ``cpu``, ``cuda``, or empty: CUDA where there is one.
+        accelerator: name of the profile's accelerator; empty = the catalog's name of the device at hand.
+        ranks, dtypes, collectives_only, repetitions, sustained_s, timeout_s, tiny: see `calibrate.measure.Settings`.
+        nccl_tests, kineto: files to import; their collectives win over measured ones. measure: measure this machine too.
+    """
+
+    date: str
+    device: str = ""
+    accelerator: str = ""
+    ranks: int = 0
+    dtypes: tuple[Dtype, ...] = ()
+    collectives_only: bool = False
+    nccl_tests: tuple[Path, ...] = ()
+    kineto: Path | None = None
+    measure: bool = True
+    repetitions: int = 5
+    sustained_s: float = 5.0
+    timeout_s: float = 60.0
+    tiny: bool = False
+
+
+EXTRA_HINT = "pip install 'shardwright[run]'"
+
+
+def calibrate(request: Calibration, *, progress: Progress | None = None) -> Profile:
+    """A profile of this machine, of imported measurements, or of both.
+
+    Raises:
+        UsageError: torch or scipy is missing, or the device is; an import without the name of its accelerator.
+        DataError: a file is not what it should be, or a rank of a collective died.
+    """
+    profiles = []
+    if request.measure:
+        profiles.append(_measured(request, progress))
+    if request.nccl_tests or request.kineto:
+        profiles += _imported(request, name=profiles[0].accelerator if profiles else request.accelerator)
+    if not profiles:
+        raise UsageError("nothing to measure and nothing to import", hint="--measure, --from-nccl-tests or --from-kineto")
+    if len(profiles) == 1:
+        return profiles[0]
+    from shardwright.calibrate.imported import joined
+
+    profile = profiles[0]
+    for other in profiles[1:]:
+        profile = joined(profile, other)
+    return profile
+
+
+def _measured(request: Calibration, progress: Progress | None) -> Profile:
+    try:
+        from shardwright.calibrate.measure import Settings, measure_machine
+    except ModuleNotFoundError as error:
+        raise UsageError(f"measuring needs {error.name}, which is not installed", hint=EXTRA_HINT) from error
+    settings = Settings(
+        date=request.date,
+        device=request.device,
+        accelerator=request.accelerator,
+        ranks=request.ranks,
+        dtypes=request.dtypes,
+        collectives_only=request.collectives_only,
+        repetitions=request.repetitions,
+        sustained_s=request.sustained_s,
+        timeout_s=request.timeout_s,
+        tiny=request.tiny,
+    )
+    return measure_machine(settings, progress=progress)
+
+
+def _imported(request: Calibration, *, name: str) -> list[Profile]:
+    if not name:
+        raise UsageError("an import needs the name of its accelerator", hint="--name h100-sxm")
+    try:
+        from shardwright.calibrate.imported import profile_of_nccl_tests, profile_of_trace
+    except ModuleNotFoundError as error:
+        raise UsageError(f"fitting needs {error.name}, which is not installed", hint=EXTRA_HINT) from error
+    found = []
+    if request.nccl_tests:
+        found.append(profile_of_nccl_tests(request.nccl_tests, accelerator=name, date=request.date))
+    if request.kineto is not None:
+        found.append(profile_of_trace(request.kineto, accelerator=name, date=request.date))
+    return found
+
+
+def check_calibration(profile: Profile, request: Calibration, *, progress: Progress | None = None) -> tuple[CheckRow, ...]:
+    """Training steps of a dense and a mixture-of-experts decoder on one device of this machine, predicted with `profile` and measured.
+
+    Raises:
+        UsageError: torch is missing.
+    """
+    try:
+        from shardwright.calibrate.check import check_machine
+    except ModuleNotFoundError as error:
+        raise UsageError(f"measuring needs {error.name}, which is not installed", hint=EXTRA_HINT) from error
+    checks = check_machine(profile, device=request.device, repetitions=request.repetitions, tiny=request.tiny, progress=progress)
+    return tuple(
+        CheckRow(
+            name=c.case.name,
+            predicted_s=c.prediction.step_time_s,
+            low_s=c.prediction.interval_s[0],
+            high_s=c.prediction.interval_s[1],
+            measured_s=c.measured.seconds,
+            predicted_bytes=c.prediction.allocated_bytes,
+            measured_bytes=c.measured.peak_bytes,
+        )
+        for c in checks
+    )
+
+
+__all__ = [
+    "Answer",
+    "Calibration",
+    "DataError",
+    "InfeasibleError",
+    "Prediction",
+    "Request",
+    "accelerator",
+    "calibrate",
+    "check",
+    "check_calibration",
+    "plan",
+    "simulate",
+    "validate",
+]

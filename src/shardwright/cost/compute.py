@@ -79,7 +79,7 @@ def machine_of(accelerator: Accelerator, *, compute: Dtype, attention: Attention
         gemm=chosen,
         half=rates.get(half) or chosen,
         attention=kernel,
-        attention_peak=accelerator.peak(half),
+        attention_peak=accelerator.peak(half) or accelerator.peak(dtype),
         passes=ELEMENT_PASSES[elements],
     )
 
