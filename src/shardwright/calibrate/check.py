@@ -22,7 +22,6 @@ from shardwright.simulator.evaluate import predict
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid import Grid
 
-
 Progress = Callable[[str, int, int], None]
 
 
@@ -94,7 +93,8 @@ def check_machine(
     before = torch.get_num_threads()
     if profile.method is not None and profile.method.threads:
         torch.set_num_threads(profile.method.threads)
-    cases, checks = step_cases(device, tiny=tiny), []
+    cases = step_cases(device, tiny=tiny)
+    checks: list[StepCheck] = []
     try:
         for case in cases:
             if progress is not None:

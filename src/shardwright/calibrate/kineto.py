@@ -117,7 +117,7 @@ def parse_kineto(text: str, *, name: str = "trace") -> Trace:
     if not isinstance(events, list):
         raise DataError(f"{name} is not a trace: it has no traceEvents", hint="what torch.profiler's export_chrome_trace writes")
     events = [event for event in events if isinstance(event, dict)]
-    issued = {_external(event): _arguments(event) for event in events if "Collective name" in _arguments(event)}
+    issued = {_external(event): _arguments(event) for event in events if "Collective name" in _arguments(event) and _external(event)}
     times: dict[str, tuple[float, int]] = {}
     collectives: list[TracedCollective] = []
     unsized = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -66,7 +66,7 @@ def _pair(timer: Timer, shape: tuple[int, int, int, int], dtype: torch.dtype) ->
     out = scaled_dot_product_attention(q, k, v, is_causal=True)
     gradient = torch.randn_like(out)
 
-    def backward() -> tuple[torch.Tensor, ...]:
+    def backward() -> Any:
         return torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
 
     return timer.seconds(forward), timer.seconds(backward)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from shardwright.calibrate.collective_rank import run_rank
 from shardwright.errors import DataError
-from shardwright.units import KIB, MIB
+from shardwright.units import KIB
 
 KINDS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 _SIZES: Final = {

@@ -17,6 +17,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.hardware.profile import bus_share
+from shardwright.units import scale_decimal
 
 MAX_FILE_BYTES: Final = 64 * 1024**2
 MAX_DEVICES: Final = 4_194_304
@@ -33,7 +34,7 @@ KINDS: Final = {
 _PREFIX: Final = re.compile(r"^\[\d+,\s*\d+\]\s*<std\w+>\s*:?")
 _TEST: Final = re.compile(r"\b(" + "|".join(sorted(KINDS, key=len, reverse=True)) + r")(?:_perf)(?:_mpi)?\b")
 _RANK: Final = re.compile(r"^#?\s*Rank\s+(\d{1,9})\b.*\bdevice\b", re.IGNORECASE)
-_SECONDS: Final = {"(us)": 1e-6, "(ms)": 1e-3, "(s)": 1.0}
+_POWERS: Final = {"(us)": -6, "(ms)": -3, "(s)": 0}
 _WORDS: Final = ("type", "redop")
 _NUMBER: Final = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?", re.IGNORECASE)
 _OUT, _IN = "out-of-place", "in-place"
@@ -61,14 +62,14 @@ class _Header:
 
     Args:
         words: number of columns of words (type, redop) before the first time; has_type: type is one of them.
-        times: (place of a time, of its algbw or -1, of its busbw or -1, in place). unit_s: seconds of the unit of times.
+        times: (place of a time, of its algbw or -1, of its busbw or -1, in place). power: of ten, of the unit of times in seconds.
     """
 
     size: int
     words: int
     has_type: bool
     times: tuple[tuple[int, int, int, bool], ...]
-    unit_s: float = 1e-6
+    power: int = -6
 
 
 def read_nccl_tests(path: Path) -> tuple[NcclPoint, ...]:
@@ -115,10 +116,10 @@ def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[Ncc
         words = line.lstrip("#").split()
         if words[:2] == ["size", "count"] or (words[:1] == ["size"] and "time" in words):
             header, listing = _header(words, above), False
-        elif header is not None and words and words[0].isdigit():
+        elif header is not None and words and words[0].isascii() and words[0].isdigit():
             points += _row(words, header, kind=_kind(kind, name), num_devices=len(ranks), name=name)
         elif header is not None and words and words[0] == "(B)":
-            header = replace(header, unit_s=next((_SECONDS[word] for word in words if word in _SECONDS), 1e-6))
+            header = replace(header, power=next((_POWERS[word] for word in words if word in _POWERS), -6))
         if words:
             above = line
     if not points:
@@ -148,15 +149,15 @@ def _kind(kind: str, name: str) -> str:
 
 def _header(words: list[str], above: str) -> _Header:
     """The places of a header's columns; `above` is the line that says which half is in place."""
-    times = [place for place, word in enumerate(words) if word == "time"]
+    times, algorithm, bus = ([place for place, word in enumerate(words) if word == name] for name in ("time", "algbw", "busbw"))
     halves = re.findall(r"out-of-place|in-place", above) or [_OUT, _IN]
     found = []
-    for place, end, half in zip(times, [*times[1:], len(words)], [*halves, *[_IN] * len(times)], strict=False):
-        inside = words[place:end]
-        algorithm, bus = (place + inside.index(name) if name in inside else -1 for name in ("algbw", "busbw"))
-        found.append((place, algorithm, bus, half == _IN))
+    for nth, place in enumerate(times):
+        of_algorithm, of_bus = (others[nth] if len(others) == len(times) else -1 for others in (algorithm, bus))
+        found.append((place, of_algorithm, of_bus, nth < len(halves) and halves[nth] == _IN))
     before = words[: times[0]] if times else words
-    return _Header(size=words.index("size"), words=sum(word in before for word in _WORDS), has_type="type" in before, times=tuple(found))
+    texts = sum(word in before for word in _WORDS)
+    return _Header(size=words.index("size"), words=texts, has_type="type" in before, times=tuple(found))
 
 
 def _row(words: list[str], header: _Header, *, kind: str, num_devices: int, name: str) -> list[NcclPoint]:
@@ -169,8 +170,7 @@ def _row(words: list[str], header: _Header, *, kind: str, num_devices: int, name
     points = []
     for time, algorithm, bus, in_place in header.times:
         seconds = _number(words, time - shift)
-        volume = int(words[header.size][:19])
-        if seconds is None or volume == 0:
+        if seconds is None or not 0 < len(words[header.size].lstrip("0")) < 19:
             continue
         implied = _implied(kind, *(_number(words, place - shift) if place >= 0 else None for place in (algorithm, bus)))
         devices = num_devices if num_devices > 1 else implied
@@ -178,7 +178,12 @@ def _row(words: list[str], header: _Header, *, kind: str, num_devices: int, name
             raise DataError(f"{name} does not say how many devices took part", hint="keep the lines under `# Using devices`")
         dtype = texts[0] if header.has_type and texts else ""
         point = NcclPoint(
-            collective=kind, num_devices=devices, volume=volume, seconds=seconds * header.unit_s, dtype=dtype, in_place=in_place
+            collective=kind,
+            num_devices=devices,
+            volume=int(words[header.size]),
+            seconds=scale_decimal(seconds, header.power),
+            dtype=dtype,
+            in_place=in_place,
         )
         points.append(point)
     return points

@@ -45,7 +45,7 @@ def calibrate(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Measure this machine with torch, or import what others measured, into a profile that `plan --profile` takes."""
+    """Measure this machine with torch, or import what others measured, into a profile of measured rates to plan with."""
     screen.check_writable(output)
     request = api.Calibration(
         date=_day(day),

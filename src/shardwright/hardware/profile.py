@@ -236,8 +236,8 @@ def shipped_profile(accelerator_name: str) -> Profile:
             collective=kind,
             num_devices=devices,
             latency_s=round(latency_us * 1e-6, 12),
-            bus_bandwidth=bus * GIGA,
-            large_bandwidth=large * GIGA,
+            bus_bandwidth=float(bus * GIGA),
+            large_bandwidth=float(large * GIGA),
             error=error,
             origin=_ORIGIN,
         )

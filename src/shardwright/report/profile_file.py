@@ -195,14 +195,14 @@ def _line(fields: Fields, name: str) -> str:
 def _positive(fields: Fields, name: str) -> float:
     value = fields.number(name)
     if not value > 1e-30:
-        raise fields.wrong(name, "a number above 0", value)
+        raise fields.wrong(name, "a number above 0", fields.value(name))
     return value
 
 
 def _at_least_one(fields: Fields, name: str) -> float:
     value = fields.number(name)
     if value < 1.0:
-        raise fields.wrong(name, "a number of at least 1", value)
+        raise fields.wrong(name, "a number of at least 1", fields.value(name))
     return value
 
 
