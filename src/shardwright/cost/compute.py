@@ -75,7 +75,7 @@ def machine_of(
         gemm=_at_clock(chosen, accelerator=accelerator, constants=constants),
         half=_at_clock(rates.get(half) or chosen, accelerator=accelerator, constants=constants),
         attention=kernel,
-        attention_peak=accelerator.peak(half),
+        attention_peak=accelerator.peak(half) or accelerator.peak(dtype),
         passes=constants.passes_eager if elements is ElementKernels.EAGER else constants.passes_fused,
     )
 

@@ -135,6 +135,7 @@ def request_document(request: Request) -> dict[str, Any]:
         "reserve_bytes": request.reserve_bytes,
         "reserve_fraction": request.reserve_fraction,
         "top": request.top,
+        "profile": request.profile or None,
     }
 
 

@@ -89,6 +89,8 @@ def _request(fields: Fields) -> Request:
         reserve_bytes=fields.integer("reserve_bytes"),
         reserve_fraction=fields.number("reserve_fraction"),
         top=fields.integer("top"),
+        # Files written before profiles existed have no such field.
+        profile=fields.text("profile") if "profile" in fields.names and fields.value("profile") is not None else "",
     )
 
 
