@@ -1,0 +1,83 @@
+"""Prices of kernels from measured tables, where the accelerator has one that answers; the formulas they correct."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.hardware.device import Accelerator, Evidence, GemmRates
+from shardwright.hardware.kernel_tables import (
+    AttentionTable,
+    GemmGrid,
+    GroupedTable,
+    attention_fraction,
+    inside_grid,
+    kernel_tables,
+)
+from shardwright.dtype import Dtype
+from shardwright.model.operator import AttentionShape, Mask
+
+FloatArray = npt.NDArray[np.float64]
+
+TILE: Final = 64
+"""Rows and columns that a kernel's smallest tile of the result has, and elements of k that it takes at once.
+
+Source: wgmma works on 64 rows; cuBLAS picks among tiles of 64 to 256 the one that wastes least; see docs/kernels.md for the check.
+"""
+
+
+def tile_padding(*, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
+    """Multiplications issued over those asked for: product of ceil(x / 64) 64 / x over m, n and k.
+
+    One for multiples of 64, as all points of the measured grids are: interpolation between them does not show it. Waves of tiles are in the
+    grids. Leaves out: sides that are no multiple of 8 (16 bytes), which take another, slower kernel.
+    """
+    padding = np.ones(np.broadcast_shapes(np.shape(m), np.shape(n), np.shape(k)))
+    for side in (m, n, k):
+        padding = padding * (np.ceil(side / TILE) * TILE / np.maximum(side, 1.0))
+    return padding
+
+
+def roofline_seconds(
+    rates: GemmRates,
+    *,
+    peak: float,
+    bandwidth: float,
+    width: float,
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+    groups: FloatArray | int = 1,
+    extra_bytes: FloatArray | float = 0.0,
+    padding: FloatArray | float = 1.0,
+) -> FloatArray:
+    """((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) for `groups` equal GEMMs, without the overhead.
+
+    Args:
+        peak: FLOP/s; bandwidth: bytes/s; width: bytes of an input's element.
+        extra_bytes: joined to the traffic. padding: factor on the multiplications.
+
+    Bytes are one pass over both inputs and over a 16-bit output.
+    """
+    compute = padding * (2.0 * groups * m * n * k) / (rates.compute_efficiency * peak)
+    traffic = groups * (width * (m * k + k * n) + 2.0 * m * n) + extra_bytes
+    memory = traffic / (rates.memory_efficiency * bandwidth)
+    larger, smaller = np.maximum(compute, memory), np.minimum(compute, memory)
+    return np.asarray(larger * (1.0 + (smaller / np.maximum(larger, 1e-30)) ** rates.exponent) ** (1.0 / rates.exponent))
+
+
+def gemm_grid_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GemmGrid | None:
+    """The measured grid that corrects `rates` of `device`; None where none does."""
+    tables = kernel_tables(device.name)
+    grid = tables.gemm_grid(dtype) if tables is not None else None
+    return grid if grid is not None and grid.corrects(rates) else None
+
+
+def grouped_table_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GroupedTable | None:
+    """The measured experts' table for `rates` of `device`; None where none is."""
+    tables = kernel_tables(device.name)
+    if tables is None or gemm_grid_for(device, dtype, rates) is None:
+        return None
+    return tables.grouped_table(dtype)
