@@ -194,11 +194,12 @@ def _gemm(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, F
     flops = np.asarray(2.0 * m * n * k * groups, dtype=np.float64)
     extra = np.asarray(8.0 * n * k * groups, dtype=np.float64) if work.accumulate else 0.0
     launches = -(-groups // EXPERT_STREAMS) if work.apart else 1
+    experts = (m, np.minimum(n, k)) if work.kernel is Kernel.GROUPED_GEMM else None
     if work.phase is Phase.I and work.attention is None:
         n, k = k, n
     elif work.phase is Phase.W:
         m, n, k = n, k, m
-    return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, launches=launches, extra_bytes=extra), flops
+    return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, launches=launches, extra_bytes=extra, experts=experts), flops
 
 
 def _move_cost(
@@ -217,7 +218,7 @@ def _move_cost(
     if move.copies:
         seconds = dispatch_seconds(volume=volume, copies=move.copies, span=span)
     else:
-        seconds = move_seconds(move.kind, volume=volume, span=span, library=network.library)
+        seconds = move_seconds(move.kind, volume=volume, span=span, network=network)
     if move.hops:
         hops = degrees[move.hops] - 1
         beside = core[move.phase] / np.maximum(hops + 1, 1)

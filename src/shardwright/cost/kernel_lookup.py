@@ -7,17 +7,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.hardware.device import Accelerator, Evidence, GemmRates
+from shardwright.dtype import Dtype
+from shardwright.hardware.device import Accelerator, AttentionRates, GemmRates
 from shardwright.hardware.kernel_tables import (
     AttentionTable,
     GemmGrid,
     GroupedTable,
     attention_fraction,
-    inside_grid,
     kernel_tables,
 )
-from shardwright.dtype import Dtype
-from shardwright.model.operator import AttentionShape, Mask
+from shardwright.model.operator import AttentionShape
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -69,15 +68,45 @@ def roofline_seconds(
 
 
 def gemm_grid_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GemmGrid | None:
-    """The measured grid that corrects `rates` of `device`; None where none does."""
+    """The measured grid over `rates` of `device`; None where none is."""
     tables = kernel_tables(device.name)
     grid = tables.gemm_grid(dtype) if tables is not None else None
     return grid if grid is not None and grid.corrects(rates) else None
 
 
 def grouped_table_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GroupedTable | None:
-    """The measured experts' table for `rates` of `device`; None where none is."""
+    """The measured experts' table over `rates` of `device`; None where none is."""
     tables = kernel_tables(device.name)
-    if tables is None or gemm_grid_for(device, dtype, rates) is None:
+    return tables.grouped_table(dtype) if tables is not None and gemm_grid_for(device, dtype, rates) is not None else None
+
+
+def attention_table_for(device: Accelerator, rates: AttentionRates, shape: AttentionShape) -> AttentionTable | None:
+    """The measured table for heads of that shape on `device`; None where the device or the kernel generation has none.
+
+    A table is of the newest kernel on its device; cuDNN and flash-3 share it (see `hardware.rates`), on A100-class devices flash-2 too.
+    """
+    tables = kernel_tables(device.name)
+    table = tables.attention_table(head_dim=shape.head_dim, value_dim=shape.value_dim) if tables is not None else None
+    if table is None or rates.generation not in _SAME_KERNEL[table.generation]:
         return None
-    return tables.grouped_table(dtype)
+    return table
+
+
+_SAME_KERNEL: Final = {
+    "flash-2": ("flash-2", "flash-3", "cudnn"),
+    "flash-3": ("flash-3", "cudnn"),
+    "cudnn": ("flash-3", "cudnn"),
+}
+
+
+def head_factor(device: Accelerator, shape: AttentionShape, *, length: FloatArray, heads: FloatArray) -> FloatArray | float:
+    """Fraction of peak with heads of this shape over that with heads of 128: what a curve of another kernel generation is scaled by.
+
+    From the device's table, whose kernel shares the tiles' arithmetic; 1 where there is none.
+    """
+    tables = kernel_tables(device.name)
+    own = tables.attention_table(head_dim=shape.head_dim, value_dim=shape.value_dim) if tables is not None else None
+    usual = tables.attention_table(head_dim=128, value_dim=128) if tables is not None else None
+    if own is None or usual is None or own is usual:
+        return 1.0
+    return attention_fraction(own, length=length, heads=heads) / attention_fraction(usual, length=length, heads=heads)
