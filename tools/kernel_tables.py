@@ -32,7 +32,7 @@ SEED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Raw:
-    """Where an accelerator's raw rows are: its folder, the version of its GEMM and MoE rows (TensorRT-LLM) and of its attention rows (vLLM)."""
+    """Where an accelerator's raw rows are: folder, versions of TensorRT-LLM (GEMM, MoE, MLA) and vLLM (attention), and of NCCL."""
 
     name: str
     folder: str
@@ -95,7 +95,9 @@ def nearest_filled(values: np.ndarray) -> np.ndarray:
 def whole(device: Accelerator, rates: GemmRates, rows: Columns) -> np.ndarray:
     """Seconds of the four-number roofline with its overhead."""
     m, n, k = (rows[axis].astype(np.float64) for axis in "mnk")
-    joined = roofline_seconds(rates, peak=device.peak(rates.dtype), bandwidth=device.memory_bandwidth, width=rates.dtype.bits / 8, m=m, n=n, k=k)
+    joined = roofline_seconds(
+        rates, peak=device.peak(rates.dtype), bandwidth=device.memory_bandwidth, width=rates.dtype.bits / 8, m=m, n=n, k=k
+    )
     return joined + rates.overhead_s
 
 
@@ -172,7 +174,9 @@ def judge_gemm(device: Accelerator, rates: GemmRates, rows: Columns, axes: tuple
     m, n, k = (rows[axis][ragged].astype(np.float64) for axis in "mnk")
     if len(padded):
         pad = tile_padding(m=m, n=n, k=k)
-        with_pad = roofline_seconds(rates, peak=device.peak(rates.dtype), bandwidth=device.memory_bandwidth, width=rates.dtype.bits / 8, m=m, n=n, k=k, padding=pad)
+        with_pad = roofline_seconds(
+            rates, peak=device.peak(rates.dtype), bandwidth=device.memory_bandwidth, width=rates.dtype.bits / 8, m=m, n=n, k=k, padding=pad
+        )
         padded = (with_pad + rates.overhead_s) * gemm_correction(full, m=m, n=n, k=k)
     seconds = rows["seconds"]
     return [

@@ -13,7 +13,9 @@ from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, span_of
 from shardwright.cost.rows import Rows
 from shardwright.hardware.cluster import Cluster, Tier
-from shardwright.hardware.kernel_tables import CollectiveCurve, collective_curves, curve_seconds
+from shardwright.hardware.device import Evidence, Origin
+from shardwright.hardware.kernel_tables import SAME_LINKS, TABLE_ORIGIN, CollectiveCurve, collective_curves, curve_seconds
+from shardwright.hardware.link import Link
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -29,16 +31,29 @@ class Network:
     in_network_reduction: bool
     library: str = "nccl"
     curves: tuple[CollectiveCurve, ...] = ()
+    curve_origin: Origin = TABLE_ORIGIN
 
 
 def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
     """Tiers as one device sees them."""
+    name, link = cluster.node.accelerator.name, cluster.node.scale_up
+    curves = collective_curves(name) if library == "nccl" else ()
     return Network(
         tiers=cluster.tiers(),
         in_network_reduction=cluster.node.in_network_reduction,
         library=library,
-        curves=collective_curves(cluster.node.accelerator.name) if library == "nccl" else (),
+        curves=curves,
+        curve_origin=_curve_origin(name, link, curves),
     )
+
+
+def _curve_origin(name: str, link: Link, curves: tuple[CollectiveCurve, ...]) -> Origin:
+    """Measured on this very link; or taken over from another part's, or scaled to a link that differs from the catalog's."""
+    if name in SAME_LINKS:
+        return Origin(evidence=Evidence.ASSUMED, reference=f"links as {SAME_LINKS[name]}; {TABLE_ORIGIN.reference}")
+    if any((c.bandwidth, c.latency_s) != (link.achieved, link.latency_s) for c in curves):
+        return Origin(evidence=Evidence.ASSUMED, reference=f"scaled to this link; {TABLE_ORIGIN.reference}")
+    return TABLE_ORIGIN
 
 
 Axes = tuple[tuple[IntArray, IntArray], ...]
@@ -90,10 +105,10 @@ def move_seconds(kind: Collective, *, volume: FloatArray, span: Span, network: N
     seconds = collective_seconds(kind, volume=volume, span=span, algorithms=algorithms_for(kind, library=network.library))[0]
     for curve in network.curves:
         if curve.collective == kind.value:
-            here = measured_groups(span, curve)
-            if here.any():
-                own = curve_seconds(curve, volume=volume, bandwidth=span.bandwidth[0], latency_s=span.latency_s[0])
-                seconds = np.where(here, own, seconds)
+            here = np.flatnonzero(measured_groups(span, curve))
+            if here.size:
+                bandwidth, latency_s = span.bandwidth[0][here], span.latency_s[0][here]
+                seconds[here] = curve_seconds(curve, volume=volume[here], bandwidth=bandwidth, latency_s=latency_s)
     return seconds
 
 

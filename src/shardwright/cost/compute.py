@@ -116,7 +116,7 @@ def gemm_seconds(
     extra_bytes: FloatArray | float = 0.0,
     experts: tuple[IntArray, IntArray] | None = None,
 ) -> FloatArray:
-    """t = (roofline x sustained + launches x t0) x c, for `groups` equal GEMMs; c = measured over roofline seconds, 1 where no table answers.
+    """t = (roofline x sustained + launches x t0) x c, for `groups` equal GEMMs; c = measured over roofline seconds, 1 without a table.
 
         roofline = ((2mnk p / (ec P))^q + (bytes / (em BW))^q)^(1/q),   p = issued over asked multiplications (`tile_padding`)
 
@@ -211,7 +211,8 @@ def attention_seconds(
     flops = attention_flops(shape, tokens=tokens, heads=heads, context=context)
     kernels = np.ones_like(tokens) if parts is None else parts
     length = np.minimum(-(-context // kernels), min(shape.window or context, shape.selected or context))
-    fraction = _attention_fraction(machine, shape, length=length.astype(np.float64), heads=heads * np.maximum(tokens / length, 1.0))
+    parallel = heads * np.maximum(tokens.astype(np.float64) / length, 1.0)
+    fraction = _attention_fraction(machine, shape, length=length.astype(np.float64), heads=parallel)
     clock = np.maximum(machine.half.sustained * np.cbrt(fraction / machine.half.compute_efficiency), 1.0)
     seconds = flops / (fraction * machine.attention_peak) * clock
     if backward:

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.compiled import compiled
 from shardwright.dtype import Dtype
 from shardwright.hardware.device import Accelerator, AttentionRates, GemmRates
 from shardwright.hardware.kernel_tables import (
@@ -19,6 +20,7 @@ from shardwright.hardware.kernel_tables import (
 from shardwright.model.operator import AttentionShape
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 TILE: Final = 64
 """Rows and columns that a kernel's smallest tile of the result has, and elements of k that it takes at once.
@@ -33,10 +35,18 @@ def tile_padding(*, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
     One for multiples of 64, as all points of the measured grids are: interpolation between them does not show it. Waves of tiles are in the
     grids. Leaves out: sides that are no multiple of 8 (16 bytes), which take another, slower kernel.
     """
-    padding = np.ones(np.broadcast_shapes(np.shape(m), np.shape(n), np.shape(k)))
-    for side in (m, n, k):
-        padding = padding * (np.ceil(side / TILE) * TILE / np.maximum(side, 1.0))
-    return padding
+    if not m.shape == n.shape == k.shape:
+        m, n, k = (np.ascontiguousarray(side) for side in np.broadcast_arrays(m, n, k))
+    return _padding(m, n, k)
+
+
+@compiled
+def _padding(m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
+    result = np.empty(m.size)
+    for at in range(m.size):
+        asked = max(m[at], 1.0) * max(n[at], 1.0) * max(k[at], 1.0)
+        result[at] = np.ceil(m[at] / TILE) * np.ceil(n[at] / TILE) * np.ceil(k[at] / TILE) * TILE**3 / asked
+    return result
 
 
 def roofline_seconds(
@@ -48,7 +58,7 @@ def roofline_seconds(
     m: FloatArray,
     n: FloatArray,
     k: FloatArray,
-    groups: FloatArray | int = 1,
+    groups: FloatArray | IntArray | int = 1,
     extra_bytes: FloatArray | float = 0.0,
     padding: FloatArray | float = 1.0,
 ) -> FloatArray:
@@ -90,6 +100,12 @@ def attention_table_for(device: Accelerator, rates: AttentionRates, shape: Atten
     if table is None or rates.generation not in _SAME_KERNEL[table.generation]:
         return None
     return table
+
+
+def attention_is_tabled(device: Accelerator, rates: AttentionRates) -> bool:
+    """Whether a table answers for every head of this kernel generation on `device`, so that its curve is not used."""
+    tables = kernel_tables(device.name)
+    return tables is not None and any(rates.generation in _SAME_KERNEL[t.generation] for t in tables.attention)
 
 
 _SAME_KERNEL: Final = {

@@ -131,9 +131,7 @@ def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -
     if not problem.runtime.p2p_scatter_gather or not copied.any():
         return border_seconds(rows, network, volume=stream.astype(np.float64)), stream
     sent = np.where(copied, -(-stream // rows["tp"]), stream)
-    gathered = move_seconds(
-        Collective.ALL_GATHER, volume=stream.astype(np.float64), span=span_along("tp", rows, network), network=network
-    )
+    gathered = move_seconds(Collective.ALL_GATHER, volume=stream.astype(np.float64), span=span_along("tp", rows, network), network=network)
     return border_seconds(rows, network, volume=sent.astype(np.float64)) + np.where(copied, gathered, 0.0), sent
 
 

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.compiled import compiled
 from shardwright.dtype import Dtype
 from shardwright.hardware.device import Evidence, GemmRates, Origin
 
@@ -117,14 +118,14 @@ class CollectiveCurve:
     """Seconds of one collective over `num_devices` devices of an island, at volumes of the full buffer; never falling.
 
     Args:
-        collective: such as ``all_reduce``. volume: bytes, rising. seconds: shape of `volume`.
+        collective: such as ``all_reduce``. log_volume: log2 of bytes, rising. log_seconds: log2, of the same shape.
         bandwidth, latency_s: achieved bytes/s and hop latency of the catalog's link, which the curve stands for.
     """
 
     collective: str
     num_devices: int
-    volume: FloatArray
-    seconds: FloatArray
+    log_volume: FloatArray
+    log_seconds: FloatArray
     bandwidth: float
     latency_s: float
 
@@ -161,23 +162,39 @@ class KernelTables:
 
 def gemm_correction(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
     """Measured over roofline seconds at each (m, n, k): trilinear in log2, held at the grid's edge beyond it."""
-    mi, mf = _place(grid.m, m)
-    ni, nf = _place(grid.n, n)
-    ki, kf = _place(grid.k, k)
-    flat = grid.octaves.reshape(-1)
-    rows, columns = grid.octaves.shape[1], grid.octaves.shape[2]
-    start = (mi * rows + ni) * columns + ki
+    if not m.shape == n.shape == k.shape:
+        m, n, k = (np.ascontiguousarray(side) for side in np.broadcast_arrays(m, n, k))
+    return _trilinear(grid.m, grid.n, grid.k, grid.octaves, m, n, k)
 
-    def along_k(base: npt.NDArray[np.int64]) -> FloatArray:
-        low = flat[base]
-        return np.asarray(low + kf * (flat[base + 1] - low), dtype=np.float64)
 
-    def along_n(base: npt.NDArray[np.int64]) -> FloatArray:
-        low = along_k(base)
-        return np.asarray(low + nf * (along_k(base + columns) - low), dtype=np.float64)
+@compiled
+def _trilinear(
+    rows: FloatArray, columns: FloatArray, depths: FloatArray, octaves: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray
+) -> FloatArray:
+    result = np.empty(m.size)
+    for at in range(m.size):
+        i, f = _spot(rows, m[at])
+        j, g = _spot(columns, n[at])
+        d, h = _spot(depths, k[at])
+        total = 0.0
+        for di in range(2):
+            for dj in range(2):
+                low, high = octaves[i + di, j + dj, d], octaves[i + di, j + dj, d + 1]
+                share = (f if di else 1.0 - f) * (g if dj else 1.0 - g)
+                total += share * (low + h * (high - low))
+        result[at] = 2.0**total
+    return result
 
-    low = along_n(start)
-    return np.asarray(np.exp2(low + mf * (along_n(start + rows * columns) - low)), dtype=np.float64)
+
+@compiled
+def _spot(axis: FloatArray, value: float) -> tuple[int, float]:
+    """Lower grid point of one value, and the share of the way to the next, in log2."""
+    log = np.log2(max(value, 1.0))
+    low = 0
+    while low < axis.size - 2 and axis[low + 1] <= log:
+        low += 1
+    share = (log - axis[low]) / (axis[low + 1] - axis[low])
+    return low, min(max(share, 0.0), 1.0)
 
 
 def inside_grid(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArray) -> BoolArray:
@@ -210,12 +227,29 @@ def curve_seconds(curve: CollectiveCurve, *, volume: FloatArray, bandwidth: Floa
     the only form in which seconds and bytes rescale; f is the curve itself where the link is the catalog's. f is linear in logarithms
     between points, flat below the first, and goes on with the bandwidth of the last two points beyond the last.
     """
-    slower = latency_s / curve.latency_s
-    there = volume * (curve.bandwidth / bandwidth) / slower
-    x, y = np.log2(curve.volume), np.log2(curve.seconds)
-    seconds = np.exp2(np.interp(np.log2(np.maximum(there, 1.0)), x, y))
-    slope = (curve.seconds[-1] - curve.seconds[-2]) / (curve.volume[-1] - curve.volume[-2])
-    return np.asarray((seconds + np.maximum(there - curve.volume[-1], 0.0) * slope) * slower, dtype=np.float64)
+    return _along(curve.log_volume, curve.log_seconds, curve.bandwidth, curve.latency_s, volume, bandwidth, latency_s)
+
+
+@compiled
+def _along(
+    x: FloatArray,
+    y: FloatArray,
+    own_bandwidth: float,
+    own_latency_s: float,
+    volume: FloatArray,
+    bandwidth: FloatArray,
+    latency_s: FloatArray,
+) -> FloatArray:
+    last, before = x.size - 1, x.size - 2
+    slope = (2.0 ** y[last] - 2.0 ** y[before]) / (2.0 ** x[last] - 2.0 ** x[before])
+    result = np.empty(volume.size)
+    for at in range(volume.size):
+        slower = latency_s[at] / own_latency_s
+        there = volume[at] * (own_bandwidth / bandwidth[at]) / slower
+        low, share = _spot(x, there)
+        seconds = 2.0 ** (y[low] + share * (y[low + 1] - y[low]))
+        result[at] = (seconds + max(there - 2.0 ** x[last], 0.0) * slope) * slower
+    return result
 
 
 def _place(axis: FloatArray, value: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:
@@ -320,8 +354,8 @@ def _curve(entry: str, fields: Arrays) -> CollectiveCurve:
     return CollectiveCurve(
         collective=collective,
         num_devices=int(devices),
-        volume=_floats(fields["volume"]),
-        seconds=_floats(fields["seconds"]),
+        log_volume=_log2(fields["volume"]),
+        log_seconds=_log2(fields["seconds"]),
         bandwidth=float(link[0]),
         latency_s=float(link[1]),
     )
