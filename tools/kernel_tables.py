@@ -313,7 +313,8 @@ def judge_grouped(rows: Columns, *, dtype: Dtype) -> list[str]:
 def curves(raw: Path, source: Raw) -> dict[str, dict[str, np.ndarray]]:
     """One curve a collective and number of devices, bytes of the whole tensor (`message_size` counts its elements), made never to fall."""
     rows = read(raw / source.folder / "comm" / "nccl" / source.nccl / "nccl_perf.parquet", nccl_dtype="half")
-    link = node_of(accelerator(source.name)).scale_up
+    node = node_of(accelerator(source.name))
+    link = node.scale_up
     result: dict[str, dict[str, np.ndarray]] = {}
     for theirs, ours in KINDS.items():
         for devices in (2, 4, 8):
@@ -325,7 +326,7 @@ def curves(raw: Path, source: Raw) -> dict[str, dict[str, np.ndarray]]:
             result[f"{ours} {devices}"] = {
                 "volume": volume.astype(np.int64) * 2,
                 "seconds": np.maximum.accumulate(seconds).astype(np.float32),
-                "link": np.array([link.achieved, link.latency_s]),
+                "link": np.array([link.achieved, link.latency_s, link.efficiency, node.in_network_reduction]),
             }
     return result
 

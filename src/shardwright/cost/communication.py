@@ -37,7 +37,7 @@ class Network:
 def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
     """Tiers as one device sees them."""
     name, link = cluster.node.accelerator.name, cluster.node.scale_up
-    curves = collective_curves(name) if library == "nccl" else ()
+    curves = collective_curves(cluster.node) if library == "nccl" else ()
     return Network(
         tiers=cluster.tiers(),
         in_network_reduction=cluster.node.in_network_reduction,

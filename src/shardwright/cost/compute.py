@@ -211,7 +211,7 @@ def attention_seconds(
     flops = attention_flops(shape, tokens=tokens, heads=heads, context=context)
     kernels = np.ones_like(tokens) if parts is None else parts
     length = np.minimum(-(-context // kernels), min(shape.window or context, shape.selected or context))
-    parallel = heads * np.maximum(tokens.astype(np.float64) / length, 1.0)
+    parallel = np.asarray(heads * np.maximum(tokens / length, 1.0), dtype=np.float64)
     fraction = _attention_fraction(machine, shape, length=length.astype(np.float64), heads=parallel)
     clock = np.maximum(machine.half.sustained * np.cbrt(fraction / machine.half.compute_efficiency), 1.0)
     seconds = flops / (fraction * machine.attention_peak) * clock

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from shardwright.compiled import compiled
 from shardwright.dtype import Dtype
+from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Evidence, GemmRates, Origin
 
 FloatArray = npt.NDArray[np.float64]
@@ -120,6 +121,7 @@ class CollectiveCurve:
     Args:
         collective: such as ``all_reduce``. log_volume: log2 of bytes, rising. log_seconds: log2, of the same shape.
         bandwidth, latency_s: achieved bytes/s and hop latency of the catalog's link, which the curve stands for.
+        efficiency, in_network_reduction: of that link and its switch.
     """
 
     collective: str
@@ -128,6 +130,8 @@ class CollectiveCurve:
     log_seconds: FloatArray
     bandwidth: float
     latency_s: float
+    efficiency: float
+    in_network_reduction: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -276,10 +280,17 @@ def kernel_tables(accelerator: str) -> KernelTables | None:
 
 
 @lru_cache(maxsize=64)
-def collective_curves(accelerator: str) -> tuple[CollectiveCurve, ...]:
-    """Measured collectives in the usual node of the accelerator of that catalog name; empty where there are none."""
-    name = SAME_LINKS.get(accelerator, accelerator)
-    return _read(name).curves if name in TABLES else ()
+def collective_curves(node: NodeKind) -> tuple[CollectiveCurve, ...]:
+    """Measured collectives in an island of that kind of node; empty where there are none.
+
+    They stand for the catalog's link and any that has its latency and bandwidth rescaled. A link of another efficiency, without latency, or
+    of a switch that reduces where the catalog's does not (or the other way round), is described by its own numbers alone.
+    """
+    name = SAME_LINKS.get(node.accelerator.name, node.accelerator.name)
+    if name not in TABLES or node.scale_up.latency_s <= 0.0:
+        return ()
+    own = (node.scale_up.efficiency, node.in_network_reduction)
+    return tuple(c for c in _read(name).curves if (c.efficiency, c.in_network_reduction) == own)
 
 
 @lru_cache(maxsize=16)
@@ -358,4 +369,6 @@ def _curve(entry: str, fields: Arrays) -> CollectiveCurve:
         log_seconds=_log2(fields["seconds"]),
         bandwidth=float(link[0]),
         latency_s=float(link[1]),
+        efficiency=float(link[2]),
+        in_network_reduction=bool(link[3]),
     )
