@@ -32,7 +32,7 @@ _FAMILY: Final = {
 _BANDWIDTH: Final = Origin(evidence=Evidence.ASSUMED, reference="bytes over a stated share of memory bandwidth")
 _SCAN: Final = Origin(evidence=Evidence.ASSUMED, reference="a third of the GEMM rate")
 _BACKWARD: Final = Origin(evidence=Evidence.ASSUMED, reference="a stated multiple of the forward kernel, which the tables lack")
-_WEIGHTS: Final = Origin(evidence=Evidence.ASSUMED, reference="experts' weight gradient as their forward, which alone was measured")
+_EXPERTS_BACKWARD: Final = Origin(evidence=Evidence.ASSUMED, reference="experts' backward as their forward, which alone was measured")
 _ALPHA_BETA: Final = Origin(evidence=Evidence.FITTED, reference="alpha-beta of the cheapest algorithm")
 
 
@@ -91,9 +91,10 @@ def _kernel_origin(work: Work, degrees: Degrees, machine: Machine) -> Origin:
     device, rates = machine.accelerator, machine.gemm
     (m, n, k), groups, experts = gemm_shape(work, degrees)
     if experts is not None:
-        if grouped_table_for(device, machine.compute, rates) is None:
+        table = grouped_table_for(device, machine.compute, rates)
+        if table is None or np.log2(float(experts[0][0])) > table.tokens[-1]:
             return rates.origin
-        return _WEIGHTS if work.phase is Phase.W else _table(device.name)
+        return _table(device.name) if work.phase is Phase.F else _EXPERTS_BACKWARD
     grid = gemm_grid_for(device, machine.compute, rates)
     if grid is None or not isinstance(groups, int):
         return rates.origin
