@@ -5,8 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from math import log2
 
+from shardwright.cost.answered import answered, shares
 from shardwright.cost.communication import network_of
+from shardwright.cost.compute import Machine
 from shardwright.cost.critical_path import critical_path
+from shardwright.cost.kernel_lookup import attention_is_tabled
 from shardwright.cost.member import Priced, StepCosts, price_grid, step_costs
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.sync import sync_shares
@@ -128,7 +131,7 @@ def predict(problem: Problem, grid: Grid, simulated: Simulated | None = None) ->
         capacity_bytes=problem.cluster.node.accelerator.memory_bytes,
         stages=memory,
         breakdown_s=parts,
-        sources=_sources(problem),
+        sources=(*_sources(problem), *_answers(problem, grid)),
     )
 
 
@@ -145,13 +148,29 @@ def _sources(problem: Problem) -> tuple[Source, ...]:
             value=f"ec {gemm.compute_efficiency} em {gemm.memory_efficiency} q {gemm.exponent} x {gemm.sustained}",
             origin=gemm.origin,
         ),
-        Source(
-            quantity=f"attention {machine.attention.generation}",
-            value=", ".join(f"{length}: {share}" for length, share in machine.attention.forward),
-            origin=machine.attention.origin,
-        ),
+        *_attention_curve(machine),
         Source(quantity="scale-up link", value=_link(node.scale_up.achieved, node.scale_up.latency_s), origin=node.scale_up.origin),
         Source(quantity="network card", value=_link(node.nic.achieved, node.nic.latency_s), origin=node.nic.origin),
+    )
+
+
+def _attention_curve(machine: Machine) -> tuple[Source, ...]:
+    """The curve of the kernel's generation, where no measured table stands in for it."""
+    if attention_is_tabled(machine.accelerator, machine.attention):
+        return ()
+    curve = ", ".join(f"{length}: {share}" for length, share in machine.attention.forward)
+    return (Source(quantity=f"attention {machine.attention.generation}", value=curve, origin=machine.attention.origin),)
+
+
+def _answers(problem: Problem, grid: Grid) -> tuple[Source, ...]:
+    """One line a family of kernels: what share of its seconds each table, fit or assumption answered for; the origin is the largest's."""
+    return tuple(
+        Source(
+            quantity=f"{share.family} time",
+            value=", ".join(f"{part:.0%} {origin.evidence.value} ({origin.reference})" for part, origin in share.parts),
+            origin=share.parts[0][1],
+        )
+        for share in shares(answered(problem, grid))
     )
 
 
