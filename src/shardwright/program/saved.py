@@ -8,7 +8,7 @@ from shardwright.model.block import INPUT, MEMORY, Block
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, Extent
 from shardwright.program.block import Recomputable, Saved
-from shardwright.program.local_size import Context, dispatched_tokens, is_routed, local_tokens, part, per_token
+from shardwright.program.local_size import Context, dispatched_tokens, is_routed, local_tokens, operator_tokens, part, per_token
 from shardwright.program.selective import saved_products
 from shardwright.program.sizes import Size
 from shardwright.program.structure import Structure
@@ -97,7 +97,12 @@ def _outputs(source: Operator, reader: Operator, structure: Structure, context: 
     holder = source
     if not context.runtime.tp_input_regather and source.klass is OperatorClass.STREAM and reader.kind in _GEMMS:
         holder = reader
-    tokens = dispatched_tokens(source, structure, context) if is_routed(source) else local_tokens(holder.klass, structure, context)
+    if is_routed(source):
+        tokens = dispatched_tokens(source, structure, context)
+    elif holder is source:
+        tokens = operator_tokens(source, structure, context)
+    else:
+        tokens = local_tokens(holder.klass, structure, context)
     result = {}
     for index, extent in enumerate(per_token(source.writes, source)):
         name = f"{source.name}.{index}" if index else source.name
