@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.torch_checks.kernels import Flash, Matmuls, Parts, Rms, Rotary, SwiGlu
+from tests.torch_checks.kernels import Flash, Matmuls, Parts, Rms, Rotary, SwiGlu, Turn
 
 Config = Mapping[str, Any]
 
@@ -266,8 +266,8 @@ class LatentAttention(nn.Module):
         plain, turned = queries.split([self.nope, self.rope], -1)
         latent, shared = self.kv_down(x).split([self.kv_lora, self.rope], -1)
         keys, values = heads_of(self.kv_up(self.kv_norm(latent)), self.nope + self.value).split([self.nope, self.value], -1)
-        q = torch.cat([plain, Rotary.turned(turned)], -1)
-        one = Rotary.turned(shared[:, :, None, :])
+        q = torch.cat([plain, Turn.apply(turned)], -1)
+        one = Turn.apply(shared[:, :, None, :])
         k = torch.cat([keys, one.expand(-1, -1, keys.shape[2], -1)], -1)
         result: Tensor = self.proj(self.core(q, k, values).flatten(2))
         return result

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
+
+@contextmanager
+def fake_half() -> Iterator[None]:
+    """Fake tensors, bf16 where nothing else is said."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with FakeTensorMode():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
 
 MATMULS = ("mm", "addmm", "bmm", "baddbmm")
 
@@ -24,15 +38,18 @@ def matmul_flops(run: Callable[[], object]) -> int:
     return sum(n for op, n in counted(run).items() if op in MATMULS)
 
 
-def by_module(block: nn.Module, run: Callable[[], object]) -> dict[str, int]:
-    """FLOPs of matrix products of `run` (a forward) by path of the innermost module of `block` that called them; zeros are left out."""
+def by_operator(block: nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, int]:
+    """FLOPs of matrix products of the block's forward by operator; zeros are left out."""
     with FlopCounterMode(display=False) as counter:
-        run()
-    whole: dict[str, int] = {}
-    for path, ops in counter.get_flop_counts().items():
-        name = path.partition(".")[2]
-        whole[name] = sum(int(n) for op, n in ops.items() if str(op).removeprefix("aten.") in MATMULS)
-    return {name: n for name, n in whole.items() if n and name}
+        block(*inputs)
+    counts = counter.get_flop_counts()
+    result: dict[str, int] = {}
+    for path, _ in _operators(block):
+        ops = counts.get(f"{type(block).__name__}.{path}", {})
+        flops = sum(int(n) for op, n in ops.items() if str(op).removeprefix("aten.") in MATMULS)
+        if flops:
+            result[operator_name(path)] = flops
+    return result
 
 
 def forward_and_backward(block: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[int, int, int]:
@@ -51,6 +68,19 @@ def forward_and_backward(block: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[
     return forward, only, both - only
 
 
+def operator_name(path: str) -> str:
+    """The operator's name in our graph of the submodule at `path`."""
+    return path.removeprefix("attention.").removeprefix("feed_forward.").replace("cross_", "cross.")
+
+
+def _operators(block: nn.Module) -> Iterable[tuple[str, nn.Module]]:
+    """Submodules that are operators: neither groups of them nor the parts of one."""
+    groups = ("attention", "feed_forward", "experts", "shared", "cross")
+    for path, module in block.named_modules():
+        if path and ".each" not in path and path.rpartition(".")[2] not in groups:
+            yield path, module
+
+
 def _local(x: Tensor) -> Tensor:
     local: Tensor = getattr(x, "_local_tensor", x)
     return local
@@ -63,7 +93,7 @@ class Kept:
     block's own inputs are ``input``, ``memory``; what no module returned is ``module:dtype``.
     """
 
-    def __init__(self, block: nn.Module, names: Iterable[str], inputs: tuple[Tensor, ...]) -> None:
+    def __init__(self, block: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._names: dict[int, str] = {}
         self._kept: dict[int, tuple[str, int]] = {}
         self._alive: list[Tensor] = []
@@ -72,9 +102,8 @@ class Kept:
         for name, x in zip(("input", "memory"), inputs, strict=False):
             self._named(x, name)
         hooks = []
-        for name in names:
-            module = block.get_submodule(name)
-            short = name.removeprefix("attention.").removeprefix("feed_forward.")
+        for name, module in _operators(block):
+            short = operator_name(name)
             hooks.append(module.register_forward_pre_hook(self._enter(short)))
             hooks.append(module.register_forward_hook(self._leave(short)))
 

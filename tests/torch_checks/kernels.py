@@ -82,19 +82,32 @@ class Parts(nn.Module):
         return tuple(part(x) for part in self.each)
 
 
-class Rotary(nn.Module):
-    """Rotary positions of queries and keys as complex products; values pass."""
+def turned(x: Tensor, sign: int) -> Tensor:
+    """Pairs of (batch, positions, heads, width) turned by angles that grow with the position."""
+    positions, half = x.shape[1], x.shape[-1] // 2
+    angle = torch.outer(torch.arange(positions).float(), 10000.0 ** (-torch.arange(half).float() / half))
+    turn = torch.polar(torch.ones_like(angle), sign * angle)[None, :, None, :]
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], half, 2))
+    return torch.view_as_real(pairs * turn).flatten(-2).type_as(x)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.turned(q), self.turned(k), v
+
+class Turn(torch.autograd.Function):
+    """Rotary positions: backward turns the other way round and needs the angles only, which all layers share."""
 
     @staticmethod
-    def turned(x: Tensor) -> Tensor:
-        positions, half = x.shape[1], x.shape[-1] // 2
-        angle = torch.outer(torch.arange(positions).float(), 10000.0 ** (-torch.arange(half).float() / half))
-        turn = torch.polar(torch.ones_like(angle), angle)[None, :, None, :]
-        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], half, 2))
-        return torch.view_as_real(pairs * turn).flatten(-2).type_as(x)
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return turned(x, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return turned(grads[0], -1)
+
+
+class Rotary(nn.Module):
+    """Rotary positions of queries and keys; values pass."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return Turn.apply(q), Turn.apply(k), v
 
 
 def repeated(x: Tensor, times: int) -> Tensor:

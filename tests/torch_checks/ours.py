@@ -23,8 +23,9 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, Runtime
 from shardwright.strategy.grid import Grid
 
+FUSED: Final = load_runtime("torchtitan-0.2")
 EAGER: Final = load_runtime("torchtitan-0.2-eager")
-UNFUSED: Final = replace(EAGER, name="torchtitan-0.2-unfused", attention_kernel=AttentionKernel.UNFUSED)
+UNFUSED: Final = replace(FUSED, name="torchtitan-0.2-unfused", attention_kernel=AttentionKernel.UNFUSED)
 
 BATCH, TOKENS, ENCODER_TOKENS = 2, 32, 48
 
