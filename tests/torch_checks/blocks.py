@@ -44,7 +44,9 @@ def heads_of(x: Tensor, width: int) -> Tensor:
 class Attention(nn.Module):
     """Grouped-query attention between the norm and the residual; operators ``qkv rotary core proj``."""
 
-    def __init__(self, *, hidden: int, heads: int, kv_heads: int, width: int, style: Style, bias: bool = False, rotary: bool = True) -> None:
+    def __init__(
+        self, *, hidden: int, heads: int, kv_heads: int, width: int, style: Style, bias: bool = False, rotary: bool = True
+    ) -> None:
         super().__init__()
         heads, kv_heads = heads // style.tp, max(kv_heads // style.tp, 1)
         self.width = width
@@ -245,7 +247,7 @@ def mixtral_layer(config: Config, style: Style, *, balanced: bool = False) -> La
 
 
 class LatentAttention(nn.Module):
-    """DeepSeek-V2's attention, section 2.1, with keys and values expanded: ``q_down q_norm q_up kv_down kv_norm kv_up rotary core proj``."""
+    """DeepSeek-V2's attention, section 2.1, keys and values expanded: ``q_down q_norm q_up kv_down kv_norm kv_up rotary core proj``."""
 
     def __init__(self, config: Config, style: Style) -> None:
         super().__init__()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+
 @contextmanager
 def fake_half() -> Iterator[None]:
     """Fake tensors, bf16 where nothing else is said."""

@@ -45,7 +45,7 @@ LLAMA: Final = MappingProxyType(
     }
 )
 MIXTRAL: Final = MappingProxyType(
-    {**LLAMA, "architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}
+    {**LLAMA, "architectures": ["MixtralForCausalLM"], "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None}
 )
 DEEPSEEK: Final = MappingProxyType(
     {

@@ -49,8 +49,8 @@ class Case:
 
 LSE = {"core:float32": "core.lse"}
 # Explicit products keep contiguous copies of what attention reads (and the projection of what it made), with the probabilities.
-COPIES = {n: "core reads" for n in ("qkv", "qkv.1", "qkv.2", "core.softmax", "core:bfloat16")} | {"proj:bfloat16": "core"}
-CROSS = {n: "cross reads" for n in ("cross.q", "cross.kv", "cross.kv.1", "cross.core.softmax", "cross.core:bfloat16")}
+COPIES = dict.fromkeys(("qkv", "qkv.1", "qkv.2", "core.softmax", "core:bfloat16"), "core reads") | {"proj:bfloat16": "core"}
+CROSS = dict.fromkeys(("cross.q", "cross.kv", "cross.kv.1", "cross.core.softmax", "cross.core:bfloat16"), "cross reads")
 ROUTED = {"experts.up:bfloat16": "permute", ":bfloat16": "router", "experts.act:bfloat16": "route"}
 LLAMA = {"config": ours.LLAMA, "block": "layer", "make": lambda s: blocks.llama_layer(ours.LLAMA, s)}
 CASES = {
