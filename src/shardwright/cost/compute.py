@@ -230,14 +230,21 @@ def _attention_fraction(machine: Machine, shape: AttentionShape, *, length: Floa
     return np.minimum(curve * head_factor(machine.accelerator, shape, length=length, heads=heads), 1.0)
 
 
-def scan_flops(shape: ScanShape, *, tokens: IntArray, heads: IntArray) -> FloatArray:
-    """Chunked scan, forward: 2 x tokens x heads x (chunk x (state + head_dim) / 2 + 2 x state x head_dim).
+def scan_flops(shape: ScanShape, *, tokens: IntArray, heads: IntArray, causal: bool = True) -> FloatArray:
+    """Chunked scan, forward: 2 x tokens x (chunk x (groups x state + heads x head_dim) / 2 + 2 x heads x state x head_dim).
 
-    Inside a chunk: scores C B^T and their product with X (causal half); across chunks: building and reading the state.
+    Inside a chunk: scores C B^T, one product a group, and what each head makes of them and X (causal half; the whole chunk if `causal`
+    is false); across chunks: building and reading the state.
+
+    Args:
+        tokens, heads: local, shape (r,); with fewer groups than parts, each part has one.
+
+    Leaves out the recurrence between chunks, the convolution, and a delta rule's triangular solve.
     Source: Dao and Gu 2024 (arXiv 2405.21060), section 6.
     """
-    inside = shape.chunk * (shape.state + shape.head_dim) / 2
-    return np.asarray(2.0 * tokens * heads * (inside + 2.0 * shape.state * shape.head_dim), dtype=np.float64)
+    groups = np.maximum(shape.groups * heads // shape.heads, 1)
+    inside = shape.chunk * (groups * shape.state + heads * shape.head_dim) / (2 if causal else 1)
+    return np.asarray(2.0 * tokens * (inside + 2.0 * heads * shape.state * shape.head_dim), dtype=np.float64)
 
 
 def scan_seconds(machine: Machine, shape: ScanShape, *, tokens: IntArray, heads: IntArray, backward: bool) -> FloatArray:
