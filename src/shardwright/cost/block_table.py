@@ -22,6 +22,7 @@ from shardwright.cost.compute import (
     scan_seconds,
     sixteen_bit,
 )
+from shardwright.cost.host import HostClock, overlapped
 from shardwright.cost.rows import Rows
 from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import ParameterClass
@@ -89,10 +90,11 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
     flops = np.zeros(n)
     core = {Phase.F: np.zeros(n), Phase.I: np.zeros(n)}
     by_operator: dict[tuple[str, Phase], FloatArray] = {}
-    sixteen = sixteen_bit(machine)
+    sixteen, clock = sixteen_bit(machine), HostClock(program, local, machine=machine, runtime=runtime)
     unquantised = {o.name for o in program.operators if o.klass in _SIXTEEN_BIT or o.attention is not None}
     for work in program.works:
         spent, count = _work_seconds(work, local, sixteen if work.operator in unquantised else machine)
+        clock.kernel(work, spent)
         part = {Kernel.ELEMENT: ELEMENT, Kernel.ATTENTION: ATTENTION, Kernel.SCAN: ATTENTION}.get(work.kernel, GEMM)
         seconds[_phase(work.phase), part] += spent
         if work.phase is Phase.F:
@@ -109,9 +111,12 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
         overlappable += hidden
         for phase, axis_seconds in exposed:
             seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
+            if move.axes[0] != "ep" or not runtime.expert_overlap:
+                clock.move(move.operator, phase, axis_seconds, behind=move.behind)
             # A per-operator policy keeps what reduce_scatter made and gathers again.
             if by_operator_policy and phase is Phase.F and move.kind is not Collective.REDUCE_SCATTER:
                 seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds
+    overlappable += _wait_for_host(seconds, clock, runtime=runtime)
     seconds[4] = seconds[0]
     if runtime.full_recompute is FullRecompute.STOPS_EARLY:
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
@@ -127,6 +132,18 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
         input_bytes=evaluate(program.input_volume, local),
         **parameter_elements(program, local),
     )
+
+
+def _wait_for_host(seconds: FloatArray, clock: HostClock, *, runtime: Runtime) -> FloatArray:
+    """Hide expert traffic behind another microbatch's kernels if the runtime does, then add what launches are late; what was hidden."""
+    seconds[0, LAUNCH], seconds[1, LAUNCH] = clock.exposed()
+    hidden = np.zeros(seconds.shape[2])
+    if runtime.expert_overlap:
+        moved = seconds[:3, EP].sum(axis=0)
+        left = overlapped(seconds[:3].sum(axis=(0, 1)) - moved, moved)
+        seconds[:3, EP] *= left / np.maximum(moved, 1e-30)
+        hidden = moved - left
+    return hidden
 
 
 def _phase(phase: Phase) -> int:

@@ -19,6 +19,12 @@ from shardwright.runtime.runtime import AttentionKernel, ElementKernels
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+TENSOR_SCALES = 3
+"""Kernels that quantise an operand under one scale a tensor: largest element, scale, cast with its transpose.
+
+Source: Transformer Engine, current scaling (from memory). Where the matrix units take scales a block (those with a 4-bit format) it is one.
+"""
+
 DEFAULT_GEMM = GemmRates(
     dtype=Dtype.BF16,
     compute_efficiency=0.75,
@@ -45,6 +51,8 @@ class Machine:
     Args:
         compute: dtype of GEMMs; gemm: its rates, with the sustained clock of the constants; half: rates of 16-bit GEMMs.
         attention: rates of the runtime's kernel. passes: traffic of element-wise kernels over the minimal bytes.
+        host_launch_s: seconds of the host a kernel. half_bits: width above which nothing is quantised. quantise_kernels: kernels that
+            quantise one operand: one where the matrix units take scales a block, three under one scale a tensor.
     """
 
     accelerator: Accelerator
@@ -55,6 +63,9 @@ class Machine:
     attention: AttentionRates
     attention_peak: float
     passes: float
+    host_launch_s: float
+    half_bits: int = 16
+    quantise_kernels: int = 1
 
 
 def machine_of(
@@ -77,6 +88,8 @@ def machine_of(
         attention=kernel,
         attention_peak=accelerator.peak(half),
         passes=constants.passes_eager if elements is ElementKernels.EAGER else constants.passes_fused,
+        host_launch_s=constants.host_launch,
+        quantise_kernels=1 if accelerator.peak(Dtype.FP4) else TENSOR_SCALES,
     )
 
 

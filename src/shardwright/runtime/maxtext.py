@@ -91,7 +91,11 @@ RUNTIME: Final = Runtime(
             "collective_library",
             "expert_dispatch",
             "saves_quantized",
-            note="latency-hiding scheduler, collective matmul, compiler fusion",
+            "capture",
+            "routing_on_host",
+            "expert_overlap",
+            "fused_experts",
+            note="latency-hiding scheduler, collective matmul, compiler fusion; the compiler launches the whole step",
         ),
         *cite(
             "https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf2/src/maxtext/utils/max_utils.py",
