@@ -27,6 +27,7 @@ from shardwright.cost.rows import Rows
 from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import ParameterClass
 from shardwright.program.block import BlockProgram, Exposure, Kernel, Move, Phase, Recomputable, Work
+from shardwright.program.latent import rebuilt
 from shardwright.program.selective import saved_products
 from shardwright.program.sizes import Degrees, evaluate, evaluate_sum
 from shardwright.runtime.runtime import FullRecompute, Runtime, SelectiveRecompute
@@ -92,6 +93,7 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
     by_operator: dict[tuple[str, Phase], FloatArray] = {}
     sixteen, clock = sixteen_bit(machine), HostClock(program, local, machine=machine, runtime=runtime)
     unquantised = {o.name for o in program.operators if o.klass in _SIXTEEN_BIT or o.attention is not None}
+    again = rebuilt(program.operators) if runtime.rebuilds_latent else frozenset()
     for work in program.works:
         spent, count = _work_seconds(work, local, sixteen if work.operator in unquantised else machine)
         clock.kernel(work, spent)
@@ -99,6 +101,8 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
         seconds[_phase(work.phase), part] += spent
         if work.phase is Phase.F:
             flops += count
+            if work.operator in again:
+                seconds[1, part] += spent
             seconds[3, part] += spent * _redone_share(program, work, local, runtime)
         if work.attention is not None:
             core[work.phase] += spent

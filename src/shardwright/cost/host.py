@@ -37,7 +37,8 @@ def replayed(klass: OperatorClass, *, routed: bool, capture: Capture) -> bool:
 def launches(work: Work, degrees: Degrees, *, machine: Machine, runtime: Runtime) -> FloatArray:
     """Kernels that the host launches for `work`: one; an expert's for each local expert; quantising its operand beside a GEMM.
 
-    Forward quantises the input, the input gradient the output's gradient; the weight gradient finds both, and weights are quantised once a step.
+    Forward quantises the input, the input gradient the output's gradient; the weight gradient
+    finds both. Weights are quantised once a step.
     """
     n = np.shape(degrees["mbs"])[0]
     if work.kernel is Kernel.ELEMENT:

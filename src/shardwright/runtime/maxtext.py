@@ -95,6 +95,8 @@ RUNTIME: Final = Runtime(
             "routing_on_host",
             "expert_overlap",
             "fused_experts",
+            "attention_eight_bit",
+            "rebuilds_latent",
             note="latency-hiding scheduler, collective matmul, compiler fusion; the compiler launches the whole step",
         ),
         *cite(

@@ -105,6 +105,8 @@ RUNTIME: Final = Runtime(
             "routing_on_host",
             "expert_overlap",
             "fused_experts",
+            "attention_eight_bit",
+            "rebuilds_latent",
             note="neither graphs nor experts",
         ),
         *cite("https://docs.nvidia.com/cuda/cublas/#cublassetworkspace", "workspace_bytes", note="order of magnitude, from memory"),

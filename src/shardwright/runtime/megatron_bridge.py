@@ -16,17 +16,33 @@ _DROP: Final = f"{_TREE}/4054233ae08b785aac1beeb028e66b6baf9dfc1b/scripts/perfor
 _SCOPED: Final = f"{_TREE}/f29a269f8728ff9075f88a226f92e554196a7e41/scripts/performance/configs/qwen/qwen3_workload_base_configs.py"
 _EAGER: Final = f"{_TREE}/04eb4f8d6045526331113ba3f0d39b7a4d22bb85/src/megatron/bridge/perf_recipes/qwen/h100/qwen3_moe.py"
 _WHOLE: Final = f"{_TREE}/134e903ad65fab69a763367796e291837c82a17e/src/megatron/bridge/perf_recipes/qwen/common.py"
-_FIELDS: Final = ("expert_dispatch", "capture", "routing_on_host", "expert_overlap", "fused_experts")
+_DEEPSEEK: Final = (
+    f"{_TREE}/042641823051ce167c52b0ae289941a227c11535/scripts/performance/configs/deepseek/deepseek_workload_base_configs.py"
+)
+_FIELDS: Final = (
+    "expert_dispatch",
+    "capture",
+    "routing_on_host",
+    "expert_overlap",
+    "fused_experts",
+    "attention_eight_bit",
+    "rebuilds_latent",
+)
 
 
 def _recipe(name: str, link: str, note: str, *, version: str, released: str, **changes: Any) -> Runtime:
-    """NeMo 24.11's runtime with what the recipes under `link` say; fields that `changes` leaves out are off."""
+    """NeMo 24.11's runtime with what the recipes under `link` say; fields that `changes` leaves out are off.
+
+    Recipes of DeepSeek-V3 recompute ``mla_up_proj`` unless said otherwise; other models have no latent.
+    """
     stated = {
         "expert_dispatch": ExpertDispatch.DEDUPLICATED,
         "capture": Capture.NONE,
         "routing_on_host": True,
         "expert_overlap": False,
         "fused_experts": False,
+        "attention_eight_bit": False,
+        "rebuilds_latent": True,
         **changes,
     }
     return derive(
@@ -120,11 +136,54 @@ SCOPED_ALL_TO_ALL: Final = _recipe(
 GRAPHED: Final = _recipe(
     "megatron-bridge-graphed",
     _WHOLE,
-    "full_iteration graph with paged stash, overlap_moe_expert_parallel_comm, one kernel for all experts (use_transformer_engine_op_fuser)",
+    "full_iteration graph with paged stash, overlap_moe_expert_parallel_comm, one kernel for all experts "
+    "(use_transformer_engine_op_fuser), fp8_dot_product_attention",
     version="0.5",
     released="2026-06",
     capture=Capture.ITERATION,
     routing_on_host=False,
     expert_overlap=True,
     fused_experts=True,
+    attention_eight_bit=True,
+)
+GRAPHED_KEPT: Final = _recipe(
+    "megatron-bridge-graphed-kept",
+    _DEEPSEEK,
+    "DeepSeek-V3 on GB300: full_iteration graph, overlap, fused grouped MLP, fp8_dot_product_attention, recompute_modules empty",
+    version="0.5",
+    released="2026-06",
+    capture=Capture.ITERATION,
+    routing_on_host=False,
+    expert_overlap=True,
+    fused_experts=True,
+    attention_eight_bit=True,
+    rebuilds_latent=False,
+)
+GRAPHED_SIXTEEN: Final = _recipe(
+    "megatron-bridge-graphed-sixteen",
+    _DEEPSEEK,
+    "DeepSeek-V3 on GB200: full_iteration graph, overlap, fused grouped MLP, recompute_modules mla_up_proj; attention in 16 bits",
+    version="0.5",
+    released="2026-06",
+    capture=Capture.ITERATION,
+    routing_on_host=False,
+    expert_overlap=True,
+    fused_experts=True,
+)
+SCOPED_OVERLAP: Final = _recipe(
+    "megatron-bridge-scoped-overlap",
+    _DEEPSEEK,
+    "DeepSeek-V3 on B200: deepep dispatcher, moe_a2a_overlap; cuda_graph_scope attn, moe_router and moe_preprocess",
+    version="0.4",
+    released="2026-04",
+    capture=Capture.ATTENTION_ROUTER,
+    expert_overlap=True,
+)
+FLEX_OVERLAP: Final = _recipe(
+    "megatron-bridge-flex-overlap",
+    f"{_TREE}/27dfb3df3c2cba55e54ec67016061048d4ce03c1/scripts/performance/configs/deepseek/deepseek_v3_llm_pretrain.py",
+    "DeepSeek-V3 on H100: enable_deepep and a2a_1f1b; no graphs",
+    version="0.1",
+    released="2025-09",
+    expert_overlap=True,
 )

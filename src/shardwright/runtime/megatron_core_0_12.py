@@ -116,6 +116,8 @@ RUNTIME: Final = Runtime(
             "routing_on_host",
             "expert_overlap",
             "fused_experts",
+            "attention_eight_bit",
+            "rebuilds_latent",
             note="cuda_graph_scope is empty; the dropless dispatcher copies tokens_per_expert to the host",
         ),
         *cite("https://docs.nvidia.com/cuda/cublas/#cublassetworkspace", "workspace_bytes", note="order of magnitude, from memory"),

@@ -114,7 +114,9 @@ class Runtime:
         saves_quantized: linear operators keep their input for the weight gradient in the GEMM's dtype, not in the activations' dtype.
         capture: see Capture. routing_on_host: the host reads how many tokens each expert got before it launches the experts.
         expert_overlap: tokens travel to and from experts beside the kernels of another microbatch.
-        fused_experts: one kernel for all local experts, with activation and quantisation inside, instead of one an expert.
+        fused_experts: one kernel for all local experts instead of one, and its operands' quantisation, for each.
+        attention_eight_bit: fused attention multiplies in 8 bits where the job computes in 8 or 4.
+        rebuilds_latent: up projections of latent attention and their rotary embedding run again in backward and are not kept.
         collective_library: whose algorithms it runs (`collectives.registry.LIBRARIES`).
         facts: a link for every field.
     """
@@ -163,6 +165,8 @@ class Runtime:
     routing_on_host: bool = False
     expert_overlap: bool = False
     fused_experts: bool = False
+    attention_eight_bit: bool = False
+    rebuilds_latent: bool = False
     collective_library: str = "nccl"
     facts: tuple[Fact, ...] = ()
     aliases: tuple[str, ...] = ()

@@ -124,6 +124,8 @@ RUNTIME: Final = Runtime(
             "routing_on_host",
             "expert_overlap",
             "fused_experts",
+            "attention_eight_bit",
+            "rebuilds_latent",
             note="no captured graphs; splits of the all-to-all are read on the host; grouped_mm over all local experts",
         ),
         *cite("https://docs.nvidia.com/cuda/cublas/#cublassetworkspace", "workspace_bytes", note="order of magnitude, from memory"),
