@@ -116,7 +116,7 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
         for phase, axis_seconds in exposed:
             seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
             if move.axes[0] != "ep" or not runtime.expert_overlap:
-                clock.move(move.operator, phase, axis_seconds, behind=move.behind)
+                clock.move(move.operator, phase, axis_seconds, behind=move.behind, hidden=hidden)
             # A per-operator policy keeps what reduce_scatter made and gathers again.
             if by_operator_policy and phase is Phase.F and move.kind is not Collective.REDUCE_SCATTER:
                 seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds

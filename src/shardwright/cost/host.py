@@ -85,12 +85,15 @@ class HostClock:
             many = launches(work, self._degrees, machine=self._machine, runtime=self._runtime)
             self._host[part] += many * self._machine.host_launch_s
 
-    def move(self, operator: str, phase: Phase, seconds: FloatArray, *, behind: bool) -> None:
-        """Count exposed communication; tokens on their way to the experts are awaited before the experts are launched."""
+    def move(self, operator: str, phase: Phase, seconds: FloatArray, *, behind: bool, hidden: FloatArray) -> None:
+        """Count exposed communication; tokens on their way to the experts are awaited before the experts are launched.
+
+        A group of one member sends nothing: it has neither exposed nor `hidden` seconds.
+        """
         part = self._part(operator, phase) if behind else min(self._part(operator, phase), 2 if phase is not Phase.F else 0)
         self._device[part] += seconds
         if self._counts(operator):
-            self._host[part] += MOVE_KERNELS * self._machine.host_launch_s
+            self._host[part] += np.where(seconds + hidden > 0.0, MOVE_KERNELS * self._machine.host_launch_s, 0.0)
 
     def exposed(self) -> tuple[FloatArray, FloatArray]:
         """Seconds that the device waits for launches, forward and backward: sum over parts of max(0, host - device)."""

@@ -24,7 +24,7 @@ class Constants:
     passes_fused: float = 1.3
     passes_eager: float = 3.5
     jitter: float = 0.003
-    host_launch: float = 4e-5
+    host_launch: float = 4.5e-5
 
 
 SHIPPED: Final = Constants()
