@@ -28,6 +28,15 @@ from shardwright.runtime.runtime import AttentionKernel, ElementKernels
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+TENSOR_SCALES = 3
+"""Kernels that quantise an operand under one scale a tensor: largest element, scale, cast with its transpose.
+
+Source: Transformer Engine, current scaling (from memory). Where the matrix units take scales a block (those with a 4-bit format) it is one.
+"""
+
+EIGHT_BIT_ATTENTION = 1.6
+"""Speed of fused attention in 8 bits over 16: FlashAttention-3 reaches 1.2 PFLOP/s against 740 TFLOP/s on H100 (arXiv 2407.08608)."""
+
 DEFAULT_GEMM = GemmRates(
     dtype=Dtype.BF16,
     compute_efficiency=0.75,
@@ -54,6 +63,8 @@ class Machine:
     Args:
         compute: dtype of GEMMs; gemm: its rates, with the sustained clock of the constants; half: rates of 16-bit GEMMs.
         attention: rates of the runtime's kernel. passes: traffic of element-wise kernels over the minimal bytes.
+        host_launch_s: seconds of the host a kernel. half_bits: width above which nothing is quantised. quantise_kernels: kernels that
+            quantise one operand: one where the matrix units take scales a block, three under one scale a tensor.
     """
 
     accelerator: Accelerator
@@ -64,10 +75,19 @@ class Machine:
     attention: AttentionRates
     attention_peak: float
     passes: float
+    host_launch_s: float
+    half_bits: int = 16
+    quantise_kernels: int = 1
 
 
 def machine_of(
-    accelerator: Accelerator, *, compute: Dtype, attention: AttentionKernel, elements: ElementKernels, constants: Constants = SHIPPED
+    accelerator: Accelerator,
+    *,
+    compute: Dtype,
+    attention: AttentionKernel,
+    elements: ElementKernels,
+    constants: Constants = SHIPPED,
+    eight_bit: bool = False,
 ) -> Machine:
     """The rates that apply; a dtype or kernel without rates of its own takes the device's nearest, then a stated default."""
     rates = {r.dtype: r for r in accelerator.gemm}
@@ -84,8 +104,11 @@ def machine_of(
         gemm=_at_clock(chosen, accelerator=accelerator, constants=constants),
         half=_at_clock(rates.get(half) or chosen, accelerator=accelerator, constants=constants),
         attention=kernel,
-        attention_peak=accelerator.peak(half) or accelerator.peak(dtype),
+        attention_peak=(accelerator.peak(half) or accelerator.peak(dtype))
+        * (EIGHT_BIT_ATTENTION if eight_bit and dtype.bits <= 8 else 1.0),
         passes=constants.passes_eager if elements is ElementKernels.EAGER else constants.passes_fused,
+        host_launch_s=constants.host_launch,
+        quantise_kernels=1 if accelerator.peak(Dtype.FP4) else TENSOR_SCALES,
     )
 
 

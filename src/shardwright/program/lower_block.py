@@ -42,7 +42,8 @@ def lower_block(block: Block, structure: Structure, context: Context) -> BlockPr
     works: list[Work] = []
     moves: dict[tuple[str, ...], Move] = {}
     for operator in block.operators:
-        works += TASKS[operator.kind](operator, _local(operator, structure, context))
+        tasks = TASKS[operator.kind](operator, _local(operator, structure, context))
+        works += tasks * (2 if _sorts_again(operator, structure, context) else 1)
         for name in operator.inputs:
             source = operators.get(name)
             for move in _edge_moves(source, operator, structure, context):
@@ -60,6 +61,13 @@ def lower_block(block: Block, structure: Structure, context: Context) -> BlockPr
         input_volume=stream_volume(block, structure, context),
         operators=block.operators,
     )
+
+
+def _sorts_again(operator: Operator, structure: Structure, context: Context) -> bool:
+    """Copies that came by all_to_all lie by sender and are sorted by local expert once more (Megatron-Core's sort_chunks_by_idxs)."""
+    if operator.kind is not OperatorKind.PERMUTE or operator.experts is None:
+        return False
+    return structure.routed and context.runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL
 
 
 def _routed_tokens(operator: Operator, structure: Structure, context: Context) -> Size:

@@ -8,6 +8,7 @@ from shardwright.model.block import INPUT, MEMORY, Block
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, Extent
 from shardwright.program.block import Recomputable, Saved
+from shardwright.program.latent import rebuilt
 from shardwright.program.local_size import Context, dispatched_tokens, is_routed, local_tokens, operator_tokens, part, per_token
 from shardwright.program.selective import saved_products
 from shardwright.program.sizes import Size
@@ -37,6 +38,13 @@ def saved_tensors(block: Block, operators: dict[str, Operator], structure: Struc
             else:
                 kept |= _saved_output(operators[name], operator, _keepers(name, block, context), structure, context)
         kept |= _saved_extra(operator, structure, context)
+    if context.runtime.rebuilds_latent:
+        again = rebuilt(block.operators)
+        kept = {
+            name: saved
+            for name, saved in kept.items()
+            if name.removesuffix(".quantised").rsplit(".", 1)[0] not in again and name not in again
+        }
     if context.runtime.selective_recompute is SelectiveRecompute.OPERATORS:
         kept = _by_policy(kept, block, operators, structure, context)
     return tuple(kept.values())
