@@ -19,7 +19,7 @@ from shardwright.search.members import member_grid
 from shardwright.search.space import AXES, Space
 from shardwright.simulator.evaluate import jitter, lower_grid, path_seconds, simulate_grid
 from shardwright.simulator.kernel import longest_path
-from shardwright.simulator.memory import allocated_bytes, reserved_bytes
+from shardwright.simulator.memory import reserved_bytes
 from shardwright.simulator.run import template_work
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_facts import grid_facts
@@ -100,7 +100,7 @@ def test_each_tier_bounds_the_next(block: int) -> None:
             where = f"{problem.runtime.name} {member}"
             assert 0.0 < bound <= path, where
             assert path <= simulated.step_time_s, where
-            need = reserved_bytes(problem, allocated_bytes(simulated.program.table, costs))
+            need = reserved_bytes(problem, simulated.program.table, costs)
             assert np.floor(bounded.memory[place]) <= need.max(), where
             members += 1
             tight += bound > 0.8 * path

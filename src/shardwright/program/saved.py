@@ -12,7 +12,7 @@ from shardwright.program.local_size import Context, dispatched_tokens, is_routed
 from shardwright.program.selective import saved_products
 from shardwright.program.sizes import Size
 from shardwright.program.structure import Structure
-from shardwright.runtime.runtime import AttentionKernel, SelectiveRecompute
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, SelectiveRecompute
 
 _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
@@ -50,6 +50,7 @@ def _by_policy(
     if products is None:
         return {name: _unless_full(s) for name, s in kept.items()}
     cores = {o.name for o in block.operators if o.attention is not None}
+    read = _read_again(block, kept)
     result: dict[str, Saved] = {}
     for name, saved in kept.items():
         core = name in cores or name.removesuffix(".lse") in cores
@@ -59,10 +60,20 @@ def _by_policy(
         for (output, volume), is_kept in zip(outputs.items(), parts, strict=True):
             if is_kept and output in result:
                 result[output] = replace(result[output], dropped=Recomputable.FULL)
-            elif is_kept:
+            elif is_kept and (name in read or context.runtime.element_kernels is not ElementKernels.COMPILED):
+                # A compiler's partitioner drops what the policy keeps and no backward reads; an eager policy does not look.
                 held = volume.scaled(context.element)
                 result[output] = Saved(tensor=output, volume=held, dropped=Recomputable.NONE_AND_FULL)
     return result
+
+
+def _read_again(block: Block, kept: dict[str, Saved]) -> frozenset[str]:
+    """Operators whose output a backward reads, or a recomputation on the way to what it reads."""
+    needed = {name.removesuffix(".quantised") for name in kept}
+    for operator in reversed(block.operators):
+        if operator.name in needed:
+            needed.update(operator.inputs)
+    return frozenset(needed)
 
 
 def _policy(*, saved: bool) -> Recomputable:
@@ -115,12 +126,19 @@ def _keepers(name: str, block: Block, context: Context) -> tuple[bool, bool]:
 
 
 def _saved_extra(operator: Operator, structure: Structure, context: Context) -> dict[str, Saved]:
-    """Dropout masks, attention scores (unfused) or their log-sum-exp (fused)."""
+    """Dropout masks, an eager gate's activation, attention scores (unfused) or their log-sum-exp (fused)."""
     tokens = local_tokens(operator.klass, structure, context)
     result: dict[str, Saved] = {}
     if operator.kind is OperatorKind.RESIDUAL and context.dropout:
         volume = tokens * part(operator.writes[0], operator, structure)
         result[f"{operator.name}.mask"] = Saved(tensor=f"{operator.name}.mask", volume=volume, dropped=Recomputable.FULL)
+    if operator.gated and context.runtime.element_kernels is ElementKernels.EAGER:
+        # Two kernels, activation and product: the product's backward reads what the activation made.
+        volume = part(operator.writes[0], operator, structure)
+        held = (dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens) * volume
+        result[f"{operator.name}.gate"] = Saved(
+            tensor=f"{operator.name}.gate", volume=held.scaled(context.element), dropped=Recomputable.FULL
+        )
     if operator.attention is None:
         return result
     heads = part(Extent(dim=Dim.HEADS, size=operator.attention.heads), operator, structure)
