@@ -70,7 +70,9 @@ def sync_table(
     """
     dense_axes, expert_axes = _sorted(axes_of("dp-cp", rows)), _sorted(axes_of("edp", rows))
     edp = expert_axes[0][0] * expert_axes[1][0]
-    expert_shard = np.gcd(shard, edp)
+    # A sharding group of some of the holders has that part of an expert's holders, at least one.
+    holders = dense_axes[0][0] * dense_axes[1][0]
+    expert_shard = np.gcd(np.maximum(shard * edp // holders, 1), edp)
     groups = (_groups(dense_axes, shard), _groups(expert_axes, expert_shard))
     shape = (len(programs), len(rows))
     total = {name: np.zeros(shape) for name in ("all_reduce", "reduce", "gather")}

@@ -139,6 +139,11 @@ def _saved_extra(operator: Operator, structure: Structure, context: Context) -> 
         result[f"{operator.name}.gate"] = Saved(
             tensor=f"{operator.name}.gate", volume=held.scaled(context.element), dropped=Recomputable.FULL
         )
+    if is_routed(operator) and operator.kind is OperatorKind.ACTIVATION and not operator.gated:
+        # Only the gated form is fused with the product by the router's weights, whose backward reads its other factor.
+        held = dispatched_tokens(operator, structure, context) * part(operator.writes[0], operator, structure)
+        name = f"{operator.name}.unweighted"
+        result[name] = Saved(tensor=name, volume=held.scaled(context.element), dropped=Recomputable.FULL)
     if operator.attention is None:
         return result
     heads = part(Extent(dim=Dim.HEADS, size=operator.attention.heads), operator, structure)
