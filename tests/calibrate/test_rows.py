@@ -169,9 +169,7 @@ def test_offload_that_a_table_does_not_print_is_named() -> None:
     assert any("on the host" in _skip(row).detail for row in rows.values())
 
 
-@pytest.mark.parametrize(
-    "name", ["skipped_training.csv", "skipped_heterogeneous.csv", "skipped_failed.csv", "skipped_megatron_ci.csv"]
-)
+@pytest.mark.parametrize("name", ["skipped_training.csv", "skipped_heterogeneous.csv", "skipped_failed.csv", "skipped_megatron_ci.csv"])
 def test_skipped_rows_have_a_reason(name: str) -> None:
     assert all(_skip(row).reason in SkipReason for row in _rows(name))
 

@@ -13,7 +13,7 @@ from shardwright.hardware.cluster import FabricTier
 from shardwright.program.fold import is_aligned
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.runtime import Runtime, TpOverlap
 from shardwright.search.bounded import bound_space
 from shardwright.search.members import member_grid
 from shardwright.search.space import AXES, Space
@@ -28,7 +28,7 @@ from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, rando
 from tests.strategies import dense_model, expert_model
 
 BLOCKS, EACH = 4, 60
-NARROW, WIDE = dense_model(layers=12), dense_model(layers=12, heads=64, ffn=16384, vocab=50000)
+NARROW, WIDE = dense_model(layers=12), dense_model(layers=12, heads=64, ffn=16384, vocab=50000, tied=True)
 SPARSE = expert_model(dense=1, sparse=11, experts=8)
 ANY = replace(
     RUNTIME,
@@ -45,6 +45,7 @@ RUNTIMES: tuple[Runtime, ...] = (
     replace(ANY, name="reduces-at-the-end", reduce_every_microbatch=False),
     replace(ANY, name="blocking-reductions", overlap_grad_reduce=False),
     replace(ANY, name="blocking-gathers", overlap_param_gather=False),
+    replace(ANY, name="more-memory", tp_overlap=TpOverlap.FUSED, logits_blocks_bytes=ANY.logits_bytes + 2, split_logits_bytes=4),
     replace(ANY, name="nothing-overlaps", overlap_p2p=False, overlap_grad_reduce=False, overlap_param_gather=False),
 )
 

@@ -32,7 +32,17 @@ from shardwright.strategy.grid_rules import violations
 from shardwright.units import GIB, TERA
 
 _FINE_TUNING: Final = re.compile(r"\b(LoRA|SFT|PEFT)\b")
-_OTHER_FLAGS: Final = ("multi-latent-attention", "mtp-", "hybrid", "pipeline-model-parallel-layout", "cuda-graph", "fp8-format", "spec=", "defer-embedding", "dispatcher-type=allgather")
+_OTHER_FLAGS: Final = (
+    "multi-latent-attention",
+    "mtp-",
+    "hybrid",
+    "pipeline-model-parallel-layout",
+    "cuda-graph",
+    "fp8-format",
+    "spec=",
+    "defer-embedding",
+    "dispatcher-type=allgather",
+)
 _OTHER_TESTS: Final = ("muon",)
 _PARTITION: Final = re.compile(r"layer partition boundaries over 30 pseudo-layers=\[([0-9]{1,6}(?:, ?[0-9]{1,6})*)\]")
 _PER_STAGE: Final = re.compile(r"layers_per_stage=\[([0-9]{1,6}(?:, ?[0-9]{1,6})*)\]")
@@ -275,9 +285,7 @@ def _job(row: Measurement, *, samples: int, provenance: Provenance) -> TrainingJ
     wire = Dtype.BF16.value if "mp=pure" in words else ""
     dropout = settings_of(row).dropout if provenance.functional_tests else provenance.dropout
     try:
-        return job_from_flags(
-            seq_len=row.seq_len or 0, global_batch=samples, precision=recipe, gradient_wire=wire, dropout=dropout
-        )
+        return job_from_flags(seq_len=row.seq_len or 0, global_batch=samples, precision=recipe, gradient_wire=wire, dropout=dropout)
     except UsageError as error:
         raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
 

@@ -33,7 +33,7 @@ OVERLAP_BUFFERS: Final = 8
 
 Source: Transformer Engine, initialize_ub (from memory).
 """
-_GROUPS: Final = ("tp", "dp-cp", "ring", "ep", "etp", "pp", "world")
+_GROUPS: Final = ("tp", "dp-cp", "ep", "etp", "pp", "world")
 
 
 def context_bytes(problem: Problem) -> int:
@@ -46,9 +46,9 @@ def communicator_bytes(problem: Problem, rows: Rows) -> IntArray:
 
     Leaves out the trees' and the network's further connections, and communicators that are made and never used.
     """
-    groups = np.zeros(len(rows), dtype=np.int64)
     if problem.runtime.collective_library != LIBRARY:
-        return groups
+        return np.zeros(len(rows), dtype=np.int64)
+    groups = (rows["cp"] > 1).astype(np.int64)
     for axis in _GROUPS:
         size = np.ones(len(rows), dtype=np.int64)
         for degree, _ in axes_of(axis, rows):

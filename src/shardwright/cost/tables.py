@@ -116,7 +116,7 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
             hidden[index][chosen] = table.overlappable
             stream[chosen] = np.maximum(stream[chosen], table.input_bytes)
     border, sent = _borders(problem, rows, stream, network)
-    logits, blocks = _logits_bytes(problem, rows)
+    logits, logits_blocks = _logits_bytes(problem, rows)
     return LayerTable(
         rows=rows,
         seconds=seconds,
@@ -125,7 +125,7 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
         flops=flops,
         overlappable=hidden,
         logits_bytes=logits,
-        logits_blocks=blocks,
+        logits_blocks=logits_blocks,
         overlap_buffers=overlap_buffer_bytes(problem, rows),
         border=border,
         border_bytes=sent,

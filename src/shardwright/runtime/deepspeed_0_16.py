@@ -46,7 +46,7 @@ RUNTIME: Final = Runtime(
     logits_bytes=16,
     embedding_gradient_bytes=2,
     workspace_bytes=32 * MIB,
-    allocator_reserve_percent=5,
+    allocator_reserve_percent=3,
     default_recompute="none",
     selective_recompute=SelectiveRecompute.CORE,
     gathers_from_master=False,
@@ -102,7 +102,9 @@ RUNTIME: Final = Runtime(
         ),
         *cite(f"{_TREE}/runtime/activation_checkpointing/checkpointing.py", "full_recompute"),
         *cite("https://docs.nvidia.com/cuda/cublas/#cublassetworkspace", "workspace_bytes", note="32 MiB recommended from Hopper on"),
-        *cite("https://pytorch.org/docs/stable/notes/cuda.html#memory-management", "allocator_reserve_percent", note="from memory"),
+        *cite(
+            "https://pytorch.org/docs/stable/notes/cuda.html#memory-management", "allocator_reserve_percent", note="SimuMax prints 3 to 8 %"
+        ),
     ),
     aliases=("deepspeed",),
 )

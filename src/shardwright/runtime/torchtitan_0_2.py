@@ -46,7 +46,7 @@ RUNTIME: Final = Runtime(
     logits_bytes=4,
     embedding_gradient_bytes=2,
     workspace_bytes=32 * MIB,
-    allocator_reserve_percent=5,
+    allocator_reserve_percent=3,
     default_recompute="selective",
     selective_recompute=SelectiveRecompute.OPERATORS,
     gathers_from_master=True,
@@ -121,7 +121,9 @@ RUNTIME: Final = Runtime(
             note="the loss is compiled with the model: bf16 logits and their bf16 gradient, the fp32 values stay in registers",
         ),
         *cite("https://docs.nvidia.com/cuda/cublas/#cublassetworkspace", "workspace_bytes", note="32 MiB recommended from Hopper on"),
-        *cite("https://pytorch.org/docs/stable/notes/cuda.html#memory-management", "allocator_reserve_percent", note="from memory"),
+        *cite(
+            "https://pytorch.org/docs/stable/notes/cuda.html#memory-management", "allocator_reserve_percent", note="SimuMax prints 3 to 8 %"
+        ),
     ),
     aliases=("torchtitan", "fsdp2", "pytorch-fsdp2"),
 )
