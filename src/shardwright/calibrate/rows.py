@@ -43,7 +43,7 @@ _OTHER_FLAGS: Final = (
     "defer-embedding",
     "dispatcher-type=allgather",
 )
-_OTHER_TESTS: Final = ("muon",)
+_OTHER_TESTS: Final = ("muon", "_release")
 _PARTITION: Final = re.compile(r"layer partition boundaries over 30 pseudo-layers=\[([0-9]{1,6}(?:, ?[0-9]{1,6})*)\]")
 _PER_STAGE: Final = re.compile(r"layers_per_stage=\[([0-9]{1,6}(?:, ?[0-9]{1,6})*)\]")
 _ZERO: Final = re.compile(r"zero-?([0-3])")
