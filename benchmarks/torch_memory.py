@@ -38,11 +38,11 @@ SETTINGS: Final = (
 
 
 def predicted(setting: Setting) -> int:
-    """Our peak of allocated bytes, without the device's context and workspaces."""
+    """Our peak of allocated bytes, of what a tracker of tensors sees."""
     grid = Grid(dp=setting.shard, tp=setting.tp, sp=setting.sequence_parallel, zero=3, recompute=Recompute(setting.recompute))
     problem = ours.problem_for(CONFIG, runtime=ours.FUSED, tokens=setting.tokens, batch=grid.dp)
     (stage,) = stage_memory(problem, grid, step_costs(problem, grid, price_grid(problem, grid)), order_table(grid, microbatches=1))
-    return sum(size for name, size in stage.items if name != "workspace")
+    return sum(size for name, size in stage.items if name not in ours.OUTSIDE)
 
 
 def main() -> None:

@@ -21,14 +21,14 @@ from shardwright.strategy.split import Exchange, Split
 from shardwright.strategy.stages import How, Item, Keep, Placement, Selector, Stage
 
 
-def dense_model(*, layers: int = 8, heads: int = 16, kv_heads: int = 8, ffn: int = 512, vocab: int = 1000) -> Model:
+def dense_model(*, layers: int = 8, heads: int = 16, kv_heads: int = 8, ffn: int = 512, vocab: int = 1000, tied: bool = False) -> Model:
     """A small Llama-like chain: embed, layers, head."""
     hidden = heads * 8
     shape = AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=8, value_dim=8)
     blocks = (
         embedding_block(hidden=hidden, vocab=vocab),
         decoder_block("layer", hidden=hidden, attention=shape, ffn=ffn, gated=True),
-        head_block(hidden=hidden, vocab=vocab, tied=False),
+        head_block(hidden=hidden, vocab=vocab, tied=tied),
     )
     runs = (
         Run(name="embed", block=0, count=1),

@@ -54,7 +54,8 @@ def test_every_row_of_the_copy_is_a_case() -> None:
     assert counts["mlm_sc21"] == 10
     assert counts["simumax_b200"] == 22
     assert counts["mosaic"] == 182
-    assert sum(counts.values()) == 759
+    assert counts["mlm_ci"] == 149
+    assert sum(counts.values()) == 822
 
 
 def test_korthikanti_175b_with_sequence_parallelism() -> None:
@@ -127,12 +128,48 @@ def test_partitions_become_first_and_last() -> None:
 
 def test_words_of_a_row_choose_the_runtime() -> None:
     runtimes = {_case(r).runtime for r in _rows("training.csv") if r.source_id == "torchtitan"}
-    assert runtimes == {"torchtitan-0.2", "torchtitan-0.2-eager", "torchtitan-0.2-async-tp"}
+    assert runtimes == {"torchtitan-0.1", "torchtitan-0.1-async-tp", "torchtitan-0.2", "torchtitan-0.2-eager"}
     assert _case(_row("torchtitan", "Table1 FSDP")).runtime == "torchtitan-0.2-eager"
     assert _case(_row("dgxc", "Maxtext Llama3 70b BF16")).runtime == "maxtext"
 
 
-@pytest.mark.parametrize("name", ["skipped_training.csv", "skipped_heterogeneous.csv", "skipped_failed.csv"])
+@pytest.mark.parametrize(
+    ("test", "runtime", "dropout"),
+    [
+        ("gpt/gpt3_mcore_te_tp1_pp4_vp1", "megatron-core-0.12-unfused", True),
+        ("gpt/gpt3_mcore_te_tp2_pp2_resume_torch_dist", "megatron-core-0.12-plain", True),
+        ("gpt/gpt3_mcore_te_tp2_pp2_cp2_calculate_per_token_loss", "megatron-core-0.12-plain", False),
+        ("gpt/gpt3_mcore_tp1_pp4", "megatron-core-0.12-local", True),
+        ("moe/gpt3_mcore_tp2_cp2_pp2_ep2_te_4experts2parallel_dp_last", "megatron-core-0.12-plain", True),
+        ("gpt/gpt3_mcore_te_tp2_pp2_resume_torch_dist_cross_entropy_loss_fusion", "megatron-core-0.12-fused-loss", True),
+    ],
+)
+def test_names_of_functional_tests_settle_what_they_run(test: str, runtime: str, dropout: bool) -> None:
+    case = _case(next(r for r in _rows("megatron_ci.csv") if r.table_or_row == test))
+    assert (case.runtime, case.job.dropout) == (runtime, dropout)
+
+
+def test_functional_tests_know_their_devices_and_experts() -> None:
+    rows = {r.table_or_row: r for r in _rows("megatron_ci.csv") if r.gpu == "GB200"}
+    one = rows["gpt/gpt3_mcore_te_tp1_pp1_dist_optimizer_no_mmap_bin_files_1node"]
+    two = rows["gpt/gpt3_mcore_te_tp1_pp1_dist_optimizer_no_mmap_bin_files"]
+    assert one.gpu_count is two.gpu_count is None
+    assert (_case(one).grid.dp, _case(two).grid.dp) == (4, 8)
+    assert "8 devices: the recipe of its test" in _case(two).assumptions
+    assert _case(rows["moe/gpt3_mcore_te_tp2_pp1_te_a2a_ovlp_8experts_etp1_ep4_1node"]).grid.etp == 1
+    shared = _case(rows["moe/gpt3_mcore_te_tp2_pp1_resume_torch_dist_te_8experts2parallel_multi_dist_optimizer_instances"])
+    assert (shared.grid.etp, shared.grid.zero, shared.grid.shard) == (2, 1, 2)
+    assert _skip(replace(two, table_or_row="gpt/gpt3_15b_8t_release")).reason is SkipReason.INCOMPLETE_CONFIGURATION
+
+
+def test_offload_that_a_table_does_not_print_is_named() -> None:
+    rows = {r.table_or_row: r for r in _rows("skipped_training.csv") if r.source_id == "mbridge" and r.model_name == "LLAMA3_70B"}
+    reasons = {_skip(row).reason for row in rows.values()}
+    assert {SkipReason.UNSUPPORTED_STRATEGY, SkipReason.INCONSISTENT_CONFIGURATION} <= reasons
+    assert any("on the host" in _skip(row).detail for row in rows.values())
+
+
+@pytest.mark.parametrize("name", ["skipped_training.csv", "skipped_heterogeneous.csv", "skipped_failed.csv", "skipped_megatron_ci.csv"])
 def test_skipped_rows_have_a_reason(name: str) -> None:
     assert all(_skip(row).reason in SkipReason for row in _rows(name))
 
@@ -184,7 +221,7 @@ _FIELDS = {
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.fixed_dictionaries({}, optional=_FIELDS), st.integers(min_value=1, max_value=4), st.integers(min_value=0, max_value=652))
+@given(st.fixed_dictionaries({}, optional=_FIELDS), st.integers(min_value=1, max_value=4), st.integers(min_value=0, max_value=638))
 def test_any_row_is_a_case_or_a_skip(fields: dict[str, Any], changes: int, index: int) -> None:
     row = _rows("training.csv")[index]
     assert isinstance(to_case(replace(row, **dict(list(fields.items())[:changes]))), Case | Skip)

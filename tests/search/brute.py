@@ -17,7 +17,7 @@ from shardwright.program.lower import order_table
 from shardwright.program.problem import Problem
 from shardwright.search.space import Space
 from shardwright.simulator.evaluate import microbatches_of, path_seconds, simulate_grid
-from shardwright.simulator.memory import allocated_bytes, reserved_bytes
+from shardwright.simulator.memory import reserved_bytes
 from shardwright.strategy.grid import Grid, Recompute
 from shardwright.strategy.grid_rules import GridFacts, canonical, violations
 
@@ -131,7 +131,7 @@ def judge(problem: Problem, grids: Iterable[Grid]) -> list[Judged]:
         result.append(
             Judged(
                 grid=grid,
-                need=int(reserved_bytes(problem, allocated_bytes(table, costs)).max()),
+                need=int(reserved_bytes(problem, table, costs).max()),
                 path_s=path_seconds(problem, grid, costs),
                 step_s=simulate_grid(problem, grid, priced).step_time_s,
             )

@@ -13,13 +13,13 @@ from shardwright.hardware.cluster import FabricTier
 from shardwright.program.fold import is_aligned
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
+from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime, TpOverlap
 from shardwright.search.bounded import bound_space
 from shardwright.search.members import member_grid
 from shardwright.search.space import AXES, Space
 from shardwright.simulator.evaluate import jitter, lower_grid, path_seconds, simulate_grid
 from shardwright.simulator.kernel import longest_path
-from shardwright.simulator.memory import allocated_bytes, reserved_bytes
+from shardwright.simulator.memory import reserved_bytes
 from shardwright.simulator.run import template_work
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_facts import grid_facts
@@ -28,7 +28,7 @@ from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, rando
 from tests.strategies import dense_model, expert_model
 
 BLOCKS, EACH = 4, 60
-NARROW, WIDE = dense_model(layers=12), dense_model(layers=12, heads=64, ffn=16384, vocab=50000)
+NARROW, WIDE = dense_model(layers=12), dense_model(layers=12, heads=64, ffn=16384, vocab=50000, tied=True)
 SPARSE = expert_model(dense=1, sparse=11, experts=8)
 ANY = replace(
     RUNTIME,
@@ -47,6 +47,7 @@ RUNTIMES: tuple[Runtime, ...] = (
     replace(ANY, name="blocking-gathers", overlap_param_gather=False),
     replace(ANY, name="captured", capture=Capture.ITERATION),
     replace(ANY, name="hidden-experts", expert_overlap=True, routing_on_host=True, expert_dispatch=ExpertDispatch.DEDUPLICATED),
+    replace(ANY, name="more-memory", tp_overlap=TpOverlap.FUSED, logits_blocks_bytes=ANY.logits_bytes + 2, split_logits_bytes=4),
     replace(ANY, name="nothing-overlaps", overlap_p2p=False, overlap_grad_reduce=False, overlap_param_gather=False),
 )
 
@@ -102,7 +103,7 @@ def test_each_tier_bounds_the_next(block: int) -> None:
             where = f"{problem.runtime.name} {member}"
             assert 0.0 < bound <= path, where
             assert path <= simulated.step_time_s, where
-            need = reserved_bytes(problem, allocated_bytes(simulated.program.table, costs))
+            need = reserved_bytes(problem, simulated.program.table, costs)
             assert np.floor(bounded.memory[place]) <= need.max(), where
             members += 1
             tight += bound > 0.8 * path

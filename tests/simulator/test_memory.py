@@ -96,8 +96,12 @@ def test_items_add_up() -> None:
     assert sum(s.devices for s in stages) == 12
     assert [s.layers for s in stages] == ["embed + 4 layer", "4 layer", "4 layer + head"]
     for stage, allocated in zip(stages, allocated_bytes(table, costs), strict=True):
-        assert sum(size for _, size in stage.items) == stage.allocated == allocated
-        assert stage.reserved == stage.allocated * (100 + ANY.allocator_reserve_percent) // 100 == reserved_bytes(problem, allocated)
+        items = dict(stage.items)
+        beyond = {name: items.pop(name) for name in ("fragmentation", "communication", "context")}
+        assert sum(items.values()) == stage.allocated == allocated
+        assert stage.reserved == stage.allocated + sum(beyond.values()) == reserved_bytes(problem, table, costs)[stage.rank]
+        assert stage.allocator_bytes == stage.allocated + beyond["fragmentation"]
+        assert beyond["fragmentation"] >= stage.allocated * ANY.allocator_reserve_percent // 100
         assert all(size >= 0 for _, size in stage.items)
 
 
@@ -105,7 +109,8 @@ def test_states_of_a_dense_model_by_hand() -> None:
     """16 bytes a parameter and 2 more for fp32 gradients (Rajbhandari et al. 2020 count 16 with fp16 ones): 2 + 4 + 12."""
     problem = problem_of(DENSE, cluster_of(8, node=8), runtime=ANY)
     parameters = DENSE.num_parameters
-    largest = max(b.num_parameters for b in DENSE.blocks)
+    ends = DENSE.blocks[0].num_parameters + DENSE.blocks[-1].num_parameters
+    layer = DENSE.blocks[1].num_parameters
 
     def items(zero: int) -> dict[str, int]:
         costs = step_costs(problem, Grid(dp=8, zero=zero), price_grid(problem, Grid(dp=8, zero=zero)))
@@ -120,7 +125,7 @@ def test_states_of_a_dense_model_by_hand() -> None:
     }
     assert items(1) == {**items(0), "optimizer": 12 * part}
     assert items(2) == {**items(1), "gradients": 4 * part}
-    assert items(3) == {**items(2), "parameters": 2 * part + 2 * largest * (1 + ANY.gather_prefetch)}
+    assert items(3) == {**items(2), "parameters": 2 * part + 2 * (ends + layer * (1 + ANY.gather_prefetch))}
 
 
 @pytest.mark.parametrize("model", [DENSE, SPARSE], ids=["dense", "sparse"])
@@ -179,3 +184,54 @@ def test_memory_rescales_with_bytes(grid: Grid) -> None:
     job = replace(one.job, compute=Dtype.FP32, parameter=Dtype.FP32, activation=Dtype.FP32, optimizer=Optimizer())
     two = replace(one, runtime=wide, job=job)
     assert memory_of(two, grid).tolist() == (2 * memory_of(one, grid)).tolist()
+
+
+def by_name(problem: Problem, grid: Grid) -> list[dict[str, int]]:
+    assert is_legal(problem, grid), grid
+    costs = step_costs(problem, grid, price_grid(problem, grid))
+    stages = stage_memory(problem, grid, costs, order_table(grid, microbatches=microbatches_of(problem, grid)))
+    return [dict(stage.items) for stage in stages]
+
+
+def test_a_tied_head_away_from_its_owner_is_a_copy_with_gradient_and_states() -> None:
+    """Megatron-LM: the last stage holds the embedding's weight again, 18 bytes a parameter; on one stage it is stored once."""
+    tied = dense_model(layers=4, tied=True)
+    apart = dense_model(layers=4, tied=False)
+    table = tied.vocab * tied.hidden
+    for grid, more in ((Grid(dp=4), table), (Grid(pp=2, dp=2), 0), (Grid(pp=2, tp=2), 0)):
+        sizes = []
+        for model in (tied, apart):
+            items = by_name(problem_of(model, cluster_of(4, node=4), runtime=ANY), grid)[-1]
+            sizes.append(items["parameters"] + items["gradients"] + items["optimizer"])
+        assert sizes[1] - sizes[0] == 18 * more, grid
+
+
+def test_blocks_of_unequal_temporaries_are_not_shared() -> None:
+    """What a recomputed layer makes and the head's copies add up in what the allocator holds, though never allocated together."""
+    loose = replace(ANY, name="loose", allocator_reserve_percent=0)
+    problem = problem_of(DENSE, cluster_of(4, node=4), runtime=loose)
+    (none,), (full,) = (by_name(problem, Grid(dp=4, recompute=mode)) for mode in (Recompute.NONE, Recompute.FULL))
+    assert none["fragmentation"] == 0
+    assert full["fragmentation"] > 0
+    more = replace(loose, name="more", logits_blocks_bytes=loose.logits_bytes + 2)
+    (blocks,) = by_name(replace(problem, runtime=more), Grid(dp=4))
+    assert blocks["fragmentation"] == 2 * none["logits"] // loose.logits_bytes
+    assert blocks["logits"] == none["logits"]
+
+
+def test_a_split_vocabulary_makes_the_copies_that_its_loss_needs() -> None:
+    split = replace(ANY, name="split", split_logits_bytes=4)
+    whole, cut = (by_name(problem_of(DENSE, cluster_of(4, node=4), runtime=split), Grid(tp=t, dp=4 // t))[0]["logits"] for t in (1, 2))
+    assert cut * 2 * ANY.logits_bytes == whole * (ANY.logits_bytes + 4)
+
+
+def test_communicators_and_context_are_items() -> None:
+    problem = problem_of(DENSE, cluster_of(8, node=4), runtime=ANY)
+    alone = by_name(problem_of(DENSE, cluster_of(1, node=1), runtime=ANY), Grid())[0]
+    assert alone["communication"] == 0
+    assert alone["context"] > 0
+    counts = [by_name(problem, grid)[0]["communication"] for grid in (Grid(dp=8), Grid(dp=4, tp=2), Grid(dp=2, tp=2, pp=2))]
+    assert counts == sorted(set(counts))
+    free = replace(ANY, name="free", collective_library="any")
+    other = by_name(replace(problem, runtime=free), Grid(dp=8))[0]
+    assert other["communication"] == other["context"] == 0

@@ -20,11 +20,17 @@ from shardwright.program.problem import Problem
 from shardwright.program.sizes import Degrees, evaluate
 from shardwright.program.unfold import gemm_flops
 from shardwright.runtime.registry import load_runtime
-from shardwright.runtime.runtime import AttentionKernel, Runtime
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Runtime
 from shardwright.strategy.grid import Grid
 
-FUSED: Final = load_runtime("torchtitan-0.2")
+# The references stand in for fused kernels operator by operator: no compiler looks at what a recompute policy keeps, and the loss over a
+# part of the vocabulary is a local one, without the copy that a split loss makes.
+FUSED: Final = replace(
+    load_runtime("torchtitan-0.1"), name="torchtitan-0.1-uncompiled", element_kernels=ElementKernels.FUSED, split_logits_bytes=0
+)
 EAGER: Final = load_runtime("torchtitan-0.2-eager")
+OUTSIDE: Final = frozenset({"workspace", "fragmentation", "communication", "context"})
+"""Items of a device's memory that are no tensors."""
 UNFUSED: Final = replace(FUSED, name="torchtitan-0.2-unfused", attention_kernel=AttentionKernel.UNFUSED)
 
 BATCH, TOKENS, ENCODER_TOKENS = 2, 32, 48

@@ -137,9 +137,11 @@ def _cut_and_sharded(model: Decoder, setting: Setting, mesh: DeviceMesh) -> Deco
     for i, layer in enumerate(model.layers):
         model.layers[i] = _checkpointed(layer, setting.recompute)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for module in (model.embed, *model.layers):
+    for module in model.layers:
         fully_shard(module, mesh=mesh["shard"], mp_policy=policy)
-    fully_shard([model.norm, model.logits], mesh=mesh["shard"], mp_policy=policy, reshard_after_forward=False)
+    # As in torchtitan, whose root holds embedding, norm and head and stays gathered from forward to backward.
+    for module in (model.embed, [model.norm, model.logits]):
+        fully_shard(module, mesh=mesh["shard"], mp_policy=policy, reshard_after_forward=False)
     fully_shard(model, mesh=mesh["shard"], mp_policy=policy)
     return model
 

@@ -11,14 +11,16 @@ from enum import StrEnum
 from typing import Any, Final
 
 from shardwright.calibrate.measurements import Measurement
+from shardwright.calibrate.megatron_ci import expert_widths
 from shardwright.errors import ModelError
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.model.decoder import decoder_model
-from shardwright.model.dense import decoder_block, embedding_block, head_block
+from shardwright.model.dense import attention_operators, decoder_block, embedding_block, head_block, layer_block
+from shardwright.model.experts import moe_operators
 from shardwright.model.fields import MAX_LAYERS
 from shardwright.model.graph import Model
 from shardwright.model.huggingface import model_from_config
-from shardwright.model.operator import AttentionShape
+from shardwright.model.operator import AttentionShape, ExpertShape
 
 
 class Family(StrEnum):
@@ -28,6 +30,7 @@ class Family(StrEnum):
     LLAMA = "llama"
     NEMOTRON = "nemotron"
     CONFIG = "config"
+    EXPERTS = "experts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +146,7 @@ ARCHITECTURES: Final = (
     ),
     Architecture(names=("llama3", "llama-3", "llama 3", "maxtext llama3", "llama2", "llama-2"), family=Family.LLAMA, origin=_SIMUMAX),
     Architecture(names=("mpt-",), family=Family.GPT, origin=_published("llm-foundry scripts/train/yamls/pretrain at 8c8dd48f7216")),
+    Architecture(names=("moe",), family=Family.EXPERTS, origin=_published("the row's own columns and flags")),
     Architecture(names=("gpt-", "gpt2-", "gpt"), family=Family.GPT, origin=_published("the row's own columns")),
     Architecture(
         names=("deepseekv2",),
@@ -247,7 +251,7 @@ def model_of(row: Measurement, *, architecture: Architecture) -> Model | str:
         "seq_len": row.seq_len or 0,
     }
     missing = next((size for size, value in sizes.items() if not value), "")
-    if not missing and architecture.family is not Family.GPT and not (row.ffn_hidden or architecture.ffn):
+    if not missing and architecture.family not in (Family.GPT, Family.EXPERTS) and not (row.ffn_hidden or architecture.ffn):
         missing = "ffn_hidden"
     if missing:
         return missing
@@ -255,12 +259,27 @@ def model_of(row: Measurement, *, architecture: Architecture) -> Model | str:
         return "heads"
     if sizes["layers"] > MAX_LAYERS:
         return "layers"
+    if architecture.family is Family.EXPERTS:
+        return _experts(row, **sizes)
     ffn = row.ffn_hidden or architecture.ffn or 4 * sizes["hidden"]
     kv_heads = architecture.kv_heads if architecture.corrects_kv_heads else row.kv_heads or architecture.kv_heads
-    return _dense(row.model_name, family=architecture.family, ffn=ffn, kv_heads=kv_heads, **sizes)
+    qk_norm = "qk_layernorm" in row.table_or_row
+    return _dense(row.model_name, family=architecture.family, ffn=ffn, kv_heads=kv_heads, qk_norm=qk_norm, **sizes)
 
 
-def _dense(name: str, *, family: Family, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, seq_len: int) -> Model:
+def _dense(
+    name: str,
+    *,
+    family: Family,
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    ffn: int,
+    vocab: int,
+    seq_len: int,
+    qk_norm: bool = False,
+) -> Model:
     """The decoder of a family.
 
     GPT: LayerNorm, GELU, biases, learned positions, tied. Llama: RMSNorm, SwiGLU, rotary, untied. Nemotron: LayerNorm, squared ReLU, rotary
@@ -279,6 +298,7 @@ def _dense(name: str, *, family: Family, layers: int, hidden: int, heads: int, k
         attention_bias=gpt,
         output_bias=gpt,
         mlp_bias=gpt,
+        qk_norm=qk_norm,
         rotary=not gpt,
     )
     return decoder_model(
@@ -287,6 +307,35 @@ def _dense(name: str, *, family: Family, layers: int, hidden: int, heads: int, k
         embed=embedding_block(hidden=hidden, vocab=vocab, positions=seq_len if gpt else 0),
         layers=(block,) * layers,
         head=head_block(hidden=hidden, vocab=vocab, tied=gpt, norm_bias=family is not Family.LLAMA),
+        hidden=hidden,
+        vocab=vocab,
+        max_context=seq_len,
+    )
+
+
+def _experts(row: Measurement, *, layers: int, hidden: int, heads: int, vocab: int, seq_len: int) -> Model | str:
+    """GPT with experts in every layer and no biases: LayerNorm, GELU, learned positions, tied (Megatron-LM's functional tests)."""
+    if not row.experts or not row.topk:
+        return "topk"
+    width = hidden // heads
+    shape = AttentionShape(heads=heads, kv_heads=row.kv_heads or heads, head_dim=width, value_dim=width)
+    ffn, shared = expert_widths(row)
+    moe = moe_operators(
+        source="norm2",
+        hidden=hidden,
+        ffn=ffn,
+        experts=ExpertShape(experts=row.experts, topk=row.topk),
+        gated=False,
+        shared_ffn=shared,
+    )
+    attention = attention_operators(source="norm1", hidden=hidden, shape=shape, rotary=False)
+    block = layer_block("moe", hidden=hidden, attention=attention, feed_forward=moe, norm_bias=True)
+    return decoder_model(
+        row.model_name,
+        architecture=Family.EXPERTS.value,
+        embed=embedding_block(hidden=hidden, vocab=vocab, positions=seq_len),
+        layers=(block,) * layers,
+        head=head_block(hidden=hidden, vocab=vocab, tied=True, norm_bias=True),
         hidden=hidden,
         vocab=vocab,
         max_context=seq_len,

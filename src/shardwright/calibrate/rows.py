@@ -14,7 +14,8 @@ from typing import Final
 from shardwright.calibrate.architectures import Family, architecture_of, model_of
 from shardwright.calibrate.case import Case, MeasuredKind, MemoryKind, Skip, SkipReason
 from shardwright.calibrate.measurements import Measurement
-from shardwright.calibrate.sources import ACCELERATORS, NETWORKS, Provenance, provenance_of, runtime_of
+from shardwright.calibrate.megatron_ci import devices_of, expert_tensor_parallel, optimizer_instances, settings_of
+from shardwright.calibrate.sources import ACCELERATORS, NETWORKS, Provenance, misprinted, provenance_of, runtime_of, unprinted
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, StrategyError, UsageError
 from shardwright.hardware.catalog import accelerator
@@ -31,7 +32,18 @@ from shardwright.strategy.grid_rules import violations
 from shardwright.units import GIB, TERA
 
 _FINE_TUNING: Final = re.compile(r"\b(LoRA|SFT|PEFT)\b")
-_OTHER_FLAGS: Final = ("multi-latent-attention", "mtp-", "hybrid", "pipeline-model-parallel-layout", "cuda-graph", "fp8-format", "spec=")
+_OTHER_FLAGS: Final = (
+    "multi-latent-attention",
+    "mtp-",
+    "hybrid",
+    "pipeline-model-parallel-layout",
+    "cuda-graph",
+    "fp8-format",
+    "spec=",
+    "defer-embedding",
+    "dispatcher-type=allgather",
+)
+_OTHER_TESTS: Final = ("muon", "_release")
 _PARTITION: Final = re.compile(r"layer partition boundaries over 30 pseudo-layers=\[([0-9]{1,6}(?:, ?[0-9]{1,6})*)\]")
 _PER_STAGE: Final = re.compile(r"layers_per_stage=\[([0-9]{1,6}(?:, ?[0-9]{1,6})*)\]")
 _ZERO: Final = re.compile(r"zero-?([0-3])")
@@ -121,6 +133,10 @@ def _screened(row: Measurement) -> Provenance:
     provenance = provenance_of(row)
     if provenance is None:
         raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, row.source_id)
+    if misprinted(row):
+        raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, misprinted(row))
+    if unprinted(row):
+        raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, unprinted(row))
     return provenance
 
 
@@ -133,10 +149,14 @@ def _device(row: Measurement) -> str:
 
 def _completed(row: Measurement, *, provenance: Provenance, assumptions: list[str]) -> Measurement:
     """The row with a vocabulary that its source pads by rule; its required fields checked."""
+    if provenance.functional_tests and not row.gpu_count and devices_of(row):
+        row = replace(row, gpu_count=devices_of(row))
+        assumptions.append(f"{row.gpu_count} devices: the recipe of its test")
     missing = next((name for name in _REQUIRED if not getattr(row, name)), "") or ("" if row.precision else "precision")
     if missing:
         raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, missing)
     flag = next((word for word in _OTHER_FLAGS if word in row.notes.lower() and not provenance.timed), "")
+    flag = flag or next((word for word in _OTHER_TESTS if word in row.table_or_row and provenance.functional_tests), "")
     if flag:
         raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, flag)
     if not row.vocab and provenance.tokenizer_words:
@@ -148,7 +168,7 @@ def _completed(row: Measurement, *, provenance: Provenance, assumptions: list[st
 
 def _model(row: Measurement) -> Model:
     architecture = architecture_of(row.model_name)
-    if architecture is None or ((row.experts or 0) > 1 and architecture.family is not Family.CONFIG):
+    if architecture is None or ((row.experts or 0) > 1 and architecture.family not in (Family.CONFIG, Family.EXPERTS)):
         raise _Unusable(SkipReason.UNSUPPORTED_MODEL, row.model_name)
     model = model_of(row, architecture=architecture)
     if isinstance(model, str):
@@ -173,7 +193,11 @@ def _grid(row: Measurement, *, degrees: _Degrees, provenance: Provenance, runtim
         assumptions.append(f"sequence parallelism {'on' if provenance.sequence_parallel else 'off'}: {provenance.reason}")
     sequence_parallel = provenance.sequence_parallel if row.sp is None else bool(row.sp)
     zero, shard = _sharding(row, provenance=provenance, assumptions=assumptions)
-    holders = degrees.dp * degrees.cp
+    holders, etp = degrees.dp * degrees.cp, 1
+    if provenance.functional_tests:
+        etp = expert_tensor_parallel(row) if (row.experts or 0) > 1 else 1
+        shard = holders // optimizer_instances(row) if optimizer_instances(row) > 1 else shard
+        zero = 0 if shard == 1 else zero
     vpp = row.vpp or 1
     first, last = _stage_layers(row, pp=degrees.pp)
     return Grid(
@@ -181,6 +205,7 @@ def _grid(row: Measurement, *, degrees: _Degrees, provenance: Provenance, runtim
         sp=sequence_parallel and degrees.tp > 1,
         cp=degrees.cp,
         ep=row.ep or 1,
+        etp=etp,
         dp=degrees.dp,
         pp=degrees.pp,
         vpp=vpp,
@@ -258,10 +283,9 @@ def _job(row: Measurement, *, samples: int, provenance: Provenance) -> TrainingJ
     if not recipe:
         raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, f"precision {row.precision}")
     wire = Dtype.BF16.value if "mp=pure" in words else ""
+    dropout = settings_of(row).dropout if provenance.functional_tests else provenance.dropout
     try:
-        return job_from_flags(
-            seq_len=row.seq_len or 0, global_batch=samples, precision=recipe, gradient_wire=wire, dropout=provenance.dropout
-        )
+        return job_from_flags(seq_len=row.seq_len or 0, global_batch=samples, precision=recipe, gradient_wire=wire, dropout=dropout)
     except UsageError as error:
         raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from shardwright.calibrate.case import MemoryKind
 from shardwright.calibrate.measurements import Measurement
+from shardwright.calibrate.megatron_ci import settings_of
 from shardwright.calibrate.recipes import bridge_runtime
 
 
@@ -22,6 +23,7 @@ class Provenance:
         memory: what its memory column counts.
         timed: False if its times are not of the ordinary mode of execution.
         local_batch: an empty global batch is the microbatch times dp.
+        functional_tests: rows are tests whose names settle what they do not print (`megatron_ci`).
         tokenizer_words: an empty vocabulary is this many words, padded to a multiple of 128 x tp (Megatron's rule).
     """
 
@@ -37,6 +39,7 @@ class Provenance:
     timed: bool = True
     local_batch: bool = False
     tokenizer_words: int = 0
+    functional_tests: bool = False
 
 
 _NEMO_FLAGS: Final = "NeMo's recipes set sequence parallelism, the distributed optimizer and userbuffers"
@@ -109,9 +112,11 @@ PROVENANCE: Final = (
         runtime="torchtitan-0.2",
         reason="FSDP2 under torch.compile",
         words=(
-            ("vanillatp", "torchtitan-0.2"),
-            ("asynctp", "torchtitan-0.2-async-tp"),
-            ("compile", "torchtitan-0.2"),
+            # the benchmark page of June 2025; the others are of the paper and its preview, autumn 2024
+            ("fsdp_float8_all_gather", "torchtitan-0.2"),
+            ("vanillatp", "torchtitan-0.1"),
+            ("asynctp", "torchtitan-0.1-async-tp"),
+            ("compile", "torchtitan-0.1"),
             ("; fsdp;", "torchtitan-0.2-eager"),
         ),
         sequence_parallel=True,
@@ -133,7 +138,7 @@ PROVENANCE: Final = (
         laboratory="megatron-ci",
         runtime="megatron-core-0.12-plain",
         reason="functional tests of Megatron-Core",
-        dropout=True,
+        functional_tests=True,
         memory=MemoryKind.ALLOCATED_LAST_STAGE,
         timed=False,
         tokenizer_words=50257,
@@ -188,14 +193,47 @@ ACCELERATORS: Final = {
     "tpuv6e": "tpu-v6e",
 }
 
+# rows that cannot be as printed, or that leave out what they need to run: (start of the source's row, device, words of its sharding) -> why
+UNPRINTED: Final = (
+    (
+        ("mbridge", "LLAMA3_70B", "GB300", "FSDP"),
+        "activations of 20 of 80 layers on the host (cpu_offloading_num_layers in Megatron-Bridge's llama3 workload_base_configs)",
+    ),
+    (
+        ("mbridge", "LLAMA3_70B", "GB200", "FSDP"),
+        "activations of 40 of 80 layers on the host (cpu_offloading_num_layers in Megatron-Bridge's llama3 workload_base_configs)",
+    ),
+)
+MISPRINTED: Final = {
+    ("mbridge", "26.02.01 NeMo Container/Pre-Training/Model: LLAMA3_70B L399"): "26.02, 26.04 and the recipe say pp 4, vpp 5, microbatch 1",
+    ("mbridge", "26.02.01 NeMo Container/Pre-Training/Model: LLAMA3_70B L401"): "26.02, 26.04 and the recipe say pp 4, vpp 5, microbatch 1",
+    ("mbridge", "25.09 NeMo Container/Pre-Training/System: DGX-GB200 L608b"): "microbatch of the other variant; the recipe says 1",
+}
+
 
 def provenance_of(row: Measurement) -> Provenance | None:
     """What is known of a row's source; None for an unknown one."""
     return _BY_ID.get(row.source_id)
 
 
+def unprinted(row: Measurement) -> str:
+    """What the run of a row needed and its table does not print; empty if nothing is known to be missing."""
+    sharding = row.zero_stage_or_fsdp
+    for (source_id, model, gpu, words), reason in UNPRINTED:
+        if (row.source_id, row.model_name, row.gpu) == (source_id, model, gpu) and sharding.startswith(words):
+            return reason
+    return ""
+
+
+def misprinted(row: Measurement) -> str:
+    """Why a row's configuration is not the one that ran; empty if there is no reason to doubt it."""
+    return MISPRINTED.get((row.source_id, row.table_or_row), "")
+
+
 def runtime_of(row: Measurement, *, provenance: Provenance) -> str:
     """Name of the runtime that ran a row; empty if it is not described here."""
+    if provenance.functional_tests:
+        return settings_of(row).runtime
     text = f"{row.model_name}; {row.table_or_row}; {row.notes}".lower()
     recipe = bridge_runtime(row) if row.source_id.startswith("mbridge") else ""
     return next((runtime for word, runtime in provenance.words if word in text), recipe or provenance.runtime)

@@ -173,7 +173,7 @@ def predicted_memory(prediction: Prediction, *, kind: MemoryKind) -> int | None:
     if kind is MemoryKind.NONE:
         return None
     if kind is MemoryKind.RESERVED_WORST:
-        return prediction.reserved_bytes
+        return max((stage.allocator_bytes for stage in prediction.stages), default=prediction.reserved_bytes)
     if kind is MemoryKind.ALLOCATED_WORST or not prediction.stages:
         return prediction.allocated_bytes
     stages = sorted(prediction.stages, key=lambda stage: stage.rank)

@@ -20,7 +20,8 @@ class Costs(NamedTuple):
 
     forward, backward, selective, full: (t, l) seconds. saved: (t, modes, l). transient: (t, l) bytes, zero for blocks that are no layers.
     border: (l, tiers). logits: (l,). gather, reduce, all_reduce: (t, h) seconds of one layer. dense, experts, frozen: (t, h) elements.
-    shard, expert_shard: (h,). norm, tied: (h,) seconds. embedding: (h,) bytes.
+    logits_blocks, overlap_buffers: (l,) bytes. copied: (t, h) elements of tied weights that another block owns.
+    shard, expert_shard: (h,). norm, tied: (h,) seconds. embedding, communicators: (h,) bytes.
     """
 
     forward: FloatArray
@@ -42,6 +43,10 @@ class Costs(NamedTuple):
     norm: FloatArray
     tied: FloatArray
     embedding: FloatArray
+    logits_blocks: FloatArray
+    overlap_buffers: FloatArray
+    copied: FloatArray
+    communicators: FloatArray
 
 
 class Patterns(NamedTuple):
@@ -105,10 +110,11 @@ class Choices(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Numbers of the problem: capacity and workspace in bytes, bytes an element, traffic and rates of the update, runtime switches."""
+    """Numbers of the problem: capacity, workspace and context in bytes, bytes an element, traffic and rates of the update, switches."""
 
     capacity: float
     workspace: float
+    context: float
     parameter_bytes: float
     shard_bytes: float
     gradient_bytes: float
@@ -129,7 +135,8 @@ class Facts(NamedTuple):
 class Scratch(NamedTuple):
     """Sums of one outer row, filled once and read for each of its members. s = looked-at rank, r = redo option, z = zero option.
 
-    dense, experts, frozen, largest: (s,) local elements. live: (r, s) bytes of activations, logits and temporaries at the fullest.
+    dense, experts, frozen, largest, ends: (s,) local elements (dense with copies of tied weights under `held_dense`). live: (r, s)
+    bytes of activations, logits and temporaries at the fullest; blocks: (r, s) the same as the allocator's blocks.
     work, head, tail, own: (r, s) seconds of a microbatch on the rank; of the chunks before it, forward and back; of chunk s's backward.
     way: (r,) seconds of a microbatch's way through all chunks. reduce_own, gather_all: (s,) seconds. flying: (s,) chunks in flight.
     held: (o, s) bytes of parameters, gradients, states and workspace, by offload option; update: (o,) seconds of the slowest update.
@@ -139,7 +146,10 @@ class Scratch(NamedTuple):
     experts: FloatArray
     frozen: FloatArray
     largest: FloatArray
+    ends: FloatArray
+    held_dense: FloatArray
     live: FloatArray
+    blocks: FloatArray
     work: FloatArray
     head: FloatArray
     tail: FloatArray

@@ -15,7 +15,15 @@ import numpy.typing as npt
 
 from shardwright.compiled import compiled
 from shardwright.cost.bound_arrays import MAX_RANKS, SCHEDULE_1F1B, SCHEDULE_GPIPE, Choices, Costs, Facts, Outer, Patterns, Scratch
-from shardwright.cost.terms import backward_layer, forward_layer, optimizer_seconds, parameter_bytes, temporary_bytes
+from shardwright.cost.terms import (
+    backward_layer,
+    forward_layer,
+    gathered_elements,
+    optimizer_seconds,
+    parameter_bytes,
+    reserved_bytes,
+    temporary_bytes,
+)
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -28,7 +36,10 @@ def _scratch(redo_options: int, offloads: int) -> Scratch:
         experts=rank.copy(),
         frozen=rank.copy(),
         largest=rank.copy(),
+        ends=rank.copy(),
+        held_dense=rank.copy(),
         live=both.copy(),
+        blocks=both.copy(),
         work=both.copy(),
         head=both.copy(),
         tail=both.copy(),
@@ -53,24 +64,35 @@ def _in_flight(schedule: int, ranks: int, chunks: int, rank: int, microbatches: 
 
 
 @compiled
-def _fill_elements(scratch: Scratch, costs: Costs, patterns: Patterns, p: int, h: int, schedule: int, microbatches: int) -> None:
+def _fill_elements(
+    scratch: Scratch, costs: Costs, patterns: Patterns, p: int, layer: int, h: int, schedule: int, microbatches: int
+) -> None:
     """Local elements and chunks in flight of each looked-at rank."""
     for s in range(patterns.looked[p]):
         dense = 0.0
         experts = 0.0
         frozen = 0.0
         largest = 0.0
+        ends = 0.0
+        copied = 0.0
         for t in range(costs.dense.shape[0]):
             n = patterns.stage[p, s, t]
             if n > 0.0:
+                if patterns.rank[p, s] > 0:
+                    copied = max(copied, costs.copied[t, h])
                 dense += n * costs.dense[t, h]
                 experts += n * costs.experts[t, h]
                 frozen += n * costs.frozen[t, h]
-                largest = max(largest, costs.dense[t, h] + costs.experts[t, h])
+                if costs.transient[t, layer] > 0.0:
+                    largest = max(largest, costs.dense[t, h] + costs.experts[t, h])
+                else:
+                    ends += n * (costs.dense[t, h] + costs.experts[t, h])
         scratch.dense[s] = dense
         scratch.experts[s] = experts
         scratch.frozen[s] = frozen
         scratch.largest[s] = largest
+        scratch.ends[s] = ends
+        scratch.held_dense[s] = dense + copied
         scratch.flying[s] = _in_flight(schedule, patterns.ranks[p], patterns.chunks_per_rank[p], patterns.rank[p, s], microbatches)
 
 
@@ -87,14 +109,16 @@ def _fill_live(
             is_layer = costs.transient[t, layer] > 0.0
             kept = 2 if mode == 2 and is_layer and facts.layer_block < 0 else use
             saved += patterns.least[p, s, t] * costs.saved[t, kept, layer]
-            if mode == 2 and patterns.stage[p, s, t] > 0.0:
-                transient = max(transient, costs.transient[t, layer])
+            if is_layer and patterns.stage[p, s, t] > 0.0:
+                transient = max(transient, costs.saved[t, 0, layer] - costs.saved[t, mode, layer])
         if mode == 2 and facts.layer_block >= 0:
             t = facts.layer_block
             saved -= patterns.redone_least[p, s, redo] * (costs.saved[t, 0, layer] - costs.saved[t, 2, layer])
         end = costs.embedding[h] if patterns.has_end[p, s] else 0.0
         logits = costs.logits[layer] if patterns.has_head[p, s] else 0.0
+        blocks = costs.logits_blocks[layer] if patterns.has_head[p, s] else 0.0
         scratch.live[r, s] = scratch.flying[s] * saved + logits + temporary_bytes(transient, end, logits)
+        scratch.blocks[r, s] = blocks + transient + end - logits - temporary_bytes(transient, end, logits)
 
 
 @compiled
@@ -167,15 +191,14 @@ def _fill_held(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts,
     """Bytes that live through the step on each looked-at rank."""
     shard, expert_shard = costs.shard[h], costs.expert_shard[h]
     for s in range(patterns.looked[p]):
-        dense, experts = scratch.dense[s], scratch.experts[s]
+        dense, experts = scratch.held_dense[s], scratch.experts[s]
         sharded = _held(dense, shard, True) + _held(experts, expert_shard, True)
         parameters = parameter_bytes(
             zero,
             dense + experts,
             sharded,
             scratch.frozen[s],
-            scratch.largest[s],
-            1.0 + facts.prefetch,
+            gathered_elements(scratch.ends[s], scratch.largest[s], facts.prefetch),
             facts.parameter_bytes,
             facts.shard_bytes,
         )
@@ -246,7 +269,7 @@ def _bound_outer(
     at = outer.start[i]
     redos = choices.redo_lists[outer.redo_list[i]]
     zeros = choices.zero_lists[outer.zero_list[i]]
-    _fill_elements(scratch, costs, patterns, p, outer.mesh[i], outer.schedule[i], outer.microbatches[i])
+    _fill_elements(scratch, costs, patterns, p, layer, outer.mesh[i], outer.schedule[i], outer.microbatches[i])
     for ri in range(redos.shape[0]):
         r = redos[ri]
         if r < 0:
@@ -278,8 +301,9 @@ def _bound_outer(
             for oi in range(choices.offload.shape[0]):
                 fullest = 0.0
                 for s in range(patterns.looked[p]):
-                    fullest = max(fullest, scratch.held[oi, s] + scratch.live[r, s])
-                fullest *= facts.reserve
+                    allocated = scratch.held[oi, s] + scratch.live[r, s]
+                    fullest = max(fullest, reserved_bytes(allocated, 0.0, 0.0, scratch.blocks[r, s], facts.reserve))
+                fullest = fullest * (1.0 - 1e-9) + costs.communicators[h] + costs.overlap_buffers[layer] + facts.context
                 memory_out[at] = fullest
                 time_out[at] = np.inf
                 if fullest <= facts.capacity:

@@ -7,11 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.block_table import PARTS
+from shardwright.cost.block_table import MODES, PARTS
+from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.layout import Layout, layout_of, recomputed
 from shardwright.cost.rows import rows_of
 from shardwright.cost.tables import LayerTable, MeshTable, layer_table, mesh_table
-from shardwright.cost.terms import backward_layer, forward_layer, optimizer_seconds, parameter_bytes, temporary_bytes
+from shardwright.cost.terms import (
+    backward_layer,
+    forward_layer,
+    gathered_elements,
+    optimizer_seconds,
+    parameter_bytes,
+    reserved_bytes,
+    temporary_bytes,
+)
 from shardwright.program.chunks import Content
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid import Grid, Recompute
@@ -33,7 +42,9 @@ class StepCosts:
         border_s: (tiers,) seconds of a send across each tier.
         gather_s, reduce_s: (c,) parameters gathered at the start of the step, gradients reduced at its end. pieces: (c,).
         optimizer_s: (r,) update, clipping, tied exchange; after_s: (r,) parameters gathered at the end of the step.
-        memory: items (name, (r,) bytes) that live through the step; saved_bytes: (c,) of one microbatch; peak_bytes: (r,) transients.
+        static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch.
+        logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary.
+        outside_bytes: items (name, (r,) bytes) outside the allocator.
     """
 
     contents: tuple[Content, ...]
@@ -50,6 +61,8 @@ class StepCosts:
     saved_bytes: IntArray
     transient_bytes: IntArray
     logits_bytes: IntArray
+    blocks_bytes: IntArray
+    outside_bytes: tuple[tuple[str, IntArray], ...]
     flops: float
 
 
@@ -98,7 +111,9 @@ def step_costs(problem: Problem, grid: Grid, priced: Priced) -> StepCosts:
     start = layout.counts @ gather if grid.zero in (1, 2) else np.zeros(len(filled))
     end = np.zeros(len(filled)) if each else layout.counts @ reduce
     optimizer, after, start = _step_end(problem, grid, priced, start)
-    logits = np.where((layout.by_rank[:, layout.head] > 0).any(axis=1), layers.logits_bytes[row], 0)
+    heads = (layout.by_rank[:, layout.head] > 0).any(axis=1)
+    logits = np.where(heads, layers.logits_bytes[row], 0)
+    again, table = _temporaries(grid, priced)
     return StepCosts(
         contents=layout.contents,
         forward_s=parts[0].sum(axis=1),
@@ -112,8 +127,12 @@ def step_costs(problem: Problem, grid: Grid, priced: Priced) -> StepCosts:
         after_s=after,
         static_bytes=_static_bytes(problem, grid, priced),
         saved_bytes=_saved(grid, layers.saved_bytes[:, :, row], layout.counts, redone),
-        transient_bytes=_transients(grid, priced, logits),
+        transient_bytes=np.array(
+            [int(temporary_bytes(float(a), float(e), float(x))) for a, e, x in zip(again, table, logits, strict=True)], dtype=np.int64
+        ),
         logits_bytes=logits,
+        blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + again + table,
+        outside_bytes=_outside_bytes(problem, grid, priced),
         flops=float(layout.counts.sum(axis=0) @ layers.flops[:, row]),
     )
 
@@ -212,20 +231,28 @@ def host_update_rate(problem: Problem) -> float:
 
 
 def _static_bytes(problem: Problem, grid: Grid, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
-    """Parameters, gradients, optimizer states and workspace of each rank (ceil of equal shards)."""
-    sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
+    """Parameters, gradients, optimizer states and workspace of each rank (ceil of equal shards).
+
+    A rank with a tied weight but without its owner holds a copy of its own, with gradient and states (Megatron-LM's and DeepSpeed's
+    tied embeddings under pipeline parallelism).
+    """
+    sync, row, by_rank, layer = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank, priced.layout.layer
     dense, experts, frozen = by_rank @ sync.dense[:, row], by_rank @ sync.experts[:, row], by_rank @ sync.frozen[:, row]
+    dense[1:] += np.where(by_rank > 0, sync.tied[:, row][None, :], 0).max(axis=1)[1:]
     shard = (int(sync.shard[row]), int(sync.expert_shard[row]))
 
     def held(level: int) -> IntArray:
         cut = shard if grid.zero >= level else (1, 1)
         return -(-dense // cut[0]) - (-experts // cut[1])
 
-    largest = np.where(by_rank > 0, (sync.dense[:, row] + sync.experts[:, row])[None, :], 0).max(axis=1)
-    gathered, width, cut_width = 1.0 + problem.runtime.gather_prefetch, problem.job.parameter.bits / 8, shard_bytes(problem)
+    block = sync.dense[:, row] + sync.experts[:, row]
+    largest = np.where((by_rank > 0) & layer, block[None, :], 0).max(axis=1)
+    ends = (by_rank * ~layer) @ block
+    prefetch, width, cut_width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8, shard_bytes(problem)
+    gathered = [gathered_elements(float(e), float(most), prefetch) for e, most in zip(ends, largest, strict=True)]
     parameters = [
-        int(parameter_bytes(grid.zero, float(d + e), float(s), float(f), float(most), gathered, width, cut_width))
-        for d, e, s, f, most in zip(dense, experts, held(3), frozen, largest, strict=True)
+        int(parameter_bytes(grid.zero, float(d + e), float(s), float(f), whole, width, cut_width))
+        for d, e, s, f, whole in zip(dense, experts, held(3), frozen, gathered, strict=True)
     ]
     return (
         ("parameters", np.array(parameters, dtype=np.int64)),
@@ -235,13 +262,45 @@ def _static_bytes(problem: Problem, grid: Grid, priced: Priced) -> tuple[tuple[s
     )
 
 
-def _transients(grid: Grid, priced: Priced, logits: IntArray) -> IntArray:
-    """Largest temporary of each rank beside its `logits`: a layer's activations while it is recomputed, or an embedding's gradient."""
+def _temporaries(grid: Grid, priced: Priced) -> tuple[IntArray, IntArray]:
+    """(r,) bytes of the largest temporary of each kind: what a layer's backward makes again, and an embedding's or head's gradient."""
     layout, row, held = priced.layout, priced.layer_row, priced.layout.by_rank > 0
     end = np.where((held & ~layout.layer).any(axis=1), priced.meshes.embedding_bytes[priced.mesh_row], 0)
-    layer = np.zeros_like(end)
-    if grid.recompute is Recompute.FULL:
-        layer = np.where(held & layout.layer, priced.layers.transient_bytes[:, row], 0).max(axis=1)
-    return np.array(
-        [int(temporary_bytes(float(a), float(e), float(x))) for a, e, x in zip(layer, end, logits, strict=True)], dtype=np.int64
+    again = again_bytes(priced.layers.saved_bytes[:, :, row], MODES.index(grid.recompute.value))
+    return np.where(held & layout.layer, again, 0).max(axis=1), end
+
+
+def again_bytes(saved: IntArray, mode: int) -> IntArray:
+    """(b,) or (b, n) bytes that a layer's backward makes again under recompute option `mode` of `saved`, (b, modes) or (b, modes, n)."""
+    result: IntArray = np.maximum(saved[:, 0] - saved[:, mode], 0)
+    return result
+
+
+def _outside_bytes(problem: Problem, grid: Grid, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
+    """Communication buffers and context of each rank."""
+    buffers = int(priced.meshes.communicator_bytes[priced.mesh_row] + priced.layers.overlap_buffers[priced.layer_row])
+    return (
+        ("communication", np.full(grid.pp, buffers, dtype=np.int64)),
+        ("context", np.full(grid.pp, context_bytes(problem), dtype=np.int64)),
     )
+
+
+def held_bytes(problem: Problem, costs: StepCosts, allocated: IntArray) -> tuple[IntArray, IntArray]:
+    """(r,) bytes that the allocator holds for `allocated`, and that the device holds in all."""
+    factor = reserve_factor(problem)
+    reserved = np.array(
+        [
+            int(reserved_bytes(float(a), float(t), float(x), float(b), factor))
+            for a, t, x, b in zip(allocated, costs.transient_bytes, costs.logits_bytes, costs.blocks_bytes, strict=True)
+        ],
+        dtype=np.int64,
+    )
+    outside = np.zeros_like(reserved)
+    for _, values in costs.outside_bytes:
+        outside = outside + values
+    return reserved, reserved + outside
+
+
+def reserve_factor(problem: Problem) -> float:
+    """Least ratio of what the allocator holds to what is allocated."""
+    return (100 + problem.runtime.allocator_reserve_percent) / 100

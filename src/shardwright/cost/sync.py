@@ -31,7 +31,7 @@ class SyncTable:
         all_reduce: of gradients over all holders (ZeRO-0).
         reduce: reduce_scatter in the sharding group and all_reduce across groups. gather: all_gather of parameters in the group.
         shard, expert_shard: members that share one copy of the states, shape (n,).
-        dense, experts: local trainable elements; stored: all local elements (frozen too).
+        dense, experts: local trainable elements. frozen: without gradient. tied: trainable elements that another block owns.
     """
 
     all_reduce: FloatArray
@@ -42,6 +42,7 @@ class SyncTable:
     dense: IntArray
     experts: IntArray
     frozen: IntArray
+    tied: IntArray
 
 
 def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:
@@ -69,11 +70,13 @@ def sync_table(
     """
     dense_axes, expert_axes = _sorted(axes_of("dp-cp", rows)), _sorted(axes_of("edp", rows))
     edp = expert_axes[0][0] * expert_axes[1][0]
-    expert_shard = np.gcd(shard, edp)
+    # A sharding group of some of the holders has that part of an expert's holders, at least one.
+    holders = dense_axes[0][0] * dense_axes[1][0]
+    expert_shard = np.gcd(np.maximum(shard * edp // holders, 1), edp)
     groups = (_groups(dense_axes, shard), _groups(expert_axes, expert_shard))
     shape = (len(programs), len(rows))
     total = {name: np.zeros(shape) for name in ("all_reduce", "reduce", "gather")}
-    counts = {name: np.zeros(shape, dtype=np.int64) for name in ("dense", "experts", "frozen")}
+    counts = {name: np.zeros(shape, dtype=np.int64) for name in ("dense", "experts", "frozen", "tied")}
     wire, stored = gradient_bytes(job, runtime), job.parameter.bits // 8
     local = [parameter_elements(program, rows.degrees()) for program in programs]
     for index, elements in enumerate(local):
@@ -97,6 +100,7 @@ def sync_table(
         dense=counts["dense"],
         experts=counts["experts"],
         frozen=counts["frozen"],
+        tied=counts["tied"],
     )
 
 

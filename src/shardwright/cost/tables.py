@@ -11,6 +11,7 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.cost.block_table import MODES, PARTS, PHASES, BlockTable, block_table
 from shardwright.cost.communication import Network, border_seconds, move_seconds, network_of, span_along
 from shardwright.cost.compute import Machine, machine_of
+from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
 from shardwright.cost.rows import Rows
 from shardwright.cost.sync import SyncTable, sync_table
 from shardwright.model.block import Block
@@ -31,7 +32,8 @@ class LayerTable:
 
     Args:
         seconds: (blocks, phases, parts, n). saved_bytes: (blocks, modes, n). transient_bytes, flops: (blocks, n).
-        logits_bytes: (n,) peak of logits and their copies in the head. border: (tiers, n) seconds of one send across a tier.
+        logits_bytes: (n,) peak of logits and their copies in the head. logits_blocks: (n,) the allocator's blocks of them.
+        overlap_buffers: (n,) bytes of tensor-parallel overlap outside the allocator. border: (tiers, n) seconds of one send across a tier.
         border_bytes: (n,) bytes a device sends across a pipeline border.
     """
 
@@ -42,6 +44,8 @@ class LayerTable:
     flops: FloatArray
     overlappable: FloatArray
     logits_bytes: IntArray
+    logits_blocks: IntArray
+    overlap_buffers: IntArray
     border: FloatArray
     border_bytes: IntArray
 
@@ -114,6 +118,7 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
             hidden[index][chosen] = table.overlappable
             stream[chosen] = np.maximum(stream[chosen], table.input_bytes)
     border, sent = _borders(problem, rows, stream, network)
+    logits, logits_blocks = _logits_bytes(problem, rows)
     return LayerTable(
         rows=rows,
         seconds=seconds,
@@ -121,7 +126,9 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
         transient_bytes=transient,
         flops=flops,
         overlappable=hidden,
-        logits_bytes=_logits_bytes(problem, rows),
+        logits_bytes=logits,
+        logits_blocks=logits_blocks,
+        overlap_buffers=overlap_buffer_bytes(problem, rows),
         border=border,
         border_bytes=sent,
     )
@@ -137,12 +144,17 @@ def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -
     return border_seconds(rows, network, volume=sent.astype(np.float64)) + np.where(copied, gathered, 0.0), sent
 
 
-def _logits_bytes(problem: Problem, rows: Rows) -> IntArray:
-    """Bytes of logits and their copies at the peak of the loss: runtime's bytes an element x tokens x ceil(vocab / tp)."""
+def _logits_bytes(problem: Problem, rows: Rows) -> tuple[IntArray, IntArray]:
+    """Bytes of logits and their copies at the peak of the loss, and of the allocator's blocks for them.
+
+    Runtime's bytes an element x tokens x ceil(vocab / tp).
+    """
+    runtime = problem.runtime
     if not any(o.kind is OperatorKind.LOSS for b in problem.model.blocks for o in b.operators):
-        return np.zeros(len(rows), dtype=np.int64)
-    tokens = rows["mbs"] * -(-problem.job.sequence_length // rows["cp"])
-    return tokens * -(-problem.model.vocab // rows["tp"]) * problem.runtime.logits_bytes
+        return np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+    elements = rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]) * -(-problem.model.vocab // rows["tp"])
+    more = np.where(rows["tp"] > 1, runtime.split_logits_bytes, 0)
+    return elements * (runtime.logits_bytes + more), elements * ((runtime.logits_blocks_bytes or runtime.logits_bytes) + more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +165,7 @@ class MeshTable:
         sync: per block. norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
         tied_s: (n,) seconds of the exchange of a tied embedding's gradient between the first and last rank.
         embedding_bytes: (n,) temporary of the embedding's or head's weight gradient.
+        communicator_bytes: (n,) buffers of the communicators, outside the allocator.
     """
 
     rows: Rows
@@ -160,6 +173,7 @@ class MeshTable:
     norm_s: FloatArray
     tied_s: FloatArray
     embedding_bytes: IntArray
+    communicator_bytes: IntArray
 
 
 def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
@@ -180,5 +194,10 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         seconds = 2 * slowest.latency_s + table_elements * wire / slowest.bandwidth
         tied = np.where(rows["pp"] > 1, seconds, 0.0)
     return MeshTable(
-        rows=rows, sync=sync, norm_s=norm, tied_s=tied, embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes
+        rows=rows,
+        sync=sync,
+        norm_s=norm,
+        tied_s=tied,
+        embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,
+        communicator_bytes=communicator_bytes(problem, rows),
     )

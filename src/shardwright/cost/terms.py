@@ -33,27 +33,46 @@ def backward_layer(backward: float, gather: float, reduce: float, zero: int, eve
 
 
 @compiled
-def parameter_bytes(
-    zero: int, whole: float, sharded: float, frozen: float, largest: float, gathered: float, width: float, shard_width: float
-) -> float:
+def parameter_bytes(zero: int, whole: float, sharded: float, frozen: float, gathered: float, width: float, shard_width: float) -> float:
     """Bytes of parameters that live through the step on one device.
 
     Args:
-        whole, sharded, frozen: local trainable elements, a shard of them, elements without gradient. largest: elements of the largest
-            block; gathered: such blocks that ZeRO-3 holds at once. width: bytes an element. shard_width: bytes an element of a shard
-            beside the optimizer's own copy: 0 where gathers read the fp32 master, which counts as optimizer state.
+        whole, sharded, frozen: local trainable elements, a shard of them, elements without gradient. gathered: elements that ZeRO-3
+            holds whole at once (`gathered_elements`). width: bytes an element. shard_width: bytes an element of a shard beside the
+            optimizer's own copy: 0 where gathers read the fp32 master, which counts as optimizer state.
     """
     if zero < 3:
         return (whole + frozen) * width
-    return sharded * shard_width + frozen * width + largest * gathered * width
+    return sharded * shard_width + frozen * width + gathered * width
+
+
+@compiled
+def gathered_elements(ends: float, largest: float, prefetch: float) -> float:
+    """Elements that ZeRO-3 holds whole: `ends`, the embedding and the head (the root unit, whole from the first forward to the last
+    backward), the layer at work and `prefetch` ahead of it, each of at most `largest`.
+    """
+    return ends + largest * (1.0 + prefetch)
 
 
 @compiled
 def temporary_bytes(layer: float, end: float, logits: float) -> float:
-    """Largest temporary beside the logits: `end`, an embedding's weight gradient, or what the set of a recomputed layer exceeds them by
-    (the logits are gone when a layer is recomputed).
+    """Largest temporary beside the logits: `end`, an embedding's weight gradient, or what `layer`, the set that a layer's backward makes
+    again, exceeds them by (the logits are gone when a layer is recomputed).
     """
     return max(end, layer - logits)
+
+
+@compiled
+def reserved_bytes(allocated: float, temporary: float, logits: float, blocks: float, factor: float) -> float:
+    """What a caching allocator holds: blocks made for one kind of temporary serve no other, larger one, so their sizes add up.
+
+    Args:
+        allocated: peak of what is allocated, `temporary` and `logits` in it. blocks: of logits (`Runtime.logits_blocks_bytes`), of a
+            layer's temporaries and of an embedding's gradient. factor: least ratio of reserved to allocated.
+
+    Source: torch.cuda memory management notes (blocks are kept for reuse; from memory).
+    """
+    return max(allocated * factor, allocated - temporary - logits + blocks)
 
 
 @compiled

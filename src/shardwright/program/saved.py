@@ -58,6 +58,7 @@ def _by_policy(
     if products is None:
         return {name: _unless_full(s) for name, s in kept.items()}
     cores = {o.name for o in block.operators if o.attention is not None}
+    read = _read_again(block, kept)
     result: dict[str, Saved] = {}
     for name, saved in kept.items():
         core = name in cores or name.removesuffix(".lse") in cores
@@ -67,7 +68,8 @@ def _by_policy(
         for (output, volume), is_kept in zip(outputs.items(), parts, strict=True):
             if is_kept and output in result:
                 result[output] = replace(result[output], dropped=Recomputable.FULL)
-            elif is_kept:
+            elif is_kept and (name in read or context.runtime.element_kernels is not ElementKernels.COMPILED):
+                # A compiler's partitioner drops what the policy keeps and no backward reads; an eager policy does not look.
                 held = volume.scaled(context.element)
                 result[output] = Saved(tensor=output, volume=held, dropped=Recomputable.NONE_AND_FULL)
         if structure.sequence_parallel and _is_row_parallel(operators[name]):
@@ -82,6 +84,15 @@ def _is_row_parallel(operator: Operator) -> bool:
     """A split on t cuts what it reads and not what it writes: members hold parts of a sum."""
     width = operator.width()
     return width is not None and any(e.dim is width for e in operator.reads) and all(e.dim is not width for e in operator.writes)
+
+
+def _read_again(block: Block, kept: dict[str, Saved]) -> frozenset[str]:
+    """Operators whose output a backward reads, or a recomputation on the way to what it reads."""
+    needed = {name.removesuffix(".quantised") for name in kept}
+    for operator in reversed(block.operators):
+        if operator.name in needed:
+            needed.update(operator.inputs)
+    return frozenset(needed)
 
 
 def _policy(*, saved: bool) -> Recomputable:
@@ -139,18 +150,24 @@ def _keepers(name: str, block: Block, context: Context) -> tuple[bool, bool]:
 
 
 def _saved_extra(operator: Operator, structure: Structure, context: Context) -> dict[str, Saved]:
-    """Dropout masks, attention scores (unfused) or their log-sum-exp (fused)."""
+    """Dropout masks, an eager gate's activation, attention scores (unfused) or their log-sum-exp (fused)."""
     tokens = local_tokens(operator.klass, structure, context)
     result: dict[str, Saved] = {}
     if operator.kind is OperatorKind.RESIDUAL and context.dropout:
         volume = tokens * part(operator.writes[0], operator, structure)
         result[f"{operator.name}.mask"] = Saved(tensor=f"{operator.name}.mask", volume=volume, dropped=Recomputable.FULL)
     if operator.gated and context.runtime.element_kernels is ElementKernels.EAGER:
-        # silu(gate) x up as two operators keeps the first one's output for the second's gradient.
-        width = per_token(operator.writes, operator)[0]
-        held = dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens
-        volume = (held * part(width, operator, structure)).scaled(context.element)
-        result[f"{operator.name}.half"] = Saved(tensor=f"{operator.name}.half", volume=volume, dropped=Recomputable.FULL)
+        # Two kernels, activation and product: the product's backward reads what the activation made.
+        volume = part(operator.writes[0], operator, structure)
+        held = (dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens) * volume
+        result[f"{operator.name}.gate"] = Saved(
+            tensor=f"{operator.name}.gate", volume=held.scaled(context.element), dropped=Recomputable.FULL
+        )
+    if is_routed(operator) and operator.kind is OperatorKind.ACTIVATION and not operator.gated:
+        # Only the gated form is fused with the product by the router's weights, whose backward reads its other factor.
+        held = dispatched_tokens(operator, structure, context) * part(operator.writes[0], operator, structure)
+        name = f"{operator.name}.unweighted"
+        result[name] = Saved(tensor=name, volume=held.scaled(context.element), dropped=Recomputable.FULL)
     if operator.attention is None:
         return result
     heads = part(Extent(dim=Dim.HEADS, size=operator.attention.heads), operator, structure)

@@ -18,6 +18,9 @@ _SHORT = {
     "temporary": "temp",
     "temporaries": "temp",
     "workspace": "work",
+    "fragmentation": "frag",
+    "communication": "comm",
+    "context": "ctx",
 }
 
 

@@ -103,6 +103,8 @@ RUNTIME: Final = Runtime(
             "https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf2/src/maxtext/utils/max_utils.py",
             "fused_loss",
             "logits_bytes",
+            "logits_blocks_bytes",
+            "split_logits_bytes",
             "embedding_gradient_bytes",
             note="fp32 logits and their gradient; cross_entropy_with_logits",
         ),

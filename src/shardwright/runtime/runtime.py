@@ -103,9 +103,12 @@ class Runtime:
         fused_weight_gradient: weight gradients accumulate into fp32 in the GEMM's epilogue.
         fused_loss: cross-entropy reads and writes logits without fp32 copies.
         logits_bytes: bytes an element of logits and their copies at the peak of the loss.
+        logits_blocks_bytes: bytes an element of all blocks that the allocator makes for them: a block made for an earlier, smaller copy
+            serves no later, larger one. 0 = logits_bytes.
+        split_logits_bytes: bytes an element more where the vocabulary is split over devices.
         embedding_gradient_bytes: bytes an element of the temporary that the embedding's or head's weight gradient takes.
-        workspace_bytes: context, communication buffers and workspaces of one device.
-        allocator_reserve_percent: reserved over allocated, in percent (caching allocator).
+        workspace_bytes: workspaces of the GEMM library, allocated with everything else.
+        allocator_reserve_percent: least share that the caching allocator holds beyond what is allocated.
         default_recompute: what this release does when nothing is said.
         selective_recompute: see SelectiveRecompute.
         gathers_from_master: ZeRO-3 shards are the fp32 master copies, cast when gathered: there is no working copy beside them.
@@ -167,6 +170,8 @@ class Runtime:
     fused_experts: bool = False
     attention_eight_bit: bool = False
     rebuilds_latent: bool = False
+    logits_blocks_bytes: int = 0
+    split_logits_bytes: int = 0
     collective_library: str = "nccl"
     facts: tuple[Fact, ...] = ()
     aliases: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from shardwright.search.members import member_grid
 from shardwright.search.prepare import Prepared
 from shardwright.simulator.breakdown import Simulated
 from shardwright.simulator.evaluate import microbatches_of, path_seconds, simulate_grid
-from shardwright.simulator.memory import allocated_bytes, reserved_bytes
+from shardwright.simulator.memory import reserved_bytes
 from shardwright.strategy.grid import Grid
 
 FloatArray = npt.NDArray[np.float64]
@@ -137,7 +137,7 @@ def _path(
     grid = member_grid(prepared.members, place)
     costs = step_costs(problem, grid, prepared.priced(place))
     table = order_table(grid, microbatches=microbatches_of(problem, grid))
-    if reserved_bytes(problem, allocated_bytes(table, costs)).max() > capacity:
+    if reserved_bytes(problem, table, costs).max() > capacity:
         outcome.too_large += 1
         return
     outcome.paths += 1

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from shardwright.cost.bound_arrays import MAX_RANKS, Choices, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
+from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.layout import Layout, is_layer, layout_of
-from shardwright.cost.member import Priced, host_update_rate, pieces_of, shard_bytes, update_bytes
+from shardwright.cost.member import Priced, host_update_rate, pieces_of, reserve_factor, shard_bytes, update_bytes
 from shardwright.cost.rows import Rows
 from shardwright.cost.tables import LayerTable, MeshTable, layer_table, mesh_table
 from shardwright.program.problem import Problem
@@ -141,6 +142,10 @@ def costs_of(problem: Problem, prepared: Prepared) -> Costs:
         norm=_floats(meshes.norm_s),
         tied=_floats(meshes.tied_s),
         embedding=_floats(meshes.embedding_bytes),
+        logits_blocks=_floats(layers.logits_blocks),
+        overlap_buffers=_floats(layers.overlap_buffers),
+        copied=_floats(meshes.sync.tied),
+        communicators=_floats(meshes.communicator_bytes),
     )
 
 
@@ -205,6 +210,7 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         # Reserved bytes are whole, rounded down: less than one more byte still fits.
         capacity=capacity + 1.0,
         workspace=float(runtime.workspace_bytes),
+        context=float(context_bytes(problem)),
         parameter_bytes=job.parameter.bits / 8,
         shard_bytes=shard_bytes(problem),
         gradient_bytes=runtime.gradient_dtype.bits / 8,
@@ -220,7 +226,7 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         overlap_gather=runtime.overlap_param_gather,
         blocking=not runtime.overlap_p2p,
         layer_block=kinds[0] if len(kinds) == 1 else -1,
-        reserve=(100 + runtime.allocator_reserve_percent) / 100 * (1 - 1e-9),
+        reserve=reserve_factor(problem),
     )
 
 

@@ -19,7 +19,7 @@ from shardwright.search.find import certify, problem_text, universal_bound
 from shardwright.search.members import member_grid
 from shardwright.search.space import Space
 from shardwright.simulator.evaluate import path_seconds, simulate_grid
-from shardwright.simulator.memory import allocated_bytes, reserved_bytes
+from shardwright.simulator.memory import reserved_bytes
 from shardwright.strategy.grid_notation import print_grid
 from shardwright.strategy.grid_rules import GridFacts, canonical, violations
 from shardwright.units import format_bytes
@@ -104,7 +104,7 @@ def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) ->
         if broken:
             raise DataError(f"the plan's strategy is not legal: {broken[0].message}")
         done = simulate_grid(problem, grid)
-        need = int(reserved_bytes(problem, allocated_bytes(done.program.table, done.costs)).max())
+        need = int(reserved_bytes(problem, done.program.table, done.costs).max())
         if need > capacity:
             raise DataError(f"{print_grid(grid)} needs {format_bytes(need)}, more than the {format_bytes(capacity)} of a device")
         drift = max(drift, abs(done.step_time_s - seconds) / seconds if seconds > 0 else 1.0)
@@ -151,7 +151,7 @@ def _member(problem: Problem, bounded: Bounded, place: int, claim: Certificate, 
         return
     done = simulate_grid(problem, grid, priced)
     _ordered(grid_text=print_grid(grid), lower=path, upper=done.step_time_s, names="B1 and S")
-    fits = reserved_bytes(problem, allocated_bytes(done.program.table, costs)).max() <= capacity
+    fits = reserved_bytes(problem, done.program.table, costs).max() <= capacity
     if fits and done.step_time_s < claim.lower_bound_s * (1 - 1e-9):
         raise DataError(
             f"{print_grid(grid)} takes {done.step_time_s:.6g} s, less than the plan's bound {claim.lower_bound_s:.6g} s", hint="plan again"

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.member import StepCosts
+from shardwright.cost.member import StepCosts, held_bytes
 from shardwright.program.chunks import content_text
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, B, F, W
@@ -71,25 +71,28 @@ def allocated_bytes(table: ActionTable, costs: StepCosts) -> Int64:
     return total
 
 
-def reserved_bytes(problem: Problem, allocated: Int64) -> Int64:
-    """What the allocator holds for `allocated` bytes."""
-    return allocated * (100 + problem.runtime.allocator_reserve_percent) // 100
+def reserved_bytes(problem: Problem, table: ActionTable, costs: StepCosts) -> Int64:
+    """(r,) bytes that each device holds for the program: the allocator's blocks, communication buffers and the context."""
+    return held_bytes(problem, costs, allocated_bytes(table, costs))[1]
 
 
 def stage_memory(problem: Problem, grid: Grid, costs: StepCosts, table: ActionTable) -> tuple[StageMemory, ...]:
     """Itemised peak of each pipeline rank, in bytes.
 
     Allocated is the sum of what lives at the peak: parameters, gradients, optimizer states, saved activations of the microbatches in
-    flight, the head's logits, the largest temporary, and the runtime's workspace. Reserved adds the allocator's share.
+    flight, the head's logits, the largest temporary, and the runtime's workspace. Reserved adds what the allocator holds beyond that
+    (fragmentation), communication buffers and the device's context; it is the sum of all items.
     """
     activations, allocated = activation_bytes(table, costs), allocated_bytes(table, costs)
-    reserved = reserved_bytes(problem, allocated)
+    blocks, held = held_bytes(problem, costs, allocated)
     ranks = []
     for rank in range(grid.pp):
         items = [(name, int(values[rank])) for name, values in costs.static_bytes]
         items.append(("activations", int(activations[rank])))
         items.append(("logits", int(costs.logits_bytes[rank])))
         items.append(("temporary", int(costs.transient_bytes[rank])))
+        items.append(("fragmentation", int(blocks[rank] - allocated[rank])))
+        items += [(name, int(values[rank])) for name, values in costs.outside_bytes]
         mine = [content for c, content in enumerate(costs.contents) if c % grid.pp == rank]
         ranks.append(
             StageMemory(
@@ -98,7 +101,7 @@ def stage_memory(problem: Problem, grid: Grid, costs: StepCosts, table: ActionTa
                 layers=content_text(_merged(mine), problem.model),
                 items=tuple(items),
                 allocated=int(allocated[rank]),
-                reserved=int(reserved[rank]),
+                reserved=int(held[rank]),
             )
         )
     return tuple(ranks)

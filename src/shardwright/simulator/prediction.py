@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from shardwright.hardware.device import Origin
 
+OUTSIDE = ("communication", "context")
+"""Items of a stage's memory that its framework's allocator does not know."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
@@ -13,8 +16,9 @@ class StageMemory:
 
     Args:
         rank: pipeline rank. devices: how many devices look the same. layers: text such as ``embed + 7 layers``.
-        items: (name, bytes): parameters, gradients, optimizer, activations, logits, temporaries, workspace.
-        allocated: peak of what is allocated at once. reserved: what the allocator holds.
+        items: (name, bytes): parameters, gradients, optimizer, workspace, activations, logits and temporary, which are allocated at the
+            peak; fragmentation, what the allocator holds beyond them; communication and context, outside of it.
+        allocated: peak of what is allocated at once. reserved: all that the device holds for the program, the sum of the items.
     """
 
     rank: int
@@ -23,6 +27,11 @@ class StageMemory:
     items: tuple[tuple[str, int], ...]
     allocated: int
     reserved: int
+
+    @property
+    def allocator_bytes(self) -> int:
+        """What the caching allocator holds (torch's reserved): all but what lies outside of it."""
+        return self.reserved - sum(size for name, size in self.items if name in OUTSIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,66 @@
+"""Memory that a device holds outside the framework's allocator: communicators' buffers, tensor-parallel buffers, the context."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.communication import axes_of
+from shardwright.cost.rows import Rows
+from shardwright.program.problem import Problem
+from shardwright.runtime.runtime import TpOverlap
+from shardwright.units import KIB, MIB
+
+IntArray = npt.NDArray[np.int64]
+
+LIBRARY: Final = "nccl"
+CHANNELS: Final = 16
+"""Channels of a communicator inside a node.
+
+Source: NCCL environment variables, NCCL_MIN_NCHANNELS to NCCL_MAX_NCHANNELS: 2 to 32, 16 to 24 on NVSwitch nodes (assumed).
+"""
+CHANNEL_BYTES: Final = 4 * MIB + 4800 * KIB + 512 * KIB
+"""Receive buffers of one channel: simple (NCCL_BUFFSIZE, 4 MiB), LL128 and LL.
+
+Source: NCCL src/include/device.h (640 x 120 x 8 x 8 and 512 x 8 x 8 x 16 bytes; from memory).
+"""
+CONTEXT_BYTES: Final = 512 * MIB
+"""A CUDA context with the kernels of a training framework loaded (assumed: nvidia-smi of an idle PyTorch process shows 0.4 to 0.6 GiB)."""
+OVERLAP_BUFFERS: Final = 8
+"""Gathered activations that fused tensor-parallel overlap keeps registered: qkv, proj, fc1 and fc2, forward and input gradient.
+
+Source: Transformer Engine, initialize_ub (from memory).
+"""
+_GROUPS: Final = ("tp", "dp-cp", "ep", "etp", "pp", "world")
+
+
+def context_bytes(problem: Problem) -> int:
+    """Bytes of the device's context: CONTEXT_BYTES where NCCL runs, 0 elsewhere (a compiler's runtime reserves its own share)."""
+    return CONTEXT_BYTES if problem.runtime.collective_library == LIBRARY else 0
+
+
+def communicator_bytes(problem: Problem, rows: Rows) -> IntArray:
+    """(n,) bytes of the buffers of every communicator: groups of more than one device x CHANNELS x CHANNEL_BYTES.
+
+    Leaves out the trees' and the network's further connections, and communicators that are made and never used.
+    """
+    if problem.runtime.collective_library != LIBRARY:
+        return np.zeros(len(rows), dtype=np.int64)
+    groups = (rows["cp"] > 1).astype(np.int64)
+    for axis in _GROUPS:
+        size = np.ones(len(rows), dtype=np.int64)
+        for degree, _ in axes_of(axis, rows):
+            size = size * degree
+        groups += size > 1
+    return groups * CHANNELS * CHANNEL_BYTES
+
+
+def overlap_buffer_bytes(problem: Problem, rows: Rows) -> IntArray:
+    """(n,) bytes of the buffers of fused tensor-parallel overlap: OVERLAP_BUFFERS x tokens x hidden x element; 0 without it."""
+    if problem.runtime.tp_overlap is not TpOverlap.FUSED:
+        return np.zeros(len(rows), dtype=np.int64)
+    tokens = rows["mbs"] * -(-problem.job.sequence_length // rows["cp"])
+    whole = OVERLAP_BUFFERS * tokens * problem.model.hidden * (problem.job.activation.bits // 8)
+    return np.where((rows["tp"] > 1) & (rows["sp"] == 1), whole, 0)
