@@ -21,6 +21,7 @@ class Costs(NamedTuple):
     forward, backward, selective, full: (t, l) seconds. saved: (t, modes, l). transient: (t, l) bytes, zero for blocks that are no layers.
     border: (l, tiers). logits: (l,). gather, reduce, all_reduce: (t, h) seconds of one layer. dense, experts, frozen: (t, h) elements.
     shard, expert_shard: (h,). norm, tied: (h,) seconds. embedding: (h,) bytes.
+    slowdown: (h,) of kernels beside collectives. gather_copy, reduce_copy: (t, h) seconds of copies around a layer's collectives.
     """
 
     forward: FloatArray
@@ -42,6 +43,9 @@ class Costs(NamedTuple):
     norm: FloatArray
     tied: FloatArray
     embedding: FloatArray
+    slowdown: FloatArray
+    gather_copy: FloatArray
+    reduce_copy: FloatArray
 
 
 class Patterns(NamedTuple):
@@ -117,7 +121,6 @@ class Facts(NamedTuple):
     update_bytes: float
     bandwidth: float
     host_rate: float
-    slowdown: float
     jitter: float
     every_microbatch: bool
     overlap_gather: bool

@@ -44,7 +44,8 @@ class Machine:
 
     Args:
         compute: dtype of GEMMs; gemm: its rates, with the sustained clock of the constants; half: rates of 16-bit GEMMs.
-        attention: rates of the runtime's kernel. passes: traffic of element-wise kernels over the minimal bytes.
+        attention: rates of the runtime's kernel. attention_seconds: fitted factor on its seconds.
+        passes: traffic of element-wise kernels over the minimal bytes; native_passes: of those that are one kernel in any framework.
     """
 
     accelerator: Accelerator
@@ -53,8 +54,10 @@ class Machine:
     gemm: GemmRates
     half: GemmRates
     attention: AttentionRates
+    attention_seconds: float
     attention_peak: float
     passes: float
+    native_passes: float
 
 
 def machine_of(
@@ -75,8 +78,10 @@ def machine_of(
         gemm=_at_clock(chosen, accelerator=accelerator, constants=constants),
         half=_at_clock(rates.get(half) or chosen, accelerator=accelerator, constants=constants),
         attention=kernel,
+        attention_seconds=constants.attention_triton if kernel.generation == "triton" else 1.0,
         attention_peak=accelerator.peak(half),
         passes=constants.passes_eager if elements is ElementKernels.EAGER else constants.passes_fused,
+        native_passes=constants.passes_fused,
     )
 
 
@@ -127,10 +132,17 @@ def gemm_seconds(
     return joined * rates.sustained + launches * rates.overhead_s
 
 
-def element_seconds(machine: Machine, *, traffic: FloatArray) -> FloatArray:
-    """t = traffic x passes / (achieved bandwidth) + launch, for `traffic` minimal bytes of an element-wise kernel."""
+def element_seconds(machine: Machine, *, traffic: FloatArray, native: bool = False) -> FloatArray:
+    """t = traffic x passes / (achieved bandwidth) + launch, for `traffic` minimal bytes of an element-wise kernel.
+
+    Args:
+        native: every framework has one kernel for it, eager or not.
+    """
     device = machine.accelerator
-    return traffic * machine.passes / (device.element_efficiency * device.memory_bandwidth) + device.launch_s
+    return (
+        traffic * (machine.native_passes if native else machine.passes) / (device.element_efficiency * device.memory_bandwidth)
+        + device.launch_s
+    )
 
 
 def visible_keys(shape: AttentionShape, context: int) -> float:
@@ -184,7 +196,7 @@ def attention_seconds(
     points = machine.attention.forward
     fraction = np.interp(np.log2(np.maximum(length, 1)), [np.log2(p[0]) for p in points], [p[1] for p in points])
     clock = np.maximum(machine.half.sustained * np.cbrt(fraction / machine.half.compute_efficiency), 1.0)
-    seconds = flops / (fraction * machine.attention_peak) * clock
+    seconds = flops / (fraction * machine.attention_peak) * clock * machine.attention_seconds
     if backward:
         seconds = seconds * machine.attention.backward_ratio
     return np.asarray(seconds + kernels * machine.accelerator.launch_s, dtype=np.float64)

@@ -54,6 +54,13 @@ RUNTIME: Final = Runtime(
     collective_library="any",
     facts=(
         *cite(
+            "https://jax.readthedocs.io/en/latest/sharded-computation.html",
+            "gradient_wire",
+            "gather_copy_bytes",
+            "reduce_copy_bytes",
+            note="XLA lays collectives out with their users; from memory",
+        ),
+        *cite(
             _BASE,
             "gradient_dtype",
             "main_grad_copy",

@@ -104,6 +104,8 @@ class Runtime:
         expert_dispatch: see ExpertDispatch.
         saves_quantized: linear operators keep their input for the weight gradient in the GEMM's dtype, not in the activations' dtype.
         collective_library: whose algorithms it runs (`collectives.registry.LIBRARIES`).
+        gradient_wire: dtype of gradients on the network where it is not the one they accumulate in; None = the same.
+        gather_copy_bytes, reduce_copy_bytes: traffic of the copies around a sharded layer's all_gather and reduce_scatter, bytes an element.
         facts: a link for every field.
     """
 
@@ -148,6 +150,9 @@ class Runtime:
     expert_dispatch: ExpertDispatch = ExpertDispatch.ALL_TO_ALL
     saves_quantized: bool = False
     collective_library: str = "nccl"
+    gradient_wire: Dtype | None = None
+    gather_copy_bytes: int = 0
+    reduce_copy_bytes: int = 0
     facts: tuple[Fact, ...] = ()
     aliases: tuple[str, ...] = ()
 

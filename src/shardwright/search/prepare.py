@@ -141,6 +141,9 @@ def costs_of(problem: Problem, prepared: Prepared) -> Costs:
         norm=_floats(meshes.norm_s),
         tied=_floats(meshes.tied_s),
         embedding=_floats(meshes.embedding_bytes),
+        slowdown=_floats(meshes.slowdown),
+        gather_copy=_floats(meshes.gather_copy_s),
+        reduce_copy=_floats(meshes.reduce_copy_s),
     )
 
 
@@ -213,7 +216,6 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         update_bytes=update_bytes(problem),
         bandwidth=device.memory_bandwidth * device.element_efficiency,
         host_rate=host_update_rate(problem),
-        slowdown=device.overlap_slowdown,
         # Clocks of B1 and S are whole picoseconds, and no task is shorter than a microsecond.
         jitter=jitter(problem, devices) * (1 - 1e-6),
         every_microbatch=runtime.reduce_every_microbatch,
