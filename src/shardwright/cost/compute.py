@@ -81,7 +81,7 @@ def machine_of(
         attention_seconds=constants.attention_triton if kernel.generation == "triton" else 1.0,
         attention_peak=accelerator.peak(half),
         passes=constants.passes_eager if elements is ElementKernels.EAGER else constants.passes_fused,
-        native_passes=constants.passes_fused,
+        native_passes=constants.passes_native if elements is ElementKernels.EAGER else constants.passes_fused,
     )
 
 

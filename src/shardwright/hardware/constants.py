@@ -23,8 +23,9 @@ class Constants:
     clock_blackwell_fp8: float = 1.124
     passes_fused: float = 1.3
     passes_eager: float = 3.5
+    passes_native: float = 1.5
     attention_triton: float = 1.0
-    overlap_slowdown: float = 1.6
+    overlap_slowdown: float = 1.5
     jitter: float = 0.003
 
 
@@ -86,6 +87,16 @@ DECLARED: Final = (
         source="an eager norm, rotary embedding or activation is three to five kernels, each of which reads and writes its tensor",
     ),
     Declared(
+        name="passes_native",
+        owner="kernels: PyTorch's own, one launch an operator (LayerNorm, GELU, sums)",
+        prior=1.5,
+        spread=0.15,
+        low=1.0,
+        high=2.5,
+        meaning="traffic of element-wise operators that are one kernel in eager PyTorch over the minimal bytes",
+        source="between fused kernels, and chains of eager ones: each reads and writes its tensor once, casts and layout copies come on top",
+    ),
+    Declared(
         name="attention_triton",
         owner="kernels: Triton's flash attention of 2022-23",
         prior=1.0,
@@ -103,8 +114,8 @@ DECLARED: Final = (
         low=1.0,
         high=2.0,
         meaning="seconds of compute kernels beside a collective over their seconds alone",
-        source="16 to 24 channels of 108 to 132 multiprocessors, twice the bus bandwidth of memory traffic; arXiv 2507.03114: 1.19 over whole "
-        "steps, up to 1.4",
+        source="16 to 24 channels of 108 to 132 multiprocessors, twice the bus bandwidth of memory traffic; arXiv 2507.03114: 1.19 over "
+        "whole steps, up to 1.4",
     ),
     Declared(
         name="jitter",
@@ -131,7 +142,7 @@ _FAMILIES: Final = {
 
 
 def slowdown_beside(constants: Constants, *, factor: float) -> float:
-    """Factor >= 1 on kernels beside a collective under `constants`, on a device whose catalog entry (shipped constant in it) says `factor`."""
+    """Factor >= 1 on kernels beside a collective under `constants`; `factor`: of the device's catalog entry (with the shipped constant)."""
     return max(factor * constants.overlap_slowdown / SHIPPED.overlap_slowdown, 1.0)
 
 

@@ -103,6 +103,8 @@ def _norm(o: Operator, x: Local) -> tuple[Work, ...]:
     return (
         _element(o, Phase.F, width, width, x.element, native=native),
         _element(o, Phase.I, width + width, width, x.element, native=native),
+        # gradients of gain and bias are a second pass over the same two tensors
+        *((_element(o, Phase.W, width + width, (), x.element, native=native),) if x.own_sums else ()),
     )
 
 

@@ -105,7 +105,8 @@ class Runtime:
         saves_quantized: linear operators keep their input for the weight gradient in the GEMM's dtype, not in the activations' dtype.
         collective_library: whose algorithms it runs (`collectives.registry.LIBRARIES`).
         gradient_wire: dtype of gradients on the network where it is not the one they accumulate in; None = the same.
-        gather_copy_bytes, reduce_copy_bytes: traffic of the copies around a sharded layer's all_gather and reduce_scatter, bytes an element.
+        gather_copy_bytes, reduce_copy_bytes: traffic of the copies around a sharded layer's all_gather and reduce_scatter, bytes an
+            element.
         facts: a link for every field.
     """
 
