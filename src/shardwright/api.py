@@ -1,4 +1,4 @@
-"""The verbs of the command line as functions, with the same names: plan, simulate, check, explain, compare, validate."""
+"""The verbs of the command line as functions, with the same names: plan, simulate, check, explain, compare, validate, calibrate."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from pathlib import Path
 
 from shardwright.calibrate.folds import FOLDS
 from shardwright.calibrate.measurements import Measurement, read_measurements
+from shardwright.calibrate.request import Calibration, calibrate, check_calibration
 from shardwright.calibrate.study import Study, study
 from shardwright.calibrate.validate import Validation
-from shardwright.errors import DataError, InfeasibleError, StrategyError, UsageError, nearest
+from shardwright.dtype import Dtype
+from shardwright.errors import ClusterError, DataError, InfeasibleError, StrategyError, UsageError, nearest
 from shardwright.hardware.catalog import accelerator
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.overrides import effective_memory, limit_devices, reserve_memory, scale_network
+from shardwright.hardware.profile_apply import apply_profile, profiled_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.catalog import load_model
 from shardwright.program.problem import Problem
+from shardwright.report.profile_file import read_profile
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.answer import Answer, Goodput, Sensitivity
 from shardwright.search.find import find
@@ -62,19 +66,33 @@ def problem_of(request: Request) -> Problem:
         image_tokens=request.image_tokens,
         needed=needed | {"text"},
     )
-    return Problem(model=model, cluster=_cluster(request), job=job, runtime=load_runtime(request.runtime))
+    cluster = _cluster(request)
+    device = cluster.node.accelerator
+    if not any(map(device.peak, (job.compute, Dtype.BF16, Dtype.FP16))):
+        known = ", ".join(dtype.value for dtype, _ in device.peak_flops)
+        raise ClusterError(f"{device.name} has no units for {job.compute.value}, nor for another 16-bit dtype", hint=f"--precision {known}")
+    return Problem(model=model, cluster=cluster, job=job, runtime=load_runtime(request.runtime))
 
 
 def _cluster(request: Request) -> Cluster:
-    cluster = _load_cluster(request.cluster)
+    cluster = _profiled(request.cluster, Path(request.profile)) if request.profile else _load_cluster(request.cluster)
     if request.max_devices:
         cluster = limit_devices(cluster, num_devices=request.max_devices)
     reserve = request.reserve_bytes + int(request.reserve_fraction * effective_memory(cluster))
     return reserve_memory(cluster, reserve_bytes=reserve) if reserve else cluster
 
 
+def _profiled(text: str, path: Path) -> Cluster:
+    profile = read_profile(path)
+    return apply_profile(_load_cluster(text), profile) if _is_file(text) else profiled_cluster(text, profile)
+
+
+def _is_file(text: str) -> bool:
+    return text.endswith((".yaml", ".yml")) or "\n" in text
+
+
 def _load_cluster(text: str) -> Cluster:
-    if text.endswith((".yaml", ".yml")) or "\n" in text:
+    if _is_file(text):
         from shardwright.hardware.yaml_cluster import load_cluster  # pydantic and yaml only where a file is read
 
         return load_cluster(text)
@@ -213,4 +231,18 @@ def accuracy(*paths: Path | str, folds: Sequence[str] = FOLDS, progress: Progres
     return study(rows, folds=folds, workers=min(os.cpu_count() or 1, MAX_WORKERS), progress=progress)
 
 
-__all__ = ["Answer", "DataError", "InfeasibleError", "Prediction", "Request", "accelerator", "check", "plan", "simulate", "validate"]
+__all__ = [
+    "Answer",
+    "Calibration",
+    "DataError",
+    "InfeasibleError",
+    "Prediction",
+    "Request",
+    "accelerator",
+    "calibrate",
+    "check",
+    "check_calibration",
+    "plan",
+    "simulate",
+    "validate",
+]

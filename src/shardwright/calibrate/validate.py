@@ -16,7 +16,7 @@ from shardwright.calibrate.folds import FOLDS, fold_key
 from shardwright.calibrate.measurements import Measurement
 from shardwright.calibrate.rows import to_case
 from shardwright.errors import ClusterError, InfeasibleError, ModelError, RuntimeModelError, StrategyError, UsageError, nearest
-from shardwright.simulator.prediction import Prediction
+from shardwright.simulator.prediction import Doubt, Prediction
 from shardwright.strategy.grid_notation import print_grid
 
 INFEASIBLE_ERROR: Final = 1.0
@@ -31,7 +31,7 @@ class RowResult:
         predicted_s: None if the prediction says that the run does not fit. interval_s: of the prediction.
         error: predicted / measured - 1; 1.0 for a run that the prediction calls infeasible; None if no time was measured.
         memory_error: the same for memory.
-        infeasible: what the prediction says does not fit; empty if it fits.
+        infeasible: what the prediction says does not fit; empty if it fits. doubts: what the interval is made of.
     """
 
     case: Case
@@ -42,6 +42,7 @@ class RowResult:
     predicted_memory_bytes: int | None
     memory_error: float | None
     infeasible: str = ""
+    doubts: tuple[Doubt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +161,7 @@ def _judge(case: Case, outcome: Prediction | str, *, fold: str) -> RowResult:
         fold=fold,
         predicted_s=outcome.step_time_s,
         interval_s=outcome.interval_s,
+        doubts=outcome.doubts,
         error=outcome.step_time_s / case.measured_s - 1 if case.measured_s else None,
         predicted_memory_bytes=memory,
         memory_error=memory / case.memory_bytes - 1 if memory is not None and case.memory_bytes else None,

@@ -27,6 +27,7 @@ def compare(
     precision: flags.Precision = "bf16",
     encoder_len: flags.EncoderLen = 0,
     image_tokens: flags.ImageTokens = 0,
+    profile: flags.ProfileFile = "",
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
@@ -44,6 +45,7 @@ def compare(
         precision=precision,
         encoder_len=encoder_len,
         image_tokens=image_tokens,
+        profile=profile,
     )
     predictions = [api.simulate(request, strategy=text) for text in strategy]
     pairs = list(zip(grids, predictions, strict=True))

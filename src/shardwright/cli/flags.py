@@ -35,6 +35,7 @@ Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=VALUE[,VA
 Excludes = Annotated[list[str] | None, typer.Option("--exclude", metavar="AXIS=VALUE[,VALUE]", help="Leave values out. Repeatable.")]
 Top = Annotated[int, typer.Option("--top", min=0, max=1000, help="Next best plans to certify and show.")]
 Strategy = Annotated[str, typer.Option("--strategy", help='For example "tp8 pp16 vpp8 dp128 mbs1 zero1".')]
+ProfileFile = Annotated[str, typer.Option("--profile", metavar="FILE", help="Measured rates that `shardwright calibrate -o` wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a screen.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, and only the result's first line.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]

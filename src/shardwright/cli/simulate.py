@@ -22,6 +22,7 @@ def simulate(
     precision: flags.Precision = "bf16",
     encoder_len: flags.EncoderLen = 0,
     image_tokens: flags.ImageTokens = 0,
+    profile: flags.ProfileFile = "",
     memory_reserve: flags.MemoryReserve = "0",
     output: flags.Output = None,
     as_json: flags.AsJson = False,
@@ -41,6 +42,7 @@ def simulate(
         precision=precision,
         encoder_len=encoder_len,
         image_tokens=image_tokens,
+        profile=profile,
         reserve_bytes=reserve_bytes,
         reserve_fraction=reserve_fraction,
     )

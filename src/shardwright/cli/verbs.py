@@ -31,6 +31,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "explain": Verb(target="shardwright.cli.explain:main", summary="a plan file's answer, with the inputs and the source of each number"),
     "check": Verb(target="shardwright.cli.check:main", summary="verify a plan file and its certificate again"),
     "validate": Verb(target="shardwright.cli.validate:main", summary="predicted against measured, row by row"),
+    "calibrate": Verb(target="shardwright.cli.calibrate:main", summary="measure this machine, or import measurements, into a profile"),
     "catalog": Verb(target="shardwright.cli.catalog:main", summary="list accelerators, models, runtimes or schedules"),
 }
 

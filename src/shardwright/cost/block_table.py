@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, dispatch_seconds, move_seconds, span_along
 from shardwright.cost.compute import (
     Machine,
@@ -81,18 +82,15 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
     Args:
         sequence: tokens of a sample of the block's sequence (unsplit), for unfused attention's matrices.
     """
-    degrees = rows.degrees()
-    local = dict(degrees)
-    local["positions"] = -(-sequence // (degrees["ring"]))
+    local = local_degrees(rows, sequence=sequence)
     n = len(rows)
     seconds = np.zeros((len(PHASES), len(PARTS), n))
     flops = np.zeros(n)
     core = {Phase.F: np.zeros(n), Phase.I: np.zeros(n)}
     by_operator: dict[tuple[str, Phase], FloatArray] = {}
-    sixteen = sixteen_bit(machine)
-    unquantised = {o.name for o in program.operators if o.klass in _SIXTEEN_BIT or o.attention is not None}
+    sixteen, unquantised = sixteen_bit(machine), unquantised_operators(program)
     for work in program.works:
-        spent, count = _work_seconds(work, local, sixteen if work.operator in unquantised else machine)
+        spent, count = work_seconds(work, local, sixteen if work.operator in unquantised else machine)
         part = {Kernel.ELEMENT: ELEMENT, Kernel.ATTENTION: ATTENTION, Kernel.SCAN: ATTENTION}.get(work.kernel, GEMM)
         seconds[_phase(work.phase), part] += spent
         if work.phase is Phase.F:
@@ -129,6 +127,18 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
     )
 
 
+def local_degrees(rows: Rows, *, sequence: int) -> dict[str, IntArray]:
+    """What the sizes of a block are evaluated with: degrees, and ``positions``, tokens of a sample on one member of a ring."""
+    local = rows.degrees()
+    local["positions"] = -(-sequence // local["ring"])
+    return local
+
+
+def unquantised_operators(program: BlockProgram) -> frozenset[str]:
+    """Operators whose products stay in 16 bits whatever the recipe (see `sixteen_bit`)."""
+    return frozenset(o.name for o in program.operators if o.klass in _SIXTEEN_BIT or o.attention is not None)
+
+
 def _phase(phase: Phase) -> int:
     return PHASES.index(phase.value)
 
@@ -151,7 +161,7 @@ def _redone_share(program: BlockProgram, work: Work, degrees: Degrees, runtime: 
     return share
 
 
-def _work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
+def work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
     """Seconds and FLOPs of one kernel."""
     n_rows = np.shape(degrees["mbs"])[0]
     if work.kernel is Kernel.ELEMENT:
@@ -186,19 +196,38 @@ def _work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[Float
     return _gemm(work, degrees, machine)
 
 
-def _gemm(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
+def gemm_shape(
+    work: Work, degrees: Degrees
+) -> tuple[tuple[IntArray, IntArray, IntArray], IntArray | int, tuple[IntArray, IntArray] | None]:
+    """(m, n, k) as the phase computes it, the number of equal GEMMs, and for experts (tokens of one, smaller side of its matrix)."""
     assert work.m is not None
     assert work.k is not None
     m, n, k = evaluate(work.m, degrees), evaluate_sum(work.n, degrees), evaluate(work.k, degrees)
     groups: IntArray | int = evaluate(work.groups, degrees) if work.groups is not None else 1
-    flops = np.asarray(2.0 * m * n * k * groups, dtype=np.float64)
-    extra = np.asarray(8.0 * n * k * groups, dtype=np.float64) if work.accumulate else 0.0
-    launches = -(-groups // EXPERT_STREAMS) if work.apart else 1
+    experts = (m, np.minimum(n, k)) if work.kernel is Kernel.GROUPED_GEMM else None
     if work.phase is Phase.I and work.attention is None:
-        n, k = k, n
-    elif work.phase is Phase.W:
-        m, n, k = n, k, m
-    return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, launches=launches, extra_bytes=extra), flops
+        return (m, k, n), groups, experts
+    if work.phase is Phase.W:
+        return (n, k, m), groups, experts
+    return (m, n, k), groups, experts
+
+
+def _gemm(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
+    (m, n, k), groups, experts = gemm_shape(work, degrees)
+    flops = np.asarray(2.0 * m * n * k * groups, dtype=np.float64)
+    extra = np.asarray(8.0 * m * n * groups, dtype=np.float64) if work.accumulate else 0.0
+    launches = -(-groups // EXPERT_STREAMS) if work.apart else 1
+    return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, launches=launches, extra_bytes=extra, experts=experts), flops
+
+
+def one_move_seconds(move: Move, degrees: Degrees, span: Span, network: Network) -> FloatArray:
+    """Seconds of a move over the groups of `span`, once, whether hidden or not."""
+    volume = np.zeros(len(span.size))
+    for size in move.volume:
+        volume = volume + evaluate(size, degrees)
+    if move.copies:
+        return dispatch_seconds(volume=volume, copies=move.copies, span=span)
+    return move_seconds(move.kind, volume=volume, span=span, network=network)
 
 
 def _move_cost(
@@ -210,14 +239,8 @@ def _move_cost(
     core: dict[Phase, FloatArray],
 ) -> tuple[list[tuple[Phase, FloatArray]], FloatArray]:
     """(phase, exposed seconds) of a move, and its hidden seconds."""
-    volume = np.zeros(len(rows))
-    for size in move.volume:
-        volume = volume + evaluate(size, degrees)
     span = span_along(move.axes[0], rows, network)
-    if move.copies:
-        seconds = dispatch_seconds(volume=volume, copies=move.copies, span=span)
-    else:
-        seconds = move_seconds(move.kind, volume=volume, span=span, library=network.library)
+    seconds = one_move_seconds(move, degrees, span, network)
     if move.hops:
         hops = degrees[move.hops] - 1
         beside = core[move.phase] / np.maximum(hops + 1, 1)

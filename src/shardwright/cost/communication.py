@@ -13,6 +13,9 @@ from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, span_of
 from shardwright.cost.rows import Rows
 from shardwright.hardware.cluster import Cluster, Tier
+from shardwright.hardware.device import Evidence, Origin
+from shardwright.hardware.kernel_tables import SAME_LINKS, TABLE_ORIGIN, CollectiveCurve, collective_curves, curve_seconds
+from shardwright.hardware.link import Link
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -20,16 +23,37 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """The tiers of a uniform cluster, whether its scale-up switch reduces, and the library whose algorithms run on it."""
+    """The tiers of a uniform cluster, whether its scale-up switch reduces, the library whose algorithms run on it, and what was measured
+    with that library inside the island.
+    """
 
     tiers: tuple[Tier, ...]
     in_network_reduction: bool
     library: str = "nccl"
+    curves: tuple[CollectiveCurve, ...] = ()
+    curve_origin: Origin = TABLE_ORIGIN
 
 
 def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
     """Tiers as one device sees them."""
-    return Network(tiers=cluster.tiers(), in_network_reduction=cluster.node.in_network_reduction, library=library)
+    name, link = cluster.node.accelerator.name, cluster.node.scale_up
+    curves = collective_curves(cluster.node) if library == "nccl" else ()
+    return Network(
+        tiers=cluster.tiers(),
+        in_network_reduction=cluster.node.in_network_reduction,
+        library=library,
+        curves=curves,
+        curve_origin=_curve_origin(name, link, curves),
+    )
+
+
+def _curve_origin(name: str, link: Link, curves: tuple[CollectiveCurve, ...]) -> Origin:
+    """Measured on this very link; or taken over from another part's, or scaled to a link that differs from the catalog's."""
+    if name in SAME_LINKS:
+        return Origin(evidence=Evidence.ASSUMED, reference=f"links as {SAME_LINKS[name]}; {TABLE_ORIGIN.reference}")
+    if any((c.bandwidth, c.latency_s) != (link.achieved, link.latency_s) for c in curves):
+        return Origin(evidence=Evidence.ASSUMED, reference=f"scaled to this link; {TABLE_ORIGIN.reference}")
+    return TABLE_ORIGIN
 
 
 Axes = tuple[tuple[IntArray, IntArray], ...]
@@ -74,9 +98,23 @@ def span_along(axis: str, rows: Rows, network: Network) -> Span:
     return span_of(network.tiers, axes_of(axis, rows), in_network_reduction=network.in_network_reduction)
 
 
-def move_seconds(kind: Collective, *, volume: FloatArray, span: Span, library: str = "nccl") -> FloatArray:
-    """Seconds of one collective under the cheapest algorithm that `library` has; 0 for groups of one."""
-    return collective_seconds(kind, volume=volume, span=span, algorithms=algorithms_for(kind, library=library))[0]
+def move_seconds(kind: Collective, *, volume: FloatArray, span: Span, network: Network) -> FloatArray:
+    """Seconds of one collective: the measured curve for groups inside an island of a measured size, else the cheapest algorithm that the
+    library has; 0 for groups of one.
+    """
+    seconds = collective_seconds(kind, volume=volume, span=span, algorithms=algorithms_for(kind, library=network.library))[0]
+    for curve in network.curves:
+        if curve.collective == kind.value:
+            here = np.flatnonzero(measured_groups(span, curve))
+            if here.size:
+                bandwidth, latency_s = span.bandwidth[0][here], span.latency_s[0][here]
+                seconds[here] = curve_seconds(curve, volume=volume[here], bandwidth=bandwidth, latency_s=latency_s)
+    return seconds
+
+
+def measured_groups(span: Span, curve: CollectiveCurve) -> npt.NDArray[np.bool_]:
+    """Groups that lie in one island and have as many members as `curve`."""
+    return np.asarray((span.members[0] == curve.num_devices) & (span.size == curve.num_devices), dtype=np.bool_)
 
 
 def dispatch_seconds(*, volume: FloatArray, copies: int, span: Span) -> FloatArray:

@@ -10,9 +10,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.cost.kernel_lookup import (
+    attention_table_for,
+    gemm_grid_for,
+    grouped_table_for,
+    head_factor,
+    roofline_seconds,
+    tile_padding,
+)
 from shardwright.dtype import Dtype
 from shardwright.hardware.constants import SHIPPED, Constants, clock_ratio
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
+from shardwright.hardware.kernel_tables import attention_fraction, gemm_correction, grouped_correction
 from shardwright.model.operator import AttentionShape, Mask, ScanShape
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
 
@@ -79,7 +88,7 @@ def machine_of(
         half=_at_clock(rates.get(half) or chosen, accelerator=accelerator, constants=constants),
         attention=kernel,
         attention_seconds=constants.attention_triton if kernel.generation == "triton" else 1.0,
-        attention_peak=accelerator.peak(half),
+        attention_peak=accelerator.peak(half) or accelerator.peak(dtype),
         passes=constants.passes_eager if elements is ElementKernels.EAGER else constants.passes_fused,
         native_passes=constants.passes_native if elements is ElementKernels.EAGER else constants.passes_fused,
     )
@@ -111,25 +120,46 @@ def gemm_seconds(
     groups: IntArray | int = 1,
     launches: IntArray | int = 1,
     extra_bytes: FloatArray | float = 0.0,
+    experts: tuple[IntArray, IntArray] | None = None,
 ) -> FloatArray:
-    """t = ((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) x sustained + launches x t0, for `groups` equal GEMMs.
+    """t = (roofline x sustained + launches x t0) x c, for `groups` equal GEMMs; c = measured over roofline seconds, 1 without a table.
+
+        roofline = ((2mnk p / (ec P))^q + (bytes / (em BW))^q)^(1/q),   p = issued over asked multiplications (`tile_padding`)
+
+    c is read in the measured grid for one GEMM; for experts in their own table, without the launches; not for other batched GEMMs.
 
     Args:
         m, n, k: elements, shape (r,). launches: how many times the overhead is paid, one after another.
         extra_bytes: read-modify-write of an fp32 accumulator in the epilogue (8 bytes an element).
+        experts: (tokens of an expert, smaller side of its matrix) where the groups are experts.
 
-    Bytes are one pass over both inputs and the output in the compute dtype (16-bit output). Leaves out tile and wave quantisation.
-    Source: four-number roofline fitted on public kernel tables, see docs/accuracy.md; the q-norm joins epilogue traffic to the GEMM.
+    Bytes are one pass over both inputs and the output in the compute dtype (16-bit output).
+    Source: four-number roofline and grids from public kernel tables, see docs/kernels.md; the q-norm joins epilogue traffic to the GEMM.
     """
     rates = machine.gemm
-    width = machine.compute.bits / 8
     fm, fn, fk = m.astype(np.float64), n.astype(np.float64), k.astype(np.float64)
-    compute = 2.0 * groups * fm * fn * fk / (rates.compute_efficiency * machine.peak)
-    traffic = groups * (width * (fm * fk + fk * fn) + 2.0 * fm * fn) + extra_bytes
-    memory = traffic / (rates.memory_efficiency * machine.accelerator.memory_bandwidth)
-    larger, smaller = np.maximum(compute, memory), np.minimum(compute, memory)
-    joined = larger * (1.0 + (smaller / np.maximum(larger, 1e-30)) ** rates.exponent) ** (1.0 / rates.exponent)
-    return joined * rates.sustained + launches * rates.overhead_s
+    joined = roofline_seconds(
+        rates,
+        peak=machine.peak,
+        bandwidth=machine.accelerator.memory_bandwidth,
+        width=machine.compute.bits / 8,
+        m=fm,
+        n=fn,
+        k=fk,
+        groups=groups,
+        extra_bytes=extra_bytes,
+        padding=tile_padding(m=fm, n=fn, k=fk),
+    )
+    start = launches * rates.overhead_s
+    if experts is not None:
+        table = grouped_table_for(machine.accelerator, machine.compute, rates)
+        if table is not None:
+            tokens, width = (side.astype(np.float64) for side in experts)
+            joined = joined * grouped_correction(table, tokens=tokens, width=width)
+        return joined * rates.sustained + start
+    grid = gemm_grid_for(machine.accelerator, machine.compute, rates) if isinstance(groups, int) and groups == 1 else None
+    seconds = joined * rates.sustained + start
+    return seconds if grid is None else seconds * gemm_correction(grid, m=fm, n=fn, k=fk)
 
 
 def element_seconds(machine: Machine, *, traffic: FloatArray, native: bool = False) -> FloatArray:
@@ -176,11 +206,12 @@ def attention_seconds(
     parts: IntArray | None = None,
     backward: bool,
 ) -> FloatArray:
-    """t = FLOPs under the mask / (fraction(length) x peak) x clock + launch a part; backward is `backward_ratio` times that.
+    """t = FLOPs under the mask / (fraction x peak) x clock + launch a part; backward is `backward_ratio` times that.
 
-    The fraction is read at the length of the keys that a query sees at most in one kernel.
+    The fraction is read at the length of the keys that a query sees at most in one kernel: in the device's measured table of the kernel's
+    generation, by head dims and by heads x sequences; else on the generation's curve, scaled for head dims (`head_factor`).
 
-        clock = max(1, sustained (fraction / ec)^(1/3))
+        clock = max(1, sustained (fraction / reach / ec)^(1/3))
 
     a kernel that keeps the matrix units as busy as a large GEMM (fraction = ec of its 16-bit rates) runs at the GEMM's sustained clock;
     dynamic power grows with the busy share and the cube of the clock, so one that keeps them less busy lowers its clock less.
@@ -188,18 +219,28 @@ def attention_seconds(
     Args:
         parts: members of a ring that pass keys round, one kernel for each part; None = all keys in one kernel.
 
-    Leaves out: head_dim other than 128, joining the partial outputs of a ring.
+    Leaves out: joining the partial outputs of a ring; backward of other head dims than 128 (its ratio is one number).
     """
     flops = attention_flops(shape, tokens=tokens, heads=heads, context=context)
     kernels = np.ones_like(tokens) if parts is None else parts
     length = np.minimum(-(-context // kernels), min(shape.window or context, shape.selected or context))
-    points = machine.attention.forward
-    fraction = np.interp(np.log2(np.maximum(length, 1)), [np.log2(p[0]) for p in points], [p[1] for p in points])
-    clock = np.maximum(machine.half.sustained * np.cbrt(fraction / machine.half.compute_efficiency), 1.0)
+    parallel = np.asarray(heads * np.maximum(tokens / length, 1.0), dtype=np.float64)
+    fraction = _attention_fraction(machine, shape, length=length.astype(np.float64), heads=parallel)
+    busy = fraction / machine.attention.reach
+    clock = np.maximum(machine.half.sustained * np.cbrt(busy / machine.half.compute_efficiency), 1.0)
     seconds = flops / (fraction * machine.attention_peak) * clock * machine.attention_seconds
     if backward:
         seconds = seconds * machine.attention.backward_ratio
     return np.asarray(seconds + kernels * machine.accelerator.launch_s, dtype=np.float64)
+
+
+def _attention_fraction(machine: Machine, shape: AttentionShape, *, length: FloatArray, heads: FloatArray) -> FloatArray:
+    table = attention_table_for(machine.accelerator, machine.attention, shape)
+    if table is not None:
+        return attention_fraction(table, length=length, heads=heads)
+    points = machine.attention.forward
+    curve = np.interp(np.log2(np.maximum(length, 1)), [np.log2(p[0]) for p in points], [p[1] for p in points])
+    return np.minimum(curve * head_factor(machine.accelerator, shape, length=length, heads=heads), 1.0)
 
 
 def scan_flops(shape: ScanShape, *, tokens: IntArray, heads: IntArray) -> FloatArray:

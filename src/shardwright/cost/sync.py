@@ -149,12 +149,12 @@ def _layer(
     gradient = np.maximum(elements * float(wire), float(bucket))
     parameter = np.maximum(elements * float(stored), float(bucket) * stored / wire)
     share = elements * float(wire) / gradient
-    scatter = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=inner, library=network.library)
-    across = move_seconds(Collective.ALL_REDUCE, volume=gradient / shard, span=outer, library=network.library)
+    scatter = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=inner, network=network)
+    across = move_seconds(Collective.ALL_REDUCE, volume=gradient / shard, span=outer, network=network)
     return {
-        "all_reduce": share * move_seconds(Collective.ALL_REDUCE, volume=gradient, span=whole, library=network.library),
+        "all_reduce": share * move_seconds(Collective.ALL_REDUCE, volume=gradient, span=whole, network=network),
         "reduce": share * (scatter + across),
-        "gather": share * move_seconds(Collective.ALL_GATHER, volume=parameter, span=inner, library=network.library),
+        "gather": share * move_seconds(Collective.ALL_GATHER, volume=parameter, span=inner, network=network),
     }
 
 
@@ -165,5 +165,5 @@ def _broadcasts(elements: IntArray, held: FloatArray, inner: Axes, shard: IntArr
         elements: of one layer of each block, (blocks, n). held: elements of a pipeline rank, (n,).
     """
     span = span_of(network.tiers, inner, in_network_reduction=network.in_network_reduction)
-    one = move_seconds(Collective.BROADCAST, volume=held * stored / shard, span=span, library=network.library)
+    one = move_seconds(Collective.BROADCAST, volume=held * stored / shard, span=span, network=network)
     return elements / np.maximum(held, 1.0) * shard * one

@@ -133,9 +133,7 @@ def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -
     if not problem.runtime.p2p_scatter_gather or not copied.any():
         return border_seconds(rows, network, volume=stream.astype(np.float64)), stream
     sent = np.where(copied, -(-stream // rows["tp"]), stream)
-    gathered = move_seconds(
-        Collective.ALL_GATHER, volume=stream.astype(np.float64), span=span_along("tp", rows, network), library=network.library
-    )
+    gathered = move_seconds(Collective.ALL_GATHER, volume=stream.astype(np.float64), span=span_along("tp", rows, network), network=network)
     return border_seconds(rows, network, volume=sent.astype(np.float64)) + np.where(copied, gathered, 0.0), sent
 
 
@@ -178,7 +176,7 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         repeats[run.block] += run.count
     sync = sync_table(programs, repeats=tuple(repeats), rows=rows, shard=shard, network=network, job=problem.job, runtime=problem.runtime)
     n = len(rows)
-    norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), span=span_along("world", rows, network), library=network.library)
+    norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), span=span_along("world", rows, network), network=network)
     table_elements = -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
     tied = np.zeros(n)
     if any(p.tied_to for b in problem.model.blocks for o in b.operators for p in o.parameters):

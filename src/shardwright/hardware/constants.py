@@ -94,7 +94,7 @@ DECLARED: Final = (
         low=1.0,
         high=2.5,
         meaning="traffic of element-wise operators that are one kernel in eager PyTorch over the minimal bytes",
-        source="between fused kernels, and chains of eager ones: each reads and writes its tensor once, casts and layout copies come on top",
+        source="between fused kernels and chains of eager ones: each reads and writes its tensor once; casts and layout copies come on top",
     ),
     Declared(
         name="attention_triton",

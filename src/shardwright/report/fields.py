@@ -20,9 +20,10 @@ def shown(value: object) -> str:
 class Fields:
     """The fields of a JSON object; each reading says what is wrong and where."""
 
-    def __init__(self, document: Mapping[str, Any], *, path: str) -> None:
+    def __init__(self, document: Mapping[str, Any], *, path: str, hint: str = HINT) -> None:
         self._document = document
         self._path = path
+        self._hint = hint
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -32,7 +33,7 @@ class Fields:
     def value(self, name: str) -> Any:
         """Whatever the field holds."""
         if name not in self._document:
-            raise DataError(f"{self._path}: {name} is missing", hint=nearest(name, self._document) or HINT)
+            raise DataError(f"{self._path}: {name} is missing", hint=nearest(name, self._document) or self._hint)
         return self._document[name]
 
     def section(self, name: str) -> Fields:
@@ -40,7 +41,7 @@ class Fields:
         value = self.value(name)
         if not isinstance(value, dict):
             raise self.wrong(name, "an object", value)
-        return Fields(value, path=f"{self._path}: {name}")
+        return Fields(value, path=f"{self._path}: {name}", hint=self._hint)
 
     def text(self, name: str) -> str:
         """A string."""
@@ -85,7 +86,7 @@ class Fields:
         value = self.value(name)
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise self.wrong(name, "a list of objects", value)
-        return tuple(Fields(item, path=f"{self._path}: {name} {place}") for place, item in enumerate(value))
+        return tuple(Fields(item, path=f"{self._path}: {name} {place}", hint=self._hint) for place, item in enumerate(value))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of strings."""
@@ -101,4 +102,4 @@ class Fields:
 
     def wrong(self, name: str, expected: str, value: object) -> DataError:
         """The error that says what the field holds and what it should."""
-        return DataError(f"{self._path}: {name} is {shown(value)}, not {expected}", hint=HINT)
+        return DataError(f"{self._path}: {name} is {shown(value)}, not {expected}", hint=self._hint)

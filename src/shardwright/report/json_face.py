@@ -77,6 +77,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
         "capacity_bytes": prediction.capacity_bytes,
         "stages": [_stage(stage) for stage in prediction.stages],
         "breakdown_s": dict(prediction.breakdown_s),
+        "doubts": {d.name: d.share for d in prediction.doubts},
         "sources": [
             {"quantity": s.quantity, "value": s.value, "evidence": s.origin.evidence.value, "reference": s.origin.reference}
             for s in prediction.sources
@@ -134,6 +135,7 @@ def request_document(request: Request) -> dict[str, Any]:
         "reserve_bytes": request.reserve_bytes,
         "reserve_fraction": request.reserve_fraction,
         "top": request.top,
+        "profile": request.profile or None,
     }
 
 

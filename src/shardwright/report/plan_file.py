@@ -13,7 +13,7 @@ from shardwright.report.json_face import SCHEMA, VERSION
 from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
-from shardwright.simulator.prediction import Prediction, Source, StageMemory
+from shardwright.simulator.prediction import Doubt, Prediction, Source, StageMemory
 from shardwright.strategy.grid_notation import parse_grid
 from shardwright.strategy.plan_json import plan_from_json
 
@@ -89,6 +89,8 @@ def _request(fields: Fields) -> Request:
         reserve_bytes=fields.integer("reserve_bytes"),
         reserve_fraction=fields.number("reserve_fraction"),
         top=fields.integer("top"),
+        # Files written before profiles existed have no such field.
+        profile=fields.text("profile") if "profile" in fields.names and fields.value("profile") is not None else "",
     )
 
 
@@ -131,6 +133,7 @@ def _prediction(fields: Fields) -> Prediction:
         stages=tuple(_stage(stage) for stage in fields.sections("stages")),
         breakdown_s=fields.section("breakdown_s").numbers(signed=True),
         sources=tuple(_source(source) for source in fields.sections("sources")),
+        doubts=tuple(Doubt(name=name, share=share) for name, share in fields.section("doubts").numbers()),
     )
 
 

@@ -18,6 +18,7 @@ class Request:
         pins, excludes: (axis, values) pairs. max_devices: 0 = all. reserve_bytes, reserve_fraction: of each device's memory.
         encoder_len, image_tokens: tokens of a sample's encoder text and patches of its images, for models that read them (else 0).
         space: ``standard`` or ``exhaustive``. top: next best plans to rank.
+        profile: path of a profile whose measured rates take the place of the catalog's; empty = none.
     """
 
     model: str
@@ -35,3 +36,4 @@ class Request:
     image_tokens: int = 0
     space: str = "standard"
     top: int = 3
+    profile: str = ""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import log2, sqrt
+from math import log2
 
+from shardwright.cost.answered import answered, shares
 from shardwright.cost.communication import network_of
+from shardwright.cost.compute import Machine
 from shardwright.cost.critical_path import critical_path
+from shardwright.cost.kernel_lookup import attention_is_tabled
 from shardwright.cost.member import Priced, StepCosts, price_grid, step_costs
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.rows import rows_of
@@ -20,16 +23,12 @@ from shardwright.program.problem import Problem
 from shardwright.program.program import Program, Shape
 from shardwright.runtime.runtime import Runtime
 from shardwright.simulator.breakdown import Simulated, breakdown
+from shardwright.simulator.interval import doubts, interval
 from shardwright.simulator.memory import stage_memory
 from shardwright.simulator.prediction import Prediction, Source
 from shardwright.simulator.run import Links, run
 from shardwright.strategy.grid import Grid
 from shardwright.units import MIB, format_bytes, format_seconds
-
-RELEASE_SPREAD = 0.06
-EXPOSED_ERROR = 0.3
-EXPOSED = ("tp", "cp", "ep", "sharding")
-
 
 SMALLEST_BUCKET_BYTES = 64 * MIB
 """Gradients that a runtime without buckets of its own puts on the wire at once: a layer's."""
@@ -118,12 +117,13 @@ def predict(problem: Problem, grid: Grid, simulated: Simulated | None = None) ->
     worst = max(memory, key=lambda s: s.reserved)
     machine = problem_machine(problem)
     parts = breakdown(done)
-    half_width = interval_half_width(machine.gemm.error, exposed=sum(v for name, v in parts if name in EXPOSED) / step)
+    found = doubts(problem, parts=parts, step_s=step)
     peak = machine.peak * grid.devices
     causal, full = model_flops(problem)
     return Prediction(
         step_time_s=step,
-        interval_s=(step * (1.0 - half_width), step * (1.0 + half_width)),
+        interval_s=interval(step, found),
+        doubts=found,
         tokens_per_s=problem.job.tokens_per_step / step,
         tokens_per_s_per_device=problem.job.tokens_per_step / step / grid.devices,
         mfu_causal=causal / step / peak,
@@ -133,22 +133,8 @@ def predict(problem: Problem, grid: Grid, simulated: Simulated | None = None) ->
         capacity_bytes=problem.cluster.node.accelerator.memory_bytes,
         stages=memory,
         breakdown_s=parts,
-        sources=_sources(problem),
+        sources=(*_sources(problem), *_answers(problem, grid)),
     )
-
-
-def interval_half_width(gemm_error: float, *, exposed: float) -> float:
-    """Relative half-width of an 80 % interval: independent errors, root of the sum of squares.
-
-        sqrt((e_gemm / 2)^2 + 0.06^2 + (0.3 x exposed)^2)
-
-    Args:
-        gemm_error: of one GEMM; a step has many shapes, and half of it stays. exposed: share of the step that is exposed communication,
-            known to 30 % (links between nodes are assumed at 0.8 of line rate; published sends reach 0.7, quiet rings more).
-
-    0.06: the same configuration differs by 1 to 10 % between releases of one framework (NeMo 24.09 to 25.05).
-    """
-    return sqrt((gemm_error / 2) ** 2 + RELEASE_SPREAD**2 + (EXPOSED_ERROR * exposed) ** 2)
 
 
 def _sources(problem: Problem) -> tuple[Source, ...]:
@@ -164,13 +150,29 @@ def _sources(problem: Problem) -> tuple[Source, ...]:
             value=f"ec {gemm.compute_efficiency} em {gemm.memory_efficiency} q {gemm.exponent} x {gemm.sustained}",
             origin=gemm.origin,
         ),
-        Source(
-            quantity=f"attention {machine.attention.generation}",
-            value=", ".join(f"{length}: {share}" for length, share in machine.attention.forward),
-            origin=machine.attention.origin,
-        ),
+        *_attention_curve(machine),
         Source(quantity="scale-up link", value=_link(node.scale_up.achieved, node.scale_up.latency_s), origin=node.scale_up.origin),
         Source(quantity="network card", value=_link(node.nic.achieved, node.nic.latency_s), origin=node.nic.origin),
+    )
+
+
+def _attention_curve(machine: Machine) -> tuple[Source, ...]:
+    """The curve of the kernel's generation, where no measured table stands in for it."""
+    if attention_is_tabled(machine.accelerator, machine.attention):
+        return ()
+    curve = ", ".join(f"{length}: {share}" for length, share in machine.attention.forward)
+    return (Source(quantity=f"attention {machine.attention.generation}", value=curve, origin=machine.attention.origin),)
+
+
+def _answers(problem: Problem, grid: Grid) -> tuple[Source, ...]:
+    """One line a family of kernels: what share of its seconds each table, fit or assumption answered for; the origin is the largest's."""
+    return tuple(
+        Source(
+            quantity=f"{share.family} time",
+            value=", ".join(f"{part:.0%} {origin.evidence.value} ({origin.reference})" for part, origin in share.parts),
+            origin=share.parts[0][1],
+        )
+        for share in shares(answered(problem, grid))
     )
 
 

@@ -26,6 +26,14 @@ class StageMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """One reason for a wider interval, and how much of it (0 to 1) a prediction has."""
+
+    name: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Where a number that went into the prediction comes from."""
 
@@ -44,7 +52,7 @@ class Prediction:
         mfu_causal, mfu_full: model FLOPs over peak, counting the scores under the mask, or the full square.
         allocated_bytes, reserved_bytes: worst device. capacity_bytes: what a device has for the program.
         stages: one a pipeline rank. breakdown_s: (name, seconds) of the critical device, tiling the step.
-        sources: numbers behind it.
+        sources: numbers behind it. doubts: what its interval is made of.
     """
 
     step_time_s: float
@@ -59,3 +67,4 @@ class Prediction:
     stages: tuple[StageMemory, ...]
     breakdown_s: tuple[tuple[str, float], ...]
     sources: tuple[Source, ...] = ()
+    doubts: tuple[Doubt, ...] = ()

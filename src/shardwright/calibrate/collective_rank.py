@@ -1,0 +1,133 @@
+"""What one spawned rank does: join the group, time every collective, and send the seconds home."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from statistics import median
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+Message = tuple[int, str, Any]
+"""(rank, ``point`` | ``unsupported`` | ``done`` | ``error``, content)."""
+
+ELEMENT_BYTES: Final = 4
+_LONG_S: Final = 2e-3
+# torch 2.13 renamed both; older releases have the old names only.
+_ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER: Final = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_MAX_INNER: Final = 50
+
+
+def run_rank(
+    rank: int,
+    num_devices: int,
+    device: str,
+    meeting: str,
+    kinds: tuple[str, ...],
+    sizes: tuple[int, ...],
+    repetitions: int,
+    timeout_s: float,
+    threads: int,
+    messages: Any,
+) -> None:
+    """Time `kinds` at `sizes` (bytes of the full buffer) on rank `rank` of `num_devices`, over gloo or NCCL.
+
+    Args:
+        meeting: path of a file that does not exist yet; the ranks meet there. timeout_s: of each collective.
+        messages: a queue for `Message`.
+    """
+    try:
+        torch.set_num_threads(max(threads, 1))
+        if device == "cuda":
+            torch.cuda.set_device(rank)
+        dist.init_process_group(
+            "nccl" if device == "cuda" else "gloo",
+            init_method=f"file://{meeting}",
+            rank=rank,
+            world_size=num_devices,
+            timeout=timedelta(seconds=timeout_s),
+        )
+        for kind in kinds:
+            for size in sizes:
+                try:
+                    collective = _collective(kind, size, num_devices=num_devices, rank=rank, device=device)
+                    seconds = _time(collective, device=device, repetitions=repetitions)
+                except (NotImplementedError, RuntimeError, ValueError) as error:
+                    if not _is_missing(error):
+                        raise
+                    messages.put((rank, "unsupported", (kind, _first_line(error))))
+                    break
+                messages.put((rank, "point", (kind, size, seconds)))
+        messages.put((rank, "done", None))
+        dist.destroy_process_group()
+    except Exception as error:  # whatever ends a rank must reach the parent, or it would wait for the others' timeout
+        messages.put((rank, "error", _first_line(error)))
+        raise SystemExit(1) from error
+
+
+def _is_missing(error: Exception) -> bool:
+    text = str(error).lower()
+    return isinstance(error, NotImplementedError) or "not support" in text or "unsupported" in text or "not implemented" in text
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
+def _collective(kind: str, size: int, *, num_devices: int, rank: int, device: str) -> Callable[[], Any]:
+    """One call of `kind` whose full buffer has about `size` bytes."""
+    part = max(size // ELEMENT_BYTES // num_devices, 1)
+    whole = torch.ones(part * num_devices, device=device)
+    piece = torch.ones(part, device=device)
+    if kind == "all_reduce":
+        return lambda: dist.all_reduce(whole)
+    if kind == "all_gather":
+        return lambda: _ALL_GATHER(whole, piece)
+    if kind == "reduce_scatter":
+        return lambda: _REDUCE_SCATTER(piece, whole)
+    if kind == "all_to_all":
+        other = torch.empty_like(whole)
+        return lambda: dist.all_to_all_single(other, whole)
+    if kind == "broadcast":
+        return lambda: dist.broadcast(whole, src=0)
+    # A ring of sends: every rank sends to the next and receives from the one before.
+    other = torch.empty_like(whole)
+    exchange = [
+        dist.P2POp(dist.isend, whole, (rank + 1) % num_devices),
+        dist.P2POp(dist.irecv, other, (rank - 1) % num_devices),
+    ]
+
+    def send() -> None:
+        for work in dist.batch_isend_irecv(exchange):
+            work.wait()
+
+    return send
+
+
+def _time(collective: Callable[[], Any], *, device: str, repetitions: int) -> float:
+    """Median seconds of a call between barriers; short ones are run in a row."""
+
+    def span(times: int) -> float:
+        dist.barrier()
+        _settle(device)
+        start = time.perf_counter()
+        for _ in range(times):
+            collective()
+        _settle(device)
+        return time.perf_counter() - start
+
+    span(2)
+    # The slowest rank decides how often all of them run.
+    guess = torch.tensor([span(1)], device=device)
+    dist.all_reduce(guess, op=dist.ReduceOp.MAX)
+    inner = min(max(int(_LONG_S / max(float(guess), 1e-7)), 1), _MAX_INNER)
+    return median(span(inner) / inner for _ in range(repetitions))
+
+
+def _settle(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,163 @@
+"""From measured points to the few numbers of a profile, and how well they fit. Errors are relative: every point counts the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import least_squares, nnls
+
+from shardwright.dtype import Dtype
+from shardwright.errors import DataError
+from shardwright.hardware.device import Evidence, Origin
+from shardwright.hardware.profile import (
+    AttentionPoint,
+    AttentionProfile,
+    CollectiveFit,
+    ElementProfile,
+    FitError,
+    GemmPoint,
+    GemmProfile,
+    bus_share,
+)
+
+FloatArray = npt.NDArray[np.float64]
+
+_EXPONENTS = (1.0, 8.0)
+_STARTS = (1.3, 2.5)
+_SMALLEST_S = 1e-12
+
+
+def fit_error(fitted: FloatArray, measured: FloatArray) -> FitError:
+    """Mean and 90th percentile of |fitted / measured - 1|."""
+    relative = np.abs(fitted / measured - 1.0)
+    return FitError(num_points=int(relative.size), mean=float(relative.mean()), p90=float(np.percentile(relative, 90)))
+
+
+def gemm_bytes(point: GemmPoint) -> float:
+    """Bytes of one pass over both inputs in the dtype and the output in it, or in 16 bits where the dtype has fewer."""
+    width = point.dtype.bits / 8
+    return width * (point.m * point.k + point.k * point.n) + max(width, 2.0) * point.m * point.n
+
+
+def fit_gemm(points: Sequence[GemmPoint], *, sustained: float = 1.0) -> GemmProfile:
+    """The four numbers of t = ((2mnk / R)^q + (bytes / W)^q)^(1/q) + t0 that minimise the squared log of fitted over measured seconds.
+
+    Args:
+        points: of one dtype, at least 4. sustained: factor of long runs, kept beside the fit.
+
+    q is kept in 1..8 (1 = nothing overlaps, 8 = as good as the larger of the two).
+
+    Raises:
+        DataError: too few points, or of several dtypes.
+    """
+    if len(points) < 4 or len({p.dtype for p in points}) != 1:
+        raise DataError(f"{len(points)} GEMM points do not make a fit", hint="measure 4 shapes or more of one dtype")
+    seconds = _positive([p.seconds for p in points])
+    flops = np.array([2.0 * p.m * p.n * p.k for p in points])
+    traffic = np.array([gemm_bytes(p) for p in points])
+
+    def fitted(x: FloatArray) -> FloatArray:
+        compute, memory, q = flops / np.exp(x[0]), traffic / np.exp(x[1]), x[3]
+        larger, smaller = np.maximum(compute, memory), np.minimum(compute, memory)
+        result: FloatArray = larger * (1.0 + (smaller / larger) ** q) ** (1.0 / q) + np.exp(x[2])
+        return result
+
+    rate, width, fastest = np.log((flops / seconds).max()), np.log((traffic / seconds).max()), np.log(seconds.min())
+    low = [rate - 3.0, width - 3.0, np.log(_SMALLEST_S), _EXPONENTS[0]]
+    high = [rate + 1.0, width + 3.0, fastest, _EXPONENTS[1]]
+    runs = [
+        least_squares(lambda x: np.log(fitted(x) / seconds), [rate, width + shift, fastest - 2.0, q], bounds=(low, high))
+        for q in _STARTS
+        for shift in (0.0, 1.0)
+    ]
+    best: FloatArray = min(runs, key=lambda run: float(run.cost)).x
+    return GemmProfile(
+        dtype=points[0].dtype,
+        flops_per_second=float(np.exp(best[0])),
+        bytes_per_second=float(np.exp(best[1])),
+        overhead_s=float(np.exp(best[2])),
+        exponent=float(best[3]),
+        sustained=max(sustained, 1.0),
+        error=fit_error(fitted(best), seconds),
+        points=tuple(points),
+    )
+
+
+def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float, FitError]:
+    """alpha and beta >= 0 of t = alpha + beta x size that minimise the squared relative errors, and the errors.
+
+    Raises:
+        DataError: fewer than two sizes, or times that do not grow with them.
+    """
+    x, t = np.asarray(sizes, dtype=np.float64), _positive(seconds)
+    if np.unique(x).size < 2:
+        raise DataError(f"{x.size} points of one size do not make a line", hint="measure two sizes or more")
+    scale = float(x.max())
+    (alpha, beta), _ = nnls(np.stack([1.0 / t, x / scale / t], axis=1), np.ones_like(t))
+    beta = float(beta) / scale
+    if not beta > 0.0:
+        raise DataError("the measured times do not grow with the size", hint="measure larger sizes")
+    return float(alpha), beta, fit_error(alpha + beta * x, t)
+
+
+def fit_elements(points: Sequence[tuple[int, float]]) -> ElementProfile:
+    """t = launch + traffic / bandwidth over (bytes, seconds) points."""
+    launch, beta, error = fit_line([p[0] for p in points], [p[1] for p in points])
+    return ElementProfile(bytes_per_second=1.0 / beta, launch_s=launch, error=error, points=tuple(points))
+
+
+def fit_collective(kind: str, points: Sequence[tuple[int, float]], *, num_devices: int, reference: str) -> CollectiveFit:
+    """t = latency + bus bytes / bandwidth over (bytes of the full buffer, seconds) points; several of one size count by their median.
+
+    Raises:
+        DataError: see `fit_line`.
+    """
+    sizes = sorted({size for size, _ in points})
+    medians = tuple((size, float(np.median([s for x, s in points if x == size]))) for size in sizes)
+    share = bus_share(kind, num_devices=num_devices)
+    latency, beta, error = fit_line([share * size for size, _ in medians], [s for _, s in medians])
+    largest, longest = medians[-1]
+    return CollectiveFit(
+        collective=kind,
+        num_devices=num_devices,
+        latency_s=latency,
+        bus_bandwidth=1.0 / beta,
+        large_bandwidth=share * largest / longest,
+        error=error.mean,
+        p90_error=error.p90,
+        origin=Origin(evidence=Evidence.FITTED, reference=reference),
+        points=medians,
+    )
+
+
+def fit_attention(generation: str, points: Sequence[AttentionPoint], *, dtype: Dtype) -> AttentionProfile:
+    """Median FLOP/s of the forward at each length, and the median of backward over forward seconds.
+
+    Raises:
+        DataError: no points.
+    """
+    if not points:
+        raise DataError("no attention was measured", hint="measure one length or more")
+    forward, backward = _positive([p.forward_s for p in points]), _positive([p.backward_s for p in points])
+    flops = np.array([p.flops for p in points])
+    lengths = sorted({p.length for p in points})
+    curve = {n: float(np.median([f / s for p, f, s in zip(points, flops, forward, strict=True) if p.length == n])) for n in lengths}
+    ratio = float(np.median(backward / forward))
+    fitted = flops / np.array([curve[p.length] for p in points])
+    return AttentionProfile(
+        generation=generation,
+        dtype=dtype,
+        curve=tuple(curve.items()),
+        backward_ratio=ratio,
+        error=fit_error(np.concatenate([fitted, fitted * ratio]), np.concatenate([forward, backward])),
+        points=tuple(points),
+    )
+
+
+def _positive(seconds: Sequence[float]) -> FloatArray:
+    measured = np.asarray(seconds, dtype=np.float64)
+    if not (np.isfinite(measured) & (measured > 0.0)).all():
+        raise DataError("a measured time is not a positive number", hint="measure again, with more repetitions")
+    return measured

@@ -1,0 +1,140 @@
+"""Collectives of torch.distributed over spawned ranks of this machine: NCCL on GPUs, gloo on the processor. Nothing here can hang."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Final
+
+from shardwright.calibrate.collective_rank import run_rank
+from shardwright.errors import DataError
+from shardwright.units import KIB
+
+KINDS: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
+_SIZES: Final = {
+    "cpu": tuple(KIB * 4**i for i in range(8)),
+    "cuda": tuple(2 * KIB * 4**i for i in range(10)),
+}
+_POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivePoints:
+    """What one group measured: (bytes of the full buffer, seconds of the slowest rank) by kind; why a kind is missing."""
+
+    num_devices: int
+    points: tuple[tuple[str, tuple[tuple[int, float], ...]], ...]
+    unsupported: tuple[tuple[str, str], ...]
+
+
+def group_sizes(num_devices: int) -> tuple[int, ...]:
+    """2, 4, 8 ... below `num_devices`, and itself."""
+    smaller = [2**i for i in range(1, num_devices.bit_length()) if 2**i < num_devices]
+    return (*smaller, num_devices) if num_devices > 1 else ()
+
+
+def collective_sizes(device: str, *, tiny: bool = False) -> tuple[int, ...]:
+    """Bytes of the full buffer to measure: 1 KiB to 16 MiB on a processor, 2 KiB to 512 MiB on GPUs."""
+    return (4 * KIB, 64 * KIB) if tiny else _SIZES[device]
+
+
+def measure_collectives(
+    num_devices: int,
+    *,
+    device: str,
+    sizes: tuple[int, ...],
+    kinds: tuple[str, ...] = KINDS,
+    repetitions: int = 5,
+    timeout_s: float = 60.0,
+    threads: int = 1,
+    step: Callable[[], None] = lambda: None,
+    target: Callable[..., None] = run_rank,
+) -> CollectivePoints:
+    """Time `kinds` over `num_devices` spawned ranks.
+
+    Args:
+        timeout_s: of each collective, and of each wait for a rank's next message. step: called once a point.
+        target: what each rank runs.
+
+    Raises:
+        DataError: a rank died, failed, or said nothing for `timeout_s`; the other ranks are ended.
+    """
+    context = multiprocessing.get_context("spawn")
+    messages: Any = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        meeting = str(Path(folder) / "ranks")
+        ranks: list[BaseProcess] = [
+            context.Process(
+                target=target,
+                args=(rank, num_devices, device, meeting, kinds, sizes, repetitions, timeout_s, threads, messages),
+                daemon=True,
+            )
+            for rank in range(num_devices)
+        ]
+        try:
+            for process in ranks:
+                process.start()
+            return _gather(messages, ranks, timeout_s=timeout_s, step=step)
+        finally:
+            _end(ranks)
+            messages.close()
+            messages.join_thread()
+
+
+def _gather(messages: Any, ranks: list[BaseProcess], *, timeout_s: float, step: Callable[[], None]) -> CollectivePoints:
+    slowest: dict[str, dict[int, float]] = {}
+    unsupported: dict[str, str] = {}
+    waiting = set(range(len(ranks)))
+    while waiting:
+        rank, word, content = _next(messages, ranks, waiting, timeout_s=timeout_s)
+        if word == "error":
+            raise DataError(f"rank {rank} of {len(ranks)} failed: {content}", hint="fewer --ranks, or see whether its device is free")
+        if word == "done":
+            waiting.discard(rank)
+        elif word == "unsupported":
+            unsupported[content[0]] = content[1]
+        else:
+            kind, size, seconds = content
+            times = slowest.setdefault(kind, {})
+            times[size] = max(times.get(size, 0.0), seconds)
+            if rank == 0:
+                step()
+    return CollectivePoints(
+        num_devices=len(ranks),
+        points=tuple((kind, tuple(sorted(times.items()))) for kind, times in slowest.items() if kind not in unsupported),
+        unsupported=tuple(unsupported.items()),
+    )
+
+
+def _next(messages: Any, ranks: list[BaseProcess], waiting: set[int], *, timeout_s: float) -> tuple[int, str, Any]:
+    """The next message; an error when a rank is gone without having said that it is done, or when none speaks in time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        dead = [rank for rank in sorted(waiting) if ranks[rank].exitcode is not None]
+        try:
+            message: tuple[int, str, Any] = messages.get(timeout=_POLL_S)
+            return message
+        except queue.Empty:
+            pass
+        if dead:
+            code = ranks[dead[0]].exitcode
+            raise DataError(f"rank {dead[0]} of {len(ranks)} died with exit code {code}", hint="out of memory? try fewer --ranks")
+        if time.monotonic() > deadline:
+            raise DataError(f"no rank of {len(ranks)} said anything for {timeout_s:g} s", hint="a larger --timeout, or fewer --ranks")
+
+
+def _end(ranks: list[BaseProcess]) -> None:
+    for process in ranks:
+        process.join(timeout=1.0)
+        if process.is_alive():
+            process.terminate()
+            process.join(timeout=5.0)
+        if process.is_alive():
+            process.kill()
+            process.join(timeout=5.0)

@@ -1,0 +1,81 @@
+"""Seconds of a kernel: device events on CUDA, the processor's clock elsewhere; warm-up, repetitions, median."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+import torch
+
+from shardwright.dtype import Dtype
+
+TORCH_DTYPES: Final = {
+    Dtype.FP32: torch.float32,
+    Dtype.TF32: torch.float32,
+    Dtype.BF16: torch.bfloat16,
+    Dtype.FP16: torch.float16,
+}
+"""What can be measured. fp8 and fp4 GEMMs need scales and layouts of their own and are not measured."""
+
+_MAX_INNER: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timer:
+    """How kernels are timed on one device.
+
+    Args:
+        device: ``cpu`` or ``cuda``. repetitions: timings whose median counts; warm_up: runs before them.
+        shortest_s: a timing runs the kernel as often as it takes to last so long, so that the clock's steps and the events' own cost
+            do not show.
+    """
+
+    device: str
+    repetitions: int = 5
+    warm_up: int = 2
+    shortest_s: float = 1e-3
+
+    def seconds(self, kernel: Callable[[], Any]) -> float:
+        """Median seconds of one call."""
+        for _ in range(max(self.warm_up, 1)):
+            kernel()
+        once = self.span(kernel, 1)
+        inner = min(max(int(self.shortest_s / max(once, 1e-7)), 1), _MAX_INNER)
+        return median(self.span(kernel, inner) / inner for _ in range(self.repetitions))
+
+    def span(self, kernel: Callable[[], Any], times: int) -> float:
+        """Seconds of `times` calls in a row."""
+        if self.device != "cuda":
+            start = time.perf_counter()
+            for _ in range(times):
+                kernel()
+            return time.perf_counter() - start
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        begin.record()
+        for _ in range(times):
+            kernel()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
+
+    def sustained(self, kernel: Callable[[], Any], *, seconds: float) -> float:
+        """Seconds a call in the second half of a run that lasts `seconds`: clocks have settled under the power limit by then."""
+        once = max(self.seconds(kernel), 1e-7)
+        chunk = max(int(seconds / 20 / once), 1)
+        spans: list[float] = []
+        while sum(spans) < seconds:
+            spans.append(self.span(kernel, chunk))
+        late = spans[len(spans) // 2 :]
+        return sum(late) / len(late) / chunk
+
+
+def native_dtypes(device: str) -> tuple[Dtype, ...]:
+    """The dtypes that `device` multiplies in units of its own, by what torch says."""
+    if device == "cuda":
+        major = torch.cuda.get_device_capability()[0]
+        return (Dtype.BF16, Dtype.FP16, Dtype.TF32) if major >= 8 else (Dtype.FP16, Dtype.FP32)
+    return (Dtype.FP32,)

@@ -1,0 +1,102 @@
+"""``shardwright calibrate``: measure this machine, or import measurements, into a profile."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardwright import api
+from shardwright.cli import flags, screen
+from shardwright.cli.command import verb
+from shardwright.dtype import Dtype
+from shardwright.errors import UsageError, nearest
+from shardwright.report.calibration import check_document, render_check, render_profile
+from shardwright.report.json_face import to_text
+from shardwright.report.profile_file import profile_document
+
+
+def calibrate(
+    *,
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda; CUDA where torch finds one.")] = "",
+    ranks: Annotated[int, typer.Option("--ranks", min=0, help="Devices of the largest collective; 0 = all GPUs, or 2 on a CPU.")] = 0,
+    dtype: Annotated[list[str] | None, typer.Option("--dtype", help="Number format of GEMMs: bf16, fp16, tf32, fp32. Repeatable.")] = None,
+    collectives_only: Annotated[bool, typer.Option("--collectives-only", help="Measure collectives and nothing else.")] = False,
+    from_nccl_tests: Annotated[
+        list[Path] | None, typer.Option("--from-nccl-tests", metavar="FILE", help="Output of nccl-tests to import. Repeatable.")
+    ] = None,
+    from_kineto: Annotated[
+        Path | None, typer.Option("--from-kineto", metavar="FILE", help="Kineto trace to import (JSON, .gz too).")
+    ] = None,
+    measure: Annotated[
+        bool | None, typer.Option("--measure/--no-measure", help="Measure this machine; off by default when importing.")
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="Accelerator of the profile; the catalog's name of this device if not given.")] = "",
+    day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="Day to write into the profile; today if not given.")] = "",
+    repetitions: Annotated[int, typer.Option("--repetitions", min=1, max=1000, help="Timings whose median counts.")] = 5,
+    sustained: Annotated[float, typer.Option("--sustained", min=0.0, max=3600.0, help="Seconds of the long GEMM run; 0 = none.")] = 5.0,
+    timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds after which a silent rank is given up.")] = 60.0,
+    tiny: Annotated[bool, typer.Option("--tiny", help="The smallest shapes only: to try it out, not to plan with.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Then predict and measure training steps on one device.")] = False,
+    output: flags.Output = None,
+    as_json: flags.AsJson = False,
+    quiet: flags.Quiet = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Measure this machine with torch, or import what others measured, into a profile of measured rates to plan with."""
+    screen.check_writable(output)
+    request = api.Calibration(
+        date=_day(day),
+        device=device,
+        accelerator=name,
+        ranks=ranks,
+        dtypes=tuple(_dtype(word) for word in dtype or ()),
+        collectives_only=collectives_only,
+        nccl_tests=tuple(from_nccl_tests or ()),
+        kineto=from_kineto,
+        measure=measure if measure is not None else not (from_nccl_tests or from_kineto),
+        repetitions=repetitions,
+        sustained_s=sustained,
+        timeout_s=timeout,
+        tiny=tiny,
+    )
+    if check and not (request.measure and not collectives_only):
+        raise UsageError(
+            "--check needs the kernels of this machine", hint="calibrate without --collectives-only and imports, or add --measure"
+        )
+    with screen.progress(quiet=quiet or as_json) as report:
+        profile = api.calibrate(request, progress=report)
+        rows = api.check_calibration(profile, request, progress=report) if check else ()
+    document = profile_document(profile)
+    if output is not None:
+        screen.save(output, to_text(document))
+    if as_json:
+        screen.write(to_text({"profile": document, "check": check_document(rows)} if check else document))
+    elif quiet:
+        screen.write(f"{profile.reference}\n")
+    else:
+        screen.show(render_profile(profile))
+        if check:
+            screen.write("\n")
+            screen.show(render_check(rows))
+
+
+def _day(text: str) -> str:
+    if not text:
+        return datetime.now(tz=UTC).date().isoformat()
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise UsageError(f"--date {text[:40]!r} is not a day", hint="write YYYY-MM-DD") from None
+
+
+def _dtype(word: str) -> Dtype:
+    names = {d.value: d for d in Dtype}
+    if word not in names:
+        raise UsageError(f"--dtype {word[:40]!r} is not a number format", hint=nearest(word[:40], names))
+    return names[word]
+
+
+main = verb(calibrate, name="calibrate")

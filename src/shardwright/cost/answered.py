@@ -1,0 +1,152 @@
+"""Which table, fit or assumption answered for the kernels and collectives of a plan, by share of their seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from shardwright.collectives.span import Span
+from shardwright.cost.block_table import gemm_shape, local_degrees, one_move_seconds, unquantised_operators, work_seconds
+from shardwright.cost.communication import Network, measured_groups, network_of, span_along
+from shardwright.cost.compute import Machine, sixteen_bit
+from shardwright.cost.kernel_lookup import attention_table_for, gemm_grid_for, grouped_table_for
+from shardwright.cost.rows import rows_of
+from shardwright.cost.tables import block_context, problem_machine, programs_of, structure_of
+from shardwright.hardware.device import Evidence, Origin
+from shardwright.hardware.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
+from shardwright.program.block import Kernel, Move, Phase, Work
+from shardwright.program.problem import Problem
+from shardwright.program.sizes import Degrees
+from shardwright.strategy.grid import Grid
+
+FAMILIES: Final = ("GEMM", "experts' GEMM", "attention", "element-wise", "scan", "collectives")
+_FAMILY: Final = {
+    Kernel.GEMM: "GEMM",
+    Kernel.GROUPED_GEMM: "experts' GEMM",
+    Kernel.ATTENTION: "attention",
+    Kernel.ELEMENT: "element-wise",
+    Kernel.SCAN: "scan",
+}
+_BANDWIDTH: Final = Origin(evidence=Evidence.ASSUMED, reference="bytes over a stated share of memory bandwidth")
+_SCAN: Final = Origin(evidence=Evidence.ASSUMED, reference="a third of the GEMM rate")
+_BACKWARD: Final = Origin(evidence=Evidence.ASSUMED, reference="a stated multiple of the forward kernel, which the tables lack")
+_EXPERTS_BACKWARD: Final = Origin(evidence=Evidence.ASSUMED, reference="experts' backward as their forward, which alone was measured")
+_ALPHA_BETA: Final = Origin(evidence=Evidence.FITTED, reference="alpha-beta of the cheapest algorithm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """Seconds of one family of kernels in one layer of a block, F, I and W of one microbatch, that one origin answered for.
+
+    Args:
+        block: name. family: one of `FAMILIES`. seconds: of kernels, or of collectives whether hidden or not. layers: how many there are.
+    """
+
+    block: str
+    family: str
+    origin: Origin
+    seconds: float
+    layers: int
+
+
+def answered(problem: Problem, grid: Grid) -> tuple[Answered, ...]:
+    """A record for each block, family and origin of `grid`, in the order of the model; their seconds are those of the block table."""
+    machine, network = problem_machine(problem), network_of(problem.cluster, library=problem.runtime.collective_library)
+    rows, sixteen = rows_of([grid]), sixteen_bit(machine)
+    layers = [0] * len(problem.model.blocks)
+    for run in problem.model.runs:
+        layers[run.block] += run.count
+    result: list[Answered] = []
+    programs = programs_of(problem, structure_of(sp=grid.sp, gather=grid.gather, tp=grid.tp))
+    for block, program, count in zip(problem.model.blocks, programs, layers, strict=True):
+        degrees = local_degrees(rows, sequence=block_context(problem, block).tokens)
+        spent: dict[tuple[str, Origin], float] = {}
+        unquantised = unquantised_operators(program)
+        for work in program.works:
+            own = sixteen if work.operator in unquantised else machine
+            key = (_FAMILY[work.kernel], _kernel_origin(work, degrees, own))
+            spent[key] = spent.get(key, 0.0) + float(work_seconds(work, degrees, own)[0][0])
+        for move in program.moves:
+            span = span_along(move.axes[0], rows, network)
+            if int(span.size[0]) > 1:
+                times = int(degrees[move.hops][0]) - 1 if move.hops else 1
+                key = ("collectives", _move_origin(move, span, network))
+                spent[key] = spent.get(key, 0.0) + times * float(one_move_seconds(move, degrees, span, network)[0])
+        result += [
+            Answered(block=program.block, family=family, origin=origin, seconds=seconds, layers=count)
+            for (family, origin), seconds in spent.items()
+        ]
+    return tuple(result)
+
+
+def _kernel_origin(work: Work, degrees: Degrees, machine: Machine) -> Origin:
+    if work.kernel is Kernel.ELEMENT:
+        return _BANDWIDTH
+    if work.kernel is Kernel.SCAN:
+        return _SCAN
+    if work.kernel is Kernel.ATTENTION:
+        return _attention_origin(work, machine)
+    device, rates = machine.accelerator, machine.gemm
+    (m, n, k), groups, experts = gemm_shape(work, degrees)
+    if experts is not None:
+        table = grouped_table_for(device, machine.compute, rates)
+        if table is None or np.log2(float(experts[0][0])) > table.tokens[-1]:
+            return rates.origin
+        return _table(device.name) if work.phase is Phase.F else _EXPERTS_BACKWARD
+    grid = gemm_grid_for(device, machine.compute, rates)
+    if grid is None or not isinstance(groups, int):
+        return rates.origin
+    inside = inside_grid(grid, m=m.astype(np.float64), n=n.astype(np.float64), k=k.astype(np.float64))
+    return _table(device.name) if bool(inside[0]) else rates.origin
+
+
+def _attention_origin(work: Work, machine: Machine) -> Origin:
+    assert work.attention is not None
+    table = attention_table_for(machine.accelerator, machine.attention, work.attention)
+    if table is None:
+        return machine.attention.origin
+    if work.phase is not Phase.F:
+        return _BACKWARD
+    if table.generation == machine.attention.generation:
+        return _table(machine.accelerator.name)
+    reference = f"{machine.attention.generation} as {table.generation}, {TABLE_ORIGIN.reference}"
+    return Origin(evidence=Evidence.ASSUMED, reference=reference)
+
+
+def _table(name: str) -> Origin:
+    """The shipped tables; those of another part of the same die are taken over, not measured."""
+    if name in SAME_DIE:
+        return Origin(evidence=Evidence.ASSUMED, reference=f"as {SAME_DIE[name]}, the same die; {TABLE_ORIGIN.reference}")
+    return TABLE_ORIGIN
+
+
+def _move_origin(move: Move, span: Span, network: Network) -> Origin:
+    for curve in network.curves:
+        if curve.collective == move.kind.value and not move.copies and bool(measured_groups(span, curve)[0]):
+            return network.curve_origin
+    return _ALPHA_BETA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Share of the seconds of one family, over all layers of the model, that each origin answered for; the largest first."""
+
+    family: str
+    parts: tuple[tuple[float, Origin], ...]
+
+
+def shares(records: tuple[Answered, ...]) -> tuple[Share, ...]:
+    """What each family's price rests on; families without seconds are left out."""
+    result = []
+    for family in FAMILIES:
+        spent: dict[Origin, float] = {}
+        for record in records:
+            if record.family == family:
+                spent[record.origin] = spent.get(record.origin, 0.0) + record.seconds * record.layers
+        total = sum(spent.values())
+        if total > 0.0:
+            parts = sorted(((seconds / total, origin) for origin, seconds in spent.items()), key=lambda p: -p[0])
+            result.append(Share(family=family, parts=tuple(parts)))
+    return tuple(result)

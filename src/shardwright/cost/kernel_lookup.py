@@ -1,0 +1,128 @@
+"""Prices of kernels from measured tables, where the accelerator has one that answers; the formulas they correct."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.compiled import compiled
+from shardwright.dtype import Dtype
+from shardwright.hardware.device import Accelerator, AttentionRates, GemmRates
+from shardwright.hardware.kernel_tables import (
+    AttentionTable,
+    GemmGrid,
+    GroupedTable,
+    attention_fraction,
+    kernel_tables,
+)
+from shardwright.model.operator import AttentionShape
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+TILE: Final = 64
+"""Rows and columns that a kernel's smallest tile of the result has, and elements of k that it takes at once.
+
+Source: wgmma works on 64 rows; cuBLAS picks among tiles of 64 to 256 the one that wastes least; see docs/kernels.md for the check.
+"""
+
+
+def tile_padding(*, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
+    """Multiplications issued over those asked for: product of ceil(x / 64) 64 / x over m, n and k.
+
+    One for multiples of 64, as all points of the measured grids are: interpolation between them does not show it. Waves of tiles are in the
+    grids. Leaves out: sides that are no multiple of 8 (16 bytes), which take another, slower kernel.
+    """
+    if not m.shape == n.shape == k.shape:
+        m, n, k = (np.ascontiguousarray(side) for side in np.broadcast_arrays(m, n, k))
+    return _padding(m, n, k)
+
+
+@compiled
+def _padding(m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
+    result = np.empty(m.size)
+    for at in range(m.size):
+        asked = max(m[at], 1.0) * max(n[at], 1.0) * max(k[at], 1.0)
+        result[at] = np.ceil(m[at] / TILE) * np.ceil(n[at] / TILE) * np.ceil(k[at] / TILE) * TILE**3 / asked
+    return result
+
+
+def roofline_seconds(
+    rates: GemmRates,
+    *,
+    peak: float,
+    bandwidth: float,
+    width: float,
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+    groups: FloatArray | IntArray | int = 1,
+    extra_bytes: FloatArray | float = 0.0,
+    padding: FloatArray | float = 1.0,
+) -> FloatArray:
+    """((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) for `groups` equal GEMMs, without the overhead.
+
+    Args:
+        peak: FLOP/s; bandwidth: bytes/s; width: bytes of an input's element.
+        extra_bytes: joined to the traffic. padding: factor on the multiplications.
+
+    Bytes are one pass over both inputs and over a 16-bit output.
+    """
+    compute = padding * (2.0 * groups * m * n * k) / (rates.compute_efficiency * peak)
+    traffic = groups * (width * (m * k + k * n) + 2.0 * m * n) + extra_bytes
+    memory = traffic / (rates.memory_efficiency * bandwidth)
+    larger, smaller = np.maximum(compute, memory), np.minimum(compute, memory)
+    return np.asarray(larger * (1.0 + (smaller / np.maximum(larger, 1e-30)) ** rates.exponent) ** (1.0 / rates.exponent))
+
+
+def gemm_grid_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GemmGrid | None:
+    """The measured grid over `rates` of `device`; None where none is."""
+    tables = kernel_tables(device.name)
+    grid = tables.gemm_grid(dtype) if tables is not None else None
+    return grid if grid is not None and grid.corrects(rates) else None
+
+
+def grouped_table_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GroupedTable | None:
+    """The measured experts' table over `rates` of `device`; None where none is."""
+    tables = kernel_tables(device.name)
+    return tables.grouped_table(dtype) if tables is not None and gemm_grid_for(device, dtype, rates) is not None else None
+
+
+def attention_table_for(device: Accelerator, rates: AttentionRates, shape: AttentionShape) -> AttentionTable | None:
+    """The measured table for heads of that shape on `device`; None where the device or the kernel generation has none.
+
+    A table is of the newest kernel on its device; cuDNN and flash-3 share it (see `hardware.rates`), on A100-class devices flash-2 too.
+    """
+    tables = kernel_tables(device.name)
+    table = tables.attention_table(head_dim=shape.head_dim, value_dim=shape.value_dim) if tables is not None else None
+    if table is None or rates.generation not in _SAME_KERNEL[table.generation]:
+        return None
+    return table
+
+
+def attention_is_tabled(device: Accelerator, rates: AttentionRates) -> bool:
+    """Whether a table answers for every head of this kernel generation on `device`, so that its curve is not used."""
+    tables = kernel_tables(device.name)
+    return tables is not None and any(rates.generation in _SAME_KERNEL[t.generation] for t in tables.attention)
+
+
+_SAME_KERNEL: Final = {
+    "flash-2": ("flash-2", "flash-3", "cudnn"),
+    "flash-3": ("flash-3", "cudnn"),
+    "cudnn": ("flash-3", "cudnn"),
+}
+
+
+def head_factor(device: Accelerator, shape: AttentionShape, *, length: FloatArray, heads: FloatArray) -> FloatArray | float:
+    """Fraction of peak with heads of this shape over that with heads of 128: what a curve of another kernel generation is scaled by.
+
+    From the device's table, whose kernel shares the tiles' arithmetic; 1 where there is none.
+    """
+    tables = kernel_tables(device.name)
+    own = tables.attention_table(head_dim=shape.head_dim, value_dim=shape.value_dim) if tables is not None else None
+    usual = tables.attention_table(head_dim=128, value_dim=128) if tables is not None else None
+    if own is None or usual is None or own is usual:
+        return 1.0
+    return attention_fraction(own, length=length, heads=heads) / attention_fraction(usual, length=length, heads=heads)

@@ -1,0 +1,374 @@
+"""Measured kernel and collective tables that ship with the package: what they hold, how they are read and looked up.
+
+One compressed file an accelerator, written by ``tools/kernel_tables.py``, read when an accelerator that has one is priced first.
+Every entry is a ratio (measured seconds over a formula, a fraction of peak), or comes with the link that it was measured on, so a price
+that uses it rescales with the device. Source: aiconfigurator-core 0.12.0 (Apache-2.0), see ``hardware/tables/ATTRIBUTION.txt``.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.compiled import compiled
+from shardwright.dtype import Dtype
+from shardwright.hardware.cluster import NodeKind
+from shardwright.hardware.device import Evidence, GemmRates, Origin
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+Arrays = dict[str, npt.NDArray[np.generic]]
+
+STEPS_PER_OCTAVE: Final = 48
+"""Logarithms of ratios are stored in 48ths of an octave (1.5 %)."""
+
+TABLE_ORIGIN: Final = Origin(evidence=Evidence.MEASURED, reference="kernel tables of aiconfigurator-core 0.12.0")
+
+TABLES: Final = (
+    "a100-sxm-80gb",
+    "h100-sxm",
+    "h200-sxm",
+    "b200-sxm",
+    "b300-sxm",
+    "gb200-nvl72",
+    "gb300-nvl72",
+    "l40s",
+    "rtx-pro-6000",
+)
+"""Accelerators with a table of their own."""
+
+SAME_DIE: Final = {
+    "a100-sxm-40gb": "a100-sxm-80gb",
+    "a100-pcie-80gb": "a100-sxm-80gb",
+    "a100-pcie-40gb": "a100-sxm-80gb",
+    "a800-sxm-80gb": "a100-sxm-80gb",
+    "h100-sxm-96gb-500w": "h100-sxm",
+    "h800-sxm": "h100-sxm",
+    "gh200-96gb": "h100-sxm",
+}
+"""Parts with as many multiprocessors of the same kind, whose kernels have the same shape effects; clocks are in the rates."""
+
+SAME_LINKS: Final = {"a100-sxm-40gb": "a100-sxm-80gb", "h100-sxm-96gb-500w": "h100-sxm"}
+"""Parts on the same board of links and switches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GemmGrid:
+    """Measured seconds over the four-number roofline (with its overhead), on a grid of (m, n, k).
+
+    Args:
+        m, n, k: grid points as log2, rising. octaves: log2 of the ratio, shape (m, n, k).
+        measured: which points are measurements; the others repeat the nearest one.
+        compute_efficiency, memory_efficiency, exponent: the roofline that the ratio is over.
+    """
+
+    dtype: Dtype
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    octaves: FloatArray
+    measured: BoolArray
+    compute_efficiency: float
+    memory_efficiency: float
+    exponent: float
+
+    def corrects(self, rates: GemmRates) -> bool:
+        """Whether `rates` are the roofline that the ratios are over; others (a profile, a file of the user's) are not corrected."""
+        own = (self.compute_efficiency, self.memory_efficiency, self.exponent)
+        theirs = (rates.compute_efficiency, rates.memory_efficiency, rates.exponent)
+        return all(abs(a - b) <= 1e-6 * abs(a) for a, b in zip(own, theirs, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionTable:
+    """Fraction of peak of causal attention, forward, by length and by sequences x query heads; only scores under the mask count.
+
+    Args:
+        generation: of the kernel. head_dim, value_dim: of a head. length, heads: grid points as log2. fraction: shape (length, heads).
+    """
+
+    generation: str
+    head_dim: int
+    value_dim: int
+    length: FloatArray
+    heads: FloatArray
+    fraction: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GroupedTable:
+    """Seconds of an expert's GEMMs over their roofline, by tokens an expert and by the smaller side of an expert's matrix.
+
+    Args:
+        tokens, width: grid points as log2. octaves: log2 of the ratio, shape (tokens, width).
+    """
+
+    dtype: Dtype
+    tokens: FloatArray
+    width: FloatArray
+    octaves: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CollectiveCurve:
+    """Seconds of one collective over `num_devices` devices of an island, at volumes of the full buffer; never falling.
+
+    Args:
+        collective: such as ``all_reduce``. log_volume: log2 of bytes, rising. log_seconds: log2, of the same shape.
+        bandwidth, latency_s: achieved bytes/s and hop latency of the catalog's link, which the curve stands for.
+        efficiency, in_network_reduction: of that link and its switch.
+    """
+
+    collective: str
+    num_devices: int
+    log_volume: FloatArray
+    log_seconds: FloatArray
+    bandwidth: float
+    latency_s: float
+    efficiency: float
+    in_network_reduction: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KernelTables:
+    """All tables of one accelerator."""
+
+    accelerator: str
+    gemm: tuple[GemmGrid, ...]
+    attention: tuple[AttentionTable, ...]
+    grouped: tuple[GroupedTable, ...]
+    curves: tuple[CollectiveCurve, ...]
+
+    def gemm_grid(self, dtype: Dtype) -> GemmGrid | None:
+        """The grid of `dtype`; fp16 runs on the units of bf16."""
+        wanted = Dtype.BF16 if dtype is Dtype.FP16 else dtype
+        return next((g for g in self.gemm if g.dtype is wanted), None)
+
+    def grouped_table(self, dtype: Dtype) -> GroupedTable | None:
+        """Experts' GEMMs of `dtype`; fp16 runs on the units of bf16."""
+        wanted = Dtype.BF16 if dtype is Dtype.FP16 else dtype
+        return next((g for g in self.grouped if g.dtype is wanted), None)
+
+    def attention_table(self, *, head_dim: int, value_dim: int) -> AttentionTable | None:
+        """The table of that head; of heads with equal dims the nearest dim, by log2, for one that was not measured."""
+        exact = next((a for a in self.attention if (a.head_dim, a.value_dim) == (head_dim, value_dim)), None)
+        if exact is not None or not self.attention:
+            return exact
+        square = [a for a in self.attention if a.head_dim == a.value_dim]
+        mean = np.log2((head_dim + value_dim) / 2)
+        return min(square, key=lambda a: abs(float(np.log2(a.head_dim)) - float(mean)), default=None)
+
+
+def gemm_correction(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
+    """Measured over roofline seconds at each (m, n, k): trilinear in log2, held at the grid's edge beyond it."""
+    if not m.shape == n.shape == k.shape:
+        m, n, k = (np.ascontiguousarray(side) for side in np.broadcast_arrays(m, n, k))
+    return _trilinear(grid.m, grid.n, grid.k, grid.octaves, m, n, k)
+
+
+@compiled
+def _trilinear(
+    rows: FloatArray, columns: FloatArray, depths: FloatArray, octaves: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray
+) -> FloatArray:
+    result = np.empty(m.size)
+    for at in range(m.size):
+        i, f = _spot(rows, m[at])
+        j, g = _spot(columns, n[at])
+        d, h = _spot(depths, k[at])
+        total = 0.0
+        for di in range(2):
+            for dj in range(2):
+                low, high = octaves[i + di, j + dj, d], octaves[i + di, j + dj, d + 1]
+                share = (f if di else 1.0 - f) * (g if dj else 1.0 - g)
+                total += share * (low + h * (high - low))
+        result[at] = 2.0**total
+    return result
+
+
+@compiled
+def _spot(axis: FloatArray, value: float) -> tuple[int, float]:
+    """Lower grid point of one value, and the share of the way to the next, in log2."""
+    log = np.log2(max(value, 1.0))
+    low = 0
+    while low < axis.size - 2 and axis[low + 1] <= log:
+        low += 1
+    share = (log - axis[low]) / (axis[low + 1] - axis[low])
+    return low, min(max(share, 0.0), 1.0)
+
+
+def inside_grid(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArray) -> BoolArray:
+    """Whether (m, n, k) lies between measurements of the grid on every axis."""
+    inside = np.ones(np.broadcast_shapes(m.shape, n.shape, k.shape), dtype=np.bool_)
+    places = []
+    for axis, value in ((grid.m, m), (grid.n, n), (grid.k, k)):
+        log = np.log2(np.maximum(value, 1.0))
+        inside &= (log >= axis[0] - 1e-9) & (log <= axis[-1] + 1e-9)
+        place, share = _place(axis, value)
+        places.append(place + (share > 0.5))
+    return np.asarray(inside & grid.measured[places[0], places[1], places[2]], dtype=np.bool_)
+
+
+def attention_fraction(table: AttentionTable, *, length: FloatArray, heads: FloatArray) -> FloatArray:
+    """Fraction of peak at each length and number of heads x sequences: bilinear in log2, held at the edges."""
+    return _bilinear(table.length, table.heads, table.fraction, length, heads)
+
+
+def grouped_correction(table: GroupedTable, *, tokens: FloatArray, width: FloatArray) -> FloatArray:
+    """Measured over roofline seconds of an expert's GEMMs: bilinear in log2, held at the edges."""
+    return np.asarray(np.exp2(_bilinear(table.tokens, table.width, table.octaves, tokens, width)), dtype=np.float64)
+
+
+def curve_seconds(curve: CollectiveCurve, *, volume: FloatArray, bandwidth: FloatArray, latency_s: FloatArray) -> FloatArray:
+    """Seconds for `volume` bytes on a link of that achieved bandwidth and hop latency; never falls with volume.
+
+        t = s f(volume B / (s b)),   s = latency / L,  B and L those of the curve's link, b the link's
+
+    the only form in which seconds and bytes rescale; f is the curve itself where the link is the catalog's. f is linear in logarithms
+    between points, flat below the first, and goes on with the bandwidth of the last two points beyond the last.
+    """
+    return _along(curve.log_volume, curve.log_seconds, curve.bandwidth, curve.latency_s, volume, bandwidth, latency_s)
+
+
+@compiled
+def _along(
+    x: FloatArray,
+    y: FloatArray,
+    own_bandwidth: float,
+    own_latency_s: float,
+    volume: FloatArray,
+    bandwidth: FloatArray,
+    latency_s: FloatArray,
+) -> FloatArray:
+    last, before = x.size - 1, x.size - 2
+    slope = (2.0 ** y[last] - 2.0 ** y[before]) / (2.0 ** x[last] - 2.0 ** x[before])
+    result = np.empty(volume.size)
+    for at in range(volume.size):
+        slower = latency_s[at] / own_latency_s
+        there = volume[at] * (own_bandwidth / bandwidth[at]) / slower
+        low, share = _spot(x, there)
+        seconds = 2.0 ** (y[low] + share * (y[low + 1] - y[low]))
+        result[at] = (seconds + max(there - 2.0 ** x[last], 0.0) * slope) * slower
+    return result
+
+
+def _place(axis: FloatArray, value: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:
+    """Lower grid point of each value, and the share of the way to the next, in log2."""
+    log = np.log2(np.maximum(value, 1.0))
+    low = np.minimum(np.maximum(np.searchsorted(axis, log, side="right") - 1, 0), len(axis) - 2)
+    share = (log - axis[low]) / (axis[low + 1] - axis[low])
+    return low, np.minimum(np.maximum(share, 0.0), 1.0)
+
+
+def _bilinear(first: FloatArray, second: FloatArray, table: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
+    i, f = _place(first, x)
+    j, g = _place(second, y)
+    low = table[i, j] + g * (table[i, j + 1] - table[i, j])
+    high = table[i + 1, j] + g * (table[i + 1, j + 1] - table[i + 1, j])
+    return np.asarray(low + f * (high - low), dtype=np.float64)
+
+
+@lru_cache(maxsize=64)
+def kernel_tables(accelerator: str) -> KernelTables | None:
+    """Tables for the kernels of the accelerator of that catalog name, its own or those of the same die; None where there are none."""
+    name = SAME_DIE.get(accelerator, accelerator)
+    return _read(name) if name in TABLES else None
+
+
+@lru_cache(maxsize=64)
+def collective_curves(node: NodeKind) -> tuple[CollectiveCurve, ...]:
+    """Measured collectives in an island of that kind of node; empty where there are none.
+
+    They stand for the catalog's link and any that has its latency and bandwidth rescaled. A link of another efficiency, without latency, or
+    of a switch that reduces where the catalog's does not (or the other way round), is described by its own numbers alone.
+    """
+    name = SAME_LINKS.get(node.accelerator.name, node.accelerator.name)
+    if name not in TABLES or node.scale_up.latency_s <= 0.0:
+        return ()
+    own = (node.scale_up.efficiency, node.in_network_reduction)
+    return tuple(c for c in _read(name).curves if (c.efficiency, c.in_network_reduction) == own)
+
+
+@lru_cache(maxsize=16)
+def _read(name: str) -> KernelTables:
+    file = importlib.resources.files("shardwright.hardware.tables").joinpath(f"{name}.npz")
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+        arrays: Arrays = {key: archive[key] for key in archive.files}
+    by_kind: dict[str, dict[str, Arrays]] = {"gemm": {}, "attention": {}, "grouped": {}, "curve": {}}
+    for key, array in arrays.items():
+        kind, entry, field = key.split("|")
+        by_kind[kind].setdefault(entry, {})[field] = array
+    return KernelTables(
+        accelerator=name,
+        gemm=tuple(_gemm(entry, fields) for entry, fields in by_kind["gemm"].items()),
+        attention=tuple(_attention(entry, fields) for entry, fields in by_kind["attention"].items()),
+        grouped=tuple(_grouped(entry, fields) for entry, fields in by_kind["grouped"].items()),
+        curves=tuple(_curve(entry, fields) for entry, fields in by_kind["curve"].items()),
+    )
+
+
+def _floats(array: npt.NDArray[np.generic]) -> FloatArray:
+    result = np.ascontiguousarray(array, dtype=np.float64)
+    result.flags.writeable = False
+    return result
+
+
+def _log2(array: npt.NDArray[np.generic]) -> FloatArray:
+    return _floats(np.log2(_floats(array)))
+
+
+def _gemm(entry: str, fields: Arrays) -> GemmGrid:
+    shape = tuple(len(fields[axis]) for axis in ("m", "n", "k"))
+    bits = np.unpackbits(np.asarray(fields["measured"], dtype=np.uint8))[: shape[0] * shape[1] * shape[2]]
+    roofline = _floats(fields["roofline"])
+    return GemmGrid(
+        dtype=Dtype(entry),
+        m=_log2(fields["m"]),
+        n=_log2(fields["n"]),
+        k=_log2(fields["k"]),
+        octaves=_floats(_floats(fields["steps"]) / STEPS_PER_OCTAVE),
+        measured=bits.astype(np.bool_).reshape(shape),
+        compute_efficiency=float(roofline[0]),
+        memory_efficiency=float(roofline[1]),
+        exponent=float(roofline[2]),
+    )
+
+
+def _attention(entry: str, fields: Arrays) -> AttentionTable:
+    generation, head_dim, value_dim = entry.split(" ")
+    return AttentionTable(
+        generation=generation,
+        head_dim=int(head_dim),
+        value_dim=int(value_dim),
+        length=_log2(fields["length"]),
+        heads=_log2(fields["heads"]),
+        fraction=_floats(_floats(fields["fraction"]) / 65535.0),
+    )
+
+
+def _grouped(entry: str, fields: Arrays) -> GroupedTable:
+    return GroupedTable(
+        dtype=Dtype(entry),
+        tokens=_log2(fields["tokens"]),
+        width=_log2(fields["width"]),
+        octaves=_floats(_floats(fields["steps"]) / STEPS_PER_OCTAVE),
+    )
+
+
+def _curve(entry: str, fields: Arrays) -> CollectiveCurve:
+    collective, devices = entry.split(" ")
+    link = _floats(fields["link"])
+    return CollectiveCurve(
+        collective=collective,
+        num_devices=int(devices),
+        log_volume=_log2(fields["volume"]),
+        log_seconds=_log2(fields["seconds"]),
+        bandwidth=float(link[0]),
+        latency_s=float(link[1]),
+        efficiency=float(link[2]),
+        in_network_reduction=bool(link[3]),
+    )

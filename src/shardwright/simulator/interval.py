@@ -1,0 +1,51 @@
+"""The 80 % interval of a step time, from how far off predictions were on runs that no constant had seen."""
+
+from __future__ import annotations
+
+from math import exp
+from typing import Final
+
+from shardwright.hardware.device import Evidence
+from shardwright.program.problem import Problem
+from shardwright.runtime.runtime import ElementKernels
+from shardwright.simulator.prediction import Doubt
+
+EXPOSED: Final = ("tp", "cp", "ep", "sharding")
+
+
+COEFFICIENTS: Final[dict[str, float]] = {
+    "any": 0.06,
+    "assumed rates": 0.1,
+    "exposed communication": 0.3,
+    "experts": 0.1,
+    "eager kernels": 0.05,
+    "tables of another device": 0.05,
+}
+"""Half-width of ln(predicted / measured) for a whole share of each doubt: quantile regression on held-out rows (`calibrate.interval`)."""
+
+
+def doubts(problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: float) -> tuple[Doubt, ...]:
+    """What a prediction's interval is made of, largest share first; doubts that it has no share of are left out.
+
+    Args:
+        parts: seconds of the step by name, see `breakdown`.
+    """
+    device, runtime = problem.cluster.node.accelerator, problem.runtime
+    rates = [g.origin.evidence for g in device.gemm if g.dtype is problem.job.compute]
+    evidence = rates[0] if rates else Evidence.ASSUMED
+    described = any(g.origin.evidence in (Evidence.FITTED, Evidence.MEASURED) for g in device.gemm)
+    found = (
+        Doubt(name="any", share=1.0),
+        Doubt(name="assumed rates", share=float(evidence is Evidence.ASSUMED and not described)),
+        Doubt(name="exposed communication", share=min(sum(v for name, v in parts if name in EXPOSED) / step_s, 1.0)),
+        Doubt(name="experts", share=float(problem.model.num_active_parameters < problem.model.num_parameters)),
+        Doubt(name="eager kernels", share=float(runtime.element_kernels is ElementKernels.EAGER)),
+        Doubt(name="tables of another device", share=float(evidence is Evidence.ASSUMED and described)),
+    )
+    return tuple(sorted((d for d in found if d.share > 0), key=lambda d: (-d.share, d.name)))
+
+
+def interval(step_s: float, found: tuple[Doubt, ...]) -> tuple[float, float]:
+    """(low, high) seconds: step / e^h to step x e^h, h = sum of coefficient x share."""
+    half = sum(COEFFICIENTS[d.name] * d.share for d in found)
+    return step_s * exp(-half), step_s * exp(half)

@@ -1,0 +1,123 @@
+"""Measuring on a processor, tiny: that it works and what it returns. Nothing here judges a time."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="calibrate needs torch")
+pytest.importorskip("scipy", reason="fits need scipy")
+
+from shardwright.calibrate.check import check_machine, predict_step, step_cases
+from shardwright.calibrate.machine import host_memory, num_cores
+from shardwright.calibrate.measure import Settings, measure_machine
+from shardwright.calibrate.measure_collectives import group_sizes, measure_collectives
+from shardwright.calibrate.timing import Timer
+from shardwright.dtype import Dtype
+from shardwright.errors import DataError, UsageError
+from shardwright.report.json_face import to_text
+from shardwright.report.profile_file import parse_profile, profile_document
+from tests.calibrate.profiles import profile
+
+TINY = Settings(date="2026-11-21", device="cpu", ranks=1, repetitions=1, warm_up=1, sustained_s=0.02, tiny=True)
+
+
+def test_a_processor_is_measured_into_a_profile_that_plans() -> None:
+    phases: list[str] = []
+    found = measure_machine(TINY, progress=lambda phase, done, total: phases.append(phase))
+    assert (found.accelerator, found.collectives) == ("cpu", ())
+    (gemm,) = found.gemm
+    assert gemm.dtype is Dtype.FP32
+    assert gemm.error.num_points == len(gemm.points) >= 5
+    assert gemm.sustained >= 1.0
+    assert [a.generation for a in found.attention] == ["flash-2"]
+    assert found.elements is not None
+    assert found.host is not None
+    assert (found.host.num_cores, found.host.memory_bytes) == (num_cores(), host_memory())
+    assert found.method is not None
+    assert (found.method.date, found.method.repetitions, found.method.threads) == ("2026-11-21", 1, num_cores())
+    assert found.method.libraries[0][0] == "torch"
+    assert "GEMM fp32" in phases
+    text = to_text(profile_document(found))
+    assert to_text(profile_document(parse_profile(text))) == text
+    for case in step_cases("cpu", tiny=True):
+        assert predict_step(case, found).step_time_s > 0
+
+
+def test_steps_are_predicted_and_measured() -> None:
+    checks = check_machine(profile("cpu", dtype=Dtype.FP32), device="cpu", repetitions=1, warm_up=1, tiny=True)
+    assert [c.case.name for c in checks] == ["dense", "mixture of experts"]
+    for check in checks:
+        assert min(check.measured.forward_s, check.measured.backward_s, check.measured.optimizer_s) > 0
+        assert check.prediction.interval_s[0] < check.prediction.step_time_s < check.prediction.interval_s[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"device": "tpu"}, "is not a device"),
+        ({"collectives_only": True}, "two ranks"),
+        ({"dtypes": (Dtype.FP8,)}, "fp8 are not measured"),
+    ],
+)
+def test_what_cannot_be_measured(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        measure_machine(replace(TINY, **change))
+
+
+def test_a_timing_is_the_median_of_its_repetitions() -> None:
+    calls = []
+    timer = Timer(device="cpu", repetitions=3, warm_up=2, shortest_s=0.0)
+    assert timer.seconds(lambda: calls.append(None)) > 0
+    assert len(calls) == 2 + 1 + 3
+
+
+def test_group_sizes() -> None:
+    assert [group_sizes(n) for n in (1, 2, 3, 8, 12)] == [(), (2,), (2, 3), (2, 4, 8), (2, 4, 8, 12)]
+
+
+def test_collectives_over_two_ranks() -> None:
+    points: list[None] = []
+    found = measure_collectives(
+        2, device="cpu", sizes=(1024, 4096), kinds=("all_reduce", "all_to_all"), repetitions=1, step=lambda: points.append(None)
+    )
+    assert len(points) == 4
+    assert found.unsupported == ()
+    assert {kind: [size for size, _ in rows] for kind, rows in found.points} == {"all_reduce": [1024, 4096], "all_to_all": [1024, 4096]}
+
+
+def dies(rank: int, *_: Any) -> None:
+    if rank == 1:
+        os._exit(7)
+    time.sleep(60)
+
+
+def hangs(rank: int, *_: Any) -> None:
+    time.sleep(60)
+
+
+@pytest.mark.parametrize(("target", "says"), [(dies, "rank 1 of 2 died with exit code 7"), (hangs, "said anything for 3 s")])
+def test_a_dead_or_silent_rank_ends_the_measurement(target: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says) as raised:
+        measure_collectives(2, device="cpu", sizes=(1024,), timeout_s=30.0 if target is dies else 3.0, target=target)
+    assert raised.value.hint
+
+
+def test_a_rank_that_fails_says_why() -> None:
+    with pytest.raises(DataError, match=r"rank [01] of 2 failed"):
+        measure_collectives(2, device="cpu", sizes=(1024,), kinds=("all_reduce",), repetitions=0)
+
+
+def test_the_verb_writes_a_profile_that_simulate_takes(tmp_path: Path) -> None:
+    path = tmp_path / "cpu.json"
+    calibrate = ["calibrate", "--device", "cpu", "--ranks", "1", "--tiny", "--sustained", "0", "--repetitions", "1", "--date", "2026-11-21"]
+    simulate = ["simulate", "llama-3.2-1b", "cpu:1", "--profile", str(path), "--precision", "fp32", "--strategy", "zero1"]
+    for words in ([*calibrate, "-o", str(path), "--quiet"], [*simulate, "--seq-len", "512", "--global-batch", "2", "--quiet"]):
+        done = subprocess.run([sys.executable, "-m", "shardwright", *words], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout

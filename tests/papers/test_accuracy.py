@@ -1,0 +1,89 @@
+"""The bars on published runs, each row predicted with constants that have not seen its fold."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardwright.calibrate.bars import BARS, Bar, coverage, judge_bar, rank_correlation, sweeps, weak_scaling
+from shardwright.calibrate.folds import read_folds
+from shardwright.calibrate.measurements import Measurement, read_measurements
+from shardwright.calibrate.study import recall
+from shardwright.calibrate.validate import Validation
+
+FOLDER = Path(__file__).parent.parent / "measurements"
+SHORT: dict[tuple[str, str], str] = {}
+"""(bar, fold) -> measured mean error of a bar that is not reached, and what is missing."""
+BOUND = [(bar, fold) for bar in BARS for fold, _ in bar.limits]
+TABLES = ("training.csv", "megatron_ci.csv", "skipped_training.csv", "skipped_failed.csv")
+
+
+def _table() -> tuple[Measurement, ...]:
+    return tuple(row for name in TABLES for row in read_measurements(FOLDER / name))
+
+
+@cache
+def _validation(fold: str) -> Validation:
+    known = read_folds(FOLDER / "folds.json")
+    return recall(_table(), known=known, folds=(fold,)).validation(fold)
+
+
+def _mark(bar: Bar, fold: str) -> list[pytest.MarkDecorator]:
+    short = SHORT.get((bar.name, fold))
+    return [pytest.mark.xfail(strict=True, reason=short)] if short else []
+
+
+@pytest.mark.parametrize(("bar", "fold"), [pytest.param(b, f, id=f"{b.name}-{f}", marks=_mark(b, f)) for b, f in BOUND])
+def test_bar(bar: Bar, fold: str) -> None:
+    result = judge_bar(bar, _validation(fold))
+    assert result.n > 0
+    assert result.mean <= result.limit
+
+
+@pytest.mark.parametrize(("fold", "least"), [("model", 0.95), ("source", 0.90)])
+def test_order_of_plans_on_sixteen_t4(fold: str, least: float) -> None:
+    rows = [r for r in _validation(fold).rows if r.case.measurement.source_id == "amp_homo"]
+    rank = rank_correlation(rows, generator=np.random.default_rng(0))
+    assert rank.n >= 40
+    assert rank.value >= least
+
+
+@pytest.mark.parametrize(("precision", "expected"), [("bf16", 1.00), ("fp8", 1.03)])
+def test_weak_scaling_from_64_to_2048_devices(precision: str, expected: float) -> None:
+    scaling = weak_scaling(_validation("model"), word="llama 3.1 70b", precision=precision, fewest=64, most=2048)
+    assert scaling is not None
+    assert scaling.predicted == pytest.approx(expected, abs=0.02)
+
+
+def test_the_plan_predicted_best_is_nearly_the_best() -> None:
+    found = sweeps(_validation("model"))
+    assert len(found) >= 10
+    assert np.mean([s.regret for s in found]) <= 0.02
+
+
+def test_intervals_hold_their_share_of_held_out_rows() -> None:
+    inside = coverage(_validation("model").rows)
+    assert 0.72 <= inside.inside <= 0.88
+    assert inside.width <= 1.5
+
+
+def test_no_run_that_took_place_is_refused() -> None:
+    assert [(r.case.measurement.table_or_row, r.infeasible) for r in _validation("model").rows if r.infeasible] == []
+
+
+def test_runs_that_did_not_fit_are_refused_or_close() -> None:
+    failures = _validation("model").failures
+    assert failures
+    assert all(f.predicted_infeasible for f in failures)
+
+
+def test_nearly_all_rows_of_a_judged_source_are_predicted() -> None:
+    validation = _validation("model")
+    unfit = {"low-quality", "incomplete-configuration", "inconsistent-configuration", "fine-tuning", "no-measurement", "mixed-cluster"}
+    for source in {r.case.measurement.source_id for r in validation.rows}:
+        judged = sum(r.case.measurement.source_id == source for r in validation.rows)
+        lost = sum(s.measurement.source_id == source and s.reason.value not in unfit for s in validation.skipped)
+        assert judged >= 0.95 * (judged + lost), f"{source}: {lost} rows of {judged + lost} cannot be expressed"
