@@ -30,7 +30,7 @@ def overlap_slowdown(problem: Problem, rows: Rows) -> FloatArray:
     factor = slowdown_beside(problem.constants, factor=problem.cluster.node.accelerator.overlap_slowdown)
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
     extent = extent_of(span_of(network.tiers, axes_of("dp-cp", rows)))
-    ring = extent.ring_seconds_per_byte * extent.span.bandwidth[0][0]
+    ring = extent.ring_seconds_per_byte * network.tiers[0].bandwidth
     share = np.where(ring > 0.0, 1.0 / np.maximum(ring, 1.0), 0.0)
     return np.asarray(1.0 + (factor - 1.0) * (share if extent.rows is None else share[extent.rows]), dtype=np.float64)
 
