@@ -55,7 +55,7 @@ bench: $(VENV)/.develops ## time the bars (idle 2-core machine, median of 7)
 	@$(BIN)/asv run --python=same --show-stderr
 
 accuracy: $(VENV)/.runs ## predict the project's own measured rows and write docs/accuracy.md
-	@$(BIN)/shardwright validate $(MEASUREMENTS) --quiet -o docs/accuracy.md
+	@$(BIN)/shardwright validate $(MEASUREMENTS) -o docs/accuracy.md --save-folds tests/measurements/folds.json
 
 fresh: ## the test suite from a fresh clone in a new environment
 	@directory="$$(mktemp -d)"; trap 'rm -rf "$$directory"' EXIT; \

@@ -19,6 +19,7 @@ from shardwright.simulator.evaluate import lower_grid, microbatches_of
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import cluster_of, is_legal, problem_of
 from tests.strategies import dense_model, expert_model
+from tests.torch_checks import ours
 
 BATCH, SEQ = 32, 64
 DENSE, SPARSE = dense_model(layers=6), expert_model(dense=2, sparse=4, experts=16)
@@ -108,6 +109,35 @@ def test_active_weights_are_those_of_the_model() -> None:
             if o.kind not in (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
         )
         assert gemm_weights(model) + others == model.num_active_parameters
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_keys_of_cross_attention_come_from_the_memory(tp: int) -> None:
+    """Projected and kept for every position of the encoder, whatever the decoder's length."""
+    problem = ours.problem_for(ours.T5, runtime=ours.FUSED)
+    program, degrees = ours.lowered(problem, "decoder", Grid(tp=tp, sp=tp > 1))
+    width = 2 * 8 * 12 // tp
+    for phase in Phase:
+        assert ours.matmul_flops(program, degrees, phase)["cross.kv"] == 2 * ours.ENCODER_TOKENS * 64 * width
+    kept = ours.kept(program, degrees)
+    assert kept["cross.kv"] + kept["cross.kv.1"] == 2 * ours.ENCODER_TOKENS * width
+    assert kept["cross.q"] == 2 * ours.TOKENS * width // 2
+    causal, full = model_flops(problem)
+    forward = sum(
+        sum(ours.matmul_flops(*ours.lowered(problem, problem.model.blocks[run.block].name, Grid()), Phase.F).values()) * run.count
+        for run in problem.model.runs
+    )
+    assert full == 3 * forward * problem.job.global_batch > causal
+
+
+@pytest.mark.parametrize(("groups", "tp", "local"), [(8, 1, 8), (2, 1, 2), (2, 2, 1), (2, 4, 1)])
+def test_scores_of_a_scan_are_one_product_a_group(groups: int, tp: int, local: int) -> None:
+    """With fewer groups than parts every part has one: tokens x chunk x (groups x state + heads x width) + states."""
+    config = {**ours.MAMBA, "n_groups": groups}
+    program, degrees = ours.lowered(ours.problem_for(config, runtime=ours.FUSED), "mamba", Grid(tp=tp))
+    heads, width, state, chunk = 8 // tp, 16, 24, 8
+    expected = 2 * ours.TOKENS * (chunk * (local * state + heads * width) + 2 * heads * state * width)
+    assert ours.matmul_flops(program, degrees, Phase.F)["scan"] == expected
 
 
 @pytest.mark.parametrize("grid", [*GRIDS, Grid(pp=2, tp=2, recompute=Recompute.FULL, recompute_layers=1)], ids=str)

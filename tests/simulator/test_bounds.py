@@ -13,7 +13,7 @@ from shardwright.hardware.cluster import FabricTier
 from shardwright.program.fold import is_aligned
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
 from shardwright.search.bounded import bound_space
 from shardwright.search.members import member_grid
 from shardwright.search.space import AXES, Space
@@ -46,6 +46,8 @@ RUNTIMES: tuple[Runtime, ...] = (
     replace(ANY, name="reduces-at-the-end", reduce_every_microbatch=False),
     replace(ANY, name="blocking-reductions", overlap_grad_reduce=False),
     replace(ANY, name="blocking-gathers", overlap_param_gather=False),
+    replace(ANY, name="captured", capture=Capture.ITERATION),
+    replace(ANY, name="hidden-experts", expert_overlap=True, routing_on_host=True, expert_dispatch=ExpertDispatch.DEDUPLICATED),
     replace(ANY, name="nothing-overlaps", overlap_p2p=False, overlap_grad_reduce=False, overlap_param_gather=False),
 )
 

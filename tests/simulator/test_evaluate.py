@@ -94,7 +94,8 @@ def test_time_rescales() -> None:
         problem, grid = drawn(draw)
         k = draw.choice((0.25, 2.0, 8.0))
         once = simulate_grid(problem, grid).step_time_s
-        again = simulate_grid(replace(problem, cluster=slower(problem.cluster, k)), grid).step_time_s
+        host = replace(problem.constants, host_launch=k * problem.constants.host_launch)
+        again = simulate_grid(replace(problem, cluster=slower(problem.cluster, k), constants=host), grid).step_time_s
         # Clocks are whole picoseconds; nothing is shorter than a microsecond.
         assert again == pytest.approx(k * once, rel=1e-6), grid
 
@@ -168,7 +169,9 @@ def test_one_device_has_no_bubble_and_no_communication() -> None:
     problem = problem_of(NARROW, cluster_of(1, node=1), runtime=ANY)
     parts = dict(breakdown(simulate_grid(problem, Grid())))
     assert parts.pop("bubble") == pytest.approx(0.0, abs=1e-9)
-    assert set(parts) == {"gemm", "attention", "element", "optimizer"}
+    assert set(parts) == {"gemm", "attention", "element", "launch", "optimizer"}
+    quick = replace(problem, constants=replace(problem.constants, host_launch=0.0))
+    assert set(dict(breakdown(simulate_grid(quick, Grid())))) == {"gemm", "attention", "element", "bubble", "optimizer"}
 
 
 def test_bubble_of_a_balanced_pipeline() -> None:

@@ -101,6 +101,8 @@ def test_full_zero_is_none_and_orders_complete() -> None:
         (22, 4, 2, 4, 0, (2, 3, 3, 3) * 2),
         (62, 2, 1, 30, 0, (30, 32)),
         (5, 1, 1, 0, 0, (5,)),
+        (61, 4, 4, 0, 0, (*(4,) * 15, 1)),
+        (61, 8, 4, 0, 0, (1, *(2,) * 30, 0)),
     ],
 )
 def test_chunk_layers(layers: int, pp: int, vpp: int, first: int, last: int, expected: tuple[int, ...]) -> None:

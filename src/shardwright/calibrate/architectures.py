@@ -177,7 +177,7 @@ ARCHITECTURES: Final = (
             "n_shared_experts": 1,
             "first_k_dense_replace": 3,
             "num_hidden_layers": 61,
-            "num_nextn_predict_layers": 0,
+            "num_nextn_predict_layers": 1,
             "vocab_size": 129280,
         },
     ),
@@ -297,6 +297,8 @@ def _from_config(row: Measurement, architecture: Architecture) -> Model | str:
     config = dict(architecture.config or {})
     if row.layers:
         config["num_hidden_layers"] = row.layers
+    if "w/o mtp" in row.model_name.lower():
+        config["num_nextn_predict_layers"] = 0
     try:
         return model_from_config(config, name=row.model_name)
     except ModelError as error:

@@ -7,6 +7,7 @@ from typing import Final
 
 from shardwright.calibrate.case import MemoryKind
 from shardwright.calibrate.measurements import Measurement
+from shardwright.calibrate.recipes import bridge_runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,4 +197,5 @@ def provenance_of(row: Measurement) -> Provenance | None:
 def runtime_of(row: Measurement, *, provenance: Provenance) -> str:
     """Name of the runtime that ran a row; empty if it is not described here."""
     text = f"{row.model_name}; {row.table_or_row}; {row.notes}".lower()
-    return next((runtime for word, runtime in provenance.words if word in text), provenance.runtime)
+    recipe = bridge_runtime(row) if row.source_id.startswith("mbridge") else ""
+    return next((runtime for word, runtime in provenance.words if word in text), recipe or provenance.runtime)

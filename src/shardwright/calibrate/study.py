@@ -23,7 +23,8 @@ class Study:
     """Predictions of all rows in all folds.
 
     Args:
-        fit: to all rows; None if nothing was fitted. folds: constants by kind of fold. validations: one a kind, ``none`` first.
+        fit: to all rows; None if nothing was fitted. folds: constants by kind of fold; of ``none``, those of the fit.
+        validations: one a kind of fold.
     """
 
     fit: Fit | None
@@ -61,7 +62,8 @@ def study(rows: Iterable[Measurement], *, folds: Sequence[str] = FOLDS, workers:
         with evaluator(workers=workers) as simulate:
             usable = timed_cases(cases, evaluator=simulate)
             whole = fit(usable, evaluator=simulate, progress=progress)
-            fitted = [leave_out(usable, whole, fold=fold, evaluator=simulate, progress=progress) for fold in folds if fold != "none"]
+            fitted = [FoldConstants(fold="none", values=(("", whole.constants),))]
+            fitted += [leave_out(usable, whole, fold=fold, evaluator=simulate, progress=progress) for fold in folds if fold != "none"]
     return Study(fit=whole, folds=tuple(fitted), validations=_judged(cases, folds=folds, fitted=fitted, progress=progress))
 
 
@@ -75,7 +77,7 @@ def recall(rows: Iterable[Measurement], *, known: dict[str, FoldConstants], fold
 def _judged(
     cases: Sequence[Case | Skip], *, folds: Sequence[str], fitted: Sequence[FoldConstants], progress: Progress | None
 ) -> tuple[Validation, ...]:
-    constants = {group.fold: group for group in (FoldConstants(fold="none"), *fitted)}
+    constants = {group.fold: group for group in (*fitted, FoldConstants(fold="none"))}
     return tuple(validate(cases, predict=partial(_predict, group=constants[fold]), fold=fold, progress=progress) for fold in folds)
 
 

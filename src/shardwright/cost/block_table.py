@@ -23,10 +23,12 @@ from shardwright.cost.compute import (
     scan_seconds,
     sixteen_bit,
 )
+from shardwright.cost.host import HostClock, overlapped
 from shardwright.cost.rows import Rows
 from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import ParameterClass
 from shardwright.program.block import BlockProgram, Exposure, Kernel, Move, Phase, Recomputable, Work
+from shardwright.program.latent import rebuilt
 from shardwright.program.selective import saved_products
 from shardwright.program.sizes import Degrees, evaluate, evaluate_sum
 from shardwright.runtime.runtime import FullRecompute, Runtime, SelectiveRecompute
@@ -89,12 +91,17 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
     core = {Phase.F: np.zeros(n), Phase.I: np.zeros(n)}
     by_operator: dict[tuple[str, Phase], FloatArray] = {}
     sixteen, unquantised = sixteen_bit(machine), unquantised_operators(program)
+    clock = HostClock(program, local, machine=machine, runtime=runtime)
+    again = rebuilt(program.operators) if runtime.rebuilds_latent else frozenset()
     for work in program.works:
         spent, count = work_seconds(work, local, sixteen if work.operator in unquantised else machine)
+        clock.kernel(work, spent)
         part = {Kernel.ELEMENT: ELEMENT, Kernel.ATTENTION: ATTENTION, Kernel.SCAN: ATTENTION}.get(work.kernel, GEMM)
         seconds[_phase(work.phase), part] += spent
         if work.phase is Phase.F:
             flops += count
+            if work.operator in again:
+                seconds[1, part] += spent
             seconds[3, part] += spent * _redone_share(program, work, local, runtime)
         if work.attention is not None:
             core[work.phase] += spent
@@ -107,9 +114,12 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
         overlappable += hidden
         for phase, axis_seconds in exposed:
             seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
+            if move.axes[0] != "ep" or not runtime.expert_overlap:
+                clock.move(move.operator, phase, axis_seconds, behind=move.behind, hidden=hidden)
             # A per-operator policy keeps what reduce_scatter made and gathers again.
             if by_operator_policy and phase is Phase.F and move.kind is not Collective.REDUCE_SCATTER:
                 seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds
+    overlappable += _wait_for_host(seconds, clock, runtime=runtime)
     seconds[4] = seconds[0]
     if runtime.full_recompute is FullRecompute.STOPS_EARLY:
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
@@ -137,6 +147,18 @@ def local_degrees(rows: Rows, *, sequence: int) -> dict[str, IntArray]:
 def unquantised_operators(program: BlockProgram) -> frozenset[str]:
     """Operators whose products stay in 16 bits whatever the recipe (see `sixteen_bit`)."""
     return frozenset(o.name for o in program.operators if o.klass in _SIXTEEN_BIT or o.attention is not None)
+
+
+def _wait_for_host(seconds: FloatArray, clock: HostClock, *, runtime: Runtime) -> FloatArray:
+    """Hide expert traffic behind another microbatch's kernels if the runtime does, then add what launches are late; what was hidden."""
+    seconds[0, LAUNCH], seconds[1, LAUNCH] = clock.exposed()
+    hidden = np.zeros(seconds.shape[2])
+    if runtime.expert_overlap:
+        moved = seconds[:3, EP].sum(axis=0)
+        left = overlapped(seconds[:3].sum(axis=(0, 1)) - moved, moved)
+        seconds[:3, EP] *= left / np.maximum(moved, 1e-30)
+        hidden = moved - left
+    return hidden
 
 
 def _phase(phase: Phase) -> int:

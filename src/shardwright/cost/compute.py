@@ -28,6 +28,15 @@ from shardwright.runtime.runtime import AttentionKernel, ElementKernels
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+TENSOR_SCALES = 3
+"""Kernels that quantise an operand under one scale a tensor: largest element, scale, cast with its transpose.
+
+Source: Transformer Engine, current scaling (from memory). Where the matrix units take scales a block (those with a 4-bit format) it is one.
+"""
+
+EIGHT_BIT_ATTENTION = 1.6
+"""Speed of fused attention in 8 bits over 16: FlashAttention-3 reaches 1.2 PFLOP/s against 740 TFLOP/s on H100 (arXiv 2407.08608)."""
+
 DEFAULT_GEMM = GemmRates(
     dtype=Dtype.BF16,
     compute_efficiency=0.75,
@@ -55,6 +64,8 @@ class Machine:
         compute: dtype of GEMMs; gemm: its rates, with the sustained clock of the constants; half: rates of 16-bit GEMMs.
         attention: rates of the runtime's kernel. attention_seconds: fitted factor on its seconds.
         passes: traffic of element-wise kernels over the minimal bytes; native_passes: of those that are one kernel in any framework.
+        host_launch_s: seconds of the host a kernel. half_bits: width above which nothing is quantised. quantise_kernels: kernels that
+            quantise one operand: one where the matrix units take scales a block, three under one scale a tensor.
     """
 
     accelerator: Accelerator
@@ -67,10 +78,19 @@ class Machine:
     attention_peak: float
     passes: float
     native_passes: float
+    host_launch_s: float
+    half_bits: int = 16
+    quantise_kernels: int = 1
 
 
 def machine_of(
-    accelerator: Accelerator, *, compute: Dtype, attention: AttentionKernel, elements: ElementKernels, constants: Constants = SHIPPED
+    accelerator: Accelerator,
+    *,
+    compute: Dtype,
+    attention: AttentionKernel,
+    elements: ElementKernels,
+    constants: Constants = SHIPPED,
+    eight_bit: bool = False,
 ) -> Machine:
     """The rates that apply; a dtype or kernel without rates of its own takes the device's nearest, then a stated default."""
     rates = {r.dtype: r for r in accelerator.gemm}
@@ -88,9 +108,12 @@ def machine_of(
         half=_at_clock(rates.get(half) or chosen, accelerator=accelerator, constants=constants),
         attention=kernel,
         attention_seconds=constants.attention_triton if kernel.generation == "triton" else 1.0,
-        attention_peak=accelerator.peak(half) or accelerator.peak(dtype),
+        attention_peak=(accelerator.peak(half) or accelerator.peak(dtype))
+        * (EIGHT_BIT_ATTENTION if eight_bit and dtype.bits <= 8 else 1.0),
         passes=constants.passes_eager if elements is ElementKernels.EAGER else constants.passes_fused,
         native_passes=constants.passes_native if elements is ElementKernels.EAGER else constants.passes_fused,
+        host_launch_s=constants.host_launch,
+        quantise_kernels=1 if accelerator.peak(Dtype.FP4) else TENSOR_SCALES,
     )
 
 
@@ -243,14 +266,21 @@ def _attention_fraction(machine: Machine, shape: AttentionShape, *, length: Floa
     return np.minimum(curve * head_factor(machine.accelerator, shape, length=length, heads=heads), 1.0)
 
 
-def scan_flops(shape: ScanShape, *, tokens: IntArray, heads: IntArray) -> FloatArray:
-    """Chunked scan, forward: 2 x tokens x heads x (chunk x (state + head_dim) / 2 + 2 x state x head_dim).
+def scan_flops(shape: ScanShape, *, tokens: IntArray, heads: IntArray, causal: bool = True) -> FloatArray:
+    """Chunked scan, forward: 2 x tokens x (chunk x (groups x state + heads x head_dim) / 2 + 2 x heads x state x head_dim).
 
-    Inside a chunk: scores C B^T and their product with X (causal half); across chunks: building and reading the state.
+    Inside a chunk: scores C B^T, one product a group, and what each head makes of them and X (causal half; the whole chunk if `causal`
+    is false); across chunks: building and reading the state.
+
+    Args:
+        tokens, heads: local, shape (r,); with fewer groups than parts, each part has one.
+
+    Leaves out the recurrence between chunks, the convolution, and a delta rule's triangular solve.
     Source: Dao and Gu 2024 (arXiv 2405.21060), section 6.
     """
-    inside = shape.chunk * (shape.state + shape.head_dim) / 2
-    return np.asarray(2.0 * tokens * heads * (inside + 2.0 * shape.state * shape.head_dim), dtype=np.float64)
+    groups = np.maximum(shape.groups * heads // shape.heads, 1)
+    inside = shape.chunk * (groups * shape.state + heads * shape.head_dim) / (2 if causal else 1)
+    return np.asarray(2.0 * tokens * (inside + 2.0 * heads * shape.state * shape.head_dim), dtype=np.float64)
 
 
 def scan_seconds(machine: Machine, shape: ScanShape, *, tokens: IntArray, heads: IntArray, backward: bool) -> FloatArray:

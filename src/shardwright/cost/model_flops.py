@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.cost.compute import attention_flops
+from shardwright.model.block import MEMORY
 from shardwright.program.problem import Problem
 
 
@@ -24,7 +25,9 @@ def model_flops(problem: Problem) -> tuple[float, float]:
             weight = float(sum(p.size for p in o.parameters)) if o.kind.value in ("linear", "grouped-linear") else 0.0
             if o.kind.value == "grouped-linear" and o.experts is not None:
                 weight = weight * o.experts.topk / o.experts.experts
-            dense = 2.0 * weight * tokens
+            # Keys of cross-attention are projected once for every position of the memory.
+            own = job.tokens(block.memory) if o.inputs == (MEMORY,) else tokens
+            dense = 2.0 * weight * own
             scores = square = 0.0
             if o.attention is not None:
                 context = (job.tokens(block.memory) or tokens) if o.attention.cross else tokens

@@ -80,6 +80,7 @@ def problem_machine(problem: Problem) -> Machine:
         attention=problem.runtime.attention_kernel,
         elements=problem.runtime.element_kernels,
         constants=problem.constants,
+        eight_bit=problem.runtime.attention_eight_bit,
     )
 
 

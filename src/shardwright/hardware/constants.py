@@ -27,6 +27,7 @@ class Constants:
     attention_triton: float = 1.0
     overlap_slowdown: float = 1.5
     jitter: float = 0.003
+    host_launch: float = 4.5e-5
 
 
 SHIPPED: Final = Constants()
@@ -126,6 +127,16 @@ DECLARED: Final = (
         high=0.02,
         meaning="share of the step that each doubling of nodes adds",
         source="stragglers: the slowest of n draws grows about as log n",
+    ),
+    Declared(
+        name="host_launch",
+        owner="host: one thread of Python that drives an eager framework",
+        prior=3e-5,
+        spread=0.5,
+        low=5e-6,
+        high=1e-4,
+        meaning="seconds of the host for each kernel that no captured graph replays: modules, autograd, tensor wrappers and the launch",
+        source="5 to 10 us for an operator of PyTorch under autograd, 100 us and more for a module of several kernels with quantisers",
     ),
 )
 

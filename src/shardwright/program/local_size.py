@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from shardwright.model.block import MEMORY
 from shardwright.model.operator import Operator, OperatorClass
 from shardwright.model.tensor import Dim, Extent
 from shardwright.program.sizes import Factor, Size
@@ -36,6 +37,12 @@ def local_tokens(klass: OperatorClass, structure: Structure, context: Context) -
     """Tokens that one device works on in operators of `klass`."""
     axes = tuple(c.axis for c in structure.cuts(klass) if c.dim in TOKEN_DIMS)
     return Size(scale=("mbs",), factors=(Factor(runs=context.tokens, axes=axes),))
+
+
+def operator_tokens(operator: Operator, structure: Structure, context: Context) -> Size:
+    """Tokens that one device works on in `operator`: of the block's memory where it reads that alone (keys of cross-attention)."""
+    own = replace(context, tokens=context.memory_tokens) if operator.inputs == (MEMORY,) else context
+    return local_tokens(operator.klass, structure, own)
 
 
 def resolved(cut_dim: Dim, operator: Operator) -> Dim | None:

@@ -10,11 +10,21 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.collectives.algorithm import Collective
-from shardwright.model.block import Block
+from shardwright.model.block import MEMORY, Block
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, Extent, Parameter
 from shardwright.program.block import BlockProgram, Exposure, Move, Phase, Stored, Work
-from shardwright.program.local_size import TOKEN_DIMS, Context, dispatched_tokens, is_routed, local_tokens, part, per_token, resolved
+from shardwright.program.local_size import (
+    TOKEN_DIMS,
+    Context,
+    dispatched_tokens,
+    is_routed,
+    local_tokens,
+    operator_tokens,
+    part,
+    per_token,
+    resolved,
+)
 from shardwright.program.reshard import PARTIAL, WHOLE, transition
 from shardwright.program.saved import saved_tensors, stream_volume
 from shardwright.program.sizes import Factor, Size
@@ -32,7 +42,8 @@ def lower_block(block: Block, structure: Structure, context: Context) -> BlockPr
     works: list[Work] = []
     moves: dict[tuple[str, ...], Move] = {}
     for operator in block.operators:
-        works += TASKS[operator.kind](operator, _local(operator, structure, context))
+        tasks = TASKS[operator.kind](operator, _local(operator, structure, context))
+        works += tasks * (2 if _sorts_again(operator, structure, context) else 1)
         for name in operator.inputs:
             source = operators.get(name)
             for move in _edge_moves(source, operator, structure, context):
@@ -50,6 +61,13 @@ def lower_block(block: Block, structure: Structure, context: Context) -> BlockPr
         input_volume=stream_volume(block, structure, context),
         operators=block.operators,
     )
+
+
+def _sorts_again(operator: Operator, structure: Structure, context: Context) -> bool:
+    """Copies that came by all_to_all lie by sender and are sorted by local expert once more (Megatron-Core's sort_chunks_by_idxs)."""
+    if operator.kind is not OperatorKind.PERMUTE or operator.experts is None:
+        return False
+    return structure.routed and context.runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL
 
 
 def _routed_tokens(operator: Operator, structure: Structure, context: Context) -> Size:
@@ -81,7 +99,7 @@ def _local(operator: Operator, structure: Structure, context: Context) -> Local:
         expert_tokens = _routed_tokens(operator, structure, context)
         experts = part(Extent(dim=Dim.EXPERTS, size=operator.experts.experts), operator, structure)
     return Local(
-        tokens=local_tokens(operator.klass, structure, context)
+        tokens=operator_tokens(operator, structure, context)
         if not is_routed(operator)
         else dispatched_tokens(operator, structure, context),
         reads=tuple(part(e, operator, structure) for e in per_token(operator.reads, operator)),
@@ -213,9 +231,9 @@ def _tensor_volume(edge: tuple[Operator | None, Operator], structure: Structure,
     source, target = edge
     extents = source.writes if source is not None else target.reads
     gatherer = _column_side(source, target)
-    klass = gatherer.klass if whole else target.klass
-    tokens = local_tokens(klass, structure, context)
-    holder = target if not whole else gatherer
+    holder = gatherer if whole else target
+    memory = (source or target).inputs == (MEMORY,)
+    tokens = local_tokens(holder.klass, structure, replace(context, tokens=context.memory_tokens) if memory else context)
     return tuple(tokens * part(e, holder, structure).scaled(context.element) for e in extents)
 
 
@@ -275,7 +293,8 @@ def _own_moves(operator: Operator, structure: Structure, context: Context) -> li
         return [replace(_move(operator, Phase.F, Collective.ALL_REDUCE, "tp", (tokens.scaled(3 * 4),), Exposure.BLOCKING), behind=True)]
     if operator.attention is None or len(operator.reads) < 2:
         return []
-    tokens = local_tokens(operator.klass, structure, context)
+    own = replace(context, tokens=context.memory_tokens) if operator.attention.cross else context
+    tokens = local_tokens(operator.klass, structure, own)
     keys = tuple(tokens * part(e, operator, structure).scaled(context.element) for e in operator.reads[1:])
     if not structure.gather:
         return [_ring(operator, Phase.F, keys), _ring(operator, Phase.I, keys + keys)]

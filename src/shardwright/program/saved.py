@@ -8,11 +8,12 @@ from shardwright.model.block import INPUT, MEMORY, Block
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, Extent
 from shardwright.program.block import Recomputable, Saved
-from shardwright.program.local_size import Context, dispatched_tokens, is_routed, local_tokens, part, per_token
+from shardwright.program.latent import rebuilt
+from shardwright.program.local_size import Context, dispatched_tokens, is_routed, local_tokens, operator_tokens, part, per_token
 from shardwright.program.selective import saved_products
 from shardwright.program.sizes import Size
 from shardwright.program.structure import Structure
-from shardwright.runtime.runtime import AttentionKernel, SelectiveRecompute
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, SelectiveRecompute
 
 _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
@@ -37,6 +38,13 @@ def saved_tensors(block: Block, operators: dict[str, Operator], structure: Struc
             else:
                 kept |= _saved_output(operators[name], operator, _keepers(name, block, context), structure, context)
         kept |= _saved_extra(operator, structure, context)
+    if context.runtime.rebuilds_latent:
+        again = rebuilt(block.operators)
+        kept = {
+            name: saved
+            for name, saved in kept.items()
+            if name.removesuffix(".quantised").rsplit(".", 1)[0] not in again and name not in again
+        }
     if context.runtime.selective_recompute is SelectiveRecompute.OPERATORS:
         kept = _by_policy(kept, block, operators, structure, context)
     return tuple(kept.values())
@@ -62,7 +70,18 @@ def _by_policy(
             elif is_kept:
                 held = volume.scaled(context.element)
                 result[output] = Saved(tensor=output, volume=held, dropped=Recomputable.NONE_AND_FULL)
+        if structure.sequence_parallel and _is_row_parallel(operators[name]):
+            # The policy names reduce_scatter among what it keeps.
+            scattered = f"{name}.scattered"
+            volume = stream_volume(block, structure, context)
+            result[scattered] = Saved(tensor=scattered, volume=volume, dropped=Recomputable.NONE_AND_FULL)
     return result
+
+
+def _is_row_parallel(operator: Operator) -> bool:
+    """A split on t cuts what it reads and not what it writes: members hold parts of a sum."""
+    width = operator.width()
+    return width is not None and any(e.dim is width for e in operator.reads) and all(e.dim is not width for e in operator.writes)
 
 
 def _policy(*, saved: bool) -> Recomputable:
@@ -97,7 +116,12 @@ def _outputs(source: Operator, reader: Operator, structure: Structure, context: 
     holder = source
     if not context.runtime.tp_input_regather and source.klass is OperatorClass.STREAM and reader.kind in _GEMMS:
         holder = reader
-    tokens = dispatched_tokens(source, structure, context) if is_routed(source) else local_tokens(holder.klass, structure, context)
+    if is_routed(source):
+        tokens = dispatched_tokens(source, structure, context)
+    elif holder is source:
+        tokens = operator_tokens(source, structure, context)
+    else:
+        tokens = local_tokens(holder.klass, structure, context)
     result = {}
     for index, extent in enumerate(per_token(source.writes, source)):
         name = f"{source.name}.{index}" if index else source.name
@@ -121,6 +145,12 @@ def _saved_extra(operator: Operator, structure: Structure, context: Context) -> 
     if operator.kind is OperatorKind.RESIDUAL and context.dropout:
         volume = tokens * part(operator.writes[0], operator, structure)
         result[f"{operator.name}.mask"] = Saved(tensor=f"{operator.name}.mask", volume=volume, dropped=Recomputable.FULL)
+    if operator.gated and context.runtime.element_kernels is ElementKernels.EAGER:
+        # silu(gate) x up as two operators keeps the first one's output for the second's gradient.
+        width = per_token(operator.writes, operator)[0]
+        held = dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens
+        volume = (held * part(width, operator, structure)).scaled(context.element)
+        result[f"{operator.name}.half"] = Saved(tensor=f"{operator.name}.half", volume=volume, dropped=Recomputable.FULL)
     if operator.attention is None:
         return result
     heads = part(Extent(dim=Dim.HEADS, size=operator.attention.heads), operator, structure)

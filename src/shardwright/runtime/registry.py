@@ -1,4 +1,4 @@
-"""Runtimes by name: a file each, loaded when asked for."""
+"""Runtimes by name: a file each (or a name in one), loaded when asked for."""
 
 from __future__ import annotations
 
@@ -18,6 +18,20 @@ _MODULES: Final = {
     "megatron-2022": "shardwright.runtime.megatron_2022",
     "megatron-core-0.12": "shardwright.runtime.megatron_core_0_12",
     "megatron-core-0.12-plain": "shardwright.runtime.megatron_core_plain",
+    "megatron-bridge-alltoall": "shardwright.runtime.megatron_bridge:ALL_TO_ALL",
+    "megatron-bridge-alltoall-overlap": "shardwright.runtime.megatron_bridge:ALL_TO_ALL_OVERLAP",
+    "megatron-bridge-dropped": "shardwright.runtime.megatron_bridge:DROPPED",
+    "megatron-bridge-dropped-eager": "shardwright.runtime.megatron_bridge:DROPPED_EAGER",
+    "megatron-bridge-flex": "shardwright.runtime.megatron_bridge:FLEX",
+    "megatron-bridge-graphed-kept": "shardwright.runtime.megatron_bridge:GRAPHED_KEPT",
+    "megatron-bridge-graphed-sixteen": "shardwright.runtime.megatron_bridge:GRAPHED_SIXTEEN",
+    "megatron-bridge-scoped-overlap": "shardwright.runtime.megatron_bridge:SCOPED_OVERLAP",
+    "megatron-bridge-flex-overlap": "shardwright.runtime.megatron_bridge:FLEX_OVERLAP",
+    "megatron-bridge-graphed": "shardwright.runtime.megatron_bridge:GRAPHED",
+    "megatron-bridge-router": "shardwright.runtime.megatron_bridge:ROUTER",
+    "megatron-bridge-router-overlap": "shardwright.runtime.megatron_bridge:ROUTER_OVERLAP",
+    "megatron-bridge-scoped": "shardwright.runtime.megatron_bridge:SCOPED",
+    "megatron-bridge-scoped-alltoall": "shardwright.runtime.megatron_bridge:SCOPED_ALL_TO_ALL",
     "nemo-24.07": "shardwright.runtime.nemo_2407",
     "nemo-24.11": "shardwright.runtime.nemo_2411",
     "torchtitan-0.2": "shardwright.runtime.torchtitan_0_2",
@@ -76,7 +90,8 @@ def load_runtime(name: str) -> Runtime:
     module = _MODULES.get(_ALIASES.get(word, word))
     if module is None:
         raise RuntimeModelError(f"unknown runtime {word[:80]!r}", hint=nearest(word[:80], (*_MODULES, *_ALIASES)))
-    runtime: Runtime = import_module(module).RUNTIME
+    place, _, attribute = module.partition(":")
+    runtime: Runtime = getattr(import_module(place), attribute or "RUNTIME")
     return runtime
 
 

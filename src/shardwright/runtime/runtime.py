@@ -50,6 +50,15 @@ class ExpertDispatch(StrEnum):
     DEDUPLICATED = "deduplicated"
 
 
+class Capture(StrEnum):
+    """What captured graphs replay without the host: nothing, routers, all but the experts, or a whole iteration."""
+
+    NONE = "none"
+    ROUTER = "router"
+    ATTENTION_ROUTER = "attention-router"
+    ITERATION = "iteration"
+
+
 class FullRecompute(StrEnum):
     """What `recompute=full` runs again: the whole layer, or all but its last GEMM (a checkpoint that stops early)."""
 
@@ -103,6 +112,11 @@ class Runtime:
         zero1_broadcasts: ZeRO-1 returns parameters by one broadcast a member, in series, instead of an all_gather.
         expert_dispatch: see ExpertDispatch.
         saves_quantized: linear operators keep their input for the weight gradient in the GEMM's dtype, not in the activations' dtype.
+        capture: see Capture. routing_on_host: the host reads how many tokens each expert got before it launches the experts.
+        expert_overlap: tokens travel to and from experts beside the kernels of another microbatch.
+        fused_experts: one kernel for all local experts instead of one, and its operands' quantisation, for each.
+        attention_eight_bit: fused attention multiplies in 8 bits where the job computes in 8 or 4.
+        rebuilds_latent: up projections of latent attention and their rotary embedding run again in backward and are not kept.
         collective_library: whose algorithms it runs (`collectives.registry.LIBRARIES`).
         gradient_wire: dtype of gradients on the network where it is not the one they accumulate in; None = the same.
         gather_copy_bytes, reduce_copy_bytes: traffic of the copies around a sharded layer's all_gather and reduce_scatter, bytes an
@@ -150,6 +164,12 @@ class Runtime:
     zero1_broadcasts: bool = False
     expert_dispatch: ExpertDispatch = ExpertDispatch.ALL_TO_ALL
     saves_quantized: bool = False
+    capture: Capture = Capture.NONE
+    routing_on_host: bool = False
+    expert_overlap: bool = False
+    fused_experts: bool = False
+    attention_eight_bit: bool = False
+    rebuilds_latent: bool = False
     collective_library: str = "nccl"
     gradient_wire: Dtype | None = None
     gather_copy_bytes: int = 0

@@ -15,7 +15,10 @@ def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last
     2. layers divide by pp x vpp: equal chunks.
     3. layers + 2 divide by pp x vpp: embedding and head count as a layer each, so the first and last chunk have one layer less
        (Llama 3.1 405B: 126 + 2 = 16 x 8).
-    4. one chunk a rank: layers + 2 as evenly as possible; what is left over goes to the ranks before the last, where fewer
+    4. several chunks a rank, and layers + 3 divide (embedding, one module that predicts a further token, head): equal chunks, the last one
+       with three layers less, but for chunks of two, where the first has one and the last none (the layouts of Megatron-Bridge's
+       DeepSeek-V3: ``Et*4|(t*4|)*14tmL`` and ``Et|(tt|)*30mL``).
+    5. one chunk a rank: layers + 2 as evenly as possible; what is left over goes to the ranks before the last, where fewer
        microbatches are in flight (DeepSeek-V3: 61 + 2 over 16 ranks = 15 x 4 + 3).
 
     Args:
@@ -37,6 +40,9 @@ def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last
     if chunks > 1 and (num_layers + 2) % chunks == 0:
         size = (num_layers + 2) // chunks
         return (size - 1, *(size,) * (chunks - 2), size - 1) if chunks > 1 else (num_layers,)
+    if vpp > 1 and (num_layers + 3) % chunks == 0 and num_layers + 3 > chunks:
+        size = (num_layers + 3) // chunks
+        return (1, *(2,) * (chunks - 2), 0) if size == 2 else (*(size,) * (chunks - 1), size - 3)
     if vpp == 1:
         return _spread(num_layers, pp=pp)
     raise StrategyError(

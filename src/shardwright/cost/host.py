@@ -1,0 +1,110 @@
+"""Seconds that the host needs to launch a block's kernels, and what of them the device waits for."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.compute import Machine
+from shardwright.model.operator import OperatorClass
+from shardwright.program.block import BlockProgram, Kernel, Phase, Work
+from shardwright.program.local_size import is_routed
+from shardwright.program.sizes import Degrees, evaluate
+from shardwright.runtime.runtime import Capture, ElementKernels, Runtime
+
+FloatArray = npt.NDArray[np.float64]
+
+EAGER_KERNELS = 3
+"""Kernels of one element-wise operator that nothing fuses (an eager norm, rotary embedding or activation)."""
+DISPATCH_SHARE = 20 / 132
+"""Share of the multiprocessors that dispatch and combine take from kernels beside them.
+
+Source: DeepEP runs on 20 of an H100's 132 multiprocessors unless told otherwise; HybridEP on 16 to 32 of 148.
+"""
+MOVE_KERNELS = 2
+"""A collective and the event that orders it."""
+
+
+def replayed(klass: OperatorClass, *, routed: bool, capture: Capture) -> bool:
+    """Whether a captured graph replays an operator's kernels."""
+    if capture is Capture.ITERATION:
+        return True
+    if capture is Capture.ATTENTION_ROUTER:
+        return not routed
+    return capture is Capture.ROUTER and klass is OperatorClass.ROUTER
+
+
+def launches(work: Work, degrees: Degrees, *, machine: Machine, runtime: Runtime) -> FloatArray:
+    """Kernels that the host launches for `work`: one; an expert's for each local expert; quantising its operand beside a GEMM.
+
+    Forward quantises the input, the input gradient the output's gradient; the weight gradient
+    finds both. Weights are quantised once a step.
+    """
+    n = np.shape(degrees["mbs"])[0]
+    if work.kernel is Kernel.ELEMENT:
+        return np.full(n, EAGER_KERNELS if runtime.element_kernels is ElementKernels.EAGER else 1, dtype=np.float64)
+    if work.kernel not in (Kernel.GEMM, Kernel.GROUPED_GEMM):
+        return np.ones(n)
+    quantised = machine.compute.bits < machine.half_bits and work.phase is not Phase.W
+    each = 1 + (machine.quantise_kernels if quantised else 0)
+    if not work.apart or work.groups is None:
+        return np.full(n, each, dtype=np.float64)
+    if runtime.fused_experts:
+        return np.ones(n)
+    return np.asarray(each * evaluate(work.groups, degrees), dtype=np.float64)
+
+
+class HostClock:
+    """Collects host and device seconds of one block: forward up to the experts, forward from there on, and backward.
+
+    A runtime that reads on the host where tokens go starts the experts' launches when the device has come that far, so each part lasts the
+    longer of both and the parts add up; otherwise the host runs ahead over a whole pass.
+    """
+
+    def __init__(self, program: BlockProgram, degrees: Degrees, *, machine: Machine, runtime: Runtime) -> None:
+        self._degrees, self._machine, self._runtime = degrees, machine, runtime
+        self._routed = {o.name for o in program.operators if is_routed(o)}
+        self._klass = {o.name: o.klass for o in program.operators}
+        n = np.shape(degrees["mbs"])[0]
+        self._host, self._device = np.zeros((3, n)), np.zeros((3, n))
+
+    def _part(self, operator: str, phase: Phase) -> int:
+        if phase is not Phase.F:
+            return 2
+        return 1 if operator in self._routed and self._runtime.routing_on_host else 0
+
+    def _counts(self, operator: str) -> bool:
+        routed = operator in self._routed
+        return not replayed(self._klass[operator], routed=routed, capture=self._runtime.capture)
+
+    def kernel(self, work: Work, seconds: FloatArray) -> None:
+        """Count a kernel that keeps the device busy for `seconds`."""
+        part = self._part(work.operator, work.phase)
+        self._device[part] += seconds
+        if self._counts(work.operator):
+            many = launches(work, self._degrees, machine=self._machine, runtime=self._runtime)
+            self._host[part] += many * self._machine.host_launch_s
+
+    def move(self, operator: str, phase: Phase, seconds: FloatArray, *, behind: bool, hidden: FloatArray) -> None:
+        """Count exposed communication; tokens on their way to the experts are awaited before the experts are launched.
+
+        A group of one member sends nothing: it has neither exposed nor `hidden` seconds.
+        """
+        part = self._part(operator, phase) if behind else min(self._part(operator, phase), 2 if phase is not Phase.F else 0)
+        self._device[part] += seconds
+        if self._counts(operator):
+            self._host[part] += np.where(seconds + hidden > 0.0, MOVE_KERNELS * self._machine.host_launch_s, 0.0)
+
+    def exposed(self) -> tuple[FloatArray, FloatArray]:
+        """Seconds that the device waits for launches, forward and backward: sum over parts of max(0, host - device)."""
+        late = np.maximum(self._host - self._device, 0.0)
+        return late[0] + late[1], late[2]
+
+
+def overlapped(compute: FloatArray, moved: FloatArray) -> FloatArray:
+    """What is left exposed of `moved` seconds of expert traffic beside `compute` seconds of another microbatch's kernels.
+
+    max(share x moved, moved - (1 - share) x compute, 0): its kernels take `DISPATCH_SHARE` of the device for as long as they run, and what
+    outlasts the kernels beside it is waited for. Leaves out the first and last microbatches, which have no partner.
+    """
+    return np.minimum(np.maximum(DISPATCH_SHARE * moved, moved - (1.0 - DISPATCH_SHARE) * compute), moved)

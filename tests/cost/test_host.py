@@ -1,0 +1,171 @@
+"""Launches by the host, expert traffic beside compute, and what recipes of mixtures of experts change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.calibrate.case import Case
+from shardwright.calibrate.measurements import Measurement, read_measurements
+from shardwright.calibrate.recipes import bridge_runtime
+from shardwright.calibrate.rows import to_case
+from shardwright.cost.block_table import ELEMENT, EP, LAUNCH
+from shardwright.cost.host import DISPATCH_SHARE, overlapped
+from shardwright.cost.rows import rows_of
+from shardwright.cost.tables import LayerTable, layer_table
+from shardwright.program.latent import rebuilt
+from shardwright.program.problem import Problem
+from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
+
+ROWS = {
+    f"{r.table_or_row}|{r.model_name}|{r.gpu}": r
+    for r in read_measurements(Path(__file__).parent.parent / "measurements" / "training.csv")
+    if r.source_id.startswith("mbridge")
+}
+
+
+def row(*words: str) -> Measurement:
+    return next(r for name, r in ROWS.items() if all(w in name for w in words))
+
+
+def case(*words: str) -> Case:
+    made = to_case(row(*words))
+    assert isinstance(made, Case)
+    return made
+
+
+def problem(made: Case, runtime: Runtime, *, host_launch: float | None = None) -> Problem:
+    base = Problem(model=made.model, cluster=made.cluster, job=made.job, runtime=runtime)
+    return base if host_launch is None else replace(base, constants=replace(base.constants, host_launch=host_launch))
+
+
+def table(made: Case, runtime: Runtime, *, host_launch: float | None = None) -> LayerTable:
+    return layer_table(problem(made, runtime, host_launch=host_launch), rows_of([made.grid]))
+
+
+SMALL = case("26.02 ", "Qwen3_30B", "|B200")
+FLEX = load_runtime("megatron-bridge-flex")
+
+
+def layer(made: Case, runtime: Runtime, **changes: float) -> np.ndarray:
+    """(phases, parts) seconds of the sparse layer."""
+    index = next(i for i, b in enumerate(made.model.blocks) if b.name == "moe")
+    return table(made, runtime, **changes).seconds[index, :, :, 0]
+
+
+def test_a_host_that_takes_no_time_is_never_waited_for() -> None:
+    for name in ("megatron-bridge-flex", "megatron-bridge-scoped", "nemo-24.11"):
+        assert not table(SMALL, load_runtime(name), host_launch=0.0).seconds[:, :, LAUNCH].any()
+
+
+def test_the_wait_grows_with_the_host_and_nothing_else_changes() -> None:
+    slow, fast = layer(SMALL, FLEX, host_launch=8e-5), layer(SMALL, FLEX, host_launch=4e-5)
+    assert (slow[:3, LAUNCH].sum(), fast[:3, LAUNCH].sum()) > (fast[:3, LAUNCH].sum(), 0.0)
+    others = [i for i in range(slow.shape[1]) if i != LAUNCH]
+    assert np.array_equal(slow[:3][:, others], fast[:3][:, others])
+    # far above the device's seconds the wait is all of the host's
+    huge, twice = layer(SMALL, FLEX, host_launch=1e-3), layer(SMALL, FLEX, host_launch=2e-3)
+    device = huge[:3].sum() - huge[:3, LAUNCH].sum()
+    assert twice[:3].sum() == pytest.approx(2 * huge[:3].sum(), rel=1e-9)
+    assert huge[:3].sum() > device
+
+
+def test_a_wider_graph_is_never_slower() -> None:
+    order = (Capture.NONE, Capture.ROUTER, Capture.ATTENTION_ROUTER, Capture.ITERATION)
+    spent = [layer(SMALL, replace(FLEX, name=c.value, capture=c))[:3].sum() for c in order]
+    assert spent == sorted(spent, reverse=True)
+    assert spent[0] > spent[-1]
+    assert layer(SMALL, replace(FLEX, name="all", capture=Capture.ITERATION))[:3, LAUNCH].sum() == 0.0
+
+
+def test_reading_counts_on_the_host_never_helps() -> None:
+    for launch in (1e-6, 2e-5, 4e-5, 2e-4):
+        apart = layer(SMALL, FLEX, host_launch=launch)[:3].sum()
+        ahead = layer(SMALL, replace(FLEX, name="ahead", routing_on_host=False), host_launch=launch)[:3].sum()
+        assert ahead <= apart * (1 + 1e-12)
+
+
+def test_one_kernel_for_all_experts_launches_less() -> None:
+    assert layer(SMALL, replace(FLEX, name="fused", fused_experts=True))[:3, LAUNCH].sum() < layer(SMALL, FLEX)[:3, LAUNCH].sum()
+
+
+def test_more_local_experts_take_the_host_longer() -> None:
+    wide = replace(SMALL, grid=replace(SMALL.grid, ep=2))
+    assert layer(wide, FLEX)[:3, LAUNCH].sum() > layer(SMALL, FLEX)[:3, LAUNCH].sum()
+
+
+@given(compute=st.floats(0.0, 10.0), moved=st.floats(0.0, 10.0))
+def test_overlap_lies_between_all_hidden_and_all_exposed(compute: float, moved: float) -> None:
+    left = float(overlapped(np.array([compute]), np.array([moved]))[0])
+    assert DISPATCH_SHARE * moved <= left + 1e-12
+    assert left <= moved
+    # together they take at least as long as either, and as what the multiprocessors can do
+    assert compute + left >= max(compute, moved * (1 - 1e-12)) - DISPATCH_SHARE * compute - 1e-12
+    assert float(overlapped(np.array([0.0]), np.array([moved]))[0]) == pytest.approx(moved)
+
+
+def test_hidden_expert_traffic_is_counted_as_hidden() -> None:
+    quick = {"host_launch": 0.0}
+    shown, hidden = layer(SMALL, FLEX, **quick), layer(SMALL, replace(FLEX, name="beside", expert_overlap=True), **quick)
+    assert 0.0 < hidden[:3, EP].sum() < shown[:3, EP].sum()
+    assert hidden[:3].sum() < shown[:3].sum()
+    tables = [table(SMALL, r, **quick) for r in (FLEX, replace(FLEX, name="beside", expert_overlap=True))]
+    gained = tables[1].overlappable - tables[0].overlappable
+    lost = tables[0].seconds[:, :3, EP].sum(axis=1) - tables[1].seconds[:, :3, EP].sum(axis=1)
+    assert gained == pytest.approx(lost)
+
+
+def test_all_to_all_sends_more_and_sorts_again() -> None:
+    once, every = layer(SMALL, FLEX), layer(SMALL, replace(FLEX, name="every", expert_dispatch=ExpertDispatch.ALL_TO_ALL))
+    assert every[:3, EP].sum() > once[:3, EP].sum()
+    assert every[:3, ELEMENT].sum() > once[:3, ELEMENT].sum()
+
+
+def test_eight_bit_attention_needs_an_eight_bit_job() -> None:
+    eight = replace(FLEX, name="eight", attention_eight_bit=True)
+    assert layer(SMALL, eight)[0, 1] < layer(SMALL, FLEX)[0, 1]
+    bf16 = case("25.11", "Qwen3_235B", "GB200")
+    assert np.array_equal(layer(bf16, eight)[0], layer(bf16, FLEX)[0])
+
+
+def test_rebuilt_latents_trade_memory_for_time() -> None:
+    made = case("26.04 ", "DeepSeekV3", "GB300")
+    kept, again = replace(FLEX, name="kept", rebuilds_latent=False), FLEX
+    quick = {"host_launch": 0.0}
+    assert layer(made, again, **quick)[1].sum() > layer(made, kept, **quick)[1].sum()
+    assert np.array_equal(layer(made, again, **quick)[0], layer(made, kept, **quick)[0])
+    sizes = [table(made, r).saved_bytes[:, 0, 0] for r in (again, kept)]
+    sparse = next(i for i, b in enumerate(made.model.blocks) if b.name == "moe")
+    assert sizes[0][sparse] < 0.8 * sizes[1][sparse]
+    assert {n.rsplit(".")[-1] for n in rebuilt(made.model.blocks[sparse].operators)} == {"q_up", "kv_up", "rotary"}
+    assert all(not rebuilt(b.operators) for b in SMALL.model.blocks)
+    assert np.array_equal(table(SMALL, kept).saved_bytes, table(SMALL, again).saved_bytes)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("26.06 ", "Qwen3_235B", "GB200"), "megatron-bridge-graphed"),
+        (("26.06 ", "Qwen3_30B", "H100"), "megatron-bridge-flex"),
+        (("26.04 ", "Qwen3_235B", "GB300"), "megatron-bridge-scoped"),
+        (("26.04.01", "Qwen3_235B", "H100"), "megatron-bridge-alltoall-overlap"),
+        (("25.09", "Qwen3_30B", "GB200"), "megatron-bridge-dropped"),
+        (("26.06 ", "DeepSeekV3", "GB300"), "megatron-bridge-graphed-kept"),
+        (("26.04 ", "LLAMA3_70B", "H100"), ""),
+        (("EP overlap off", "Qwen3-30B"), "megatron-bridge-router"),
+    ],
+)
+def test_recipe_of_a_row(words: tuple[str, ...], name: str) -> None:
+    assert bridge_runtime(row(*words)) == name
+    assert not name or load_runtime(name).name == name
+
+
+def test_every_row_of_experts_has_a_recipe() -> None:
+    for measured in ROWS.values():
+        assert bool(bridge_runtime(measured)) == measured.model_name.lower().startswith(("qwen3", "deepseek")), measured.table_or_row

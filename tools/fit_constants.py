@@ -1,0 +1,53 @@
+"""Fit the constants to the project's own measured rows and write what ships: values, intervals, folds.
+
+    python tools/fit_constants.py [tests/measurements/*.csv]
+
+Writes src/shardwright/hardware/constants.py (values of `Constants`), src/shardwright/simulator/interval.py (`COEFFICIENTS`) and
+tests/measurements/folds.json. Run `make accuracy` afterwards for the page. The fit does not depend on the values that were shipped before.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from shardwright import api
+from shardwright.calibrate.folds import fold_text
+from shardwright.calibrate.interval import interval_coefficients
+
+ROOT = Path(__file__).parent.parent
+CONSTANTS = ROOT / "src" / "shardwright" / "hardware" / "constants.py"
+INTERVAL = ROOT / "src" / "shardwright" / "simulator" / "interval.py"
+FOLDS = ROOT / "tests" / "measurements" / "folds.json"
+
+
+def main(arguments: list[str]) -> None:
+    """Fit, and write the three files."""
+    paths = [Path(a) for a in arguments] or sorted((ROOT / "tests" / "measurements").glob("*.csv"))
+    study = api.accuracy(*paths, progress=_say)
+    assert study.fit is not None
+    _replace(CONSTANTS, asdict(study.fit.constants), pattern=r"^    {name}: float = .*$", line="    {name}: float = {value}")
+    coefficients = interval_coefficients(study.validation("model").rows)
+    _replace(INTERVAL, coefficients, pattern=r'^    "{name}": .*$', line='    "{name}": {value},')
+    FOLDS.write_text(fold_text(study.folds), encoding="utf-8")
+    for name, value in {**asdict(study.fit.constants), **coefficients}.items():
+        sys.stdout.write(f"{name}: {value}\n")
+
+
+def _replace(path: Path, values: dict[str, float], *, pattern: str, line: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    for name, value in values.items():
+        text, count = re.subn(pattern.format(name=re.escape(name)), line.format(name=name, value=value), text, flags=re.MULTILINE)
+        if count != 1:
+            raise SystemExit(f"{path.name}: {name} is there {count} times")
+    path.write_text(text, encoding="utf-8")
+
+
+def _say(phase: str, done: int, total: int) -> None:
+    sys.stderr.write(f"\r{phase} {done}/{total}          ")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
