@@ -100,6 +100,14 @@ def test_sharding_words() -> None:
     assert _skip(replace(base, zero_stage_or_fsdp="magic")).reason is SkipReason.UNSUPPORTED_STRATEGY
 
 
+def test_fp8_with_a_scale_a_row_is_priced_as_bf16_and_says_so() -> None:
+    rows = [r for r in _rows("training.csv") if "rowwise" in r.precision.lower()]
+    assert rows
+    for case in map(_case, rows):
+        assert case.job.compute is Dtype.BF16
+        assert any("bf16" in assumption for assumption in case.assumptions)
+
+
 def test_pure_mixed_precision_reduces_in_bf16() -> None:
     pure = next(r for r in _rows("training.csv") if "PURE" in r.precision)
     assert _case(pure).job.gradient_wire is Dtype.BF16

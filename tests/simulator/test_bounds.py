@@ -42,6 +42,7 @@ ANY = replace(
 RUNTIMES: tuple[Runtime, ...] = (
     ANY,
     replace(ANY, name="blocking-sends", overlap_p2p=False),
+    replace(ANY, name="copies", gather_copy_bytes=40, reduce_copy_bytes=60),
     replace(ANY, name="reduces-at-the-end", reduce_every_microbatch=False),
     replace(ANY, name="blocking-reductions", overlap_grad_reduce=False),
     replace(ANY, name="blocking-gathers", overlap_param_gather=False),

@@ -190,7 +190,7 @@ def work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatA
         traffic = np.zeros(n_rows)
         for size in (*work.read, *work.written):
             traffic = traffic + evaluate(size, degrees)
-        return element_seconds(machine, traffic=traffic), np.zeros(n_rows)
+        return element_seconds(machine, traffic=traffic, native=work.native), np.zeros(n_rows)
     if work.kernel is Kernel.ATTENTION:
         assert work.attention is not None
         assert work.tokens is not None

@@ -22,6 +22,7 @@ class Costs(NamedTuple):
     border: (l, tiers). logits: (l,). gather, reduce, all_reduce: (t, h) seconds of one layer. dense, experts, frozen: (t, h) elements.
     logits_blocks, overlap_buffers: (l,) bytes. copied: (t, h) elements of tied weights that another block owns.
     shard, expert_shard: (h,). norm, tied: (h,) seconds. embedding, communicators: (h,) bytes.
+    slowdown: (h,) of kernels beside collectives. gather_copy, reduce_copy: (t, h) seconds of copies around a layer's collectives.
     """
 
     forward: FloatArray
@@ -47,6 +48,9 @@ class Costs(NamedTuple):
     overlap_buffers: FloatArray
     copied: FloatArray
     communicators: FloatArray
+    slowdown: FloatArray
+    gather_copy: FloatArray
+    reduce_copy: FloatArray
 
 
 class Patterns(NamedTuple):
@@ -123,7 +127,6 @@ class Facts(NamedTuple):
     update_bytes: float
     bandwidth: float
     host_rate: float
-    slowdown: float
     jitter: float
     every_microbatch: bool
     overlap_gather: bool

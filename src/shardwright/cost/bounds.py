@@ -136,13 +136,15 @@ def _fill_work(
     for t in range(costs.dense.shape[0]):
         gather = costs.gather[t, h]
         reduce = costs.all_reduce[t, h] if zero == 0 else costs.reduce[t, h]
-        f = forward_layer(costs.forward[t, layer], gather, zero, facts.slowdown)
+        copy, back, slowdown = costs.gather_copy[t, h], costs.reduce_copy[t, h], costs.slowdown[h]
+        f = forward_layer(costs.forward[t, layer], gather, copy, zero, slowdown)
         plain = costs.backward[t, layer] + (costs.selective[t, layer] if mode == 1 else 0.0)
-        b = backward_layer(plain, gather, reduce, zero, facts.every_microbatch, facts.slowdown)
+        b = backward_layer(plain, gather, reduce, copy, back, zero, facts.every_microbatch, slowdown)
         redone = mode == 2 and costs.transient[t, layer] > 0.0
         more = 0.0
         if redone:
-            again = backward_layer(plain + costs.full[t, layer], gather, reduce, zero, facts.every_microbatch, facts.slowdown)
+            whole = plain + costs.full[t, layer]
+            again = backward_layer(whole, gather, reduce, copy, back, zero, facts.every_microbatch, slowdown)
             if single:
                 more = again - b
             else:

@@ -62,7 +62,8 @@ class Machine:
 
     Args:
         compute: dtype of GEMMs; gemm: its rates, with the sustained clock of the constants; half: rates of 16-bit GEMMs.
-        attention: rates of the runtime's kernel. passes: traffic of element-wise kernels over the minimal bytes.
+        attention: rates of the runtime's kernel. attention_seconds: fitted factor on its seconds.
+        passes: traffic of element-wise kernels over the minimal bytes; native_passes: of those that are one kernel in any framework.
         host_launch_s: seconds of the host a kernel. half_bits: width above which nothing is quantised. quantise_kernels: kernels that
             quantise one operand: one where the matrix units take scales a block, three under one scale a tensor.
     """
@@ -73,8 +74,10 @@ class Machine:
     gemm: GemmRates
     half: GemmRates
     attention: AttentionRates
+    attention_seconds: float
     attention_peak: float
     passes: float
+    native_passes: float
     host_launch_s: float
     half_bits: int = 16
     quantise_kernels: int = 1
@@ -104,9 +107,11 @@ def machine_of(
         gemm=_at_clock(chosen, accelerator=accelerator, constants=constants),
         half=_at_clock(rates.get(half) or chosen, accelerator=accelerator, constants=constants),
         attention=kernel,
+        attention_seconds=constants.attention_triton if kernel.generation == "triton" else 1.0,
         attention_peak=(accelerator.peak(half) or accelerator.peak(dtype))
         * (EIGHT_BIT_ATTENTION if eight_bit and dtype.bits <= 8 else 1.0),
         passes=constants.passes_eager if elements is ElementKernels.EAGER else constants.passes_fused,
+        native_passes=constants.passes_native if elements is ElementKernels.EAGER else constants.passes_fused,
         host_launch_s=constants.host_launch,
         quantise_kernels=1 if accelerator.peak(Dtype.FP4) else TENSOR_SCALES,
     )
@@ -180,10 +185,17 @@ def gemm_seconds(
     return seconds if grid is None else seconds * gemm_correction(grid, m=fm, n=fn, k=fk)
 
 
-def element_seconds(machine: Machine, *, traffic: FloatArray) -> FloatArray:
-    """t = traffic x passes / (achieved bandwidth) + launch, for `traffic` minimal bytes of an element-wise kernel."""
+def element_seconds(machine: Machine, *, traffic: FloatArray, native: bool = False) -> FloatArray:
+    """t = traffic x passes / (achieved bandwidth) + launch, for `traffic` minimal bytes of an element-wise kernel.
+
+    Args:
+        native: every framework has one kernel for it, eager or not.
+    """
     device = machine.accelerator
-    return traffic * machine.passes / (device.element_efficiency * device.memory_bandwidth) + device.launch_s
+    return (
+        traffic * (machine.native_passes if native else machine.passes) / (device.element_efficiency * device.memory_bandwidth)
+        + device.launch_s
+    )
 
 
 def visible_keys(shape: AttentionShape, context: int) -> float:
@@ -222,7 +234,7 @@ def attention_seconds(
     The fraction is read at the length of the keys that a query sees at most in one kernel: in the device's measured table of the kernel's
     generation, by head dims and by heads x sequences; else on the generation's curve, scaled for head dims (`head_factor`).
 
-        clock = max(1, sustained (fraction / ec)^(1/3))
+        clock = max(1, sustained (fraction / reach / ec)^(1/3))
 
     a kernel that keeps the matrix units as busy as a large GEMM (fraction = ec of its 16-bit rates) runs at the GEMM's sustained clock;
     dynamic power grows with the busy share and the cube of the clock, so one that keeps them less busy lowers its clock less.
@@ -237,8 +249,9 @@ def attention_seconds(
     length = np.minimum(-(-context // kernels), min(shape.window or context, shape.selected or context))
     parallel = np.asarray(heads * np.maximum(tokens / length, 1.0), dtype=np.float64)
     fraction = _attention_fraction(machine, shape, length=length.astype(np.float64), heads=parallel)
-    clock = np.maximum(machine.half.sustained * np.cbrt(fraction / machine.half.compute_efficiency), 1.0)
-    seconds = flops / (fraction * machine.attention_peak) * clock
+    busy = fraction / machine.attention.reach
+    clock = np.maximum(machine.half.sustained * np.cbrt(busy / machine.half.compute_efficiency), 1.0)
+    seconds = flops / (fraction * machine.attention_peak) * clock * machine.attention_seconds
     if backward:
         seconds = seconds * machine.attention.backward_ratio
     return np.asarray(seconds + kernels * machine.accelerator.launch_s, dtype=np.float64)

@@ -152,7 +152,7 @@ def _layer_sync(priced: Priced, grid: Grid) -> tuple[FloatArray, FloatArray]:
 def _parts(problem: Problem, grid: Grid, priced: Priced, gather: FloatArray, reduce: FloatArray, redone: IntArray) -> FloatArray:
     """(2, c, parts) seconds of F and B of each chunk by part, recompute and exposed sharding included."""
     seconds = priced.layers.seconds[:, :, :, priced.layer_row]
-    slowdown, every = problem.cluster.node.accelerator.overlap_slowdown, problem.runtime.reduce_every_microbatch
+    slowdown, every = float(priced.meshes.slowdown[priced.mesh_row]), problem.runtime.reduce_every_microbatch
     blocks = seconds.shape[0]
     kept = np.zeros((2, blocks, len(PART_NAMES)))
     again = np.zeros((blocks, len(PART_NAMES)))
@@ -164,11 +164,12 @@ def _parts(problem: Problem, grid: Grid, priced: Priced, gather: FloatArray, red
     if grid.zero >= 2:
         for b in range(blocks):
             g, r, zero = float(gather[b]), float(reduce[b]), grid.zero
+            copy, back = float(priced.meshes.gather_copy_s[b, priced.mesh_row]), float(priced.meshes.reduce_copy_s[b, priced.mesh_row])
             forward, plain = float(kept[0, b].sum()), float(kept[1, b].sum())
             full = float(again[b, RECOMPUTE_PART])
-            kept[0, b, SHARDING_PART] = forward_layer(forward, g, zero, slowdown) - forward
-            kept[1, b, SHARDING_PART] = backward_layer(plain, g, r, zero, every, slowdown) - plain
-            slower = backward_layer(plain + full, g, r, zero, every, slowdown) - plain - full
+            kept[0, b, SHARDING_PART] = forward_layer(forward, g, copy, zero, slowdown) - forward
+            kept[1, b, SHARDING_PART] = backward_layer(plain, g, r, copy, back, zero, every, slowdown) - plain
+            slower = backward_layer(plain + full, g, r, copy, back, zero, every, slowdown) - plain - full
             again[b, SHARDING_PART] = slower - kept[1, b, SHARDING_PART]
     parts: FloatArray = np.einsum("cb,kbp->kcp", priced.layout.counts, kept)
     parts[1] += redone @ again

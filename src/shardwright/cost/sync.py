@@ -47,7 +47,7 @@ class SyncTable:
 
 def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:
     """Bytes of a gradient element on the wire."""
-    return (job.gradient_wire or runtime.gradient_dtype).bits // 8
+    return (job.gradient_wire or runtime.gradient_wire or runtime.gradient_dtype).bits // 8
 
 
 def sync_table(

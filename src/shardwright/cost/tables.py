@@ -13,7 +13,8 @@ from shardwright.cost.communication import Network, border_seconds, move_seconds
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
 from shardwright.cost.rows import Rows
-from shardwright.cost.sync import SyncTable, sync_table
+from shardwright.cost.sharded import copy_seconds, overlap_slowdown
+from shardwright.cost.sync import SyncTable, gradient_bytes, sync_table
 from shardwright.model.block import Block
 from shardwright.model.operator import OperatorKind
 from shardwright.program.block import BlockProgram
@@ -164,6 +165,8 @@ class MeshTable:
     Args:
         sync: per block. norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
         tied_s: (n,) seconds of the exchange of a tied embedding's gradient between the first and last rank.
+        slowdown: (n,) factor on kernels beside a layer's gather or reduction.
+        gather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gather and reduction (see `sharded`).
         embedding_bytes: (n,) temporary of the embedding's or head's weight gradient.
         communicator_bytes: (n,) buffers of the communicators, outside the allocator.
     """
@@ -172,6 +175,9 @@ class MeshTable:
     sync: SyncTable
     norm_s: FloatArray
     tied_s: FloatArray
+    slowdown: FloatArray
+    gather_copy_s: FloatArray
+    reduce_copy_s: FloatArray
     embedding_bytes: IntArray
     communicator_bytes: IntArray
 
@@ -189,15 +195,19 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
     table_elements = -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
     tied = np.zeros(n)
     if any(p.tied_to for b in problem.model.blocks for o in b.operators for p in o.parameters):
-        wire = (problem.job.gradient_wire or problem.runtime.gradient_dtype).bits // 8
+        wire = gradient_bytes(problem.job, problem.runtime)
         slowest = network.tiers[-1]
         seconds = 2 * slowest.latency_s + table_elements * wire / slowest.bandwidth
         tied = np.where(rows["pp"] > 1, seconds, 0.0)
+    gather_copy, reduce_copy = copy_seconds(problem, sync)
     return MeshTable(
         rows=rows,
         sync=sync,
         norm_s=norm,
         tied_s=tied,
-        embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,
         communicator_bytes=communicator_bytes(problem, rows),
+        slowdown=overlap_slowdown(problem, rows),
+        gather_copy_s=gather_copy,
+        reduce_copy_s=reduce_copy,
+        embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,
     )

@@ -16,19 +16,32 @@ def beside(compute: float, hidden: float, slowdown: float) -> float:
 
 
 @compiled
-def forward_layer(forward: float, gather: float, zero: int, slowdown: float) -> float:
-    """Forward of one layer; under ZeRO-3 the next layer's parameters are gathered beside it."""
-    return beside(forward, gather, slowdown) if zero == 3 else forward
+def forward_layer(forward: float, gather: float, copy: float, zero: int, slowdown: float) -> float:
+    """Forward of one layer; under ZeRO-3 the next layer's parameters are gathered beside it and then copied (`copy`) into their places."""
+    return beside(forward + copy, gather, slowdown) if zero == 3 else forward
 
 
 @compiled
-def backward_layer(backward: float, gather: float, reduce: float, zero: int, every_microbatch: bool, slowdown: float) -> float:
-    """Backward (with any recompute) of one layer; ZeRO-3 gathers parameters and, as ZeRO-2, reduces gradients each microbatch."""
+def backward_layer(
+    backward: float,
+    gather: float,
+    reduce: float,
+    gather_copy: float,
+    reduce_copy: float,
+    zero: int,
+    every_microbatch: bool,
+    slowdown: float,
+) -> float:
+    """Backward (with any recompute) of one layer; ZeRO-3 gathers parameters and, as ZeRO-2, reduces gradients each microbatch, each with
+    its copies.
+    """
     hidden = 0.0
     if zero == 3:
         hidden += gather
+        backward += gather_copy
     if zero >= 2 and every_microbatch:
         hidden += reduce
+        backward += reduce_copy
     return beside(backward, hidden, slowdown) if hidden > 0.0 else backward
 
 

@@ -23,6 +23,9 @@ class Constants:
     clock_blackwell_fp8: float = 1.124
     passes_fused: float = 1.3
     passes_eager: float = 3.5
+    passes_native: float = 1.5
+    attention_triton: float = 1.0
+    overlap_slowdown: float = 1.5
     jitter: float = 0.003
     host_launch: float = 4.5e-5
 
@@ -85,6 +88,37 @@ DECLARED: Final = (
         source="an eager norm, rotary embedding or activation is three to five kernels, each of which reads and writes its tensor",
     ),
     Declared(
+        name="passes_native",
+        owner="kernels: PyTorch's own, one launch an operator (LayerNorm, GELU, sums)",
+        prior=1.5,
+        spread=0.15,
+        low=1.0,
+        high=2.5,
+        meaning="traffic of element-wise operators that are one kernel in eager PyTorch over the minimal bytes",
+        source="between fused kernels and chains of eager ones: each reads and writes its tensor once; casts and layout copies come on top",
+    ),
+    Declared(
+        name="attention_triton",
+        owner="kernels: Triton's flash attention of 2022-23",
+        prior=1.0,
+        spread=0.12,
+        low=0.7,
+        high=1.5,
+        meaning="seconds of the kernel, forward and backward, over the rates that its curve states",
+        source="curve from the FlashAttention-2 paper's figures, read from memory; carried to Hopper by multiprocessors x clock",
+    ),
+    Declared(
+        name="overlap_slowdown",
+        owner="kernels: NCCL's collectives beside compute kernels",
+        prior=1.3,
+        spread=0.2,
+        low=1.0,
+        high=2.0,
+        meaning="seconds of compute kernels beside a collective over their seconds alone",
+        source="16 to 24 channels of 108 to 132 multiprocessors, twice the bus bandwidth of memory traffic; arXiv 2507.03114: 1.19 over "
+        "whole steps, up to 1.4",
+    ),
+    Declared(
         name="jitter",
         owner="fabric: every cluster",
         prior=0.004,
@@ -116,6 +150,11 @@ _FAMILIES: Final = {
     "hopper": ("h100-", "h200-", "h800-", "gh200-"),
     "blackwell": ("b200-", "b300-", "gb200-", "gb300-"),
 }
+
+
+def slowdown_beside(constants: Constants, *, factor: float) -> float:
+    """Factor >= 1 on kernels beside a collective under `constants`; `factor`: of the device's catalog entry (with the shipped constant)."""
+    return max(factor * constants.overlap_slowdown / SHIPPED.overlap_slowdown, 1.0)
 
 
 def names() -> tuple[str, ...]:

@@ -57,12 +57,14 @@ class AttentionRates:
         generation: ``flash-2``, ``flash-3``, ``cudnn``, ``triton`` ...
         forward: points of the forward kernel (only scores that the mask keeps are counted).
         backward_ratio: backward seconds over forward seconds at the same shape.
+        reach: highest fraction of peak that the kernel's matrix instructions can issue at; the units are busy for fraction / reach.
     """
 
     generation: str
     forward: tuple[tuple[int, float], ...]
     backward_ratio: float
     origin: Origin
+    reach: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,9 @@ SUSTAINED_B200: Final = SHIPPED.clock_blackwell
 SUSTAINED_B200_FP8: Final = SHIPPED.clock_blackwell_fp8
 SUSTAINED_ASSUMED: Final = 1.15
 
+# Kernels without Hopper's asynchronous instructions issue at no more than this share of peak: 0.629 (arXiv 2402.13499, mma on H800),
+# "two thirds" (FlashAttention-3 paper); both from memory.
+_MMA_REACH: Final = 0.63
 _LENGTHS: Final = (512, 1024, 2048, 4096, 8192, 16384)
 _FLASH_3_HOPPER: Final = (0.10, 0.24, 0.39, 0.53, 0.61, 0.67)
 _FLASH_2_AMPERE: Final = (0.29, 0.40, 0.49, 0.55, 0.59, 0.61)
@@ -37,8 +40,9 @@ _ASSUMED_CURVE: Final = (0.08, 0.18, 0.30, 0.40, 0.47, 0.50)
 _TRITON_AMPERE: Final = (0.24, 0.29, 0.33, 0.36, 0.38, 0.38)
 _FLASH_1_AMPERE: Final = (0.20, 0.25, 0.28, 0.30, 0.30, 0.30)
 
-# (SMs x clock) of H100 over A100, 132 x 1.755 GHz over 108 x 1.41 GHz, over the ratio of peaks: kernels that use no Hopper instruction.
-_OLD_KERNEL_ON_HOPPER: Final = (132 * 1.755) / (108 * 1.41) / (989 / 312)
+# (SMs x clock) of H100 over A100, 132 x 1.98 GHz over 108 x 1.41 GHz, over the ratio of peaks: kernels that use no Hopper instruction.
+# 1.98 and 1.41 GHz are the highest clocks (nvidia-smi): kernels that keep the matrix units a fifth busy stay below the power limit.
+_OLD_KERNEL_ON_HOPPER: Final = (132 * 1.98) / (108 * 1.41) / (989 / 312)
 
 
 def fitted_gemm(
@@ -88,12 +92,15 @@ def like_gemm(rates: GemmRates, *, name: str, sustained: float | None = None, er
     )
 
 
-def _attention(generation: str, fractions: tuple[float, ...], *, ratio: float, evidence: Evidence, reference: str) -> AttentionRates:
+def _attention(
+    generation: str, fractions: tuple[float, ...], *, ratio: float, evidence: Evidence, reference: str, reach: float = 1.0
+) -> AttentionRates:
     return AttentionRates(
         generation=generation,
         forward=tuple(zip(_LENGTHS, fractions, strict=True)),
         backward_ratio=ratio,
         origin=Origin(evidence=evidence, reference=reference),
+        reach=reach,
     )
 
 
@@ -135,9 +142,9 @@ def hopper_attention() -> tuple[AttentionRates, ...]:
     return (
         _attention("flash-3", _FLASH_3_HOPPER, ratio=2.9, evidence=Evidence.MEASURED, reference=_FA3_TABLE),
         _attention("cudnn", _FLASH_3_HOPPER, ratio=2.9, evidence=assumed, reference=f"assumed: as flash-3; {_FA3_TABLE}"),
-        _attention("flash-2", _FLASH_2_HOPPER, ratio=2.8, evidence=published, reference=_FA2_ON_HOPPER),
-        _attention("triton", triton, ratio=3.3, evidence=assumed, reference=_BY_SM),
-        _attention("flash-1", flash_1, ratio=3.0, evidence=assumed, reference=_BY_SM),
+        _attention("flash-2", _FLASH_2_HOPPER, ratio=2.8, evidence=published, reference=_FA2_ON_HOPPER, reach=_MMA_REACH),
+        _attention("triton", triton, ratio=3.3, evidence=assumed, reference=_BY_SM, reach=_MMA_REACH),
+        _attention("flash-1", flash_1, ratio=3.0, evidence=assumed, reference=_BY_SM, reach=_MMA_REACH),
         _attention("unfused", (0.35,) * 6, ratio=2.0, evidence=assumed, reference=_UNFUSED),
     )
 

@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardwright.dtype import Dtype
+from shardwright.hardware.constants import SHIPPED
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 from shardwright.hardware.rates import SUSTAINED_ASSUMED, assumed_attention, assumed_gemm
 from shardwright.units import GIB, GIGA, TERA
 
 ELEMENT_EFFICIENCY: Final = 0.8
 LAUNCH_S: Final = 3e-6
-OVERLAP_SLOWDOWN: Final = 1.03
+OVERLAP_SLOWDOWN: Final = SHIPPED.overlap_slowdown
 
 # 419 unexpected interruptions of 16,384 devices in 54 days.
 LLAMA_3_FAILURES: Final = 419 / (54 * 24 * 16384)
 _LLAMA_3: Final = "Llama 3 paper (arXiv 2407.21783): 419 unexpected interruptions in 54 days on 16,384 H100"
-_ASSUMED_FIELDS: Final = ("element_efficiency", "launch_s", "overlap_slowdown")
+_ASSUMED_FIELDS: Final = ("element_efficiency", "launch_s")
 
 
 def tensor_cores(
@@ -54,7 +55,7 @@ def accelerator_from_sheet(
         failures: one entry, reference -> interruptions a device-hour; None = the Llama 3 figure, assumed to carry over.
 
     Element-wise kernels at 0.8 of memory bandwidth and 3 us a launch are the corrections that aiconfigurator-core 0.12.0 ships for all its
-    devices; kernels beside a collective run 3 % longer (a few of the multiprocessors serve the network). All three count as assumed.
+    devices, assumed for all; kernels beside a collective run longer by a fitted constant (multiprocessors and memory serve the network).
     """
     fitted = {g.dtype for g in gemm}
     defaults = tuple(assumed_gemm(dtype, compute=compute, sustained=sustained) for dtype, _ in peak_flops if dtype not in fitted)

@@ -193,6 +193,7 @@ def _attention(records: Mapping[str, AttentionRecord]) -> tuple[AttentionRates, 
             generation=name,
             forward=tuple(sorted(r.forward.items())),
             backward_ratio=r.backward_ratio,
+            reach=r.reach,
             origin=_origin(r.origin, otherwise=_FILE),
         )
         for name, r in records.items()

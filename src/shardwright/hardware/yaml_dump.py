@@ -79,7 +79,12 @@ def _gemm(rates: GemmRates) -> dict[str, object]:
 
 
 def _attention(rates: AttentionRates) -> dict[str, object]:
-    return {"forward": dict(rates.forward), "backward_ratio": rates.backward_ratio, "origin": _origin(rates.origin)}
+    return {
+        "forward": dict(rates.forward),
+        "backward_ratio": rates.backward_ratio,
+        **({"reach": rates.reach} if rates.reach != 1.0 else {}),
+        "origin": _origin(rates.origin),
+    }
 
 
 def _accelerator(device: Accelerator) -> dict[str, object]:

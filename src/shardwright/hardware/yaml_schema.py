@@ -69,6 +69,7 @@ class AttentionRecord(Record):
 
     forward: Annotated[dict[Annotated[int, Field(ge=1, le=2**40)], Fraction], Field(min_length=1, max_length=64)]
     backward_ratio: Positive
+    reach: Fraction = 1.0
     origin: OriginRecord | None = None
 
 

@@ -30,7 +30,7 @@ from shardwright.program.saved import saved_tensors, stream_volume
 from shardwright.program.sizes import Factor, Size
 from shardwright.program.structure import Structure
 from shardwright.program.tasks import TASKS, Local
-from shardwright.runtime.runtime import AttentionKernel, ExpertDispatch, TpOverlap
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, TpOverlap
 
 _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
@@ -111,6 +111,8 @@ def _local(operator: Operator, structure: Structure, context: Context) -> Local:
         dropout=context.dropout,
         fused_accumulate=runtime.fused_weight_gradient,
         loss_bytes=12 if runtime.fused_loss else 24,
+        own_sums=runtime.element_kernels is not ElementKernels.FUSED,
+        native_loss=runtime.fused_loss,
         heads=heads,
         experts=experts,
         expert_tokens=expert_tokens,

@@ -23,7 +23,9 @@ class Local:
         keys_passed: they come round a ring. dropout: masks are drawn.
         experts: local experts (GROUPED_LINEAR). expert_tokens: tokens of one local expert.
         heads: local query heads (or scan heads).
+        own_sums: gradients of biases and of inputs with several readers are summed by kernels of their own.
         fused_accumulate: weight gradients add into fp32 copies in the GEMM. loss_bytes: traffic of the loss, bytes an element.
+        native_loss: the loss is one kernel.
     """
 
     tokens: Size
@@ -36,6 +38,8 @@ class Local:
     dropout: bool
     fused_accumulate: bool
     loss_bytes: int
+    own_sums: bool = False
+    native_loss: bool = True
     heads: Size | None = None
     experts: Size | None = None
     expert_tokens: Size | None = None
@@ -51,7 +55,19 @@ def _linear(o: Operator, x: Local) -> tuple[Work, ...]:
         Work(operator=o.name, phase=Phase.F, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k),
         Work(operator=o.name, phase=Phase.I, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k),
         Work(operator=o.name, phase=Phase.W, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k, accumulate=x.fused_accumulate),
+        *(_sums(o, x, k) if x.own_sums else ()),
     )
+
+
+def _sums(o: Operator, x: Local, k: Size) -> tuple[Work, ...]:
+    """Gradients of a bias (read once), and of an input that several projections read (a sum, or a join of parts, for each but one)."""
+    works = []
+    if any(".bias" in p.name for p in o.parameters):
+        works.append(_element(o, Phase.W, _per_token(x, x.writes), (), x.element, native=True))
+    if len(x.writes) > 1:
+        width = x.tokens * k
+        works.append(_element(o, Phase.I, (width, width), (width,), x.element * (len(x.writes) - 1), native=True))
+    return tuple(works)
 
 
 def _grouped(o: Operator, x: Local) -> tuple[Work, ...]:
@@ -66,13 +82,14 @@ def _grouped(o: Operator, x: Local) -> tuple[Work, ...]:
     )
 
 
-def _element(o: Operator, phase: Phase, read: tuple[Size, ...], written: tuple[Size, ...], times: int) -> Work:
+def _element(o: Operator, phase: Phase, read: tuple[Size, ...], written: tuple[Size, ...], times: int, *, native: bool = False) -> Work:
     return Work(
         operator=o.name,
         phase=phase,
         kernel=Kernel.ELEMENT,
         read=tuple(s.scaled(times) for s in read),
         written=tuple(s.scaled(times) for s in written),
+        native=native,
     )
 
 
@@ -82,9 +99,12 @@ def _per_token(x: Local, parts: tuple[Size, ...]) -> tuple[Size, ...]:
 
 def _norm(o: Operator, x: Local) -> tuple[Work, ...]:
     width = _per_token(x, x.reads)
+    native = any(p.name.endswith(".bias") for p in o.parameters)  # LayerNorm
     return (
-        _element(o, Phase.F, width, width, x.element),
-        _element(o, Phase.I, width + width, width, x.element),
+        _element(o, Phase.F, width, width, x.element, native=native),
+        _element(o, Phase.I, width + width, width, x.element, native=native),
+        # gradients of gain and bias are a second pass over the same two tensors
+        *((_element(o, Phase.W, width + width, (), x.element, native=native),) if x.own_sums else ()),
     )
 
 
@@ -96,16 +116,16 @@ def _rotary(o: Operator, x: Local) -> tuple[Work, ...]:
 def _activation(o: Operator, x: Local) -> tuple[Work, ...]:
     inputs, outputs = _per_token(x, x.reads), _per_token(x, x.writes)
     return (
-        _element(o, Phase.F, inputs, outputs, x.element),
-        _element(o, Phase.I, inputs + outputs, inputs, x.element),
+        _element(o, Phase.F, inputs, outputs, x.element, native=not o.gated),
+        _element(o, Phase.I, inputs + outputs, inputs, x.element, native=not o.gated),
     )
 
 
 def _residual(o: Operator, x: Local) -> tuple[Work, ...]:
     width = _per_token(x, x.writes)
-    forward = _element(o, Phase.F, width + width, width, x.element)
+    forward = _element(o, Phase.F, width + width, width, x.element, native=True)
     if not x.dropout:
-        return (forward, _element(o, Phase.I, width + width, width, x.element))
+        return (forward, _element(o, Phase.I, width + width, width, x.element, native=True))
     mask = _element(o, Phase.F, (), width, 1)
     return (forward, mask, _element(o, Phase.I, width, width, x.element), _element(o, Phase.I, width, (), 1))
 
@@ -174,7 +194,10 @@ def _embedding(o: Operator, x: Local) -> tuple[Work, ...]:
 def _loss(o: Operator, x: Local) -> tuple[Work, ...]:
     logits = _per_token(x, x.reads)
     half = max(x.loss_bytes // 4, 1)
-    return (_element(o, Phase.F, logits, logits, half), _element(o, Phase.I, logits, logits, half))
+    return (
+        _element(o, Phase.F, logits, logits, half, native=x.native_loss),
+        _element(o, Phase.I, logits, logits, half, native=x.native_loss),
+    )
 
 
 def _scan(o: Operator, x: Local) -> tuple[Work, ...]:

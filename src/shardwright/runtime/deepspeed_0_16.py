@@ -53,6 +53,13 @@ RUNTIME: Final = Runtime(
     zero1_broadcasts=False,
     facts=(
         *cite(
+            f"{_TREE}/runtime/zero/partition_parameters.py",
+            "gradient_wire",
+            "gather_copy_bytes",
+            "reduce_copy_bytes",
+            note="parameters are views of what was gathered; from memory",
+        ),
+        *cite(
             f"{_TREE}/runtime/zero/config.py",
             "bucket_bytes",
             note="reduce_bucket_size and allgather_bucket_size are 5e8 elements of 2 bytes",

@@ -42,7 +42,23 @@ RUNTIME: Final = derive(
     logits_bytes=4,
     default_recompute="none",
     gathers_from_master=True,
+    gradient_wire=Dtype.BF16,
+    gather_copy_bytes=0,
+    reduce_copy_bytes=8,
     facts=(
+        *cite(
+            "https://github.com/mosaicml/composer/pull/2628",
+            "gradient_wire",
+            checked=True,
+            note="until October 2023 DEFAULT set no reduce_dtype, and FSDP takes the parameters' dtype then; PURE sets bf16",
+        ),
+        *cite(
+            "https://github.com/pytorch/pytorch/blob/v2.0.1/torch/distributed/fsdp/_runtime_utils.py",
+            "gather_copy_bytes",
+            "reduce_copy_bytes",
+            checked=True,
+            note="parameters are views of the gathered flat parameter; gradients of the views are joined (2 + 2), then pre-divided (2 + 2)",
+        ),
         *cite(
             _BENCHMARK,
             "full_recompute",
@@ -62,7 +78,10 @@ RUNTIME: Final = derive(
             "zero1_broadcasts",
         ),
         *cite(
-            f"{_COMPOSER}/mosaic_fsdp_utils.py", "gradient_dtype", "main_grad_copy", note="mixed_precision DEFAULT; PURE is bf16 throughout"
+            f"{_COMPOSER}/mosaic_fsdp_utils.py",
+            "gradient_dtype",
+            "main_grad_copy",
+            note="parameters and optimizer in fp32, gathered in bf16",
         ),
         *cite(
             f"{_COMPOSER}/dist_strategy.py",

@@ -51,6 +51,7 @@ RUNTIME: Final = Runtime(
     gathers_from_master=False,
     zero1_broadcasts=False,
     facts=(
+        *cite(f"{_TREE}/arguments.py", "gradient_wire", "gather_copy_bytes", "reduce_copy_bytes", note="no sharded parameters"),
         *cite(
             "https://github.com/NVIDIA/Megatron-LM/blob/01d65bde5000f00889427e3efc52b14ef273bf59/megatron/model/distributed.py",
             "gradient_dtype",

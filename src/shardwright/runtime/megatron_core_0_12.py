@@ -54,6 +54,13 @@ RUNTIME: Final = Runtime(
     saves_quantized=True,
     facts=(
         *cite(
+            f"{_CORE}/distributed/param_and_grad_buffer.py",
+            "gradient_wire",
+            "gather_copy_bytes",
+            "reduce_copy_bytes",
+            note="parameters and gradients are views of contiguous buffers",
+        ),
+        *cite(
             "https://github.com/NVIDIA/Megatron-LM/blob/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/distributed_data_parallel_config.py",
             "gradient_dtype",
             "main_grad_copy",

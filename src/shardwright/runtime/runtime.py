@@ -121,6 +121,9 @@ class Runtime:
         attention_eight_bit: fused attention multiplies in 8 bits where the job computes in 8 or 4.
         rebuilds_latent: up projections of latent attention and their rotary embedding run again in backward and are not kept.
         collective_library: whose algorithms it runs (`collectives.registry.LIBRARIES`).
+        gradient_wire: dtype of gradients on the network where it is not the one they accumulate in; None = the same.
+        gather_copy_bytes, reduce_copy_bytes: traffic of the copies around a sharded layer's all_gather and reduce_scatter, bytes an
+            element.
         facts: a link for every field.
     """
 
@@ -173,6 +176,9 @@ class Runtime:
     logits_blocks_bytes: int = 0
     split_logits_bytes: int = 0
     collective_library: str = "nccl"
+    gradient_wire: Dtype | None = None
+    gather_copy_bytes: int = 0
+    reduce_copy_bytes: int = 0
     facts: tuple[Fact, ...] = ()
     aliases: tuple[str, ...] = ()
 

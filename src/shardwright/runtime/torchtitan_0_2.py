@@ -51,7 +51,17 @@ RUNTIME: Final = Runtime(
     selective_recompute=SelectiveRecompute.OPERATORS,
     gathers_from_master=True,
     zero1_broadcasts=False,
+    gather_copy_bytes=4,
+    reduce_copy_bytes=6,
     facts=(
+        *cite(
+            "https://github.com/pytorch/pytorch/blob/v2.9.0/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
+            "gather_copy_bytes",
+            "reduce_copy_bytes",
+            "gradient_wire",
+            checked=True,
+            note="split_with_sizes_copy of the gathered bf16 (2 + 2 bytes); chunk_cat of bf16 gradients into the fp32 buffer (2 + 4)",
+        ),
         *cite(
             f"{_TREE}/models/llama3/infra/parallelize.py",
             "gradient_dtype",

@@ -146,6 +146,9 @@ def costs_of(problem: Problem, prepared: Prepared) -> Costs:
         overlap_buffers=_floats(layers.overlap_buffers),
         copied=_floats(meshes.sync.tied),
         communicators=_floats(meshes.communicator_bytes),
+        slowdown=_floats(meshes.slowdown),
+        gather_copy=_floats(meshes.gather_copy_s),
+        reduce_copy=_floats(meshes.reduce_copy_s),
     )
 
 
@@ -219,7 +222,6 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         update_bytes=update_bytes(problem),
         bandwidth=device.memory_bandwidth * device.element_efficiency,
         host_rate=host_update_rate(problem),
-        slowdown=device.overlap_slowdown,
         # Clocks of B1 and S are whole picoseconds, and no task is shorter than a microsecond.
         jitter=jitter(problem, devices) * (1 - 1e-6),
         every_microbatch=runtime.reduce_every_microbatch,

@@ -12,6 +12,8 @@ from shardwright.cost.critical_path import critical_path
 from shardwright.cost.kernel_lookup import attention_is_tabled
 from shardwright.cost.member import Priced, StepCosts, price_grid, step_costs
 from shardwright.cost.model_flops import model_flops
+from shardwright.cost.rows import rows_of
+from shardwright.cost.sharded import overlap_slowdown
 from shardwright.cost.sync import sync_shares
 from shardwright.cost.tables import problem_machine, programs_of, structure_of
 from shardwright.hardware.cluster import Cluster
@@ -67,16 +69,16 @@ def lower_grid(problem: Problem, grid: Grid, costs: StepCosts, *, classes: RankC
 def links_of(problem: Problem, grid: Grid) -> Links:
     """What the tasks of `grid` share: sends fill a device's link, gradient collectives the share of it that their algorithm uses."""
     mesh = Grid(tp=grid.tp, cp=grid.cp, dp=grid.dp, pp=grid.pp, zero=grid.zero, shard=grid.shard, order=grid.order)
-    return _links(mesh, problem.cluster, problem.runtime)
+    return _links(mesh, problem.cluster, problem.runtime, float(overlap_slowdown(problem, rows_of([mesh]))[0]))
 
 
 @lru_cache(maxsize=1024)
-def _links(grid: Grid, cluster: Cluster, runtime: Runtime) -> Links:
+def _links(grid: Grid, cluster: Cluster, runtime: Runtime, slowdown: float) -> Links:
     network = network_of(cluster, library=runtime.collective_library)
     bucket = max(runtime.bucket_bytes, SMALLEST_BUCKET_BYTES)
     return Links(
         tiers=network.tiers,
-        slowdown=cluster.node.accelerator.overlap_slowdown,
+        slowdown=slowdown,
         sync_share=sync_shares(grid, network=network, bucket=bucket, sharded=grid.zero > 0),
     )
 

@@ -1,0 +1,49 @@
+"""What sharded data parallelism costs the compute stream itself: copies in and out of collectives' buffers, and kernels that run slower."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.collectives.extent import extent_of
+from shardwright.collectives.span import span_of
+from shardwright.cost.communication import axes_of, network_of
+from shardwright.cost.rows import Rows
+from shardwright.cost.sync import SyncTable
+from shardwright.hardware.constants import slowdown_beside
+from shardwright.program.problem import Problem
+
+FloatArray = npt.NDArray[np.float64]
+
+
+def overlap_slowdown(problem: Problem, rows: Rows) -> FloatArray:
+    """Factor >= 1 on kernels that run beside the collectives of the dp x cp groups, shape (n,).
+
+        1 + (slowdown - 1) x min(1, B / B_0)
+
+    slowdown is the accelerator's for a ring at the island's full rate B_0; B is the bandwidth of the flat ring over the group. A library
+    starts as many channels (each holds a multiprocessor) as that ring can feed: a group with one member a node runs on the few that a
+    card needs. Leaves out: that smaller groups inside the group, hybrid sharding's, may run faster.
+
+    Source: NCCL's graph search sets channels by the bandwidth of the slowest link of a ring (src/graph/search.cc, from memory).
+    """
+    factor = slowdown_beside(problem.constants, factor=problem.cluster.node.accelerator.overlap_slowdown)
+    network = network_of(problem.cluster, library=problem.runtime.collective_library)
+    extent = extent_of(span_of(network.tiers, axes_of("dp-cp", rows)))
+    ring = extent.ring_seconds_per_byte * network.tiers[0].bandwidth
+    share = np.where(ring > 0.0, 1.0 / np.maximum(ring, 1.0), 0.0)
+    return np.asarray(1.0 + (factor - 1.0) * (share if extent.rows is None else share[extent.rows]), dtype=np.float64)
+
+
+def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatArray]:
+    """Seconds (blocks, n) that copies take around one layer's all_gather of parameters, and around its reduction of gradients.
+
+        t = local elements x bytes an element / (0.8 BW) where the element's states are sharded over more than one device
+
+    Bytes are the runtime's (`gather_copy_bytes`, `reduce_copy_bytes`). Leaves out launches and the copies of a shard (1/n of it).
+    """
+    device, runtime = problem.cluster.node.accelerator, problem.runtime
+    bandwidth = device.memory_bandwidth * device.element_efficiency
+    shared = np.where(sync.shard > 1, sync.dense, 0) + np.where(sync.expert_shard > 1, sync.experts, 0)
+    elements = np.asarray(shared, dtype=np.float64)
+    return elements * (runtime.gather_copy_bytes / bandwidth), elements * (runtime.reduce_copy_bytes / bandwidth)
