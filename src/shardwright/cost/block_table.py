@@ -100,6 +100,9 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
             seconds[3, part] += spent * _redone_share(program, work, local, runtime)
         if work.attention is not None:
             core[work.phase] += spent
+        if work.one_pass:
+            # A collective that ran beside the operator's GEMMs is waited for before.
+            continue
         key = (work.operator, work.phase)
         by_operator[key] = by_operator.get(key, np.zeros(n)) + spent
     overlappable = np.zeros(n)
@@ -158,7 +161,7 @@ def _work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[Float
         traffic = np.zeros(n_rows)
         for size in (*work.read, *work.written):
             traffic = traffic + evaluate(size, degrees)
-        return element_seconds(machine, traffic=traffic), np.zeros(n_rows)
+        return element_seconds(machine, traffic=traffic, one_pass=work.one_pass), np.zeros(n_rows)
     if work.kernel is Kernel.ATTENTION:
         assert work.attention is not None
         assert work.tokens is not None
@@ -225,8 +228,9 @@ def _move_cost(
         return [(move.phase, np.asarray(exposed, dtype=np.float64))], hops * seconds - exposed
     if move.exposure is Exposure.BLOCKING:
         return [(move.phase, np.asarray(seconds, dtype=np.float64))], np.zeros(len(rows))
-    if move.exposure is Exposure.BESIDE_WEIGHT_GRADIENT:
-        beside = by_operator.get((move.operator, Phase.W), np.zeros(len(rows)))
+    if move.exposure in (Exposure.BESIDE_WEIGHT_GRADIENT, Exposure.BESIDE_INPUT_GRADIENT):
+        other = Phase.W if move.exposure is Exposure.BESIDE_WEIGHT_GRADIENT else Phase.I
+        beside = by_operator.get((move.operator, other), np.zeros(len(rows)))
         exposed = np.maximum(seconds - beside, 0.0)
     else:
         beside = by_operator.get((move.operator, move.phase), np.zeros(len(rows)))

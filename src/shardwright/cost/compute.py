@@ -127,10 +127,14 @@ def gemm_seconds(
     return joined * rates.sustained + launches * rates.overhead_s
 
 
-def element_seconds(machine: Machine, *, traffic: FloatArray) -> FloatArray:
-    """t = traffic x passes / (achieved bandwidth) + launch, for `traffic` minimal bytes of an element-wise kernel."""
+def element_seconds(machine: Machine, *, traffic: FloatArray, one_pass: bool = False) -> FloatArray:
+    """t = traffic x passes / (achieved bandwidth) + launch, for `traffic` minimal bytes of an element-wise kernel.
+
+    Args:
+        one_pass: it is one kernel that moves exactly these bytes (an in-place addition): passes = 1.
+    """
     device = machine.accelerator
-    return traffic * machine.passes / (device.element_efficiency * device.memory_bandwidth) + device.launch_s
+    return traffic * (1.0 if one_pass else machine.passes) / (device.element_efficiency * device.memory_bandwidth) + device.launch_s
 
 
 def visible_keys(shape: AttentionShape, context: int) -> float:

@@ -39,6 +39,7 @@ class Exposure(StrEnum):
     BLOCKING = "blocking"
     BESIDE_GEMM = "beside-gemm"
     BESIDE_WEIGHT_GRADIENT = "beside-weight-gradient"
+    BESIDE_INPUT_GRADIENT = "beside-input-gradient"
     BESIDE_CORE = "beside-core"
 
 
@@ -50,7 +51,7 @@ class Work:
         m, n, k: GEMM: the forward (m x k) times (k x n), n as a sum of parts; of one group for GROUPED_GEMM, run `groups` times.
             A linear operator's I is (m x n)(n x k) and its W is (n x m)(m x k): the phase says which.
         apart: each group is a launch of its own.
-        read, written: ELEMENT: bytes. accumulate: GEMM adds into an fp32 copy of its n x k result.
+        read, written: ELEMENT: bytes; one_pass: a single kernel that moves exactly these. accumulate: GEMM adds into an fp32 copy of its n x k result.
         tokens, context: ATTENTION and SCAN: local query tokens; keys of a whole sequence. heads, kv_heads: local.
             passed: keys come round a ring, one member's part at a time.
         core: the operator's attention or scan shape.
@@ -66,6 +67,7 @@ class Work:
     read: tuple[Size, ...] = ()
     written: tuple[Size, ...] = ()
     apart: bool = False
+    one_pass: bool = False
     accumulate: bool = False
     tokens: Size | None = None
     context: int = 0

@@ -93,6 +93,7 @@ def _local(operator: Operator, structure: Structure, context: Context) -> Local:
         dropout=context.dropout,
         fused_accumulate=runtime.fused_weight_gradient,
         loss_bytes=12 if runtime.fused_loss else 24,
+        added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
         heads=heads,
         experts=experts,
         expert_tokens=expert_tokens,
@@ -174,7 +175,9 @@ def _axis_moves(
         volume = local if backward is Collective.ALL_TO_ALL else gathered
         moves.append(_move(target, Phase.I, backward, axis, volume, _backward_exposure(backward, source, target, context)))
     if forward is Collective.ALL_GATHER and target.kind in _GEMMS and context.runtime.tp_input_regather:
-        moves.append(_move(target, Phase.W, Collective.ALL_GATHER, axis, gathered, _overlap(context, Exposure.BESIDE_GEMM)))
+        fused = context.runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC)
+        best = Exposure.BESIDE_GEMM if fused else Exposure.BESIDE_INPUT_GRADIENT
+        moves.append(_move(target, Phase.W, Collective.ALL_GATHER, axis, gathered, _overlap(context, best)))
     return moves
 
 

@@ -24,6 +24,7 @@ class Local:
         experts: local experts (GROUPED_LINEAR). expert_tokens: tokens of one local expert.
         heads: local query heads (or scan heads).
         fused_accumulate: weight gradients add into fp32 copies in the GEMM. loss_bytes: traffic of the loss, bytes an element.
+        added_bytes: bytes an element of the accumulated gradients that a kernel of its own adds to; 0 = none does.
     """
 
     tokens: Size
@@ -36,6 +37,7 @@ class Local:
     dropout: bool
     fused_accumulate: bool
     loss_bytes: int
+    added_bytes: int = 0
     heads: Size | None = None
     experts: Size | None = None
     expert_tokens: Size | None = None
@@ -51,6 +53,23 @@ def _linear(o: Operator, x: Local) -> tuple[Work, ...]:
         Work(operator=o.name, phase=Phase.F, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k),
         Work(operator=o.name, phase=Phase.I, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k),
         Work(operator=o.name, phase=Phase.W, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k, accumulate=x.fused_accumulate),
+        *_added(o, x, tuple(n * k for n in x.writes)),
+    )
+
+
+def _added(o: Operator, x: Local, elements: tuple[Size, ...]) -> tuple[Work, ...]:
+    """A weight gradient read back from memory and added to the accumulated one, where no GEMM does it in its epilogue."""
+    if not x.added_bytes:
+        return ()
+    return (
+        Work(
+            operator=o.name,
+            phase=Phase.W,
+            kernel=Kernel.ELEMENT,
+            read=tuple(e.scaled(x.added_bytes + x.element) for e in elements),
+            written=tuple(e.scaled(x.added_bytes) for e in elements),
+            one_pass=True,
+        ),
     )
 
 
@@ -63,6 +82,7 @@ def _grouped(o: Operator, x: Local) -> tuple[Work, ...]:
         Work(operator=o.name, phase=Phase.F, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True),
         Work(operator=o.name, phase=Phase.I, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True),
         Work(operator=o.name, phase=Phase.W, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True, accumulate=x.fused_accumulate),
+        *_added(o, x, tuple(n * k * g for n in x.writes)),
     )
 
 

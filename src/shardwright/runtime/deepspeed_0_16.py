@@ -93,6 +93,7 @@ RUNTIME: Final = Runtime(
             "attention_kernel",
             "element_kernels",
             "fused_weight_gradient",
+            "adds_gradients",
             "fused_loss",
             "logits_bytes",
             "embedding_gradient_bytes",

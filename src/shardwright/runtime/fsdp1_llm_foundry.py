@@ -89,6 +89,7 @@ RUNTIME: Final = derive(
             "logits_bytes",
             "embedding_gradient_bytes",
             "fused_weight_gradient",
+            "adds_gradients",
             note="loss_fn fused_crossentropy: bf16 logits and their gradient",
         ),
     ),

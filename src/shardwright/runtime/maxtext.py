@@ -86,6 +86,7 @@ RUNTIME: Final = Runtime(
             "tp_input_regather",
             "p2p_scatter_gather",
             "fused_weight_gradient",
+            "adds_gradients",
             "element_kernels",
             "zero1_broadcasts",
             "collective_library",

@@ -34,7 +34,7 @@ RUNTIME: Final = Runtime(
     bucket_bytes=0,
     gather_prefetch=0,
     reduce_every_microbatch=False,
-    tp_overlap=TpOverlap.DGRAD,
+    tp_overlap=TpOverlap.NONE,
     element_kernels=ElementKernels.FUSED,
     attention_kernel=AttentionKernel.UNFUSED,
     full_recompute=FullRecompute.WHOLE,
@@ -50,6 +50,7 @@ RUNTIME: Final = Runtime(
     selective_recompute=SelectiveRecompute.CORE,
     gathers_from_master=False,
     zero1_broadcasts=False,
+    adds_gradients=True,
     facts=(
         *cite(
             "https://github.com/NVIDIA/Megatron-LM/blob/01d65bde5000f00889427e3efc52b14ef273bf59/megatron/model/distributed.py",
@@ -58,8 +59,10 @@ RUNTIME: Final = Runtime(
             "overlap_grad_reduce",
             "bucket_bytes",
             "reduce_every_microbatch",
+            "adds_gradients",
             checked=True,
-            note="one contiguous buffer in the parameters' dtype unless fp32 is asked for, all-reduced once after the last backward",
+            note="one contiguous buffer in the parameters' dtype unless fp32 is asked for, all-reduced once after the last backward; a hook "
+            "adds each parameter's gradient to it (main_grad.add_)",
         ),
         *cite(
             f"{_TREE}/optimizer/__init__.py",
@@ -85,7 +88,8 @@ RUNTIME: Final = Runtime(
             "sequence_parallel",
             "tp_input_regather",
             "embedding_gradient_bytes",
-            note="the all-reduce of the input gradient runs beside the weight gradient's GEMM",
+            note="copy_to_tensor_model_parallel_region all-reduces the input gradient and waits; the asynchronous all-reduce came with v2.6 "
+            "(November 2021), after the paper",
         ),
         *cite(f"{_TREE}/model/transformer.py", "attention_kernel", "element_kernels", "fused_weight_gradient"),
         *cite(f"{_TREE}/mpu/random.py", "full_recompute", "selective_recompute", note="checkpoint runs the whole layer again"),

@@ -103,6 +103,7 @@ class Runtime:
         zero1_broadcasts: ZeRO-1 returns parameters by one broadcast a member, in series, instead of an all_gather.
         expert_dispatch: see ExpertDispatch.
         saves_quantized: linear operators keep their input for the weight gradient in the GEMM's dtype, not in the activations' dtype.
+        adds_gradients: a kernel of its own adds each microbatch's weight gradients to the accumulated ones.
         collective_library: whose algorithms it runs (`collectives.registry.LIBRARIES`).
         facts: a link for every field.
     """
@@ -147,6 +148,7 @@ class Runtime:
     zero1_broadcasts: bool = False
     expert_dispatch: ExpertDispatch = ExpertDispatch.ALL_TO_ALL
     saves_quantized: bool = False
+    adds_gradients: bool = False
     collective_library: str = "nccl"
     facts: tuple[Fact, ...] = ()
     aliases: tuple[str, ...] = ()

@@ -110,6 +110,7 @@ RUNTIME: Final = Runtime(
             "https://pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
             "attention_kernel",
             "fused_weight_gradient",
+            "adds_gradients",
         ),
         *cite(
             f"{_TREE}/components/loss.py",
