@@ -180,6 +180,7 @@ def _grid(row: Measurement, *, degrees: _Degrees, provenance: Provenance, runtim
         tp=degrees.tp,
         sp=sequence_parallel and degrees.tp > 1,
         cp=degrees.cp,
+        ulysses=degrees.cp if provenance.ulysses else 1,
         ep=row.ep or 1,
         dp=degrees.dp,
         pp=degrees.pp,
@@ -257,7 +258,7 @@ def _job(row: Measurement, *, samples: int, provenance: Provenance) -> TrainingJ
     recipe = next((name for name in ("fp4", "fp8", "bf16", "fp16") if name in words), "")
     if not recipe:
         raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, f"precision {row.precision}")
-    wire = Dtype.BF16.value if "mp=pure" in words else ""
+    wire = Dtype.BF16.value if "mp=pure" in words else provenance.gradient_wire
     try:
         return job_from_flags(
             seq_len=row.seq_len or 0, global_batch=samples, precision=recipe, gradient_wire=wire, dropout=provenance.dropout

@@ -21,6 +21,8 @@ class Provenance:
         memory: what its memory column counts.
         timed: False if its times are not of the ordinary mode of execution.
         local_batch: an empty global batch is the microbatch times dp.
+        ulysses: context parallelism trades heads for positions (all-to-all) instead of passing keys round.
+        gradient_wire: dtype of gradients on the wire where a configuration of the source sets it; empty = the runtime's.
         tokenizer_words: an empty vocabulary is this many words, padded to a multiple of 128 x tp (Megatron's rule).
     """
 
@@ -35,6 +37,8 @@ class Provenance:
     memory: MemoryKind = MemoryKind.NONE
     timed: bool = True
     local_batch: bool = False
+    ulysses: bool = False
+    gradient_wire: str = ""
     tokenizer_words: int = 0
 
 
@@ -97,9 +101,10 @@ PROVENANCE: Final = (
     Provenance(
         source_id="simumax_b200",
         laboratory="simumax",
-        runtime="megatron-core-0.12-plain",
-        reason="Megatron-LM without tensor-parallel overlap",
+        runtime="megatron-core-0.16-serial",
+        reason="Megatron-LM of January 2026 without any overlap: launch scripts and guide of SimuMax",
         zero=1,
+        ulysses=True,
         memory=MemoryKind.ALLOCATED_FIRST_STAGE,
     ),
     Provenance(

@@ -22,6 +22,7 @@ from shardwright.cost.compute import (
     scan_seconds,
     sixteen_bit,
 )
+from shardwright.cost.overlap import products_yield
 from shardwright.cost.rows import Rows
 from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import ParameterClass
@@ -106,9 +107,10 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
         key = (work.operator, work.phase)
         by_operator[key] = by_operator.get(key, np.zeros(n)) + spent
     overlappable = np.zeros(n)
+    beside = by_operator if products_yield(machine.accelerator.name) else {}
     by_operator_policy = runtime.selective_recompute is SelectiveRecompute.OPERATORS and saved_products(program.operators) is not None
     for move in program.moves:
-        exposed, hidden = _move_cost(move, local, rows, network, by_operator, core)
+        exposed, hidden = _move_cost(move, local, rows, network, by_operator, beside, core)
         overlappable += hidden
         for phase, axis_seconds in exposed:
             seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
@@ -210,9 +212,14 @@ def _move_cost(
     rows: Rows,
     network: Network,
     by_operator: dict[tuple[str, Phase], FloatArray],
+    yielding: dict[tuple[str, Phase], FloatArray],
     core: dict[Phase, FloatArray],
 ) -> tuple[list[tuple[Phase, FloatArray]], FloatArray]:
-    """(phase, exposed seconds) of a move, and its hidden seconds."""
+    """(phase, exposed seconds) of a move, and its hidden seconds.
+
+    Args:
+        by_operator: seconds of kernels that are cut into pieces for it; yielding: of those that only leave it multiprocessors.
+    """
     volume = np.zeros(len(rows))
     for size in move.volume:
         volume = volume + evaluate(size, degrees)
@@ -230,7 +237,7 @@ def _move_cost(
         return [(move.phase, np.asarray(seconds, dtype=np.float64))], np.zeros(len(rows))
     if move.exposure in (Exposure.BESIDE_WEIGHT_GRADIENT, Exposure.BESIDE_INPUT_GRADIENT):
         other = Phase.W if move.exposure is Exposure.BESIDE_WEIGHT_GRADIENT else Phase.I
-        beside = by_operator.get((move.operator, other), np.zeros(len(rows)))
+        beside = yielding.get((move.operator, other), np.zeros(len(rows)))
         exposed = np.maximum(seconds - beside, 0.0)
     else:
         beside = by_operator.get((move.operator, move.phase), np.zeros(len(rows)))
