@@ -29,7 +29,7 @@ from shardwright.model.tensor import ParameterClass
 from shardwright.program.block import BlockProgram, Exposure, Kernel, Move, Phase, Recomputable, Work
 from shardwright.program.selective import saved_products
 from shardwright.program.sizes import Degrees, evaluate, evaluate_sum
-from shardwright.runtime.runtime import FullRecompute, Runtime, SelectiveRecompute
+from shardwright.runtime.runtime import FullRecompute, Runtime, SelectiveRecompute, TpOverlap
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -76,10 +76,13 @@ class BlockTable:
     input_bytes: IntArray
 
 
-def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network: Network, runtime: Runtime, sequence: int) -> BlockTable:
+def block_table(
+    program: BlockProgram, *, rows: Rows, machine: Machine, network: Network, runtime: Runtime, sequence: int, wait_s: float = 0.0
+) -> BlockTable:
     """Price `program` for every row.
 
     Args:
+        wait_s: see `Constants.collective_wait_s`.
         sequence: tokens of a sample of the block's sequence (unsplit), for unfused attention's matrices.
     """
     degrees = rows.degrees()
@@ -107,10 +110,11 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
         key = (work.operator, work.phase)
         by_operator[key] = by_operator.get(key, np.zeros(n)) + spent
     overlappable = np.zeros(n)
-    beside = by_operator if products_yield(machine.accelerator.name) else {}
+    beside = by_operator if runtime.tp_overlap is not TpOverlap.DGRAD or products_yield(machine.accelerator.name) else {}
     by_operator_policy = runtime.selective_recompute is SelectiveRecompute.OPERATORS and saved_products(program.operators) is not None
     for move in program.moves:
-        exposed, hidden = _move_cost(move, local, rows, network, by_operator, beside, core)
+        held = wait_s if _on_own_kernels(move, runtime) else 0.0
+        exposed, hidden = _move_cost(move, held, local, rows, network, by_operator, beside, core)
         overlappable += hidden
         for phase, axis_seconds in exposed:
             seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
@@ -132,6 +136,12 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
         input_bytes=evaluate(program.input_volume, local),
         **parameter_elements(program, local),
     )
+
+
+def _on_own_kernels(move: Move, runtime: Runtime) -> bool:
+    """The move is a collective of the library on its own kernels inside a layer, which all members of a tensor-parallel group wait for."""
+    fused = runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC) and move.exposure is not Exposure.BLOCKING
+    return move.axes[0] in ("tp", "ulysses") and not fused
 
 
 def _phase(phase: Phase) -> int:
@@ -208,6 +218,7 @@ def _gemm(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, F
 
 def _move_cost(
     move: Move,
+    wait_s: float,
     degrees: Degrees,
     rows: Rows,
     network: Network,
@@ -218,6 +229,7 @@ def _move_cost(
     """(phase, exposed seconds) of a move, and its hidden seconds.
 
     Args:
+        wait_s: what a collective between a step's kernels takes beyond a test of its own, for each doubling of members.
         by_operator: seconds of kernels that are cut into pieces for it; yielding: of those that only leave it multiprocessors.
     """
     volume = np.zeros(len(rows))
@@ -227,7 +239,7 @@ def _move_cost(
     if move.copies:
         seconds = dispatch_seconds(volume=volume, copies=move.copies, span=span)
     else:
-        seconds = move_seconds(move.kind, volume=volume, span=span, library=network.library)
+        seconds = move_seconds(move.kind, volume=volume, span=span, library=network.library) + wait_s * np.log2(span.size)
     if move.hops:
         hops = degrees[move.hops] - 1
         beside = core[move.phase] / np.maximum(hops + 1, 1)

@@ -105,6 +105,7 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
                 network=network,
                 runtime=problem.runtime,
                 sequence=context.tokens,
+                wait_s=problem.constants.collective_wait_s,
             )
             seconds[index][:, :, chosen] = table.seconds
             saved[index][:, chosen] = table.saved_bytes

@@ -24,6 +24,7 @@ class Constants:
     passes_fused: float = 1.3
     passes_eager: float = 3.5
     jitter: float = 0.003
+    collective_wait_s: float = 22e-6
 
 
 SHIPPED: Final = Constants()
@@ -98,6 +99,18 @@ DECLARED: Final = (
         high=0.02,
         meaning="share of the step that each doubling of nodes adds",
         source="stragglers: the slowest of n draws grows about as log n",
+    ),
+    Declared(
+        name="collective_wait_s",
+        owner="fabric: NCCL inside a node",
+        prior=22e-6,
+        spread=0.4,
+        low=2e-6,
+        high=80e-6,
+        meaning="seconds that a tensor-parallel collective between a step's kernels takes beyond a test's, for each doubling of members",
+        source="between kernels it waits for the last member and for the events of two streams, which a test in a closed loop hides; "
+        "32, 51 and 87 us for 2, 4 and 8 B200 (MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json: all_gather) against 9, 12 and "
+        "18 us in aiconfigurator-core's table",
     ),
 )
 
