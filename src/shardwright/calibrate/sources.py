@@ -44,6 +44,8 @@ class Provenance:
 
 _NEMO_FLAGS: Final = "NeMo's recipes set sequence parallelism, the distributed optimizer and userbuffers"
 
+_AMP: Final = "scripts and ds_config.json of AMP's repository: Megatron-LM 1.1.5 without fused kernels, fp32_allreduce"
+
 PROVENANCE: Final = (
     Provenance(source_id="korthikanti", laboratory="megatron-papers", runtime="megatron-2022", reason="paper of May 2022", dropout=True),
     Provenance(source_id="mlm_sc21", laboratory="megatron-papers", runtime="megatron-2021", reason="paper of April 2021", dropout=True),
@@ -69,7 +71,7 @@ PROVENANCE: Final = (
         laboratory="nvidia-nemo",
         runtime="nemo-24.11",
         reason=_NEMO_FLAGS,
-        words=(("maxtext", "maxtext"), ("paxml", "")),
+        words=(("maxtext", "maxtext"), ("paxml", ""), ("release v25.04", "nemo-25.04"), ("release v25.05", "nemo-25.04")),
         sequence_parallel=True,
         zero=1,
     ),
@@ -125,9 +127,21 @@ PROVENANCE: Final = (
     ),
     Provenance(source_id="internevo", laboratory="internevo", runtime="internevo", reason="InternEvo's own performance pages"),
     Provenance(
-        source_id="amp_homo", laboratory="amp", runtime="deepspeed-2022", reason="Megatron-DeepSpeed pipeline of 2022", dropout=True
+        source_id="amp_homo",
+        laboratory="amp",
+        runtime="deepspeed-2022-eager",
+        reason=_AMP,
+        dropout=True,
+        gradient_wire="fp32",
     ),
-    Provenance(source_id="amp_het", laboratory="amp", runtime="deepspeed-2022", reason="Megatron-DeepSpeed pipeline of 2022", dropout=True),
+    Provenance(
+        source_id="amp_het",
+        laboratory="amp",
+        runtime="deepspeed-2022-eager",
+        reason=_AMP,
+        dropout=True,
+        gradient_wire="fp32",
+    ),
     Provenance(
         source_id="bigsci_v100", laboratory="bigsci", runtime="deepspeed-2022", reason="BigScience's Megatron-DeepSpeed", dropout=True
     ),

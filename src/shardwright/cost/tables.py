@@ -177,7 +177,8 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
     table_elements = -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
     tied = np.zeros(n)
     if any(p.tied_to for b in problem.model.blocks for o in b.operators for p in o.parameters):
-        wire = (problem.job.gradient_wire or problem.runtime.gradient_dtype).bits // 8
+        # Exchanged as accumulated: no runtime casts it for the wire.
+        wire = problem.runtime.gradient_dtype.bits // 8
         slowest = network.tiers[-1]
         seconds = 2 * slowest.latency_s + table_elements * wire / slowest.bandwidth
         tied = np.where(rows["pp"] > 1, seconds, 0.0)

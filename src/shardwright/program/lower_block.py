@@ -93,6 +93,7 @@ def _local(operator: Operator, structure: Structure, context: Context) -> Local:
         dropout=context.dropout,
         fused_accumulate=runtime.fused_weight_gradient,
         loss_bytes=12 if runtime.fused_loss else 24,
+        loss_traffic=runtime.loss_bytes,
         added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
         heads=heads,
         experts=experts,

@@ -6,7 +6,7 @@ Backward GEMMs have their own shapes: input gradient (m, k, n), weight gradient 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwright.model.operator import Operator, OperatorKind
 from shardwright.program.block import Kernel, Phase, Work
@@ -25,6 +25,7 @@ class Local:
         heads: local query heads (or scan heads).
         fused_accumulate: weight gradients add into fp32 copies in the GEMM. loss_bytes: traffic of the loss, bytes an element.
         added_bytes: bytes an element of the accumulated gradients that a kernel of its own adds to; 0 = none does.
+        loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes of element-wise kernels.
     """
 
     tokens: Size
@@ -38,6 +39,7 @@ class Local:
     fused_accumulate: bool
     loss_bytes: int
     added_bytes: int = 0
+    loss_traffic: int = 0
     heads: Size | None = None
     experts: Size | None = None
     expert_tokens: Size | None = None
@@ -193,6 +195,13 @@ def _embedding(o: Operator, x: Local) -> tuple[Work, ...]:
 
 def _loss(o: Operator, x: Local) -> tuple[Work, ...]:
     logits = _per_token(x, x.reads)
+    if x.loss_traffic:
+        # Softmax and its inputs in forward, the gradient in backward: 3 to 1 where fp32 copies are made and where they are not.
+        back = max(x.loss_traffic // 4, 1)
+        return (
+            replace(_element(o, Phase.F, logits, (), x.loss_traffic - back), one_pass=True),
+            replace(_element(o, Phase.I, logits, (), back), one_pass=True),
+        )
     half = max(x.loss_bytes // 4, 1)
     return (_element(o, Phase.F, logits, logits, half), _element(o, Phase.I, logits, logits, half))
 

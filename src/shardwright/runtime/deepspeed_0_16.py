@@ -96,6 +96,7 @@ RUNTIME: Final = Runtime(
             "adds_gradients",
             "fused_loss",
             "logits_bytes",
+            "loss_bytes",
             "embedding_gradient_bytes",
             note="models are Hugging Face's in eager mode with flash-attention 2",
         ),

@@ -87,6 +87,7 @@ RUNTIME: Final = derive(
             "https://github.com/mosaicml/llm-foundry/blob/8c8dd48f7216/llmfoundry/models/mpt/modeling_mpt.py",
             "fused_loss",
             "logits_bytes",
+            "loss_bytes",
             "embedding_gradient_bytes",
             "fused_weight_gradient",
             "adds_gradients",

@@ -98,6 +98,7 @@ RUNTIME: Final = Runtime(
             "https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf2/src/maxtext/utils/max_utils.py",
             "fused_loss",
             "logits_bytes",
+            "loss_bytes",
             "embedding_gradient_bytes",
             note="fp32 logits and their gradient; cross_entropy_with_logits",
         ),

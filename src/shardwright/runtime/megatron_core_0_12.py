@@ -52,6 +52,7 @@ RUNTIME: Final = Runtime(
     gathers_from_master=False,
     zero1_broadcasts=False,
     saves_quantized=True,
+    loss_bytes=52,
     facts=(
         *cite(
             "https://github.com/NVIDIA/Megatron-LM/blob/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/distributed_data_parallel_config.py",
@@ -109,7 +110,13 @@ RUNTIME: Final = Runtime(
         *cite(f"{_CORE}/tensor_parallel/layers.py", "tp_input_regather", "fused_weight_gradient", "adds_gradients", "embedding_gradient_bytes"),
         *cite(f"{_CORE}/extensions/transformer_engine.py", "attention_kernel", "element_kernels"),
         *cite(f"{_CORE}/tensor_parallel/random.py", "full_recompute"),
-        *cite(f"{_CORE}/tensor_parallel/cross_entropy.py", "fused_loss", "logits_bytes", note="bf16 logits and one fp32 copy"),
+        *cite(
+            f"{_CORE}/tensor_parallel/cross_entropy.py",
+            "fused_loss",
+            "logits_bytes",
+            "loss_bytes",
+            note="bf16 logits and one fp32 copy; passes over them as in 2021: 52 bytes a logit",
+        ),
         *cite("https://docs.nvidia.com/cuda/cublas/#cublassetworkspace", "workspace_bytes", note="order of magnitude, from memory"),
         *cite("https://pytorch.org/docs/stable/notes/cuda.html#memory-management", "allocator_reserve_percent", note="from memory"),
     ),

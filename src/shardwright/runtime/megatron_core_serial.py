@@ -18,6 +18,7 @@ RUNTIME: Final = derive(
     overlap_param_gather=False,
     overlap_p2p=False,
     fused_loss=True,
+    loss_bytes=10,
     facts=(
         *cite(
             f"{_LAUNCH}/run_pretrain_llama3.sh",
@@ -31,8 +32,9 @@ RUNTIME: Final = derive(
         *cite(
             "https://github.com/MooreThreads/SimuMax/blob/1b8ca90bec07db48005ff04c69c002dc0626484f/docs/b200/b200_real_repro_guide.md",
             "fused_loss",
+            "loss_bytes",
             checked=True,
-            note="cross-entropy fusion by Transformer Engine's Triton kernel",
+            note="cross-entropy fusion by Transformer Engine's Triton kernel: statistics 2, gradient in place of the logits 4, scaled 4",
         ),
     ),
     aliases=("megatron-core-serial",),

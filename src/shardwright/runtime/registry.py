@@ -11,6 +11,7 @@ from shardwright.runtime.runtime import Runtime
 _MODULES: Final = {
     "deepspeed-0.16": "shardwright.runtime.deepspeed_0_16",
     "deepspeed-2022": "shardwright.runtime.deepspeed_2022",
+    "deepspeed-2022-eager": "shardwright.runtime.deepspeed_amp",
     "fsdp1-llm-foundry": "shardwright.runtime.fsdp1_llm_foundry",
     "internevo": "shardwright.runtime.internevo",
     "maxtext": "shardwright.runtime.maxtext",
@@ -21,6 +22,7 @@ _MODULES: Final = {
     "megatron-core-0.16-serial": "shardwright.runtime.megatron_core_serial",
     "nemo-24.07": "shardwright.runtime.nemo_2407",
     "nemo-24.11": "shardwright.runtime.nemo_2411",
+    "nemo-25.04": "shardwright.runtime.nemo_2504",
     "torchtitan-0.2": "shardwright.runtime.torchtitan_0_2",
     "torchtitan-0.2-async-tp": "shardwright.runtime.torchtitan_async_tp",
     "torchtitan-0.2-eager": "shardwright.runtime.torchtitan_eager",

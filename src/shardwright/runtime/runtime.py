@@ -104,6 +104,8 @@ class Runtime:
         expert_dispatch: see ExpertDispatch.
         saves_quantized: linear operators keep their input for the weight gradient in the GEMM's dtype, not in the activations' dtype.
         adds_gradients: a kernel of its own adds each microbatch's weight gradients to the accumulated ones.
+        loss_bytes: what cross-entropy reads and writes, forward and backward, in bytes a logit, counted in its code; 0 = not counted:
+            24, or 12 where `fused_loss`, times the passes of its element-wise kernels.
         collective_library: whose algorithms it runs (`collectives.registry.LIBRARIES`).
         facts: a link for every field.
     """
@@ -149,6 +151,7 @@ class Runtime:
     expert_dispatch: ExpertDispatch = ExpertDispatch.ALL_TO_ALL
     saves_quantized: bool = False
     adds_gradients: bool = False
+    loss_bytes: int = 0
     collective_library: str = "nccl"
     facts: tuple[Fact, ...] = ()
     aliases: tuple[str, ...] = ()

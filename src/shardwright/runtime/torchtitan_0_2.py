@@ -116,6 +116,7 @@ RUNTIME: Final = Runtime(
             f"{_TREE}/components/loss.py",
             "fused_loss",
             "logits_bytes",
+            "loss_bytes",
             "embedding_gradient_bytes",
             note="bf16 logits 2, fp32 cast 4, log-softmax 4, its gradient 4, gradient cast back 2",
         ),
