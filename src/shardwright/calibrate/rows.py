@@ -175,7 +175,7 @@ def _grid(row: Measurement, *, degrees: _Degrees, provenance: Provenance, runtim
     zero, shard = _sharding(row, provenance=provenance, assumptions=assumptions)
     holders = degrees.dp * degrees.cp
     vpp = row.vpp or 1
-    first, last = _stage_layers(row, pp=degrees.pp)
+    first, last, layers = _stage_layers(row, pp=degrees.pp)
     return Grid(
         tp=degrees.tp,
         sp=sequence_parallel and degrees.tp > 1,
@@ -192,6 +192,7 @@ def _grid(row: Measurement, *, degrees: _Degrees, provenance: Provenance, runtim
         schedule="interleaved-1f1b" if vpp > 1 else "1f1b",
         first=first,
         last=last,
+        layers=layers,
     )
 
 
@@ -228,14 +229,16 @@ def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> Rec
     raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"recompute {row.recompute}")
 
 
-def _stage_layers(row: Measurement, *, pp: int) -> tuple[int, int]:
-    """Layers of the first and last stage where the notes give a partition (0, 0 = even or not given)."""
+def _stage_layers(row: Measurement, *, pp: int) -> tuple[int, int, tuple[int, ...]]:
+    """Layers of the first and last stage (0, 0 = even or not given) where the notes give a partition; of all where others differ too."""
     counts = _partition(row)
     if counts is None or pp == 1 or len(set(counts)) == 1:
-        return 0, 0
-    if len(counts) != pp or len(set(counts[1:-1])) > 1 or not all(counts):
+        return 0, 0, ()
+    if len(counts) != pp or not all(counts):
         raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"layers of stages {counts}")
-    return counts[0], counts[-1]
+    if len(set(counts[1:-1])) > 1:
+        return 0, 0, tuple(counts)
+    return counts[0], counts[-1], ()
 
 
 def _partition(row: Measurement) -> list[int] | None:

@@ -133,4 +133,10 @@ def _ends(lane: Lane, *, layers: int, pp: int) -> dict[str, Any]:
             return {}
     except StrategyError:
         pass  # only first and last make it legal
-    return {"first": chunks[0] * vpp, "last": chunks[pp - 1] * vpp}
+    ends = {"first": chunks[0] * vpp, "last": chunks[pp - 1] * vpp}
+    try:
+        if chunk_layers(layers, pp=pp, vpp=vpp, **ends) == chunks:
+            return ends
+    except StrategyError:
+        pass
+    return {"layers": chunks}
