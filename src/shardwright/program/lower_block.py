@@ -20,7 +20,7 @@ from shardwright.program.saved import saved_tensors, stream_volume
 from shardwright.program.sizes import Factor, Size
 from shardwright.program.structure import Structure
 from shardwright.program.tasks import TASKS, Local
-from shardwright.runtime.runtime import AttentionKernel, ExpertDispatch, TpOverlap
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, TpOverlap
 
 _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
@@ -94,6 +94,7 @@ def _local(operator: Operator, structure: Structure, context: Context) -> Local:
         fused_accumulate=runtime.fused_weight_gradient,
         loss_bytes=12 if runtime.fused_loss else 24,
         loss_traffic=runtime.loss_bytes,
+        eager=runtime.element_kernels is ElementKernels.EAGER,
         added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
         heads=heads,
         experts=experts,

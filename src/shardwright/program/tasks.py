@@ -25,6 +25,7 @@ class Local:
         heads: local query heads (or scan heads).
         fused_accumulate: weight gradients add into fp32 copies in the GEMM. loss_bytes: traffic of the loss, bytes an element.
         added_bytes: bytes an element of the accumulated gradients that a kernel of its own adds to; 0 = none does.
+        eager: element-wise kernels are those of eager PyTorch.
         loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes of element-wise kernels.
     """
 
@@ -40,6 +41,7 @@ class Local:
     loss_bytes: int
     added_bytes: int = 0
     loss_traffic: int = 0
+    eager: bool = False
     heads: Size | None = None
     experts: Size | None = None
     expert_tokens: Size | None = None
@@ -180,6 +182,10 @@ def _unfused_attention(o: Operator, x: Local) -> tuple[Work, ...]:
             _element(o, Phase.I, (scores,), (scores,), x.element),
             _element(o, Phase.I, (scores,), (), 1),
         ]
+    if x.eager:
+        # Softmax and dropout are one kernel each in eager PyTorch too; what is not fused is the mask.
+        works += [_element(o, phase, (scores,), (scores,), x.element) for phase in (Phase.F, Phase.I)]
+        works = [replace(w, one_pass=True) if w.kernel is Kernel.ELEMENT else w for w in works]
     return tuple(works)
 
 
