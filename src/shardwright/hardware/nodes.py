@@ -99,7 +99,9 @@ def _pcie(gb_per_s: float) -> ScaleUp:
 
 
 # Cloud nodes give a T4 half of its slot (8 lanes of PCIe 3, 7.9 GB/s; H2D copies of 6 GB/s, from memory) and no peer access.
-_T4: Final = _assumed(8, 0.38, 1.9, "8 lanes of PCIe 3 a device through host memory; efficiency as RTX PRO 6000, the best PCIe node measured")
+_T4: Final = _assumed(
+    8, 0.38, 1.9, "8 lanes of PCIe 3 a device through host memory; efficiency as RTX PRO 6000, the best PCIe node measured"
+)
 
 
 def _torus(gb_per_s: float, name: str) -> ScaleUp:

@@ -107,7 +107,9 @@ RUNTIME: Final = Runtime(
             "collective_library",
             note="torch.distributed's nccl backend",
         ),
-        *cite(f"{_CORE}/tensor_parallel/layers.py", "tp_input_regather", "fused_weight_gradient", "adds_gradients", "embedding_gradient_bytes"),
+        *cite(
+            f"{_CORE}/tensor_parallel/layers.py", "tp_input_regather", "fused_weight_gradient", "adds_gradients", "embedding_gradient_bytes"
+        ),
         *cite(f"{_CORE}/extensions/transformer_engine.py", "attention_kernel", "element_kernels"),
         *cite(f"{_CORE}/tensor_parallel/random.py", "full_recompute"),
         *cite(
