@@ -127,10 +127,11 @@ def test_partitions_become_first_and_last() -> None:
 
 
 def test_uneven_partitions_become_layers() -> None:
-    listed = {c.grid.pp: c.grid for r in _rows("training.csv") if r.source_id == "amp_homo" and (c := _case(r)).grid.layers}
+    cases = [_case(r) for r in _rows("training.csv") if r.source_id == "amp_homo"]
+    listed = {c.grid.pp: c.grid for c in cases if c.grid.layers}
     assert listed[8].layers == (2, 4, 3, 3, 3, 3, 3, 3)
     assert sum(listed[16].layers) == 24
-    assert all(c.job.gradient_wire is Dtype.FP32 for r in _rows("training.csv") if r.source_id == "amp_homo" and (c := _case(r)))
+    assert {c.job.gradient_wire for c in cases} == {Dtype.FP32}
 
 
 def test_context_parallelism_by_source() -> None:

@@ -94,7 +94,8 @@ def test_time_rescales() -> None:
         problem, grid = drawn(draw)
         k = draw.choice((0.25, 2.0, 8.0))
         once = simulate_grid(problem, grid).step_time_s
-        again = simulate_grid(replace(problem, cluster=slower(problem.cluster, k)), grid).step_time_s
+        waits = replace(problem.constants, collective_wait_s=k * problem.constants.collective_wait_s)
+        again = simulate_grid(replace(problem, cluster=slower(problem.cluster, k), constants=waits), grid).step_time_s
         # Clocks are whole picoseconds; nothing is shorter than a microsecond.
         assert again == pytest.approx(k * once, rel=1e-6), grid
 

@@ -51,7 +51,8 @@ class Work:
         m, n, k: GEMM: the forward (m x k) times (k x n), n as a sum of parts; of one group for GROUPED_GEMM, run `groups` times.
             A linear operator's I is (m x n)(n x k) and its W is (n x m)(m x k): the phase says which.
         apart: each group is a launch of its own.
-        read, written: ELEMENT: bytes; one_pass: a single kernel that moves exactly these. accumulate: GEMM adds into an fp32 copy of its n x k result.
+        read, written: ELEMENT: bytes; one_pass: a single kernel that moves exactly these.
+        accumulate: GEMM adds into an fp32 copy of its n x k result.
         tokens, context: ATTENTION and SCAN: local query tokens; keys of a whole sequence. heads, kv_heads: local.
             passed: keys come round a ring, one member's part at a time.
         core: the operator's attention or scan shape.

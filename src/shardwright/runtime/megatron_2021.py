@@ -62,8 +62,8 @@ RUNTIME: Final = Runtime(
             "reduce_every_microbatch",
             "adds_gradients",
             checked=True,
-            note="one contiguous buffer in the parameters' dtype unless fp32 is asked for, all-reduced once after the last backward; a hook "
-            "adds each parameter's gradient to it (main_grad.add_)",
+            note="one contiguous buffer in the parameters' dtype unless fp32 is asked for, all-reduced once after the last backward; a "
+            "hook adds each parameter's gradient to it (main_grad.add_)",
         ),
         *cite(
             f"{_TREE}/optimizer/__init__.py",
@@ -89,8 +89,8 @@ RUNTIME: Final = Runtime(
             "sequence_parallel",
             "tp_input_regather",
             "embedding_gradient_bytes",
-            note="copy_to_tensor_model_parallel_region all-reduces the input gradient and waits; the asynchronous all-reduce came with v2.6 "
-            "(November 2021), after the paper",
+            note="copy_to_tensor_model_parallel_region all-reduces the input gradient and waits; the asynchronous all-reduce came with "
+            "v2.6 (November 2021), after the paper",
         ),
         *cite(f"{_TREE}/model/transformer.py", "attention_kernel", "element_kernels", "fused_weight_gradient"),
         *cite(f"{_TREE}/mpu/random.py", "full_recompute", "selective_recompute", note="checkpoint runs the whole layer again"),

@@ -39,7 +39,8 @@ RUNTIME: Final = derive(
             "https://github.com/NVIDIA/Megatron-LM/blob/02bb1f5c86fc8c36d4a96a2b7ebcf63d53219369/megatron/mpu/layers.py",
             "tp_overlap",
             checked=True,
-            note="backward gathers the kept input beside the input gradient's GEMM and reduces the input gradient beside the weight gradient's",
+            note="backward gathers the kept input beside the input gradient's GEMM and reduces the input gradient beside the weight "
+            "gradient's",
         ),
     ),
     aliases=("megatron-lm-2022", "megatron-korthikanti"),

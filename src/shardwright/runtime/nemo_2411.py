@@ -29,8 +29,8 @@ RUNTIME: Final = derive(
             "https://github.com/NVIDIA/NeMo/blob/v2.1.0/nemo/collections/llm/gpt/model/base.py",
             "fused_loss",
             "loss_bytes",
-            note="cross_entropy_loss_fusion is on in the model configurations: Megatron-Core's fused_cross_entropy, compiled in parts: cast "
-            "and max 6, exponentials 12, division 8, gradient 10 bytes a logit",
+            note="cross_entropy_loss_fusion is on in the model configurations: Megatron-Core's fused_cross_entropy, compiled in parts: "
+            "cast and max 6, exponentials 12, division 8, gradient 10 bytes a logit",
         ),
         *cite(
             "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/main/docs/training/megatron-fsdp.md",
