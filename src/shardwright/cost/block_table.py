@@ -249,10 +249,10 @@ def _move_cost(
         return [(move.phase, np.asarray(seconds, dtype=np.float64))], np.zeros(len(rows))
     if move.exposure in (Exposure.BESIDE_WEIGHT_GRADIENT, Exposure.BESIDE_INPUT_GRADIENT):
         other = Phase.W if move.exposure is Exposure.BESIDE_WEIGHT_GRADIENT else Phase.I
-        beside = yielding.get((move.operator, other), np.zeros(len(rows)))
+        beside = yielding.get((move.beside or move.operator, other), np.zeros(len(rows)))
         exposed = np.maximum(seconds - beside, 0.0)
     else:
-        beside = by_operator.get((move.operator, move.phase), np.zeros(len(rows)))
+        beside = by_operator.get((move.beside or move.operator, move.phase), np.zeros(len(rows)))
         pieces = np.maximum(span.size, 1)
         exposed = np.maximum(seconds / pieces, seconds - beside)
     shown: FloatArray = np.minimum(exposed, seconds)

@@ -85,6 +85,7 @@ class Move:
     Args:
         volume: bytes of the full buffer as in `collectives.Collective`.
         behind: it carries the operator's output (behind its kernels in F, before them in I); else its input, the other way round.
+        beside: operator whose GEMM it meets (the one that makes a reduced tensor, that reads a gathered one); empty = `operator`.
         hops: axis whose degree minus one is the number of sends (ring exchange); empty = once.
         copies: the volume holds so many copies of each token, one for each expert that it visits, and a device or unit of the network
             that several of them go to gets one; 0 = every byte is sent.
@@ -97,6 +98,7 @@ class Move:
     volume: tuple[Size, ...]
     exposure: Exposure
     behind: bool = False
+    beside: str = ""
     hops: str = ""
     copies: int = 0
 

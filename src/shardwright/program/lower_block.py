@@ -172,10 +172,14 @@ def _axis_moves(
     moves = []
     if forward is not None:
         volume = local if forward is Collective.ALL_TO_ALL else gathered
-        moves.append(_move(target, Phase.F, forward, axis, volume, _forward_exposure(forward, source, target, context)))
+        move = _move(target, Phase.F, forward, axis, volume, _forward_exposure(forward, source, target, context))
+        made_by = source if forward is not Collective.ALL_GATHER else None
+        moves.append(replace(move, beside=made_by.name if made_by is not None else ""))
     if backward is not None:
         volume = local if backward is Collective.ALL_TO_ALL else gathered
-        moves.append(_move(target, Phase.I, backward, axis, volume, _backward_exposure(backward, source, target, context)))
+        move = _move(target, Phase.I, backward, axis, volume, _backward_exposure(backward, source, target, context))
+        read_by = source if backward is Collective.ALL_GATHER else None
+        moves.append(replace(move, beside=read_by.name if read_by is not None else ""))
     if forward is Collective.ALL_GATHER and target.kind in _GEMMS and context.runtime.tp_input_regather:
         fused = context.runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC)
         best = Exposure.BESIDE_GEMM if fused else Exposure.BESIDE_INPUT_GRADIENT
