@@ -10,10 +10,12 @@ import pytest
 from shardwright.cost.block_table import ELEMENT, GEMM, PHASES, TP
 from shardwright.cost.overlap import products_yield
 from shardwright.cost.rows import rows_of
-from shardwright.cost.tables import layer_table
+from shardwright.cost.tables import layer_table, programs_of, structure_of
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog import accelerator
 from shardwright.hardware.nodes import node_of
+from shardwright.model.operator import OperatorKind
+from shardwright.program.block import Phase
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ElementKernels, Runtime, TpOverlap
 from shardwright.simulator.evaluate import path_seconds, simulate_grid
@@ -117,3 +119,23 @@ def test_reductions_that_nothing_overlaps_come_last(vpp: int) -> None:
     busy = float((late.costs.forward_s + late.costs.backward_s).reshape(vpp, 2).sum(axis=0)[0]) * late.program.shape.microbatches
     assert late.step_time_s > busy + float(chunks[0])
     assert path_seconds(last, grid, late.costs) <= late.step_time_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("t", [2, 4, 8])
+def test_pieces_of_products_hide_their_collectives(t: int) -> None:
+    grid = Grid(tp=t, sp=True)
+    whole, fused = (seconds(plain(tp_overlap=o), grid, device="h100-sxm") for o in (TpOverlap.NONE, TpOverlap.FUSED))
+    rates = next(g for g in accelerator("h100-sxm").gemm if g.dtype is Dtype.BF16)
+    for phase, cut in ((F, 4), (I, 2)):
+        # Four products of a layer meet a gather or a reduction in forward, two a gather in backward; smaller products are no faster.
+        assert fused[phase, GEMM] - whole[phase, GEMM] >= cut * (t - 1) * rates.overhead_s * (1 - 1e-9)
+    assert fused[W, GEMM] == whole[W, GEMM]
+    assert fused[: W + 1, TP].sum() < whole[: W + 1, TP].sum()
+
+
+def test_a_gathered_tensor_is_wanted_and_a_reduced_one_made_by_a_product() -> None:
+    program = next(p for p in programs_of(problem(plain()), structure_of(sp=True, gather=False, tp=4)) if p.block == "layer")
+    kinds = {o.name: o.kind for o in program.operators}
+    met = [m for m in program.moves if m.axes == ("tp",) and m.phase is not Phase.W]
+    assert len(met) == 8
+    assert {kinds[m.beside or m.operator] for m in met} == {OperatorKind.LINEAR}

@@ -110,12 +110,20 @@ def block_table(
         key = (work.operator, work.phase)
         by_operator[key] = by_operator.get(key, np.zeros(n)) + spent
     overlappable = np.zeros(n)
+    gemms = {(w.operator, w.phase): w for w in program.works if w.kernel is Kernel.GEMM and w.attention is None}
     beside = by_operator if runtime.tp_overlap is not TpOverlap.DGRAD or products_yield(machine.accelerator.name) else {}
     by_operator_policy = runtime.selective_recompute is SelectiveRecompute.OPERATORS and saved_products(program.operators) is not None
     for move in program.moves:
         held = wait_s if _on_own_kernels(move, runtime) else 0.0
         exposed, hidden = _move_cost(move, held, local, rows, network, by_operator, beside, core)
         overlappable += hidden
+        cut = gemms.get((move.beside or move.operator, move.phase)) if move.exposure is Exposure.BESIDE_GEMM else None
+        if cut is not None:
+            kernels = sixteen if cut.operator in unquantised else machine
+            parts = _gemm(cut, local, kernels, pieces=local["tp"])[0] - _gemm(cut, local, kernels)[0]
+            # Quantised once for all pieces: the others cost a 16-bit product's launch.
+            more = np.maximum(parts, 0.0) + (local["tp"] - 1) * machine.half.overhead_s
+            seconds[_phase(move.phase), GEMM] += more
         for phase, axis_seconds in exposed:
             seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
             # A per-operator policy keeps what reduce_scatter made and gathers again.
@@ -201,7 +209,8 @@ def _work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[Float
     return _gemm(work, degrees, machine)
 
 
-def _gemm(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
+def _gemm(work: Work, degrees: Degrees, machine: Machine, *, pieces: IntArray | None = None) -> tuple[FloatArray, FloatArray]:
+    """Seconds and FLOPs of a GEMM, or of the `pieces` along m that it is cut into."""
     assert work.m is not None
     assert work.k is not None
     m, n, k = evaluate(work.m, degrees), evaluate_sum(work.n, degrees), evaluate(work.k, degrees)
@@ -209,6 +218,8 @@ def _gemm(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, F
     flops = np.asarray(2.0 * m * n * k * groups, dtype=np.float64)
     extra = np.asarray(8.0 * n * k * groups, dtype=np.float64) if work.accumulate else 0.0
     launches = -(-groups // EXPERT_STREAMS) if work.apart else 1
+    if pieces is not None:
+        m, groups = -(-m // pieces), groups * pieces
     if work.phase is Phase.I and work.attention is None:
         n, k = k, n
     elif work.phase is Phase.W:
@@ -254,7 +265,9 @@ def _move_cost(
     else:
         beside = by_operator.get((move.beside or move.operator, move.phase), np.zeros(len(rows)))
         pieces = np.maximum(span.size, 1)
-        exposed = np.maximum(seconds / pieces, seconds - beside)
+        # A member's own part of a gathered tensor is there at once; the last part that is reduced has no product beside it.
+        least = 0.0 if move.kind is Collective.ALL_GATHER else seconds / pieces
+        exposed = np.maximum(least, seconds - beside)
     shown: FloatArray = np.minimum(exposed, seconds)
     return [(move.phase, shown)], seconds - shown
 

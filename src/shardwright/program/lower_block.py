@@ -181,8 +181,9 @@ def _axis_moves(
         read_by = source if backward is Collective.ALL_GATHER else None
         moves.append(replace(move, beside=read_by.name if read_by is not None else ""))
     if forward is Collective.ALL_GATHER and target.kind in _GEMMS and context.runtime.tp_input_regather:
-        fused = context.runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC)
-        best = Exposure.BESIDE_GEMM if fused else Exposure.BESIDE_INPUT_GRADIENT
+        # Userbuffers gathers the kept input in bulk beside the input gradient, as plain Megatron does.
+        cut = context.runtime.tp_overlap is TpOverlap.ASYNC
+        best = Exposure.BESIDE_GEMM if cut else Exposure.BESIDE_INPUT_GRADIENT
         moves.append(_move(target, Phase.W, Collective.ALL_GATHER, axis, gathered, _overlap(context, best)))
     return moves
 
