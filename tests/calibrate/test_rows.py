@@ -54,8 +54,9 @@ def test_every_row_of_the_copy_is_a_case() -> None:
     assert counts["mlm_sc21"] == 10
     assert counts["simumax_b200"] == 22
     assert counts["mosaic"] == 182
+    assert counts["amp_homo"] == 47
     assert counts["mlm_ci"] == 149
-    assert sum(counts.values()) == 822
+    assert sum(counts.values()) == 829
 
 
 def test_korthikanti_175b_with_sequence_parallelism() -> None:
@@ -132,6 +133,19 @@ def test_partitions_become_first_and_last() -> None:
     assert {(c.grid.pp, c.grid.first, c.grid.last) for c in uneven} >= {(8, 2, 4)}
     assert all(c.cluster.node.num_devices == 4 for c in uneven)
     assert all(c.cluster.node.nic.bandwidth * c.cluster.node.nics == pytest.approx(6.25e9) for c in uneven)
+
+
+def test_uneven_partitions_become_layers() -> None:
+    cases = [_case(r) for r in _rows("training.csv") if r.source_id == "amp_homo"]
+    listed = {c.grid.pp: c.grid for c in cases if c.grid.layers}
+    assert listed[8].layers == (2, 4, 3, 3, 3, 3, 3, 3)
+    assert sum(listed[16].layers) == 24
+    assert {c.job.gradient_wire for c in cases} == {Dtype.FP32}
+
+
+def test_context_parallelism_by_source() -> None:
+    assert _case(_row("simumax_b200", "llama3_70b_l12_tp2_cp4_pp1_dp1_seq32768")).grid.ulysses == 4
+    assert _case(_row("dgxc", "Llama 3.1 8b")).grid.ulysses == 1
 
 
 def test_words_of_a_row_choose_the_runtime() -> None:

@@ -28,9 +28,9 @@ def _judged(source_id: str) -> SourceResult:
     ("source_id", "num_rows", "limit"),
     [
         # Korthikanti et al. 2022 (arXiv 2205.05198), table 5: 22B to 1T with and without sequence parallelism and selective recompute.
-        ("korthikanti", 8, 0.08),
+        ("korthikanti", 8, 0.05),
         # Narayanan et al. 2021 (arXiv 2104.04473), table 1: 1.7B to 1T.
-        ("mlm_sc21", 10, 0.10),
+        ("mlm_sc21", 10, 0.05),
     ],
 )
 def test_step_times(source_id: str, num_rows: int, limit: float) -> None:

@@ -94,8 +94,9 @@ def test_time_rescales() -> None:
         problem, grid = drawn(draw)
         k = draw.choice((0.25, 2.0, 8.0))
         once = simulate_grid(problem, grid).step_time_s
-        host = replace(problem.constants, host_launch=k * problem.constants.host_launch)
-        again = simulate_grid(replace(problem, cluster=slower(problem.cluster, k), constants=host), grid).step_time_s
+        constants = problem.constants
+        slow = replace(constants, host_launch=k * constants.host_launch, collective_wait_s=k * constants.collective_wait_s)
+        again = simulate_grid(replace(problem, cluster=slower(problem.cluster, k), constants=slow), grid).step_time_s
         # Clocks are whole picoseconds; nothing is shorter than a microsecond.
         assert again == pytest.approx(k * once, rel=1e-6), grid
 

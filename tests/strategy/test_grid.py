@@ -109,6 +109,36 @@ def test_chunk_layers(layers: int, pp: int, vpp: int, first: int, last: int, exp
     assert chunk_layers(layers, pp=pp, vpp=vpp, first=first, last=last) == expected
 
 
+def test_listed_layers() -> None:
+    assert chunk_layers(7, pp=3, layers=(2, 4, 1)) == (2, 4, 1)
+    for wrong in ({"layers": (2, 4)}, {"layers": (2, 4, 2)}, {"layers": (7, 0, 0)}, {"layers": (2, 4, 1), "first": 2}):
+        with pytest.raises(StrategyError) as refused:
+            chunk_layers(7, pp=3, **wrong)  # type: ignore[arg-type]
+        assert refused.value.rule == "grid.layers"
+    grid = parse_grid("pp3 layers=2,4,1 dp2")
+    assert grid.layers == (2, 4, 1)
+    assert parse_grid(print_grid(grid)) == grid
+    for text in ("pp3 layers=2,4", "pp3 layers=2,4,0", "pp3 layers=2,4,x", "pp3 layers=2,4,1 first=2"):
+        with pytest.raises(StrategyError):
+            parse_grid(text)
+
+
+def test_listed_layers_in_a_plan() -> None:
+    model = dense_model(layers=8)
+    facts = grid_facts(model, devices=3, global_batch=6, seq_len=64)
+    odd, ruled = Grid(pp=3, layers=(2, 4, 2)), Grid(pp=3, layers=(3, 1, 4))
+    # A list that first and last say too is written with them; one that they do not say stays.
+    assert canonical(odd, facts=facts) == canonical(Grid(pp=3, first=2, last=2), facts=facts)
+    uneven = Grid(pp=4, layers=(1, 3, 2, 2))
+    four = grid_facts(model, devices=4, global_batch=8, seq_len=64)
+    assert canonical(uneven, facts=four) == uneven
+    for grid, batch in ((ruled, 6), (uneven, 8)):
+        plan = plan_of(grid, model=model, global_batch=batch)
+        found = grid_of(plan, model=model)
+        assert found is not None
+        assert plan_of(found, model=model, global_batch=batch) == plan
+
+
 @settings(deadline=None)
 @given(layers=st.integers(0, 200), pp=st.integers(1, 20), vpp=st.integers(1, 8), first=st.integers(0, 12), last=st.integers(0, 12))
 def test_chunks_hold_all_layers(layers: int, pp: int, vpp: int, first: int, last: int) -> None:

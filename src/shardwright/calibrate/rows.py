@@ -199,11 +199,12 @@ def _grid(row: Measurement, *, degrees: _Degrees, provenance: Provenance, runtim
         shard = holders // optimizer_instances(row) if optimizer_instances(row) > 1 else shard
         zero = 0 if shard == 1 else zero
     vpp = row.vpp or 1
-    first, last = _stage_layers(row, pp=degrees.pp)
+    first, last, layers = _stage_layers(row, pp=degrees.pp)
     return Grid(
         tp=degrees.tp,
         sp=sequence_parallel and degrees.tp > 1,
         cp=degrees.cp,
+        ulysses=degrees.cp if provenance.ulysses else 1,
         ep=row.ep or 1,
         etp=etp,
         dp=degrees.dp,
@@ -216,6 +217,7 @@ def _grid(row: Measurement, *, degrees: _Degrees, provenance: Provenance, runtim
         schedule="interleaved-1f1b" if vpp > 1 else "1f1b",
         first=first,
         last=last,
+        layers=layers,
     )
 
 
@@ -252,14 +254,16 @@ def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> Rec
     raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"recompute {row.recompute}")
 
 
-def _stage_layers(row: Measurement, *, pp: int) -> tuple[int, int]:
-    """Layers of the first and last stage where the notes give a partition (0, 0 = even or not given)."""
+def _stage_layers(row: Measurement, *, pp: int) -> tuple[int, int, tuple[int, ...]]:
+    """Layers of the first and last stage (0, 0 = even or not given) where the notes give a partition; of all where others differ too."""
     counts = _partition(row)
     if counts is None or pp == 1 or len(set(counts)) == 1:
-        return 0, 0
-    if len(counts) != pp or len(set(counts[1:-1])) > 1 or not all(counts):
+        return 0, 0, ()
+    if len(counts) != pp or not all(counts):
         raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"layers of stages {counts}")
-    return counts[0], counts[-1]
+    if len(set(counts[1:-1])) > 1:
+        return 0, 0, tuple(counts)
+    return counts[0], counts[-1], ()
 
 
 def _partition(row: Measurement) -> list[int] | None:
@@ -286,7 +290,7 @@ def _job(row: Measurement, *, samples: int, provenance: Provenance, assumptions:
         # pytorch/ao#2410: "flat perf with respect to bfloat" with tensor parallelism; no table has this kernel
         assumptions.append("fp8 with a scale a row is priced as bf16")
         recipe = "bf16"
-    wire = Dtype.BF16.value if "mp=pure" in words else ""
+    wire = Dtype.BF16.value if "mp=pure" in words else provenance.gradient_wire
     dropout = settings_of(row).dropout if provenance.functional_tests else provenance.dropout
     try:
         return job_from_flags(seq_len=row.seq_len or 0, global_batch=samples, precision=recipe, gradient_wire=wire, dropout=dropout)

@@ -24,6 +24,8 @@ class Provenance:
         timed: False if its times are not of the ordinary mode of execution.
         local_batch: an empty global batch is the microbatch times dp.
         functional_tests: rows are tests whose names settle what they do not print (`megatron_ci`).
+        ulysses: context parallelism trades heads for positions (all-to-all) instead of passing keys round.
+        gradient_wire: dtype of gradients on the wire where a configuration of the source sets it; empty = the runtime's.
         tokenizer_words: an empty vocabulary is this many words, padded to a multiple of 128 x tp (Megatron's rule).
     """
 
@@ -38,11 +40,15 @@ class Provenance:
     memory: MemoryKind = MemoryKind.NONE
     timed: bool = True
     local_batch: bool = False
+    ulysses: bool = False
+    gradient_wire: str = ""
     tokenizer_words: int = 0
     functional_tests: bool = False
 
 
 _NEMO_FLAGS: Final = "NeMo's recipes set sequence parallelism, the distributed optimizer and userbuffers"
+
+_AMP: Final = "scripts and ds_config.json of AMP's repository: Megatron-LM 1.1.5 without fused kernels, fp32_allreduce"
 
 PROVENANCE: Final = (
     Provenance(source_id="korthikanti", laboratory="megatron-papers", runtime="megatron-2022", reason="paper of May 2022", dropout=True),
@@ -69,7 +75,7 @@ PROVENANCE: Final = (
         laboratory="nvidia-nemo",
         runtime="nemo-24.11",
         reason=_NEMO_FLAGS,
-        words=(("maxtext", "maxtext"), ("paxml", "")),
+        words=(("maxtext", "maxtext"), ("paxml", ""), ("release v25.04", "nemo-25.04"), ("release v25.05", "nemo-25.04")),
         sequence_parallel=True,
         zero=1,
     ),
@@ -83,7 +89,7 @@ PROVENANCE: Final = (
     Provenance(
         source_id="mbridge",
         laboratory="nvidia-nemo",
-        runtime="nemo-24.11",
+        runtime="nemo-25.04",
         reason="Megatron-Bridge continues NeMo 2",
         sequence_parallel=True,
         zero=1,
@@ -91,7 +97,7 @@ PROVENANCE: Final = (
     Provenance(
         source_id="mbridge_skills",
         laboratory="nvidia-nemo",
-        runtime="nemo-24.11",
+        runtime="nemo-25.04",
         reason="Megatron-Bridge continues NeMo 2",
         sequence_parallel=True,
         zero=1,
@@ -101,9 +107,10 @@ PROVENANCE: Final = (
     Provenance(
         source_id="simumax_b200",
         laboratory="simumax",
-        runtime="megatron-core-0.12-plain",
-        reason="Megatron-LM without tensor-parallel overlap",
+        runtime="megatron-core-0.16-serial",
+        reason="Megatron-LM of January 2026 without any overlap: launch scripts and guide of SimuMax",
         zero=1,
+        ulysses=True,
         memory=MemoryKind.ALLOCATED_FIRST_STAGE,
     ),
     Provenance(
@@ -126,9 +133,21 @@ PROVENANCE: Final = (
     ),
     Provenance(source_id="internevo", laboratory="internevo", runtime="internevo", reason="InternEvo's own performance pages"),
     Provenance(
-        source_id="amp_homo", laboratory="amp", runtime="deepspeed-2022", reason="Megatron-DeepSpeed pipeline of 2022", dropout=True
+        source_id="amp_homo",
+        laboratory="amp",
+        runtime="deepspeed-2022-eager",
+        reason=_AMP,
+        dropout=True,
+        gradient_wire="fp32",
     ),
-    Provenance(source_id="amp_het", laboratory="amp", runtime="deepspeed-2022", reason="Megatron-DeepSpeed pipeline of 2022", dropout=True),
+    Provenance(
+        source_id="amp_het",
+        laboratory="amp",
+        runtime="deepspeed-2022-eager",
+        reason=_AMP,
+        dropout=True,
+        gradient_wire="fp32",
+    ),
     Provenance(
         source_id="bigsci_v100", laboratory="bigsci", runtime="deepspeed-2022", reason="BigScience's Megatron-DeepSpeed", dropout=True
     ),

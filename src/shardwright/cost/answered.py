@@ -8,7 +8,16 @@ from typing import Final
 import numpy as np
 
 from shardwright.collectives.span import Span
-from shardwright.cost.block_table import gemm_shape, local_degrees, one_move_seconds, unquantised_operators, work_seconds
+from shardwright.cost.block_table import (
+    cut_product,
+    cut_seconds,
+    gemm_shape,
+    local_degrees,
+    one_move_seconds,
+    products,
+    unquantised_operators,
+    work_seconds,
+)
 from shardwright.cost.communication import Network, measured_groups, network_of, span_along
 from shardwright.cost.compute import Machine, sixteen_bit
 from shardwright.cost.kernel_lookup import attention_table_for, gemm_grid_for, grouped_table_for
@@ -68,7 +77,13 @@ def answered(problem: Problem, grid: Grid) -> tuple[Answered, ...]:
             own = sixteen if work.operator in unquantised else machine
             key = (_FAMILY[work.kernel], _kernel_origin(work, degrees, own))
             spent[key] = spent.get(key, 0.0) + float(work_seconds(work, degrees, own)[0][0])
+        gemms = products(program)
         for move in program.moves:
+            cut = cut_product(move, gemms)
+            if cut is not None:
+                own = sixteen if cut.operator in unquantised else machine
+                key = (_FAMILY[cut.kernel], _kernel_origin(cut, degrees, own))
+                spent[key] = spent.get(key, 0.0) + float(cut_seconds(cut, degrees, own)[0])
             span = span_along(move.axes[0], rows, network)
             if int(span.size[0]) > 1:
                 times = int(degrees[move.hops][0]) - 1 if move.hops else 1

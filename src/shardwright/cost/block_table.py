@@ -5,6 +5,7 @@ Every tier of bounds and the simulation compose rows of this table; nobody price
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,7 @@ from shardwright.cost.compute import (
     sixteen_bit,
 )
 from shardwright.cost.host import HostClock, overlapped
+from shardwright.cost.overlap import products_yield
 from shardwright.cost.rows import Rows
 from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import ParameterClass
@@ -31,7 +33,7 @@ from shardwright.program.block import BlockProgram, Exposure, Kernel, Move, Phas
 from shardwright.program.latent import rebuilt
 from shardwright.program.selective import saved_products
 from shardwright.program.sizes import Degrees, evaluate, evaluate_sum
-from shardwright.runtime.runtime import FullRecompute, Runtime, SelectiveRecompute
+from shardwright.runtime.runtime import FullRecompute, Runtime, SelectiveRecompute, TpOverlap
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -78,10 +80,13 @@ class BlockTable:
     input_bytes: IntArray
 
 
-def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network: Network, runtime: Runtime, sequence: int) -> BlockTable:
+def block_table(
+    program: BlockProgram, *, rows: Rows, machine: Machine, network: Network, runtime: Runtime, sequence: int, wait_s: float = 0.0
+) -> BlockTable:
     """Price `program` for every row.
 
     Args:
+        wait_s: see `Constants.collective_wait_s`.
         sequence: tokens of a sample of the block's sequence (unsplit), for unfused attention's matrices.
     """
     local = local_degrees(rows, sequence=sequence)
@@ -105,13 +110,22 @@ def block_table(program: BlockProgram, *, rows: Rows, machine: Machine, network:
             seconds[3, part] += spent * _redone_share(program, work, local, runtime)
         if work.attention is not None:
             core[work.phase] += spent
+        if work.one_pass:
+            # A collective that ran beside the operator's GEMMs is waited for before.
+            continue
         key = (work.operator, work.phase)
         by_operator[key] = by_operator.get(key, np.zeros(n)) + spent
     overlappable = np.zeros(n)
+    gemms = products(program)
+    beside = by_operator if runtime.tp_overlap is not TpOverlap.DGRAD or products_yield(machine.accelerator.name) else {}
     by_operator_policy = runtime.selective_recompute is SelectiveRecompute.OPERATORS and saved_products(program.operators) is not None
     for move in program.moves:
-        exposed, hidden = _move_cost(move, local, rows, network, by_operator, core)
+        held = wait_s if _on_own_kernels(move, runtime) else 0.0
+        exposed, hidden = _move_cost(move, held, local, rows, network, by_operator, beside, core)
         overlappable += hidden
+        cut = cut_product(move, gemms)
+        if cut is not None:
+            seconds[_phase(move.phase), GEMM] += cut_seconds(cut, local, sixteen if cut.operator in unquantised else machine)
         for phase, axis_seconds in exposed:
             seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
             if move.axes[0] != "ep" or not runtime.expert_overlap:
@@ -161,6 +175,12 @@ def _wait_for_host(seconds: FloatArray, clock: HostClock, *, runtime: Runtime) -
     return hidden
 
 
+def _on_own_kernels(move: Move, runtime: Runtime) -> bool:
+    """The move is a collective of the library on its own kernels inside a layer, which all members of a tensor-parallel group wait for."""
+    fused = runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC) and move.exposure is not Exposure.BLOCKING
+    return move.axes[0] in ("tp", "ulysses") and not fused
+
+
 def _phase(phase: Phase) -> int:
     return PHASES.index(phase.value)
 
@@ -190,7 +210,7 @@ def work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatA
         traffic = np.zeros(n_rows)
         for size in (*work.read, *work.written):
             traffic = traffic + evaluate(size, degrees)
-        return element_seconds(machine, traffic=traffic, native=work.native), np.zeros(n_rows)
+        return element_seconds(machine, traffic=traffic, native=work.native, one_pass=work.one_pass), np.zeros(n_rows)
     if work.kernel is Kernel.ATTENTION:
         assert work.attention is not None
         assert work.tokens is not None
@@ -242,6 +262,29 @@ def _gemm(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, F
     return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, launches=launches, extra_bytes=extra, experts=experts), flops
 
 
+def products(program: BlockProgram) -> dict[tuple[str, Phase], Work]:
+    """The linear operators' GEMMs by operator and phase."""
+    return {(w.operator, w.phase): w for w in program.works if w.kernel is Kernel.GEMM and w.attention is None}
+
+
+def cut_product(move: Move, gemms: Mapping[tuple[str, Phase], Work]) -> Work | None:
+    """The GEMM that is cut into pieces to meet `move`; None if none is."""
+    return gemms.get((move.beside or move.operator, move.phase)) if move.exposure is Exposure.BESIDE_GEMM else None
+
+
+def cut_seconds(work: Work, degrees: Degrees, machine: Machine) -> FloatArray:
+    """What a GEMM takes longer in tp pieces along its tokens: slower products, and launches.
+
+    Quantised once for all pieces: the others cost a 16-bit product's launch.
+    """
+    pieces = degrees["tp"]
+    (m, n, k), groups, experts = gemm_shape(work, degrees)
+    whole = gemm_seconds(machine, m=m, n=n, k=k, groups=groups, experts=experts)
+    part = gemm_seconds(machine, m=-(-m // pieces), n=n, k=k, groups=groups, experts=experts)
+    slower = pieces * (part - machine.gemm.overhead_s) - (whole - machine.gemm.overhead_s)
+    return np.asarray(np.maximum(slower, 0.0) + (pieces - 1) * machine.half.overhead_s, dtype=np.float64)
+
+
 def one_move_seconds(move: Move, degrees: Degrees, span: Span, network: Network) -> FloatArray:
     """Seconds of a move over the groups of `span`, once, whether hidden or not."""
     volume = np.zeros(len(span.size))
@@ -254,15 +297,24 @@ def one_move_seconds(move: Move, degrees: Degrees, span: Span, network: Network)
 
 def _move_cost(
     move: Move,
+    wait_s: float,
     degrees: Degrees,
     rows: Rows,
     network: Network,
     by_operator: dict[tuple[str, Phase], FloatArray],
+    yielding: dict[tuple[str, Phase], FloatArray],
     core: dict[Phase, FloatArray],
 ) -> tuple[list[tuple[Phase, FloatArray]], FloatArray]:
-    """(phase, exposed seconds) of a move, and its hidden seconds."""
+    """(phase, exposed seconds) of a move, and its hidden seconds.
+
+    Args:
+        wait_s: what a collective between a step's kernels takes beyond a test of its own, for each doubling of members.
+        by_operator: seconds of kernels that are cut into pieces for it; yielding: of those that only leave it multiprocessors.
+    """
     span = span_along(move.axes[0], rows, network)
     seconds = one_move_seconds(move, degrees, span, network)
+    if not move.copies:
+        seconds = seconds + wait_s * np.log2(span.size)
     if move.hops:
         hops = degrees[move.hops] - 1
         beside = core[move.phase] / np.maximum(hops + 1, 1)
@@ -270,13 +322,16 @@ def _move_cost(
         return [(move.phase, np.asarray(exposed, dtype=np.float64))], hops * seconds - exposed
     if move.exposure is Exposure.BLOCKING:
         return [(move.phase, np.asarray(seconds, dtype=np.float64))], np.zeros(len(rows))
-    if move.exposure is Exposure.BESIDE_WEIGHT_GRADIENT:
-        beside = by_operator.get((move.operator, Phase.W), np.zeros(len(rows)))
+    if move.exposure in (Exposure.BESIDE_WEIGHT_GRADIENT, Exposure.BESIDE_INPUT_GRADIENT):
+        other = Phase.W if move.exposure is Exposure.BESIDE_WEIGHT_GRADIENT else Phase.I
+        beside = yielding.get((move.beside or move.operator, other), np.zeros(len(rows)))
         exposed = np.maximum(seconds - beside, 0.0)
     else:
-        beside = by_operator.get((move.operator, move.phase), np.zeros(len(rows)))
+        beside = by_operator.get((move.beside or move.operator, move.phase), np.zeros(len(rows)))
         pieces = np.maximum(span.size, 1)
-        exposed = np.maximum(seconds / pieces, seconds - beside)
+        # A member's own part of a gathered tensor is there at once; the last part that is reduced has no product beside it.
+        least = 0.0 if move.kind is Collective.ALL_GATHER else seconds / pieces
+        exposed = np.maximum(least, seconds - beside)
     shown: FloatArray = np.minimum(exposed, seconds)
     return [(move.phase, shown)], seconds - shown
 

@@ -185,17 +185,15 @@ def gemm_seconds(
     return seconds if grid is None else seconds * gemm_correction(grid, m=fm, n=fn, k=fk)
 
 
-def element_seconds(machine: Machine, *, traffic: FloatArray, native: bool = False) -> FloatArray:
+def element_seconds(machine: Machine, *, traffic: FloatArray, native: bool = False, one_pass: bool = False) -> FloatArray:
     """t = traffic x passes / (achieved bandwidth) + launch, for `traffic` minimal bytes of an element-wise kernel.
 
     Args:
-        native: every framework has one kernel for it, eager or not.
+        native: every framework has one kernel for it, eager or not. one_pass: it is one kernel that moves exactly these bytes: passes = 1.
     """
     device = machine.accelerator
-    return (
-        traffic * (machine.native_passes if native else machine.passes) / (device.element_efficiency * device.memory_bandwidth)
-        + device.launch_s
-    )
+    passes = 1.0 if one_pass else machine.native_passes if native else machine.passes
+    return traffic * passes / (device.element_efficiency * device.memory_bandwidth) + device.launch_s
 
 
 def visible_keys(shape: AttentionShape, context: int) -> float:

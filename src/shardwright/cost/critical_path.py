@@ -39,6 +39,7 @@ def _walk(
     reduce: Int64,
     pieces: Int64,
     blocking: bool,
+    reduces_last: bool,
 ) -> Int64:
     """Instant at which each rank has computed and reduced everything; -1 if the order deadlocks."""
     ranks = row_start.shape[0] - 1
@@ -53,6 +54,7 @@ def _walk(
         sync_free[r] += gather[c]
         gathered[c] = sync_free[r]
     free = np.zeros(ranks, dtype=np.int64)
+    computed = np.zeros(ranks, dtype=np.int64)
     send_f_free = np.zeros(ranks, dtype=np.int64)
     send_b_free = np.zeros(ranks, dtype=np.int64)
     closed = np.zeros(chunks, dtype=np.int64)
@@ -84,6 +86,7 @@ def _walk(
                     start = max(start, gathered[c])
                 finish = start + duration[k, c]
                 free[r] = finish
+                computed[r] = finish
                 if k == _F and c < chunks - 1:
                     sent = finish
                     if ranks > 1:
@@ -102,7 +105,7 @@ def _walk(
                     backward_in[c - 1, m] = sent
                 if k in (_B, _W):
                     closed[c] += 1
-                    if closed[c] == closing_total[c]:
+                    if closed[c] == closing_total[c] and not reduces_last:
                         n = pieces[c]
                         begun = start
                         for piece in range(n):
@@ -111,6 +114,9 @@ def _walk(
                             sync_free[r] = max(sync_free[r], begun) + part
                 at[r] += 1
                 progressing = True
+    if reduces_last:
+        for c in range(chunks):
+            sync_free[c % ranks] = max(sync_free[c % ranks], computed[c % ranks]) + reduce[c]
     ready = np.maximum(free, sync_free)
     for r in range(ranks):
         if at[r] < row_start[r + 1]:
@@ -125,7 +131,7 @@ def load_walk() -> None:
     for column in (rows, kind, chunk):
         # Tables are read-only, which is part of a compiled kernel's signature.
         column.setflags(write=False)
-    _walk(rows, kind, chunk, chunk, 1, np.zeros((5, 1), dtype=np.int64), one, one, one, one, one + 1, False)
+    _walk(rows, kind, chunk, chunk, 1, np.zeros((5, 1), dtype=np.int64), one, one, one, one, one + 1, False, False)
 
 
 def durations(costs: StepCosts) -> Int64:
@@ -150,7 +156,9 @@ def border_picoseconds(costs: StepCosts, classes: RankClasses, tiers: tuple[Tier
     return forward[rank], backward[rank]
 
 
-def critical_path(costs: StepCosts, *, table: ActionTable, classes: RankClasses, tiers: tuple[Tier, ...], blocking: bool) -> float:
+def critical_path(
+    costs: StepCosts, *, table: ActionTable, classes: RankClasses, tiers: tuple[Tier, ...], blocking: bool, reduces_last: bool
+) -> float:
     """B1 in seconds: longest path to the last rank's end, then the slowest update (before jitter)."""
     forward, backward = border_picoseconds(costs, classes, tiers)
     ready = _walk(
@@ -166,6 +174,7 @@ def critical_path(costs: StepCosts, *, table: ActionTable, classes: RankClasses,
         picoseconds(costs.reduce_s),
         costs.pieces,
         blocking,
+        reduces_last,
     )
     assert ready.min() >= 0, "named schedules do not deadlock"
     return float(int(ready.max()) + int(picoseconds(costs.optimizer_s + costs.after_s).max())) / PICOSECONDS_PER_SECOND

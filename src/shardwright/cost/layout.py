@@ -49,13 +49,13 @@ class Layout:
     vpp: int
 
 
-def layout_of(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0) -> Layout:
+def layout_of(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()) -> Layout:
     """The layout of `model` on pp x vpp chunks.
 
     Raises:
         StrategyError: layers do not divide (rule ``grid.layers``).
     """
-    contents = chunk_contents(model, pp=pp, vpp=vpp, first=first, last=last)
+    contents = chunk_contents(model, pp=pp, vpp=vpp, first=first, last=last, layers=layers)
     counts = np.zeros((len(contents), len(model.blocks)), dtype=np.int64)
     for c, content in enumerate(contents):
         for block, count in content:

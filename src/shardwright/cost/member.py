@@ -91,7 +91,7 @@ def price_grid(problem: Problem, grid: Grid) -> Priced:
         layer_row=0,
         meshes=mesh_table(problem, rows, shard),
         mesh_row=0,
-        layout=layout_of(problem.model, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last),
+        layout=layout_of(problem.model, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers),
     )
 
 

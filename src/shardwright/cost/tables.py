@@ -14,7 +14,7 @@ from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
 from shardwright.cost.rows import Rows
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
-from shardwright.cost.sync import SyncTable, gradient_bytes, sync_table
+from shardwright.cost.sync import SyncTable, sync_table
 from shardwright.model.block import Block
 from shardwright.model.operator import OperatorKind
 from shardwright.program.block import BlockProgram
@@ -111,6 +111,7 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
                 network=network,
                 runtime=problem.runtime,
                 sequence=context.tokens,
+                wait_s=problem.constants.collective_wait_s,
             )
             seconds[index][:, :, chosen] = table.seconds
             saved[index][:, chosen] = table.saved_bytes
@@ -195,7 +196,8 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
     table_elements = -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
     tied = np.zeros(n)
     if any(p.tied_to for b in problem.model.blocks for o in b.operators for p in o.parameters):
-        wire = gradient_bytes(problem.job, problem.runtime)
+        # Exchanged as accumulated: no runtime casts it for the wire.
+        wire = problem.runtime.gradient_dtype.bits // 8
         slowest = network.tiers[-1]
         seconds = 2 * slowest.latency_s + table_elements * wire / slowest.bandwidth
         tied = np.where(rows["pp"] > 1, seconds, 0.0)

@@ -19,7 +19,7 @@ class Constants:
     clock_ampere: float = 1.08
     clock_hopper: float = 1.19
     clock_hopper_fp8: float = 1.04
-    clock_blackwell: float = 1.286
+    clock_blackwell: float = 1.5
     clock_blackwell_fp8: float = 1.124
     passes_fused: float = 1.3
     passes_eager: float = 3.5
@@ -28,6 +28,7 @@ class Constants:
     overlap_slowdown: float = 1.5
     jitter: float = 0.003
     host_launch: float = 4.5e-5
+    collective_wait_s: float = 22e-6
 
 
 SHIPPED: Final = Constants()
@@ -58,14 +59,20 @@ _CLOCK: Final = "seconds of matrix products in long runs over short measurements
 
 
 def _clock(name: str, owner: str, prior: float, source: str = _POWER) -> Declared:
-    return Declared(name=name, owner=owner, prior=prior, spread=0.07, low=1.0, high=1.6, meaning=_CLOCK, source=source)
+    return Declared(name=name, owner=owner, prior=prior, spread=0.07, low=1.0, high=1.8, meaning=_CLOCK, source=source)
 
 
 DECLARED: Final = (
     _clock("clock_ampere", "accelerator: A100 and its siblings, 16 bits", 1.05),
     _clock("clock_hopper", "accelerator: H100 and its siblings, 16 bits", 1.2),
     _clock("clock_hopper_fp8", "accelerator: H100 and its siblings, 8 bits", 1.1, f"{_POWER}; the table's 8-bit kernels include casts"),
-    _clock("clock_blackwell", "accelerator: B200 and its siblings, 16 bits", 1.25),
+    _clock(
+        "clock_blackwell",
+        "accelerator: B200 and its siblings, 16 bits",
+        1.5,
+        f"{_POWER}; products in a row on 8 B200: 0.49 of peak forward, 0.455 for weight gradients (MooreThreads/SimuMax, "
+        "configs/system/b200_bf16_ceperm.json) against 0.714 in the table",
+    ),
     _clock("clock_blackwell_fp8", "accelerator: B200 and its siblings, 8 and 4 bits", 1.15),
     Declared(
         name="passes_fused",
@@ -138,6 +145,18 @@ DECLARED: Final = (
         meaning="seconds of the host for each kernel that no captured graph replays: modules, autograd, tensor wrappers and the launch",
         source="5 to 10 us for an operator of PyTorch under autograd, 100 us and more for a module of several kernels with quantisers",
     ),
+    Declared(
+        name="collective_wait_s",
+        owner="fabric: NCCL inside a node",
+        prior=22e-6,
+        spread=0.4,
+        low=2e-6,
+        high=80e-6,
+        meaning="seconds that a tensor-parallel collective between a step's kernels takes beyond a test's, for each doubling of members",
+        source="between kernels it waits for the last member and for the events of two streams, which a test in a closed loop hides; "
+        "32, 51 and 87 us for 2, 4 and 8 B200 (MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json: all_gather) against 9, 12 and "
+        "18 us in aiconfigurator-core's table",
+    ),
 )
 
 _CLOCKS: Final = {
@@ -162,9 +181,14 @@ def names() -> tuple[str, ...]:
     return tuple(f.name for f in fields(Constants))
 
 
+def family_of(accelerator: str) -> str:
+    """Family of `accelerator` (a catalog name): ``ampere``, ``hopper``, ``blackwell``; empty for any other."""
+    return next((f for f, prefixes in _FAMILIES.items() if accelerator.startswith(prefixes)), "")
+
+
 def clock_name(accelerator: str, *, dtype: Dtype) -> str:
     """The constant that is the sustained clock of `accelerator` (a catalog name) in `dtype`; empty if none is fitted for its family."""
-    family = next((f for f, prefixes in _FAMILIES.items() if accelerator.startswith(prefixes)), "")
+    family = family_of(accelerator)
     if not family:
         return ""
     sixteen, eight = _CLOCKS[family]

@@ -98,6 +98,12 @@ def _pcie(gb_per_s: float) -> ScaleUp:
     return _assumed(gb_per_s, 0.3, 1.9, "PCIe shared by the node; RTX PRO 6000 measures 0.38 of its peak over 8 devices, L40S 0.06")
 
 
+# Cloud nodes give a T4 half of its slot (8 lanes of PCIe 3, 7.9 GB/s; H2D copies of 6 GB/s, from memory) and no peer access.
+_T4: Final = _assumed(
+    8, 0.38, 1.9, "8 lanes of PCIe 3 a device through host memory; efficiency as RTX PRO 6000, the best PCIe node measured"
+)
+
+
 def _torus(gb_per_s: float, name: str) -> ScaleUp:
     return _assumed(gb_per_s, 0.8, 1.0, f"{name}, all axes together; efficiency and latency not measured here")
 
@@ -123,7 +129,7 @@ _ROWS: Final[dict[str, NodeRow]] = {
     "gb300-nvl72": NodeRow(4, 72, _NVL72, 800, 0, 960),
     "v100-sxm-32gb": NodeRow(8, 8, _NVLINK_2, 100, 3, 768),
     "v100-sxm-16gb": NodeRow(8, 8, _NVLINK_2, 100, 3, 488),
-    "t4": NodeRow(4, 4, _pcie(16), 12.5, 3, 192, 1, tcp=True),
+    "t4": NodeRow(4, 4, _T4, 12.5, 3, 192, 1, tcp=True),
     "l4": NodeRow(8, 8, _pcie(32), 12.5, 4, 768, 1, tcp=True),
     "l40s": NodeRow(8, 8, _L40S, 200, 4, 1024),
     "a10": NodeRow(4, 4, _pcie(32), 25, 4, 512, 1, tcp=True),

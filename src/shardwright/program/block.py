@@ -39,6 +39,7 @@ class Exposure(StrEnum):
     BLOCKING = "blocking"
     BESIDE_GEMM = "beside-gemm"
     BESIDE_WEIGHT_GRADIENT = "beside-weight-gradient"
+    BESIDE_INPUT_GRADIENT = "beside-input-gradient"
     BESIDE_CORE = "beside-core"
 
 
@@ -50,7 +51,7 @@ class Work:
         m, n, k: GEMM: the forward (m x k) times (k x n), n as a sum of parts; of one group for GROUPED_GEMM, run `groups` times.
             A linear operator's I is (m x n)(n x k) and its W is (n x m)(m x k): the phase says which.
         apart: each group is a launch of its own.
-        read, written: ELEMENT: bytes. native: one kernel in any framework.
+        read, written: ELEMENT: bytes. native: one kernel in any framework; one_pass: a single kernel that moves exactly these.
             accumulate: GEMM adds into an fp32 copy of its n x k result.
         tokens, context: ATTENTION and SCAN: local query tokens; keys of a whole sequence. heads, kv_heads: local.
             passed: keys come round a ring, one member's part at a time.
@@ -67,6 +68,7 @@ class Work:
     read: tuple[Size, ...] = ()
     written: tuple[Size, ...] = ()
     apart: bool = False
+    one_pass: bool = False
     accumulate: bool = False
     native: bool = False
     tokens: Size | None = None
@@ -84,6 +86,7 @@ class Move:
     Args:
         volume: bytes of the full buffer as in `collectives.Collective`.
         behind: it carries the operator's output (behind its kernels in F, before them in I); else its input, the other way round.
+        beside: operator whose GEMM it meets (the one that makes a reduced tensor, that reads a gathered one); empty = `operator`.
         hops: axis whose degree minus one is the number of sends (ring exchange); empty = once.
         copies: the volume holds so many copies of each token, one for each expert that it visits, and a device or unit of the network
             that several of them go to gets one; 0 = every byte is sent.
@@ -96,6 +99,7 @@ class Move:
     volume: tuple[Size, ...]
     exposure: Exposure
     behind: bool = False
+    beside: str = ""
     hops: str = ""
     copies: int = 0
 

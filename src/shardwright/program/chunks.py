@@ -13,18 +13,18 @@ Content = tuple[tuple[int, int], ...]
 
 
 @lru_cache(maxsize=4096)
-def chunk_contents(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0) -> tuple[Content, ...]:
+def chunk_contents(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()) -> tuple[Content, ...]:
     """The content of each of pp x vpp chunks. A block that is no layer (embedding, projector, head) goes with the layer that follows
     it; what follows the last layer goes with the last chunk.
     """
-    sizes = chunk_layers(num_layers(model), pp=pp, vpp=vpp, first=first, last=last)
-    layers = {run.name for run in layer_runs(model)}
+    sizes = chunk_layers(num_layers(model), pp=pp, vpp=vpp, first=first, last=last, layers=layers)
+    names = {run.name for run in layer_runs(model)}
     chunk_of_layer = [chunk for chunk, size in enumerate(sizes) for _ in range(size)]
     chunks: list[list[int]] = [[] for _ in sizes]
     placed = 0
     for run in model.runs:
         for _ in range(run.count):
-            if run.name in layers:
+            if run.name in names:
                 chunk = chunk_of_layer[placed]
                 placed += 1
             elif placed < len(chunk_of_layer):

@@ -264,6 +264,7 @@ class _Builder:
     def _link_sync(self) -> None:
         """Reductions follow the pieces of last backwards of all holders; the step follows everything everywhere (gradient clipping)."""
         ends: list[int] = list(self.last_compute)
+        whole = self.shape.reduces_last
         for klass in range(len(self.classes)):
             mine = sorted((tasks[-1], c) for (k, c), tasks in self.pieces.items() if k == klass)
             previous = self._last_gather(klass)
@@ -274,7 +275,7 @@ class _Builder:
                     if previous >= 0:
                         self.link(previous, task)
                     for holder in self.classes.holders[klass]:
-                        self.link(self.pieces[(holder, c)][piece], task)
+                        self.link(self.last_compute[holder] if whole else self.pieces[(holder, c)][piece], task)
                     previous = task
             if previous >= 0:
                 ends.append(previous)

@@ -113,6 +113,9 @@ def _local(operator: Operator, structure: Structure, context: Context) -> Local:
         loss_bytes=12 if runtime.fused_loss else 24,
         own_sums=runtime.element_kernels is not ElementKernels.FUSED,
         native_loss=runtime.fused_loss,
+        loss_traffic=runtime.loss_bytes,
+        eager=runtime.element_kernels is ElementKernels.EAGER,
+        added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
         heads=heads,
         experts=experts,
         expert_tokens=expert_tokens,
@@ -189,12 +192,19 @@ def _axis_moves(
     moves = []
     if forward is not None:
         volume = local if forward is Collective.ALL_TO_ALL else gathered
-        moves.append(_move(target, Phase.F, forward, axis, volume, _forward_exposure(forward, source, target, context)))
+        move = _move(target, Phase.F, forward, axis, volume, _forward_exposure(forward, source, target, context))
+        made_by = source if forward is not Collective.ALL_GATHER else None
+        moves.append(replace(move, beside=made_by.name if made_by is not None else ""))
     if backward is not None:
         volume = local if backward is Collective.ALL_TO_ALL else gathered
-        moves.append(_move(target, Phase.I, backward, axis, volume, _backward_exposure(backward, source, target, context)))
+        move = _move(target, Phase.I, backward, axis, volume, _backward_exposure(backward, source, target, context))
+        read_by = source if backward is Collective.ALL_GATHER else None
+        moves.append(replace(move, beside=read_by.name if read_by is not None else ""))
     if forward is Collective.ALL_GATHER and target.kind in _GEMMS and context.runtime.tp_input_regather:
-        moves.append(_move(target, Phase.W, Collective.ALL_GATHER, axis, gathered, _overlap(context, Exposure.BESIDE_GEMM)))
+        # Userbuffers gathers the kept input in bulk beside the input gradient, as plain Megatron does.
+        cut = context.runtime.tp_overlap is TpOverlap.ASYNC
+        best = Exposure.BESIDE_GEMM if cut else Exposure.BESIDE_INPUT_GRADIENT
+        moves.append(_move(target, Phase.W, Collective.ALL_GATHER, axis, gathered, _overlap(context, best)))
     return moves
 
 

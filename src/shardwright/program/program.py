@@ -19,6 +19,7 @@ class Shape:
     Args:
         schedule, ranks, chunks_per_rank, microbatches: the table. pieces: of each chunk's last backward.
         gathers: parameters are gathered at the start of the step. blocking: sends run on the compute stream.
+        reduces_last: a rank reduces its gradients once all of them are there, not chunk by chunk.
     """
 
     schedule: str
@@ -28,6 +29,7 @@ class Shape:
     pieces: tuple[int, ...]
     gathers: bool
     blocking: bool
+    reduces_last: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ Backward GEMMs have their own shapes: input gradient (m, k, n), weight gradient 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwright.model.operator import Operator, OperatorKind
 from shardwright.program.block import Kernel, Phase, Work
@@ -26,6 +26,9 @@ class Local:
         own_sums: gradients of biases and of inputs with several readers are summed by kernels of their own.
         fused_accumulate: weight gradients add into fp32 copies in the GEMM. loss_bytes: traffic of the loss, bytes an element.
         native_loss: the loss is one kernel.
+        added_bytes: bytes an element of the accumulated gradients that a kernel of its own adds to; 0 = none does.
+        eager: element-wise kernels are those of eager PyTorch.
+        loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes of element-wise kernels.
     """
 
     tokens: Size
@@ -40,6 +43,9 @@ class Local:
     loss_bytes: int
     own_sums: bool = False
     native_loss: bool = True
+    added_bytes: int = 0
+    loss_traffic: int = 0
+    eager: bool = False
     heads: Size | None = None
     experts: Size | None = None
     expert_tokens: Size | None = None
@@ -56,6 +62,23 @@ def _linear(o: Operator, x: Local) -> tuple[Work, ...]:
         Work(operator=o.name, phase=Phase.I, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k),
         Work(operator=o.name, phase=Phase.W, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k, accumulate=x.fused_accumulate),
         *(_sums(o, x, k) if x.own_sums else ()),
+        *_added(o, x, tuple(n * k for n in x.writes)),
+    )
+
+
+def _added(o: Operator, x: Local, elements: tuple[Size, ...]) -> tuple[Work, ...]:
+    """A weight gradient read back from memory and added to the accumulated one, where no GEMM does it in its epilogue."""
+    if not x.added_bytes:
+        return ()
+    return (
+        Work(
+            operator=o.name,
+            phase=Phase.W,
+            kernel=Kernel.ELEMENT,
+            read=tuple(e.scaled(x.added_bytes + x.element) for e in elements),
+            written=tuple(e.scaled(x.added_bytes) for e in elements),
+            one_pass=True,
+        ),
     )
 
 
@@ -79,6 +102,7 @@ def _grouped(o: Operator, x: Local) -> tuple[Work, ...]:
         Work(operator=o.name, phase=Phase.F, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True),
         Work(operator=o.name, phase=Phase.I, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True),
         Work(operator=o.name, phase=Phase.W, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True, accumulate=x.fused_accumulate),
+        *_added(o, x, tuple(n * k * g for n in x.writes)),
     )
 
 
@@ -178,6 +202,10 @@ def _unfused_attention(o: Operator, x: Local) -> tuple[Work, ...]:
             _element(o, Phase.I, (scores,), (scores,), x.element),
             _element(o, Phase.I, (scores,), (), 1),
         ]
+    if x.eager:
+        # Softmax and dropout are one kernel each in eager PyTorch too; what is not fused is the mask.
+        works += [_element(o, phase, (scores,), (scores,), x.element) for phase in (Phase.F, Phase.I)]
+        works = [replace(w, one_pass=True) if w.kernel is Kernel.ELEMENT else w for w in works]
     return tuple(works)
 
 
@@ -193,6 +221,13 @@ def _embedding(o: Operator, x: Local) -> tuple[Work, ...]:
 
 def _loss(o: Operator, x: Local) -> tuple[Work, ...]:
     logits = _per_token(x, x.reads)
+    if x.loss_traffic:
+        # Softmax and its inputs in forward, the gradient in backward: 3 to 1 where fp32 copies are made and where they are not.
+        back = max(x.loss_traffic // 4, 1)
+        return (
+            replace(_element(o, Phase.F, logits, (), x.loss_traffic - back), one_pass=True),
+            replace(_element(o, Phase.I, logits, (), back), one_pass=True),
+        )
     half = max(x.loss_bytes // 4, 1)
     return (
         _element(o, Phase.F, logits, logits, half, native=x.native_loss),

@@ -34,7 +34,7 @@ RUNTIME: Final = Runtime(
     bucket_bytes=0,
     gather_prefetch=0,
     reduce_every_microbatch=False,
-    tp_overlap=TpOverlap.DGRAD,
+    tp_overlap=TpOverlap.NONE,
     element_kernels=ElementKernels.FUSED,
     attention_kernel=AttentionKernel.UNFUSED,
     full_recompute=FullRecompute.WHOLE,
@@ -50,6 +50,8 @@ RUNTIME: Final = Runtime(
     selective_recompute=SelectiveRecompute.CORE,
     gathers_from_master=False,
     zero1_broadcasts=False,
+    adds_gradients=True,
+    loss_bytes=52,
     facts=(
         *cite(f"{_TREE}/arguments.py", "gradient_wire", "gather_copy_bytes", "reduce_copy_bytes", note="no sharded parameters"),
         *cite(
@@ -59,8 +61,10 @@ RUNTIME: Final = Runtime(
             "overlap_grad_reduce",
             "bucket_bytes",
             "reduce_every_microbatch",
+            "adds_gradients",
             checked=True,
-            note="one contiguous buffer in the parameters' dtype unless fp32 is asked for, all-reduced once after the last backward",
+            note="one contiguous buffer in the parameters' dtype unless fp32 is asked for, all-reduced once after the last backward; a "
+            "hook adds each parameter's gradient to it (main_grad.add_)",
         ),
         *cite(
             f"{_TREE}/optimizer/__init__.py",
@@ -86,7 +90,8 @@ RUNTIME: Final = Runtime(
             "sequence_parallel",
             "tp_input_regather",
             "embedding_gradient_bytes",
-            note="the all-reduce of the input gradient runs beside the weight gradient's GEMM",
+            note="copy_to_tensor_model_parallel_region all-reduces the input gradient and waits; the asynchronous all-reduce came with "
+            "v2.6 (November 2021), after the paper",
         ),
         *cite(f"{_TREE}/model/transformer.py", "attention_kernel", "element_kernels", "fused_weight_gradient"),
         *cite(f"{_TREE}/mpu/random.py", "full_recompute", "selective_recompute", note="checkpoint runs the whole layer again"),
@@ -96,8 +101,10 @@ RUNTIME: Final = Runtime(
             "logits_bytes",
             "logits_blocks_bytes",
             "split_logits_bytes",
+            "loss_bytes",
             checked=True,
-            note="fp16 logits and one fp32 copy that becomes the softmax and then the gradient in place",
+            note="fp16 logits and one fp32 copy that becomes the softmax and then the gradient in place; passes over it: cast 6, max 4, "
+            "sub 8, exp 8, sum 4, div 8, gradient 8, cast 6 bytes a logit",
         ),
         *cite("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/index.html", "collective_library"),
         *cite(f"{_TREE}/arguments.py", "expert_dispatch", "saves_quantized", note="neither experts nor fp8"),

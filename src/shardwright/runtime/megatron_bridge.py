@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.runtime import nemo_2411
+from shardwright.runtime import nemo_2504
 from shardwright.runtime.facts import cite, derive
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
 
@@ -39,7 +39,7 @@ def _recipe(name: str, link: str, note: str, *, version: str, released: str, che
         **changes,
     }
     return derive(
-        nemo_2411.RUNTIME,
+        nemo_2504.RUNTIME,
         name=name,
         framework="Megatron-Bridge",
         version=version,

@@ -52,6 +52,7 @@ RUNTIME: Final = Runtime(
     gathers_from_master=False,
     zero1_broadcasts=False,
     saves_quantized=True,
+    loss_bytes=52,
     facts=(
         *cite(
             f"{_CORE}/distributed/param_and_grad_buffer.py",
@@ -113,7 +114,9 @@ RUNTIME: Final = Runtime(
             "collective_library",
             note="torch.distributed's nccl backend",
         ),
-        *cite(f"{_CORE}/tensor_parallel/layers.py", "tp_input_regather", "fused_weight_gradient", "embedding_gradient_bytes"),
+        *cite(
+            f"{_CORE}/tensor_parallel/layers.py", "tp_input_regather", "fused_weight_gradient", "adds_gradients", "embedding_gradient_bytes"
+        ),
         *cite(f"{_CORE}/extensions/transformer_engine.py", "attention_kernel", "element_kernels"),
         *cite(f"{_CORE}/tensor_parallel/random.py", "full_recompute"),
         *cite(
@@ -132,7 +135,9 @@ RUNTIME: Final = Runtime(
             "logits_bytes",
             "logits_blocks_bytes",
             "split_logits_bytes",
-            note="bf16 logits and one fp32 copy that becomes the softmax and then the gradient in place",
+            "loss_bytes",
+            note="bf16 logits and one fp32 copy that becomes the softmax and then the gradient in place; passes over them as in 2021: 52 "
+            "bytes a logit",
         ),
         *cite(
             "https://github.com/NVIDIA/TransformerEngine/blob/v2.4/transformer_engine/pytorch/module/base.py",

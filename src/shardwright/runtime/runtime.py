@@ -120,6 +120,9 @@ class Runtime:
         fused_experts: one kernel for all local experts instead of one, and its operands' quantisation, for each.
         attention_eight_bit: fused attention multiplies in 8 bits where the job computes in 8 or 4.
         rebuilds_latent: up projections of latent attention and their rotary embedding run again in backward and are not kept.
+        adds_gradients: a kernel of its own adds each microbatch's weight gradients to the accumulated ones.
+        loss_bytes: what cross-entropy reads and writes, forward and backward, in bytes a logit, counted in its code; 0 = not counted:
+            24, or 12 where `fused_loss`, times the passes of its element-wise kernels.
         collective_library: whose algorithms it runs (`collectives.registry.LIBRARIES`).
         gradient_wire: dtype of gradients on the network where it is not the one they accumulate in; None = the same.
         gather_copy_bytes, reduce_copy_bytes: traffic of the copies around a sharded layer's all_gather and reduce_scatter, bytes an
@@ -175,6 +178,8 @@ class Runtime:
     rebuilds_latent: bool = False
     logits_blocks_bytes: int = 0
     split_logits_bytes: int = 0
+    adds_gradients: bool = False
+    loss_bytes: int = 0
     collective_library: str = "nccl"
     gradient_wire: Dtype | None = None
     gather_copy_bytes: int = 0

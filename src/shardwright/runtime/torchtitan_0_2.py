@@ -120,6 +120,7 @@ RUNTIME: Final = Runtime(
             "https://pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html",
             "attention_kernel",
             "fused_weight_gradient",
+            "adds_gradients",
         ),
         *cite(
             f"{_TREE}/components/loss.py",
@@ -127,6 +128,7 @@ RUNTIME: Final = Runtime(
             "logits_bytes",
             "logits_blocks_bytes",
             "split_logits_bytes",
+            "loss_bytes",
             "embedding_gradient_bytes",
             note="the loss is compiled with the model: bf16 logits and their bf16 gradient, the fp32 values stay in registers",
         ),

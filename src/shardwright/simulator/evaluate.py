@@ -55,6 +55,7 @@ def lower_grid(problem: Problem, grid: Grid, costs: StepCosts, *, classes: RankC
         pieces=tuple(int(p) for p in costs.pieces),
         gathers=bool(costs.gather_s.any()),
         blocking=not problem.runtime.overlap_p2p,
+        reduces_last=not problem.runtime.overlap_grad_reduce,
     )
     structure = structure_of(sp=grid.sp, gather=grid.gather, tp=grid.tp)
     return lower(
@@ -105,6 +106,7 @@ def path_seconds(problem: Problem, grid: Grid, costs: StepCosts) -> float:
         classes=fold(grid, tiers),
         tiers=tiers,
         blocking=not problem.runtime.overlap_p2p,
+        reduces_last=not problem.runtime.overlap_grad_reduce,
     )
     return seconds * jitter(problem, grid.devices)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from shardwright.errors import StrategyError
 
 
-def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last: int = 0) -> tuple[int, ...]:
+def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()) -> tuple[int, ...]:
     """Layers of each chunk, pp x vpp numbers that sum to `num_layers`; chunk c is on pipeline rank c mod pp.
 
     The embedding is on chunk 0 and the head on the last one, beside these layers. In this order:
 
+    0. `layers` given: these, chunk by chunk.
     1. `first` or `last` given: these many layers on the first and last pipeline rank (split evenly over its vpp chunks), the
        rest evenly on the others (Megatron's num-layers-in-first/last-pipeline-stage).
     2. layers divide by pp x vpp: equal chunks.
@@ -23,7 +24,7 @@ def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last
 
     Args:
         num_layers: layers between embedding and head. pp: pipeline ranks. vpp: chunks a rank.
-        first, last: layers of the first and last rank; 0 = as the rest.
+        first, last: layers of the first and last rank; 0 = as the rest. layers: of every chunk; empty = by the other rules.
 
     Raises:
         StrategyError: none of these holds (rule ``grid.layers``).
@@ -33,6 +34,8 @@ def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last
         raise StrategyError(
             f"pp {pp} x vpp {vpp} = {chunks} chunks for {num_layers} layers + embedding + head", hint="lower pp or vpp", rule="grid.layers"
         )
+    if layers:
+        return _listed(num_layers, chunks=chunks, layers=layers, ends=bool(first or last))
     if first or last:
         return _given(num_layers, pp=pp, vpp=vpp, first=first, last=last)
     if num_layers % chunks == 0:
@@ -59,6 +62,17 @@ def _spread(num_layers: int, *, pp: int) -> tuple[int, ...]:
     ranks[0] -= 1
     ranks[-1] -= 1
     return tuple(ranks)
+
+
+def _listed(num_layers: int, *, chunks: int, layers: tuple[int, ...], ends: bool) -> tuple[int, ...]:
+    """The list itself, if it is one of positive numbers for these chunks and layers."""
+    if len(layers) != chunks or sum(layers) != num_layers or min(layers) < 1 or ends:
+        raise StrategyError(
+            f"layers={','.join(map(str, layers[:20]))}: {len(layers)} chunks with {sum(layers)} layers, for {chunks} and {num_layers}",
+            hint="a positive number for each chunk, pp x vpp of them, without first= and last=",
+            rule="grid.layers",
+        )
+    return layers
 
 
 def _given(num_layers: int, *, pp: int, vpp: int, first: int, last: int) -> tuple[int, ...]:

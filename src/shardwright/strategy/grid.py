@@ -35,7 +35,8 @@ class Grid:
         zero: ZeRO stage 0-3. shard: members of a sharding group, 0 = all of dp x cp (hybrid sharding when smaller).
         recompute: none, selective, full; recompute_layers: layers of each chunk recomputed in full (0 = all, with `full`).
         offload: percent of the optimizer's state and step on the host.
-        schedule: registry name. first, last: layers of the first and last stage (0 = as the rest).
+        schedule: registry name. first, last: layers of the first and last stage (0 = as the rest). layers: of every chunk, in order,
+            where they follow no such rule (empty = they do).
         order: axes from innermost to outermost (decides which groups share a node).
     """
 
@@ -58,6 +59,7 @@ class Grid:
     schedule: str = "1f1b"
     first: int = 0
     last: int = 0
+    layers: tuple[int, ...] = ()
     order: tuple[str, ...] = ("tp", "cp", "ep", "dp", "pp")
 
     def __post_init__(self) -> None:
@@ -75,6 +77,12 @@ class Grid:
             )
         if self.recompute_layers and self.recompute is not Recompute.FULL:
             raise StrategyError("a number of recomputed layers needs recompute=full", rule="grid.recompute")
+        if self.layers and (len(self.layers) != self.pp * self.vpp or min(self.layers) < 1 or self.first or self.last):
+            raise StrategyError(
+                f"layers: {len(self.layers)} numbers for pp {self.pp} x vpp {self.vpp} chunks",
+                hint="a positive number for each chunk, without first and last",
+                rule="grid.layers",
+            )
         if not _SCHEDULE.fullmatch(self.schedule):
             raise StrategyError(f"schedule {self.schedule[:40]!r} is not a name", hint="such as 1f1b", rule="grid.schedule")
         if sorted(self.order) != sorted(AXES):

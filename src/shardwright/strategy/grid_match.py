@@ -125,7 +125,7 @@ def _recompute(lane: Lane) -> dict[str, Any]:
 
 
 def _ends(lane: Lane, *, layers: int, pp: int) -> dict[str, Any]:
-    """Layers of the first and last rank where the plain rule does not give this plan's chunks."""
+    """Layers of the first and last rank, or of every chunk, where the plain rule does not give this plan's chunks."""
     chunks = tuple(sum(item.count for item in stage.items if not item.name) for stage in lane.stages)
     vpp = len(chunks) // pp
     try:
@@ -133,4 +133,10 @@ def _ends(lane: Lane, *, layers: int, pp: int) -> dict[str, Any]:
             return {}
     except StrategyError:
         pass  # only first and last make it legal
-    return {"first": chunks[0] * vpp, "last": chunks[pp - 1] * vpp}
+    first, last = chunks[0] * vpp, chunks[pp - 1] * vpp
+    try:
+        if chunk_layers(layers, pp=pp, vpp=vpp, first=first, last=last) == chunks:
+            return {"first": first, "last": last}
+    except StrategyError:
+        pass  # nor do they
+    return {"layers": chunks}

@@ -31,7 +31,7 @@ _DEGREES: Final[dict[str, tuple[str, int]]] = {
     "shard": ("shard", 0),
 }
 _FLAGS: Final = {"sp": "sp", "cp-gather": "gather"}
-_KEYS: Final = ("recompute", "offload", "schedule", "first", "last", "order")
+_KEYS: Final = ("recompute", "offload", "schedule", "first", "last", "layers", "order")
 _WORDS: Final = (*(f"{w}N" for w in _DEGREES), *_FLAGS, *(f"{k}=" for k in _KEYS))
 
 _DEGREE_WORD: Final = re.compile(r"([a-z]+)([0-9]+)", re.ASCII)
@@ -55,6 +55,7 @@ def print_grid(grid: Grid) -> str:
             words.append("cp-gather")
         if word == "vpp":
             words += [f"{key}={getattr(grid, key)}" for key in ("first", "last") if getattr(grid, key)]
+            words += [f"layers={','.join(map(str, grid.layers))}"] if grid.layers else []
     if grid.devices == 1:
         words.insert(0, "dp1")
     layers = f":{grid.recompute_layers}" if grid.recompute_layers else ""
@@ -115,12 +116,18 @@ def _offload(text: str) -> dict[str, Any]:
     return {"offload": percent}
 
 
+def _layers(text: str) -> dict[str, Any]:
+    """Layers of every chunk, in order."""
+    return {"layers": tuple(_number(count, word=f"layers={text}", smallest=1) for count in text.split(","))}
+
+
 _READERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
     "recompute": _recompute,
     "offload": _offload,
     "schedule": lambda text: {"schedule": text},
     "first": lambda text: {"first": _number(text, word=f"first={text}")},
     "last": lambda text: {"last": _number(text, word=f"last={text}")},
+    "layers": _layers,
     "order": _order,
 }
 

@@ -208,7 +208,7 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int) -> Plan:
             hint="every replica takes a whole number of microbatches",
             rule="grid.batch",
         )
-    chunks = chunk_layers(facts.layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last)
+    chunks = chunk_layers(facts.layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers)
     placements = grid_placements(grid, experts=facts.experts > 0, attention=facts.heads > 0)
     stride = grid.strides()["pp"]
     kept = {layers: _keeps(grid, layers=layers) for layers in set(chunks)}

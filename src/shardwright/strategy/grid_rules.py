@@ -135,7 +135,7 @@ def _experts(grid: Grid, facts: GridFacts) -> Iterator[Violation]:
 
 def _pipeline(grid: Grid, facts: GridFacts) -> Iterator[Violation]:
     try:
-        largest = max(chunk_layers(facts.layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last))
+        largest = max(chunk_layers(facts.layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers))
     except StrategyError as error:
         yield Violation(rule="grid.layers", message=error.message.removesuffix(" [grid.layers]"), hint=error.hint)
         largest = facts.layers
@@ -190,6 +190,7 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
     if not zero or shard == holders:
         shard = 0
     microbatches = facts.global_batch // (grid.dp * grid.microbatch)
+    grid = _by_rule(grid, layers=facts.layers)
     first, last = _redundant(grid, layers=facts.layers)
     recompute_layers = grid.recompute_layers
     if recompute_layers and recompute_layers >= _largest_chunk(grid, layers=facts.layers):
@@ -211,17 +212,29 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
 def _largest_chunk(grid: Grid, *, layers: int) -> int:
     """Layers of the largest chunk; all of them if the grid cuts them illegally."""
     try:
-        return max(chunk_layers(layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last))
+        return max(chunk_layers(layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers))
     except StrategyError:
         return layers
 
 
+def _by_rule(grid: Grid, *, layers: int) -> Grid:
+    """`grid` without a list of layers that the rules give too: first and last in its place."""
+    if not grid.layers or any(sum(grid.layers[r :: grid.pp]) % grid.vpp for r in (0, grid.pp - 1)):
+        return grid
+    ends = replace(grid, layers=(), first=sum(grid.layers[:: grid.pp]), last=sum(grid.layers[grid.pp - 1 :: grid.pp]))
+    try:
+        same = chunk_layers(layers, pp=grid.pp, vpp=grid.vpp, first=ends.first, last=ends.last) == grid.layers
+    except StrategyError:
+        return grid
+    return ends if same else grid
+
+
 def _redundant(grid: Grid, *, layers: int) -> tuple[int, int]:
     """(first, last) with what only repeats the rule for the others set to 0."""
-    if not (grid.first or grid.last):
+    if grid.layers or not (grid.first or grid.last):
         return 0, 0
     try:
-        meant = chunk_layers(layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last)
+        meant = chunk_layers(layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers)
     except StrategyError:
         return grid.first, grid.last
     head, tail = meant[0] * grid.vpp, meant[grid.pp - 1] * grid.vpp
