@@ -17,18 +17,18 @@ class Constants:
     """Values of all fitted constants, as shipped unless replaced. See `DECLARED` for meaning, owner and prior of each."""
 
     clock_ampere: float = 1.08
-    clock_hopper: float = 1.19
-    clock_hopper_fp8: float = 1.04
-    clock_blackwell: float = 1.5
-    clock_blackwell_fp8: float = 1.124
-    passes_fused: float = 1.3
-    passes_eager: float = 3.5
-    passes_native: float = 1.5
-    attention_triton: float = 1.0
-    overlap_slowdown: float = 1.5
-    jitter: float = 0.003
-    host_launch: float = 4.5e-5
-    collective_wait_s: float = 22e-6
+    clock_hopper: float = 1.2495
+    clock_hopper_fp8: float = 1.0495
+    clock_blackwell: float = 1.4125
+    clock_blackwell_fp8: float = 1.0783
+    passes_fused: float = 1.3373
+    passes_eager: float = 4.5864
+    passes_native: float = 1.7406
+    attention_triton: float = 0.99757
+    overlap_slowdown: float = 1.3053
+    jitter: float = 0.0036482
+    host_launch: float = 4.5171e-05
+    collective_wait_s: float = 2.5388e-05
 
 
 SHIPPED: Final = Constants()
