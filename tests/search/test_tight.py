@@ -32,8 +32,7 @@ def test_bounds_are_tight(make: object) -> None:
         loose_b0.append(1 - bounded.seconds[place] / seconds)
         loose_b1.append(1 - path / seconds)
     assert float(np.median(loose_b0)) <= 0.05
-    # A path knows no kernels that run slower beside a collective; they are two thirds of what it misses on Llama 405B.
-    assert float(np.median(loose_b1)) <= 0.02
+    assert float(np.median(loose_b1)) <= 0.01
 
 
 @pytest.mark.parametrize("make", [llama_405b, gpt3_175b])

@@ -18,6 +18,10 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 Int64 = npt.NDArray[np.int64]
 
 _F, _I, _W, _B = 0, 1, 2, 3
+_CLOCK = 2
+"""Picoseconds by which the kernel may round the end of two tasks that share a device."""
+_SHARE = 1e-7
+"""More than the kernel rounds a share of a device by."""
 
 
 def picoseconds(seconds: npt.NDArray[np.float64]) -> Int64:
@@ -40,8 +44,14 @@ def _walk(
     pieces: Int64,
     blocking: bool,
     reduces_last: bool,
+    slower: float,
 ) -> Int64:
-    """Instant at which each rank has computed and reduced everything; -1 if the order deadlocks."""
+    """Instant at which each rank has computed and reduced everything; -1 if the order deadlocks.
+
+    Side by side compute and a collective each run at 1 / (1 + slower): an action is longer by slower x the rank's collectives that are
+    pending beside it, at most by slower x itself. That bounds the simulation as long as slower <= 1: an action that starts later there
+    finds less pending, but gains less by it than it is late.
+    """
     ranks = row_start.shape[0] - 1
     chunks = gather.shape[0]
     forward_in = np.full((chunks, num_microbatches), -1, dtype=np.int64)
@@ -53,6 +63,9 @@ def _walk(
         r = c % ranks
         sync_free[r] += gather[c]
         gathered[c] = sync_free[r]
+    total = sync_free.copy()
+    pending = sync_free.copy()
+    looked = np.zeros(ranks, dtype=np.int64)
     free = np.zeros(ranks, dtype=np.int64)
     computed = np.zeros(ranks, dtype=np.int64)
     send_f_free = np.zeros(ranks, dtype=np.int64)
@@ -83,8 +96,25 @@ def _walk(
                     break
                 start = max(free[r], arrived)
                 if k == _F and m == 0:
-                    start = max(start, gathered[c])
-                finish = start + duration[k, c]
+                    # What is still to gather may belong to later chunks only.
+                    start = max(start, looked[r] + pending[r] - (total[r] - gathered[c]))
+                closing = False
+                if k in (_B, _W):
+                    closed[c] += 1
+                    closing = closed[c] == closing_total[c] and not reduces_last
+                n = pieces[c] if closing else 1
+                pending[r] = max(pending[r] - (start - looked[r]), 0)
+                finish = start
+                for piece in range(n):
+                    part = duration[k, c] * (piece + 1) // n - duration[k, c] * piece // n
+                    beside = min(pending[r], part)
+                    pending[r] -= beside
+                    finish += part + max(np.int64(beside * slower) - _CLOCK, 0)
+                    if closing:
+                        part = reduce[c] * (piece + 1) // n - reduce[c] * piece // n
+                        pending[r] += part
+                        sync_free[r] = max(sync_free[r], finish) + part
+                looked[r] = finish
                 free[r] = finish
                 computed[r] = finish
                 if k == _F and c < chunks - 1:
@@ -103,21 +133,12 @@ def _walk(
                         if blocking:
                             free[r] = sent
                     backward_in[c - 1, m] = sent
-                if k in (_B, _W):
-                    closed[c] += 1
-                    if closed[c] == closing_total[c] and not reduces_last:
-                        n = pieces[c]
-                        begun = start
-                        for piece in range(n):
-                            begun += duration[k, c] * (piece + 1) // n - duration[k, c] * piece // n
-                            part = reduce[c] * (piece + 1) // n - reduce[c] * piece // n
-                            sync_free[r] = max(sync_free[r], begun) + part
                 at[r] += 1
                 progressing = True
     if reduces_last:
         for c in range(chunks):
             sync_free[c % ranks] = max(sync_free[c % ranks], computed[c % ranks]) + reduce[c]
-    ready = np.maximum(free, sync_free)
+    ready: Int64 = np.maximum(np.maximum(free, sync_free), looked + pending)
     for r in range(ranks):
         if at[r] < row_start[r + 1]:
             ready[r] = -1
@@ -131,7 +152,7 @@ def load_walk() -> None:
     for column in (rows, kind, chunk):
         # Tables are read-only, which is part of a compiled kernel's signature.
         column.setflags(write=False)
-    _walk(rows, kind, chunk, chunk, 1, np.zeros((5, 1), dtype=np.int64), one, one, one, one, one + 1, False, False)
+    _walk(rows, kind, chunk, chunk, 1, np.zeros((5, 1), dtype=np.int64), one, one, one, one, one + 1, False, False, 0.0)
 
 
 def durations(costs: StepCosts) -> Int64:
@@ -157,9 +178,20 @@ def border_picoseconds(costs: StepCosts, classes: RankClasses, tiers: tuple[Tier
 
 
 def critical_path(
-    costs: StepCosts, *, table: ActionTable, classes: RankClasses, tiers: tuple[Tier, ...], blocking: bool, reduces_last: bool
+    costs: StepCosts,
+    *,
+    table: ActionTable,
+    classes: RankClasses,
+    tiers: tuple[Tier, ...],
+    blocking: bool,
+    reduces_last: bool,
+    slowdown: float = 1.0,
 ) -> float:
-    """B1 in seconds: longest path to the last rank's end, then the slowest update (before jitter)."""
+    """B1 in seconds: longest path to the last rank's end, then the slowest update (before jitter).
+
+    Args:
+        slowdown: of kernels beside a collective, see `Links`.
+    """
     forward, backward = border_picoseconds(costs, classes, tiers)
     ready = _walk(
         table.row_start,
@@ -175,6 +207,8 @@ def critical_path(
         costs.pieces,
         blocking,
         reduces_last,
+        # The kernel counts shares of a device in whole numbers; from 2 on nothing is gained by running beside.
+        min(max(slowdown - 1.0 - _SHARE, 0.0), 1.0),
     )
     assert ready.min() >= 0, "named schedules do not deadlock"
     return float(int(ready.max()) + int(picoseconds(costs.optimizer_s + costs.after_s).max())) / PICOSECONDS_PER_SECOND

@@ -107,6 +107,7 @@ def path_seconds(problem: Problem, grid: Grid, costs: StepCosts) -> float:
         tiers=tiers,
         blocking=not problem.runtime.overlap_p2p,
         reduces_last=not problem.runtime.overlap_grad_reduce,
+        slowdown=links_of(problem, grid).slowdown,
     )
     return seconds * jitter(problem, grid.devices)
 
