@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> None:
     study = api.accuracy(*paths, progress=_say)
     assert study.fit is not None
     _replace(CONSTANTS, asdict(study.fit.constants), pattern=r"^    {name}: float = .*$", line="    {name}: float = {value}")
-    coefficients = interval_coefficients(study.validation("model").rows)
+    coefficients = interval_coefficients(study.validation("model").rows, study.validation("accelerator").rows)
     _replace(INTERVAL, coefficients, pattern=r'^    "{name}": .*$', line='    "{name}": {value},')
     FOLDS.write_text(fold_text(study.folds), encoding="utf-8")
     for name, value in {**asdict(study.fit.constants), **coefficients}.items():

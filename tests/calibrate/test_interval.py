@@ -52,11 +52,19 @@ def _rows(generator: np.random.Generator, *, n: int) -> list[RowResult]:
 
 def test_coefficients_hold_their_share_of_the_rows_in_each_group() -> None:
     rows = _rows(np.random.default_rng(7), n=2000)
-    found = interval_coefficients(rows)
+    found = interval_coefficients(rows, quantile=0.8)
     assert found["any"] == pytest.approx(1.2816 * 0.03, rel=0.1)
     assert found["any"] + found["experts"] == pytest.approx(1.2816 * 0.12, rel=0.1)
     assert all(value >= 0 for value in found.values())
     assert interval_coefficients(rows, quantile=0.5)["any"] < found["any"]
+
+
+def test_a_device_without_runs_is_known_from_held_out_devices() -> None:
+    generator = np.random.default_rng(8)
+    seen, unseen = _rows(generator, n=1000), _rows(generator, n=1000)
+    far = [replace(row, predicted_s=(row.predicted_s or 1.0) * 1.3) for row in unseen]
+    assert interval_coefficients(seen, far)["device without runs"] > 0.15
+    assert interval_coefficients(seen, seen)["device without runs"] < 0.01
 
 
 def test_an_interval_is_as_far_up_as_down_and_widens_with_doubt() -> None:

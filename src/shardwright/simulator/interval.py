@@ -5,12 +5,15 @@ from __future__ import annotations
 from math import exp
 from typing import Final
 
+from shardwright.hardware.constants import clock_name
 from shardwright.hardware.device import Evidence
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ElementKernels
 from shardwright.simulator.prediction import Doubt
 
 EXPOSED: Final = ("tp", "cp", "ep", "sharding")
+UNSEEN: Final = "device without runs"
+"""No constant of the device's family was fitted to runs."""
 
 
 COEFFICIENTS: Final[dict[str, float]] = {
@@ -20,6 +23,7 @@ COEFFICIENTS: Final[dict[str, float]] = {
     "experts": 0.0655,
     "eager kernels": 0.0,
     "tables of another device": 0.0,
+    "device without runs": 0.05,
 }
 """Half-width of ln(predicted / measured) for a whole share of each doubt: quantile regression on held-out rows (`calibrate.interval`)."""
 
@@ -41,6 +45,7 @@ def doubts(problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: fl
         Doubt(name="experts", share=float(problem.model.num_active_parameters < problem.model.num_parameters)),
         Doubt(name="eager kernels", share=float(runtime.element_kernels is ElementKernels.EAGER)),
         Doubt(name="tables of another device", share=float(evidence is Evidence.ASSUMED and described)),
+        Doubt(name=UNSEEN, share=float(not clock_name(device.name, dtype=problem.job.compute))),
     )
     return tuple(sorted((d for d in found if d.share > 0), key=lambda d: (-d.share, d.name)))
 
