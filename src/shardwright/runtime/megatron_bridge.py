@@ -122,6 +122,15 @@ SCOPED: Final = _recipe(
     released="2026-02",
     capture=Capture.ATTENTION_ROUTER,
 )
+SCOPED_KEPT: Final = _recipe(
+    "megatron-bridge-scoped-kept",
+    f"{_TREE}/d19cb73c80ae84b17e296b66e85058b129319510/scripts/performance/configs/deepseek/workload_base_configs.py",
+    "DeepSeek-V3 on GB300: hybridep dispatcher; cuda_graph_scope attn, moe_router and moe_preprocess; recompute_modules empty",
+    version="0.2",
+    released="2025-11",
+    capture=Capture.ATTENTION_ROUTER,
+    rebuilds_latent=False,
+)
 SCOPED_ALL_TO_ALL: Final = _recipe(
     "megatron-bridge-scoped-alltoall",
     f"{_TREE}/767255d2f5c7c96b619a873a8ad17a3086f3e5c5/scripts/performance/configs/qwen3/workload_base_configs.py",
