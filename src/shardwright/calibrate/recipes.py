@@ -1,6 +1,7 @@
 """Which of Megatron-Bridge's performance recipes a published row ran: by release, model, accelerator and number format.
 
-Read off the recipe files of each release (links in `runtime.megatron_bridge`). Dense models run on the runtime of their source.
+Read off the recipe files of each release (links in `runtime.megatron_bridge`; Qwen3-235B on B300 in 26.04.01: pull
+request 3490 and issue 3399). Dense models run on the runtime of their source.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _RECIPES: Final = (
     ("26.0", _LARGE, _RACK, "scoped"),
     ("26.02", _LARGE, ("b300", *_HOPPER), "alltoall-overlap"),
     ("26.0", _LARGE, _HOPPER, "alltoall-overlap"),
+    ("26.04.01", _LARGE, ("b300",), "flex"),
     ("26.0", _LARGE, ("b200", "b300"), "alltoall"),
     ("26.0", _SMALL, _BLACKWELL, "router"),
     ("26.02", _SMALL, _HOPPER, "alltoall-overlap"),
