@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 
 from shardwright.calibrate.case import Case
 from shardwright.calibrate.measurements import Measurement, read_measurements
-from shardwright.calibrate.recipes import bridge_runtime
+from shardwright.calibrate.recipes import bridge_runtime, recipe_layers
 from shardwright.calibrate.rows import to_case
 from shardwright.cost.block_table import ELEMENT, EP, LAUNCH
-from shardwright.cost.host import DISPATCH_SHARE, overlapped
+from shardwright.cost.host import DISPATCH_SHARE, PairedLayer, overlapped
 from shardwright.cost.rows import rows_of
-from shardwright.cost.tables import LayerTable, layer_table
+from shardwright.cost.tables import LayerTable, layer_table, programs_of
+from shardwright.program.block import BlockProgram, Phase
 from shardwright.program.latent import rebuilt
+from shardwright.program.local_size import is_routed
 from shardwright.program.problem import Problem
+from shardwright.program.structure import Structure
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
 
@@ -169,3 +172,55 @@ def test_recipe_of_a_row(words: tuple[str, ...], name: str) -> None:
 def test_every_row_of_experts_has_a_recipe() -> None:
     for measured in ROWS.values():
         assert bool(bridge_runtime(measured)) == measured.model_name.lower().startswith(("qwen3", "deepseek")), measured.table_or_row
+
+
+def sparse_program() -> BlockProgram:
+    programs = programs_of(problem(SMALL, FLEX), Structure(sequence_parallel=False, gather=False, routed=True))
+    return next(p for p in programs if p.block == "moe")
+
+
+SPARSE = sparse_program()
+
+
+def pair(*, forward: float, experts: float, backward: float, moved: float, launch: float = 0.0) -> float:
+    """Exposed seconds of a layer whose four moves take `moved` seconds each."""
+    routed = next(o.name for o in SPARSE.operators if is_routed(o))
+    other = next(o.name for o in SPARSE.operators if not is_routed(o))
+    both = PairedLayer(SPARSE, rows=1)
+    both.kernel(other, Phase.F, np.array([forward]))
+    both.kernel(other, Phase.I, np.array([backward]))
+    for phase in (Phase.F, Phase.I, Phase.W):
+        both.kernel(routed, phase, np.array([experts / 3]))
+    for phase in (Phase.F, Phase.I):
+        for behind in (False, True):
+            both.move(phase, np.array([moved]), behind=behind)
+    return float(both.exposed(late=np.array([launch]))[0])
+
+
+seconds = st.floats(0.0, 10.0)
+
+
+@given(forward=seconds, experts=seconds, backward=seconds, moved=seconds)
+def test_steps_of_a_pair_hide_no_more_than_all_compute_could(forward: float, experts: float, backward: float, moved: float) -> None:
+    left = pair(forward=forward, experts=experts, backward=backward, moved=moved)
+    whole = float(overlapped(np.array([forward + experts + backward]), np.array([4 * moved]))[0])
+    assert whole - 1e-9 <= left <= 4 * moved + 1e-9
+
+
+def test_each_step_hides_only_what_runs_beside_it() -> None:
+    # enough compute in all, but none beside the combine of the backward pass
+    assert pair(forward=0.0, experts=100.0, backward=100.0, moved=1.0) == pytest.approx(1.0 + 3 * DISPATCH_SHARE)
+    assert pair(forward=100.0, experts=100.0, backward=0.0, moved=1.0) == pytest.approx(1.0 + 3 * DISPATCH_SHARE)
+    assert pair(forward=100.0, experts=0.0, backward=100.0, moved=1.0) == pytest.approx(2.0 + 2 * DISPATCH_SHARE)
+    assert pair(forward=100.0, experts=0.0, backward=100.0, moved=1.0, launch=100.0) == pytest.approx(4 * DISPATCH_SHARE)
+
+
+def test_deepseek_has_the_stages_that_its_recipe_lists() -> None:
+    assert case("26.04 ", "DeepSeekV3", "|B200").grid.last == 1
+    assert case("26.04.01 ", "DeepSeekV3", "|B300").grid.last == 5
+    for pp, last in ((4, 13), (8, 5), (16, 1)):
+        counts = recipe_layers(replace(row("26.04 ", "DeepSeekV3", "|B200"), pp=pp), pp=pp)
+        assert counts is not None
+        assert (len(counts), sum(counts), counts[-1], len(set(counts[:-1]))) == (pp, 61, last, 1)
+    assert recipe_layers(row("26.04 ", "DeepSeekV3", "|GB200"), pp=4) is None
+    assert recipe_layers(row("26.04 ", "LLAMA3_70B", "|GB200"), pp=4) is None

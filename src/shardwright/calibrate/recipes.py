@@ -1,6 +1,7 @@
 """Which of Megatron-Bridge's performance recipes a published row ran: by release, model, accelerator and number format.
 
-Read off the recipe files of each release (links in `runtime.megatron_bridge`). Dense models run on the runtime of their source.
+Read off the recipe files of each release (links in `runtime.megatron_bridge`; Qwen3-235B on B300 in 26.04.01: pull
+request 3490 and issue 3399). Dense models run on the runtime of their source.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ _LARGE: Final = ("qwen3_235b", "qwen3-235b")
 _DEEPSEEK: Final = ("deepseekv3",)
 _EXPERTS: Final = (*_SMALL, *_LARGE, *_DEEPSEEK)
 
+_DEEPSEEK_LAYERS: Final = 61
+_LAST_STAGE: Final = {4: 13, 8: 5, 16: 1}
+
 # (start of the row's name or word in it, models, accelerators, runtime without its prefix); the first that fits
 _RECIPES: Final = (
     ("overlap off", _SMALL, _HOPPER, "router"),
@@ -32,6 +36,7 @@ _RECIPES: Final = (
     ("26.0", _LARGE, _RACK, "scoped"),
     ("26.02", _LARGE, ("b300", *_HOPPER), "alltoall-overlap"),
     ("26.0", _LARGE, _HOPPER, "alltoall-overlap"),
+    ("26.04.01", _LARGE, ("b300",), "flex"),
     ("26.0", _LARGE, ("b200", "b300"), "alltoall"),
     ("26.0", _SMALL, _BLACKWELL, "router"),
     ("26.02", _SMALL, _HOPPER, "alltoall-overlap"),
@@ -42,7 +47,9 @@ _RECIPES: Final = (
     ("25.11", _SMALL, _BLACKWELL, "scoped-alltoall"),
     ("25.11", _LARGE, _RACK, "scoped"),
     ("25.11", (*_LARGE, *_SMALL), _ANY, "alltoall-overlap"),
-    ("25.11", _DEEPSEEK, _ANY, "flex"),
+    ("25.11", _DEEPSEEK, ("b200",), "alltoall"),
+    ("25.11", _DEEPSEEK, ("gb200",), "router"),
+    ("25.11", _DEEPSEEK, ("gb300",), "scoped-kept"),
     ("25.09", _SMALL, _BLACKWELL, "dropped"),
     ("25.09", _LARGE, ("gb200",), "dropped"),
     ("25.09", _DEEPSEEK, _HOPPER, "flex-overlap"),
@@ -57,3 +64,15 @@ def bridge_runtime(row: Measurement) -> str:
         if word in where and model.startswith(models) and gpu in gpus:
             return f"megatron-bridge-{name}"
     return ""
+
+
+def recipe_layers(row: Measurement, *, pp: int) -> list[int] | None:
+    """Layers of each stage where Megatron-Bridge lists them for one chunk a rank; None elsewhere (`strategy.chunks` has the other layouts).
+
+    DeepSeek-V3's 61 layers: 16 ranks 15 x 4 + 1, 8 ranks 7 x 8 + 5, 4 ranks 3 x 16 + 13; the module that predicts further and both heads
+    are on the last. Source: layout_map of recipes/deepseek/deepseek_v3.py.
+    """
+    if row.source_id != "mbridge" or not row.model_name.lower().startswith(_DEEPSEEK) or (row.vpp or 1) > 1:
+        return None
+    last = _LAST_STAGE.get(pp)
+    return [*((_DEEPSEEK_LAYERS - last) // (pp - 1),) * (pp - 1), last] if last and row.layers == _DEEPSEEK_LAYERS else None

@@ -15,6 +15,7 @@ from shardwright.calibrate.architectures import Family, architecture_of, model_o
 from shardwright.calibrate.case import Case, MeasuredKind, MemoryKind, Skip, SkipReason
 from shardwright.calibrate.measurements import Measurement
 from shardwright.calibrate.megatron_ci import devices_of, expert_tensor_parallel, optimizer_instances, settings_of
+from shardwright.calibrate.recipes import recipe_layers
 from shardwright.calibrate.sources import ACCELERATORS, NETWORKS, Provenance, misprinted, provenance_of, runtime_of, unprinted
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, StrategyError, UsageError
@@ -256,7 +257,7 @@ def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> Rec
 
 def _stage_layers(row: Measurement, *, pp: int) -> tuple[int, int, tuple[int, ...]]:
     """Layers of the first and last stage (0, 0 = even or not given) where the notes give a partition; of all where others differ too."""
-    counts = _partition(row)
+    counts = _partition(row) or recipe_layers(row, pp=pp)
     if counts is None or pp == 1 or len(set(counts)) == 1:
         return 0, 0, ()
     if len(counts) != pp or not all(counts):

@@ -24,7 +24,7 @@ from shardwright.cost.compute import (
     scan_seconds,
     sixteen_bit,
 )
-from shardwright.cost.host import HostClock, overlapped
+from shardwright.cost.host import HostClock, PairedLayer
 from shardwright.cost.overlap import products_yield
 from shardwright.cost.rows import Rows
 from shardwright.model.operator import OperatorClass
@@ -97,10 +97,12 @@ def block_table(
     by_operator: dict[tuple[str, Phase], FloatArray] = {}
     sixteen, unquantised = sixteen_bit(machine), unquantised_operators(program)
     clock = HostClock(program, local, machine=machine, runtime=runtime)
+    pair = PairedLayer(program, rows=n)
     again = rebuilt(program.operators) if runtime.rebuilds_latent else frozenset()
     for work in program.works:
         spent, count = work_seconds(work, local, sixteen if work.operator in unquantised else machine)
         clock.kernel(work, spent)
+        pair.kernel(work.operator, work.phase, spent)
         part = {Kernel.ELEMENT: ELEMENT, Kernel.ATTENTION: ATTENTION, Kernel.SCAN: ATTENTION}.get(work.kernel, GEMM)
         seconds[_phase(work.phase), part] += spent
         if work.phase is Phase.F:
@@ -128,12 +130,16 @@ def block_table(
             seconds[_phase(move.phase), GEMM] += cut_seconds(cut, local, sixteen if cut.operator in unquantised else machine)
         for phase, axis_seconds in exposed:
             seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
+            if PART_OF_AXIS[move.axes[0]] == EP:
+                pair.move(phase, axis_seconds, behind=move.behind)
+            else:
+                pair.kernel(move.operator, phase, axis_seconds)
             if move.axes[0] != "ep" or not runtime.expert_overlap:
                 clock.move(move.operator, phase, axis_seconds, behind=move.behind, hidden=hidden)
             # A per-operator policy keeps what reduce_scatter made and gathers again.
             if by_operator_policy and phase is Phase.F and move.kind is not Collective.REDUCE_SCATTER:
                 seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds
-    overlappable += _wait_for_host(seconds, clock, runtime=runtime)
+    overlappable += _wait_for_host(seconds, clock, pair if runtime.expert_overlap else None)
     seconds[4] = seconds[0]
     if runtime.full_recompute is FullRecompute.STOPS_EARLY:
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
@@ -163,16 +169,15 @@ def unquantised_operators(program: BlockProgram) -> frozenset[str]:
     return frozenset(o.name for o in program.operators if o.klass in _SIXTEEN_BIT or o.attention is not None)
 
 
-def _wait_for_host(seconds: FloatArray, clock: HostClock, *, runtime: Runtime) -> FloatArray:
-    """Hide expert traffic behind another microbatch's kernels if the runtime does, then add what launches are late; what was hidden."""
+def _wait_for_host(seconds: FloatArray, clock: HostClock, pair: PairedLayer | None) -> FloatArray:
+    """Add what launches are late, and hide expert traffic behind another microbatch's kernels where there is a `pair`; what was hidden."""
     seconds[0, LAUNCH], seconds[1, LAUNCH] = clock.exposed()
-    hidden = np.zeros(seconds.shape[2])
-    if runtime.expert_overlap:
-        moved = seconds[:3, EP].sum(axis=0)
-        left = overlapped(seconds[:3].sum(axis=(0, 1)) - moved, moved)
-        seconds[:3, EP] *= left / np.maximum(moved, 1e-30)
-        hidden = moved - left
-    return hidden
+    if pair is None:
+        return np.zeros(seconds.shape[2])
+    moved = seconds[:3, EP].sum(axis=0)
+    left = pair.exposed(late=seconds[:2, LAUNCH].sum(axis=0))
+    seconds[:3, EP] *= left / np.maximum(moved, 1e-30)
+    return np.asarray(moved - left)
 
 
 def _on_own_kernels(move: Move, runtime: Runtime) -> bool:

@@ -101,10 +101,44 @@ class HostClock:
         return late[0] + late[1], late[2]
 
 
+class PairedLayer:
+    """Collects what runs on the two streams of a layer's forward paired with another microbatch's backward, in the pair's three steps.
+
+    =============  ====================  ======================================  ==================
+    communication  combine, backward     dispatch, forward and backward          combine, forward
+    beside         the layer but its     the experts, forward and backward       the layer but its
+                   experts, forward                                              experts, backward
+    =============  ====================  ======================================  ==================
+
+    Each step ends when both streams have: the experts' backward needs the combine's, the next layer's forward needs the combine. Shared
+    experts are computed with attention. Source: Megatron-Core, core/models/common/model_chunk_schedule_plan.py at 01cf4fb552b3
+    (`TransformerLayerSchedulePlan.run`) and core/models/gpt/fine_grained_callables.py. Leaves out the order inside the second step, and
+    that the first and last microbatches have no partner.
+    """
+
+    def __init__(self, program: BlockProgram, *, rows: int) -> None:
+        self._routed = {o.name for o in program.operators if is_routed(o)}
+        self._compute, self._moved = np.zeros((3, rows)), np.zeros((3, rows))
+
+    def kernel(self, operator: str, phase: Phase, seconds: FloatArray) -> None:
+        """Count a kernel, or communication inside the layer that is not the experts'."""
+        self._compute[1 if operator in self._routed else 0 if phase is Phase.F else 2] += seconds
+
+    def move(self, phase: Phase, seconds: FloatArray, *, behind: bool) -> None:
+        """Count a move to the experts, or from them (`behind`)."""
+        self._moved[1 if not behind else 2 if phase is Phase.F else 0] += seconds
+
+    def exposed(self, *, late: FloatArray) -> FloatArray:
+        """Seconds of the moves that nothing hides; `late`: seconds that the device waits for launches, nearly all of them the experts'."""
+        compute = self._compute.copy()
+        compute[1] += late
+        return np.asarray(overlapped(compute, self._moved).sum(axis=0))
+
+
 def overlapped(compute: FloatArray, moved: FloatArray) -> FloatArray:
     """What is left exposed of `moved` seconds of expert traffic beside `compute` seconds of another microbatch's kernels.
 
     max(share x moved, moved - (1 - share) x compute, 0): its kernels take `DISPATCH_SHARE` of the device for as long as they run, and what
-    outlasts the kernels beside it is waited for. Leaves out the first and last microbatches, which have no partner.
+    outlasts the kernels beside it is waited for.
     """
     return np.minimum(np.maximum(DISPATCH_SHARE * moved, moved - (1.0 - DISPATCH_SHARE) * compute), moved)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from shardwright.runtime import nemo_2504
 from shardwright.runtime.facts import cite, derive
-from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
+from shardwright.runtime.runtime import Capture, ExpertDispatch, Fact, Runtime
 
 _TREE: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob"
 _DROP: Final = f"{_TREE}/4054233ae08b785aac1beeb028e66b6baf9dfc1b/scripts/performance/configs/qwen3/qwen3_30b_a3b_llm_pretrain.py"
@@ -23,7 +23,9 @@ _DISPATCHER: Final = "https://github.com/NVIDIA/Megatron-LM/blob/core_v0.12.0/me
 _FIELDS: Final = ("expert_dispatch", "capture", "expert_overlap", "fused_experts", "attention_eight_bit")
 
 
-def _recipe(name: str, link: str, note: str, *, version: str, released: str, checked: bool = True, **changes: Any) -> Runtime:
+def _recipe(
+    name: str, link: str, note: str, *, version: str, released: str, checked: bool = True, more: tuple[Fact, ...] = (), **changes: Any
+) -> Runtime:
     """NeMo 24.11's runtime with what the recipes under `link` say; fields that `changes` leaves out are off.
 
     Recipes of DeepSeek-V3 recompute ``mla_up_proj`` unless said otherwise; other models have no latent.
@@ -47,6 +49,7 @@ def _recipe(name: str, link: str, note: str, *, version: str, released: str, che
         facts=(
             *cite(link, *_FIELDS, checked=checked, note=note),
             *cite(_DEEPSEEK, "rebuilds_latent", checked=True, note="recompute_modules of DeepSeek-V3's presets"),
+            *more,
             *cite(_DISPATCHER, "routing_on_host", note="counts are copied to the host unless capacity or the whole graph is static"),
         ),
         **stated,
@@ -122,6 +125,15 @@ SCOPED: Final = _recipe(
     released="2026-02",
     capture=Capture.ATTENTION_ROUTER,
 )
+SCOPED_KEPT: Final = _recipe(
+    "megatron-bridge-scoped-kept",
+    f"{_TREE}/d19cb73c80ae84b17e296b66e85058b129319510/scripts/performance/configs/deepseek/workload_base_configs.py",
+    "DeepSeek-V3 on GB300: hybridep dispatcher; cuda_graph_scope attn, moe_router and moe_preprocess; recompute_modules empty",
+    version="0.2",
+    released="2025-11",
+    capture=Capture.ATTENTION_ROUTER,
+    rebuilds_latent=False,
+)
 SCOPED_ALL_TO_ALL: Final = _recipe(
     "megatron-bridge-scoped-alltoall",
     f"{_TREE}/767255d2f5c7c96b619a873a8ad17a3086f3e5c5/scripts/performance/configs/qwen3/workload_base_configs.py",
@@ -184,4 +196,11 @@ FLEX_OVERLAP: Final = _recipe(
     version="0.1",
     released="2025-09",
     expert_overlap=True,
+    overlap_grad_reduce=False,
+    more=cite(
+        f"{_TREE}/013284246bc0714e406c8a519b8686b7e50628ec/scripts/performance/configs/deepseek/deepseek_llm_pretrain.py",
+        "overlap_grad_reduce",
+        checked=True,
+        note="H100: comm_overlap.overlap_grad_reduce False beside overlapped expert traffic",
+    ),
 )

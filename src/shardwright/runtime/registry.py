@@ -33,6 +33,7 @@ _MODULES: Final = {
     "megatron-bridge-router-overlap": "shardwright.runtime.megatron_bridge:ROUTER_OVERLAP",
     "megatron-bridge-scoped": "shardwright.runtime.megatron_bridge:SCOPED",
     "megatron-bridge-scoped-alltoall": "shardwright.runtime.megatron_bridge:SCOPED_ALL_TO_ALL",
+    "megatron-bridge-scoped-kept": "shardwright.runtime.megatron_bridge:SCOPED_KEPT",
     "megatron-core-0.12-fused-loss": "shardwright.runtime.megatron_core_fused_loss",
     "megatron-core-0.12-local": "shardwright.runtime.megatron_core_local",
     "megatron-core-0.16-serial": "shardwright.runtime.megatron_core_serial",
