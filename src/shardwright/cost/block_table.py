@@ -30,7 +30,7 @@ from shardwright.cost.rows import Rows
 from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import ParameterClass
 from shardwright.program.block import BlockProgram, Exposure, Kernel, Move, Phase, Recomputable, Work
-from shardwright.program.latent import rebuilt
+from shardwright.program.latent import norms, rebuilt
 from shardwright.program.selective import saved_products
 from shardwright.program.sizes import Degrees, evaluate, evaluate_sum
 from shardwright.runtime.runtime import FullRecompute, Runtime, SelectiveRecompute, TpOverlap
@@ -98,6 +98,7 @@ def block_table(
     sixteen, unquantised = sixteen_bit(machine), unquantised_operators(program)
     clock = HostClock(program, local, machine=machine, runtime=runtime)
     again = rebuilt(program.operators) if runtime.rebuilds_latent else frozenset()
+    checkpointed = norms(program.operators) if runtime.rebuilds_norms else frozenset()
     for work in program.works:
         spent, count = work_seconds(work, local, sixteen if work.operator in unquantised else machine)
         clock.kernel(work, spent)
@@ -105,7 +106,7 @@ def block_table(
         seconds[_phase(work.phase), part] += spent
         if work.phase is Phase.F:
             flops += count
-            if work.operator in again:
+            if work.operator in again or work.operator in checkpointed:
                 seconds[1, part] += spent
             seconds[3, part] += spent * _redone_share(program, work, local, runtime)
         if work.attention is not None:
@@ -135,6 +136,9 @@ def block_table(
                 seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds
     overlappable += _wait_for_host(seconds, clock, runtime=runtime)
     seconds[4] = seconds[0]
+    for name in checkpointed:
+        # Checkpoints of their own are for layers that are not recomputed whole.
+        seconds[4, ELEMENT] = seconds[4, ELEMENT] - by_operator.get((name, Phase.F), np.zeros(n))
     if runtime.full_recompute is FullRecompute.STOPS_EARLY:
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
         seconds[4, GEMM] = seconds[4, GEMM] - by_operator.get((last, Phase.F), np.zeros(n))

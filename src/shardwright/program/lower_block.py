@@ -115,6 +115,7 @@ def _local(operator: Operator, structure: Structure, context: Context) -> Local:
         native_loss=runtime.fused_loss,
         loss_traffic=runtime.loss_bytes,
         eager=runtime.element_kernels is ElementKernels.EAGER,
+        fused_rotary=runtime.fused_rotary,
         added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
         heads=heads,
         experts=experts,

@@ -99,6 +99,8 @@ RUNTIME: Final = Runtime(
             "https://huggingface.co/docs/transformers/attention_interface",
             "attention_kernel",
             "element_kernels",
+            "rebuilds_norms",
+            "fused_rotary",
             "fused_weight_gradient",
             "adds_gradients",
             "fused_loss",

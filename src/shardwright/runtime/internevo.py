@@ -35,6 +35,10 @@ RUNTIME: Final = derive(
     element_kernels=ElementKernels.EAGER,
     logits_bytes=6,
     zero1_broadcasts=True,
+    adds_gradients=True,
+    rebuilds_norms=True,
+    fused_rotary=True,
+    loss_bytes=24,
     facts=(
         *cite(
             _CONFIG,
@@ -67,8 +71,40 @@ RUNTIME: Final = derive(
             "context_ulysses",
             "expert_parallel",
         ),
-        *cite("https://github.com/InternLM/InternEvo/blob/main/internlm/model/modeling_internlm.py", "element_kernels", "tp_overlap"),
+        *cite(
+            "https://github.com/InternLM/InternEvo/blob/0c964f4e03bbf59cc043a2f8da57f0cb886b6abe/internlm/model/modeling_internlm.py",
+            "rebuilds_norms",
+            checked=True,
+            note="dropout_selective_checkpoint, on by default: dropout and norm of a layer without checkpoint under a checkpoint of their own",
+        ),
+        *cite(
+            "https://github.com/InternLM/InternEvo/blob/264a64231bcf5e10c66d457ef6afee51449b28ff/internlm/model/ops/norm.py",
+            "element_kernels",
+            checked=True,
+            note="RMSNorm in PyTorch's own kernels where apex, which is optional, is missing; that it was missing in the published runs is "
+            "assumed",
+        ),
+        *cite(
+            "https://github.com/InternLM/InternEvo/blob/08eaa9a1d54969f8773a03a02fe66847ec434ebf/internlm/model/modules/embedding.py",
+            "fused_rotary",
+            checked=True,
+            note="flash-attn's rotary kernel in place; silu(gate) * up is scripted (internlm/model/utils.py), which fuses it",
+        ),
+        *cite(
+            "https://github.com/InternLM/InternEvo/blob/0817b8cf204aef1c0f0b3ec74cbc59acbf3f93a6/internlm/model/utils.py",
+            "adds_gradients",
+            checked=True,
+            note="weight gradients are made whole by linear_bias_wgrad; autograd adds them to .grad from the second microbatch on",
+        ),
+        *cite("https://github.com/InternLM/InternEvo/blob/main/internlm/model/modeling_internlm.py", "tp_overlap"),
         *cite("https://github.com/InternLM/InternEvo/blob/main/internlm/model/losses/ce_loss.py", "fused_loss", "logits_bytes"),
+        *cite(
+            "https://github.com/InternLM/InternEvo/blob/5b3db063ddaccec7f5f7f54cf546ca9c22503133/internlm/model/losses/ce_loss.py",
+            "loss_bytes",
+            checked=True,
+            note="NaiveAMPModel's output_to_fp32 casts logits (6) and their gradient (6); flash-attn's loss reads them (4), and writes the "
+            "gradient in place (8)",
+        ),
     ),
     aliases=("internlm",),
 )

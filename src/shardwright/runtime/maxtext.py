@@ -100,6 +100,8 @@ RUNTIME: Final = Runtime(
             "fused_weight_gradient",
             "adds_gradients",
             "element_kernels",
+            "rebuilds_norms",
+            "fused_rotary",
             "zero1_broadcasts",
             "collective_library",
             "expert_dispatch",

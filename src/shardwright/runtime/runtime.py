@@ -120,6 +120,8 @@ class Runtime:
         fused_experts: one kernel for all local experts instead of one, and its operands' quantisation, for each.
         attention_eight_bit: fused attention multiplies in 8 bits where the job computes in 8 or 4.
         rebuilds_latent: up projections of latent attention and their rotary embedding run again in backward and are not kept.
+        rebuilds_norms: norms run again in backward, each under a checkpoint of its own, in layers that are not recomputed whole.
+        fused_rotary: rotary embeddings and gated activations are one kernel each although element-wise kernels are eager.
         adds_gradients: a kernel of its own adds each microbatch's weight gradients to the accumulated ones.
         loss_bytes: what cross-entropy reads and writes, forward and backward, in bytes a logit, counted in its code; 0 = not counted:
             24, or 12 where `fused_loss`, times the passes of its element-wise kernels.
@@ -179,6 +181,8 @@ class Runtime:
     logits_blocks_bytes: int = 0
     split_logits_bytes: int = 0
     adds_gradients: bool = False
+    rebuilds_norms: bool = False
+    fused_rotary: bool = False
     loss_bytes: int = 0
     collective_library: str = "nccl"
     gradient_wire: Dtype | None = None
