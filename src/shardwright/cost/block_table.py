@@ -127,6 +127,8 @@ def block_table(
         cut = cut_product(move, gemms)
         if cut is not None:
             seconds[_phase(move.phase), GEMM] += cut_seconds(cut, local, sixteen if cut.operator in unquantised else machine)
+            if runtime.tp_overlap is TpOverlap.ASYNC and move.kind is Collective.REDUCE_SCATTER:
+                seconds[_phase(move.phase), ELEMENT] += summed_seconds(move, local, machine)
         for phase, axis_seconds in exposed:
             seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
             if move.axes[0] != "ep" or not runtime.expert_overlap:
@@ -287,6 +289,13 @@ def cut_seconds(work: Work, degrees: Degrees, machine: Machine) -> FloatArray:
     part = gemm_seconds(machine, m=-(-m // pieces), n=n, k=k, groups=groups, experts=experts)
     slower = pieces * (part - machine.gemm.overhead_s) - (whole - machine.gemm.overhead_s)
     return np.asarray(np.maximum(slower, 0.0) + (pieces - 1) * machine.half.overhead_s, dtype=np.float64)
+
+
+def summed_seconds(move: Move, degrees: Degrees, machine: Machine) -> FloatArray:
+    """The kernel that sums the tp pieces which a copying reduce_scatter laid side by side: reads them all, writes one; 0 for tp = 1."""
+    volume = np.asarray(sum(evaluate(size, degrees) for size in move.volume), dtype=np.float64)
+    spent = element_seconds(machine, traffic=volume * (1.0 + 1.0 / degrees["tp"]), one_pass=True)
+    return np.where(degrees["tp"] > 1, spent, 0.0)
 
 
 def one_move_seconds(move: Move, degrees: Degrees, span: Span, network: Network) -> FloatArray:

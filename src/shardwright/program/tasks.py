@@ -28,7 +28,8 @@ class Local:
         fused_accumulate: weight gradients add into fp32 copies in the GEMM. loss_bytes: traffic of the loss, bytes an element.
         native_loss: the loss is one kernel.
         added_bytes: bytes an element of the accumulated gradients that a kernel of its own adds to; 0 = none does.
-        eager: element-wise kernels are those of eager PyTorch. fused_rotary: but rotary embeddings and gated activations are one each.
+        eager: element-wise kernels are those of eager PyTorch. fused_chains: but norms, rotary embeddings and gated
+            activations are one each. fp32_norms: a norm reads a copy in fp32.
         loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes of element-wise kernels.
     """
 
@@ -47,7 +48,8 @@ class Local:
     added_bytes: int = 0
     loss_traffic: int = 0
     eager: bool = False
-    fused_rotary: bool = False
+    fused_chains: bool = False
+    fp32_norms: bool = False
     heads: Size | None = None
     experts: Size | None = None
     expert_tokens: Size | None = None
@@ -131,6 +133,10 @@ def _per_token(x: Local, parts: tuple[Size, ...]) -> tuple[Size, ...]:
 def _norm(o: Operator, x: Local) -> tuple[Work, ...]:
     width = _per_token(x, x.reads)
     native = any(p.name.endswith(".bias") for p in o.parameters)  # LayerNorm
+    if x.eager and x.fp32_norms:
+        phases = ((Phase.F, eager.FP32_NORM_FORWARD), (Phase.I, eager.FP32_NORM_BACKWARD), (Phase.W, eager.FP32_NORM_GAIN))
+        return tuple(replace(_chain(o, phase, x, width=x.reads, traffic=traffic), native=True) for phase, traffic in phases)
+    native = native or x.fused_chains
     if x.eager and not native:
         phases = ((Phase.F, eager.NORM_FORWARD), (Phase.I, eager.NORM_BACKWARD), (Phase.W, eager.NORM_GAIN))
         return tuple(_chain(o, phase, x, width=x.reads, traffic=traffic) for phase, traffic in phases)
@@ -143,18 +149,18 @@ def _norm(o: Operator, x: Local) -> tuple[Work, ...]:
 
 
 def _rotary(o: Operator, x: Local) -> tuple[Work, ...]:
-    if x.eager and not x.fused_rotary:
+    if x.eager and not x.fused_chains:
         return tuple(_chain(o, phase, x, width=x.reads, traffic=eager.ROTARY) for phase in (Phase.F, Phase.I))
     width = _per_token(x, x.reads)
-    return tuple(_element(o, phase, width, width, x.element, native=x.fused_rotary) for phase in (Phase.F, Phase.I))
+    return tuple(_element(o, phase, width, width, x.element, native=x.fused_chains) for phase in (Phase.F, Phase.I))
 
 
 def _activation(o: Operator, x: Local) -> tuple[Work, ...]:
-    if x.eager and o.gated and not x.fused_rotary:
+    if x.eager and o.gated and not x.fused_chains:
         phases = ((Phase.F, eager.GATE_FORWARD), (Phase.I, eager.GATE_BACKWARD))
         return tuple(_chain(o, phase, x, width=x.writes, traffic=traffic) for phase, traffic in phases)
     inputs, outputs = _per_token(x, x.reads), _per_token(x, x.writes)
-    native = x.fused_rotary or not o.gated
+    native = x.fused_chains or not o.gated
     return (
         _element(o, Phase.F, inputs, outputs, x.element, native=native),
         _element(o, Phase.I, inputs + outputs, inputs, x.element, native=native),

@@ -72,7 +72,8 @@ RUNTIME: Final = Runtime(
             "gathers_from_master",
             "element_kernels",
             "rebuilds_norms",
-            "fused_rotary",
+            "fused_chains",
+            "fp32_norms",
             note="fp32 parameters, bf16 when gathered, fp32 reduction; one group a layer; reshard_after_forward chooses stage 2 or 3",
         ),
         *cite(
