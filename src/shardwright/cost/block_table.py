@@ -30,7 +30,7 @@ from shardwright.cost.rows import Rows
 from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import ParameterClass
 from shardwright.program.block import BlockProgram, Exposure, Kernel, Move, Phase, Recomputable, Work
-from shardwright.program.latent import rebuilt
+from shardwright.program.latent import norms, rebuilt
 from shardwright.program.selective import saved_products
 from shardwright.program.sizes import Degrees, evaluate, evaluate_sum
 from shardwright.runtime.runtime import FullRecompute, Runtime, SelectiveRecompute, TpOverlap
@@ -99,6 +99,7 @@ def block_table(
     clock = HostClock(program, local, machine=machine, runtime=runtime)
     pair = PairedLayer(program, rows=n)
     again = rebuilt(program.operators) if runtime.rebuilds_latent else frozenset()
+    checkpointed = norms(program.operators) if runtime.rebuilds_norms else frozenset()
     for work in program.works:
         spent, count = work_seconds(work, local, sixteen if work.operator in unquantised else machine)
         clock.kernel(work, spent)
@@ -107,7 +108,7 @@ def block_table(
         seconds[_phase(work.phase), part] += spent
         if work.phase is Phase.F:
             flops += count
-            if work.operator in again:
+            if work.operator in again or work.operator in checkpointed:
                 seconds[1, part] += spent
             seconds[3, part] += spent * _redone_share(program, work, local, runtime)
         if work.attention is not None:
@@ -128,6 +129,8 @@ def block_table(
         cut = cut_product(move, gemms)
         if cut is not None:
             seconds[_phase(move.phase), GEMM] += cut_seconds(cut, local, sixteen if cut.operator in unquantised else machine)
+            if runtime.tp_overlap is TpOverlap.ASYNC and move.kind is Collective.REDUCE_SCATTER:
+                seconds[_phase(move.phase), ELEMENT] += summed_seconds(move, local, machine)
         for phase, axis_seconds in exposed:
             seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
             if PART_OF_AXIS[move.axes[0]] == EP:
@@ -141,6 +144,9 @@ def block_table(
                 seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds
     overlappable += _wait_for_host(seconds, clock, pair if runtime.expert_overlap else None)
     seconds[4] = seconds[0]
+    for name in checkpointed:
+        # Checkpoints of their own are for layers that are not recomputed whole.
+        seconds[4, ELEMENT] = seconds[4, ELEMENT] - by_operator.get((name, Phase.F), np.zeros(n))
     if runtime.full_recompute is FullRecompute.STOPS_EARLY:
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
         seconds[4, GEMM] = seconds[4, GEMM] - by_operator.get((last, Phase.F), np.zeros(n))
@@ -288,6 +294,13 @@ def cut_seconds(work: Work, degrees: Degrees, machine: Machine) -> FloatArray:
     part = gemm_seconds(machine, m=-(-m // pieces), n=n, k=k, groups=groups, experts=experts)
     slower = pieces * (part - machine.gemm.overhead_s) - (whole - machine.gemm.overhead_s)
     return np.asarray(np.maximum(slower, 0.0) + (pieces - 1) * machine.half.overhead_s, dtype=np.float64)
+
+
+def summed_seconds(move: Move, degrees: Degrees, machine: Machine) -> FloatArray:
+    """The kernel that sums the tp pieces which a copying reduce_scatter laid side by side: reads them all, writes one; 0 for tp = 1."""
+    volume = np.asarray(sum(evaluate(size, degrees) for size in move.volume), dtype=np.float64)
+    spent = element_seconds(machine, traffic=volume * (1.0 + 1.0 / degrees["tp"]), one_pass=True)
+    return np.where(degrees["tp"] > 1, spent, 0.0)
 
 
 def one_move_seconds(move: Move, degrees: Degrees, span: Span, network: Network) -> FloatArray:

@@ -22,7 +22,7 @@ class Constants:
     clock_blackwell: float = 1.4125
     clock_blackwell_fp8: float = 1.0783
     passes_fused: float = 1.3373
-    passes_eager: float = 4.5864
+    passes_eager: float = 1.1
     passes_native: float = 1.7406
     attention_triton: float = 0.99757
     overlap_slowdown: float = 1.3053
@@ -86,13 +86,13 @@ DECLARED: Final = (
     ),
     Declared(
         name="passes_eager",
-        owner="kernels: eager element-wise",
-        prior=3.0,
-        spread=0.25,
+        owner="kernels: chains of eager element-wise ones",
+        prior=1.1,
+        spread=0.1,
         low=1.0,
-        high=6.0,
-        meaning="traffic of eager element-wise kernels over the minimal bytes",
-        source="an eager norm, rotary embedding or activation is three to five kernels, each of which reads and writes its tensor",
+        high=1.6,
+        meaning="traffic of chains of eager kernels over the bytes that they move by count (program/eager.py)",
+        source="the count is of tensors read and written once; sums over rows and tokens run in two passes, below the bandwidth of copies",
     ),
     Declared(
         name="passes_native",

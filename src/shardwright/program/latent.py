@@ -1,4 +1,4 @@
-"""Operators of latent attention that a recipe runs again instead of keeping their outputs."""
+"""Operators that run again in backward instead of keeping their outputs, whatever the recompute."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def rebuilt(operators: tuple[Operator, ...]) -> frozenset[str]:
     if not any(name.endswith("kv_up") for name in ups):
         return frozenset()
     return frozenset(ups | {o.name for o in operators if o.kind is OperatorKind.ROTARY and ups & set(o.inputs)})
+
+
+def norms(operators: tuple[Operator, ...]) -> frozenset[str]:
+    """Names of the norms."""
+    return frozenset(o.name for o in operators if o.kind is OperatorKind.NORM)

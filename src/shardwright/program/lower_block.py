@@ -115,6 +115,8 @@ def _local(operator: Operator, structure: Structure, context: Context) -> Local:
         native_loss=runtime.fused_loss,
         loss_traffic=runtime.loss_bytes,
         eager=runtime.element_kernels is ElementKernels.EAGER,
+        fused_chains=runtime.fused_chains,
+        fp32_norms=runtime.fp32_norms,
         added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
         heads=heads,
         experts=experts,
@@ -231,6 +233,9 @@ def _backward_exposure(kind: Collective, source: Operator | None, target: Operat
     if kind is Collective.ALL_TO_ALL:
         return Exposure.BLOCKING
     if kind in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE) and target.kind in _GEMMS:
+        if context.runtime.tp_overlap is TpOverlap.ASYNC:
+            # The compiler joins a reduce_scatter with the one product that makes its input; a sum over projections is none.
+            return Exposure.BLOCKING if len(target.writes) > 1 else Exposure.BESIDE_GEMM
         return _overlap(context, Exposure.BESIDE_WEIGHT_GRADIENT)
     beside = source is not None and source.kind in _GEMMS
     return _overlap(context, Exposure.BESIDE_GEMM) if beside else Exposure.BLOCKING

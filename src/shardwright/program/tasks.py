@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from shardwright.model.operator import Operator, OperatorKind
+from shardwright.program import eager
 from shardwright.program.block import Kernel, Phase, Work
 from shardwright.program.sizes import Size
 
@@ -27,7 +28,8 @@ class Local:
         fused_accumulate: weight gradients add into fp32 copies in the GEMM. loss_bytes: traffic of the loss, bytes an element.
         native_loss: the loss is one kernel.
         added_bytes: bytes an element of the accumulated gradients that a kernel of its own adds to; 0 = none does.
-        eager: element-wise kernels are those of eager PyTorch.
+        eager: element-wise kernels are those of eager PyTorch. fused_chains: but norms, rotary embeddings and gated
+            activations are one each. fp32_norms: a norm reads a copy in fp32.
         loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes of element-wise kernels.
     """
 
@@ -46,6 +48,8 @@ class Local:
     added_bytes: int = 0
     loss_traffic: int = 0
     eager: bool = False
+    fused_chains: bool = False
+    fp32_norms: bool = False
     heads: Size | None = None
     experts: Size | None = None
     expert_tokens: Size | None = None
@@ -117,6 +121,11 @@ def _element(o: Operator, phase: Phase, read: tuple[Size, ...], written: tuple[S
     )
 
 
+def _chain(o: Operator, phase: Phase, x: Local, *, width: tuple[Size, ...], traffic: int) -> Work:
+    """Kernels of eager PyTorch that move `traffic` bytes for each of `width` elements a token, counted for 2-byte activations."""
+    return _element(o, phase, _per_token(x, width), (), traffic * x.element // eager.WIDTH)
+
+
 def _per_token(x: Local, parts: tuple[Size, ...]) -> tuple[Size, ...]:
     return tuple(x.tokens * p for p in parts)
 
@@ -124,6 +133,13 @@ def _per_token(x: Local, parts: tuple[Size, ...]) -> tuple[Size, ...]:
 def _norm(o: Operator, x: Local) -> tuple[Work, ...]:
     width = _per_token(x, x.reads)
     native = any(p.name.endswith(".bias") for p in o.parameters)  # LayerNorm
+    if x.eager and x.fp32_norms:
+        phases = ((Phase.F, eager.FP32_NORM_FORWARD), (Phase.I, eager.FP32_NORM_BACKWARD), (Phase.W, eager.FP32_NORM_GAIN))
+        return tuple(replace(_chain(o, phase, x, width=x.reads, traffic=traffic), native=True) for phase, traffic in phases)
+    native = native or x.fused_chains
+    if x.eager and not native:
+        phases = ((Phase.F, eager.NORM_FORWARD), (Phase.I, eager.NORM_BACKWARD), (Phase.W, eager.NORM_GAIN))
+        return tuple(_chain(o, phase, x, width=x.reads, traffic=traffic) for phase, traffic in phases)
     return (
         _element(o, Phase.F, width, width, x.element, native=native),
         _element(o, Phase.I, width + width, width, x.element, native=native),
@@ -133,15 +149,21 @@ def _norm(o: Operator, x: Local) -> tuple[Work, ...]:
 
 
 def _rotary(o: Operator, x: Local) -> tuple[Work, ...]:
+    if x.eager and not x.fused_chains:
+        return tuple(_chain(o, phase, x, width=x.reads, traffic=eager.ROTARY) for phase in (Phase.F, Phase.I))
     width = _per_token(x, x.reads)
-    return (_element(o, Phase.F, width, width, x.element), _element(o, Phase.I, width, width, x.element))
+    return tuple(_element(o, phase, width, width, x.element, native=x.fused_chains) for phase in (Phase.F, Phase.I))
 
 
 def _activation(o: Operator, x: Local) -> tuple[Work, ...]:
+    if x.eager and o.gated and not x.fused_chains:
+        phases = ((Phase.F, eager.GATE_FORWARD), (Phase.I, eager.GATE_BACKWARD))
+        return tuple(_chain(o, phase, x, width=x.writes, traffic=traffic) for phase, traffic in phases)
     inputs, outputs = _per_token(x, x.reads), _per_token(x, x.writes)
+    native = x.fused_chains or not o.gated
     return (
-        _element(o, Phase.F, inputs, outputs, x.element, native=not o.gated),
-        _element(o, Phase.I, inputs + outputs, inputs, x.element, native=not o.gated),
+        _element(o, Phase.F, inputs, outputs, x.element, native=native),
+        _element(o, Phase.I, inputs + outputs, inputs, x.element, native=native),
     )
 
 
@@ -228,6 +250,9 @@ def _loss(o: Operator, x: Local) -> tuple[Work, ...]:
             replace(_element(o, Phase.F, logits, (), x.loss_traffic - back), one_pass=True),
             replace(_element(o, Phase.I, logits, (), back), one_pass=True),
         )
+    if x.eager and not x.native_loss:
+        phases = ((Phase.F, eager.LOSS_FORWARD), (Phase.I, eager.LOSS_BACKWARD))
+        return tuple(_chain(o, phase, x, width=x.reads, traffic=traffic) for phase, traffic in phases)
     half = max(x.loss_bytes // 4, 1)
     return (
         _element(o, Phase.F, logits, logits, half, native=x.native_loss),

@@ -93,7 +93,15 @@ RUNTIME: Final = Runtime(
             note="copy_to_tensor_model_parallel_region all-reduces the input gradient and waits; the asynchronous all-reduce came with "
             "v2.6 (November 2021), after the paper",
         ),
-        *cite(f"{_TREE}/model/transformer.py", "attention_kernel", "element_kernels", "fused_weight_gradient"),
+        *cite(
+            f"{_TREE}/model/transformer.py",
+            "attention_kernel",
+            "element_kernels",
+            "rebuilds_norms",
+            "fused_chains",
+            "fp32_norms",
+            "fused_weight_gradient",
+        ),
         *cite(f"{_TREE}/mpu/random.py", "full_recompute", "selective_recompute", note="checkpoint runs the whole layer again"),
         *cite(
             "https://github.com/NVIDIA/Megatron-LM/blob/34ed99d1f09d65d9d5eacbe661ba31d2518f6a6f/megatron/mpu/cross_entropy.py",

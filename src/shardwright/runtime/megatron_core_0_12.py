@@ -117,7 +117,14 @@ RUNTIME: Final = Runtime(
         *cite(
             f"{_CORE}/tensor_parallel/layers.py", "tp_input_regather", "fused_weight_gradient", "adds_gradients", "embedding_gradient_bytes"
         ),
-        *cite(f"{_CORE}/extensions/transformer_engine.py", "attention_kernel", "element_kernels"),
+        *cite(
+            f"{_CORE}/extensions/transformer_engine.py",
+            "attention_kernel",
+            "element_kernels",
+            "rebuilds_norms",
+            "fused_chains",
+            "fp32_norms",
+        ),
         *cite(f"{_CORE}/tensor_parallel/random.py", "full_recompute"),
         *cite(
             f"{_CORE}/transformer/moe/token_dispatcher.py",

@@ -9,7 +9,10 @@ from shardwright.dtype import Dtype
 
 
 class TpOverlap(StrEnum):
-    """How tensor-parallel collectives meet the GEMMs beside them."""
+    """How tensor-parallel collectives meet the GEMMs beside them.
+
+    ASYNC: PyTorch's symmetric memory: pieces are copied, and a kernel of its own sums those of a reduce_scatter.
+    """
 
     NONE = "none"
     DGRAD = "dgrad"
@@ -120,6 +123,9 @@ class Runtime:
         fused_experts: one kernel for all local experts instead of one, and its operands' quantisation, for each.
         attention_eight_bit: fused attention multiplies in 8 bits where the job computes in 8 or 4.
         rebuilds_latent: up projections of latent attention and their rotary embedding run again in backward and are not kept.
+        rebuilds_norms: norms run again in backward, each under a checkpoint of its own, in layers that are not recomputed whole.
+        fused_chains: norms, rotary embeddings and gated activations are one kernel each although element-wise kernels are eager.
+        fp32_norms: the input of a norm is cast to fp32 by a kernel of its own, and its gradient back.
         adds_gradients: a kernel of its own adds each microbatch's weight gradients to the accumulated ones.
         loss_bytes: what cross-entropy reads and writes, forward and backward, in bytes a logit, counted in its code; 0 = not counted:
             24, or 12 where `fused_loss`, times the passes of its element-wise kernels.
@@ -179,6 +185,9 @@ class Runtime:
     logits_blocks_bytes: int = 0
     split_logits_bytes: int = 0
     adds_gradients: bool = False
+    rebuilds_norms: bool = False
+    fused_chains: bool = False
+    fp32_norms: bool = False
     loss_bytes: int = 0
     collective_library: str = "nccl"
     gradient_wire: Dtype | None = None

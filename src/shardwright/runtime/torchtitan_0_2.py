@@ -71,6 +71,9 @@ RUNTIME: Final = Runtime(
             "bucket_bytes",
             "gathers_from_master",
             "element_kernels",
+            "rebuilds_norms",
+            "fused_chains",
+            "fp32_norms",
             note="fp32 parameters, bf16 when gathered, fp32 reduction; one group a layer; reshard_after_forward chooses stage 2 or 3",
         ),
         *cite(
