@@ -9,6 +9,7 @@ import pytest
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError
 from shardwright.hardware.catalog import ACCELERATORS, accelerator, accelerator_names, name_key
+from shardwright.hardware.constants import SHIPPED
 from shardwright.hardware.device import Accelerator, Evidence
 from shardwright.hardware.nodes import node_of, nodes_without_row
 from shardwright.hardware.rates import assumed_gemm, assumptions, attention_rates, gemm_rates
@@ -90,8 +91,8 @@ def test_published_facts() -> None:
     assert h100.peak(Dtype.BF16) == 989e12
     assert h100.peak(Dtype.FP4) == 0.0
     assert gemm_rates(h100, dtype=Dtype.BF16).compute_efficiency == 0.779
-    assert gemm_rates(h100, dtype=Dtype.BF16).sustained == 1.19
-    assert gemm_rates(accelerator("a100"), dtype=Dtype.BF16).sustained == 1.08
+    assert gemm_rates(h100, dtype=Dtype.BF16).sustained == SHIPPED.clock_hopper
+    assert gemm_rates(accelerator("a100"), dtype=Dtype.BF16).sustained == SHIPPED.clock_ampere
     assert dict(attention_rates(h100, generation="flash-3").forward)[4096] == 0.53
     assert accelerator("v100").peak(Dtype.BF16) == 0.0
     assert accelerator("h200").memory_bytes < 141 * GIB

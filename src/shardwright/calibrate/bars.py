@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 from scipy.stats import spearmanr
 
+from shardwright.calibrate.measurements import Measurement
 from shardwright.calibrate.validate import RowResult, Validation
-from shardwright.units import GIGA
 
-Selector = Callable[[RowResult], bool]
+Selector = Callable[[Measurement], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,28 +51,21 @@ class BarResult:
 
 
 def _source(*ids: str) -> Selector:
-    return lambda row: row.case.measurement.source_id in ids
+    return lambda row: row.source_id in ids
 
 
-def _nemo(row: RowResult) -> bool:
-    measurement = row.case.measurement
-    return measurement.source_id == "dgxc" and "maxtext" not in measurement.model_name.lower()
+def _named(source_id: str, *words: str, gpu: str = "") -> Selector:
+    return lambda row: row.source_id == source_id and gpu in row.gpu and any(word in row.model_name.lower() for word in words)
 
 
-def _dense_hopper(row: RowResult) -> bool:
-    measurement = row.case.measurement
-    if measurement.source_id == "mlm_llama":
-        return True
-    return measurement.source_id == "mbridge" and "H100" in measurement.gpu and row.case.grid.ep == 1 and not (measurement.experts or 0) > 1
+_NEMO: Final = _named("dgxc", "llama 3.1", "nemotron4", "nemo megatron")
+_LARGE_MPT: Final = _named("mosaic", "1b", "3b", "7b")
+_EXPERTS: Final = _named("mbridge", "deepseek", "qwen3")
+_BRIDGE_DENSE: Final = _named("mbridge", "llama3", gpu="H100")
 
 
-def _experts(row: RowResult) -> bool:
-    measurement = row.case.measurement
-    return measurement.source_id == "mbridge" and any(word in measurement.model_name.lower() for word in ("deepseek", "qwen3"))
-
-
-def _large_mpt(row: RowResult) -> bool:
-    return row.case.measurement.source_id == "mosaic" and row.case.model.num_parameters >= GIGA
+def _dense_hopper(row: Measurement) -> bool:
+    return row.source_id == "mlm_llama" or _BRIDGE_DENSE(row)
 
 
 _SIMUMAX_TIME: Final = "SimuMax -13.5..+0.1 %, fitted there"
@@ -81,13 +74,13 @@ _SIMUMAX_MEMORY: Final = (("model", 0.015), ("source", 0.02))
 BARS: Final = (
     Bar(name="Korthikanti", chosen=_source("korthikanti"), limits=(("model", 0.04), ("source", 0.06)), peer="Calculon 3.65 %, in sample"),
     Bar(name="SC21 table 1", chosen=_source("mlm_sc21"), limits=(("model", 0.033), ("source", 0.07)), peer="SimuMax 6.1 %"),
-    Bar(name="dgxc, NeMo", chosen=_nemo, limits=(("model", 0.03), ("source", 0.06))),
+    Bar(name="dgxc, NeMo", chosen=_NEMO, limits=(("model", 0.03), ("source", 0.06))),
     Bar(name="nemo2407", chosen=_source("nemo2407"), limits=(("model", 0.04), ("source", 0.06))),
     Bar(name="mbridge H100 dense, mlm_llama", chosen=_dense_hopper, limits=(("model", 0.05), ("source", 0.07))),
-    Bar(name="mosaic, 1B and more", chosen=_large_mpt, limits=(("model", 0.025), ("source", 0.12))),
+    Bar(name="mosaic, 1B and more", chosen=_LARGE_MPT, limits=(("model", 0.025), ("source", 0.12))),
     Bar(name="internevo 7B", chosen=_source("internevo"), limits=(("model", 0.05), ("source", 0.15))),
     Bar(name="SimuMax B200", chosen=_source("simumax_b200"), limits=(("model", 0.04), ("source", 0.12)), peer=_SIMUMAX_TIME),
-    Bar(name="mbridge MoE", chosen=_experts, limits=(("model", 0.08), ("source", 0.15))),
+    Bar(name="mbridge MoE", chosen=_EXPERTS, limits=(("model", 0.08), ("source", 0.15))),
     Bar(name="torchtitan", chosen=_source("torchtitan"), limits=(("model", 0.08), ("source", 0.20))),
     Bar(name="SimuMax B200, memory", chosen=_source("simumax_b200"), limits=_SIMUMAX_MEMORY, memory=True, peer="SimuMax 1.4 %"),
     Bar(name="torchtitan, memory", chosen=_source("torchtitan"), limits=(("model", 0.04),), memory=True),
@@ -97,7 +90,7 @@ BARS: Final = (
 
 def judge_bar(bar: Bar, validation: Validation) -> BarResult:
     """The bar over the rows of one validation; a run that is called infeasible counts as 100 %."""
-    rows = [row for row in validation.rows if bar.chosen(row)]
+    rows = [row for row in validation.rows if bar.chosen(row.case.measurement)]
     errors = [e for e in ((row.memory_error if bar.memory else row.error) for row in rows) if e is not None]
     return BarResult(
         bar=bar,

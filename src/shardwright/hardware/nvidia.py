@@ -56,7 +56,7 @@ _B200_GEMM: Final = (
 
 def _siblings(rates: tuple[GemmRates, ...], *, name: str, power_ratio: float = 1.0, error: float = 0.25) -> tuple[GemmRates, ...]:
     """Rates of a sibling whose power limit is `power_ratio` times lower: the clock follows its cube root."""
-    return tuple(like_gemm(g, name=name, sustained=g.sustained * power_ratio ** (1 / 3), error=error) for g in rates)
+    return tuple(like_gemm(g, name=name, sustained=max(g.sustained * power_ratio ** (1 / 3), 1.0), error=error) for g in rates)
 
 
 _A100_PEAKS: Final = tensor_cores(bf16=312, fp16=312, tf32=156, fp32=19.5)
