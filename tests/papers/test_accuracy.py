@@ -89,7 +89,7 @@ UNSUPPORTED = {
     SkipReason.UNKNOWN_ACCELERATOR,
 }
 LOST = {
-    "Megatron CI, memory": "149 of 201: latent attention 13, hybrid 10, allgather dispatcher 9, microbatches that do not divide by pp 7, others"
+    "Megatron CI, memory": "149 of 201: latent attention 13, hybrid 10, allgather dispatcher 9, microbatches no multiple of pp 7, others"
 }
 """Bars with fewer rows predicted than they should have, and what cannot be expressed."""
 
