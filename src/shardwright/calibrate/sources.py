@@ -89,7 +89,7 @@ PROVENANCE: Final = (
     Provenance(
         source_id="mbridge",
         laboratory="nvidia-nemo",
-        runtime="nemo-25.04",
+        runtime="megatron-bridge",
         reason="Megatron-Bridge continues NeMo 2",
         sequence_parallel=True,
         zero=1,
@@ -97,7 +97,7 @@ PROVENANCE: Final = (
     Provenance(
         source_id="mbridge_skills",
         laboratory="nvidia-nemo",
-        runtime="nemo-25.04",
+        runtime="megatron-bridge",
         reason="Megatron-Bridge continues NeMo 2",
         sequence_parallel=True,
         zero=1,
