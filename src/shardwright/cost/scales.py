@@ -26,8 +26,8 @@ def scale_seconds(problem: Problem, rows: Rows, network: Network, *, quantise_ke
 
         t = all_reduce(1 KiB) + wait x log2(members)
 
-    The group is the runtime's (`ScaleGroup`): the tensor- and context-parallel members of a stage, or all of its devices. Nothing runs beside
-    the reduction: the stream that computes waits for it, and so for the last member. wait: `Constants.collective_wait_s`.
+    The group is the runtime's (`ScaleGroup`): the tensor- and context-parallel members of a stage, or all of its devices. Nothing runs
+    beside the reduction: the stream that computes waits for it, and so for the last member. wait: `Constants.collective_wait_s`.
 
     Args:
         quantise_kernels: see `Machine`; where the matrix units take scales a block, nothing is reduced. So it is at 16 bits.

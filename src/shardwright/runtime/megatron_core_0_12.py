@@ -122,7 +122,7 @@ RUNTIME: Final = Runtime(
             f"{_CORE}/parallel_state.py",
             "scales_reduced",
             note="fp8_recipe delayed and tp_only_amax_red False by default: get_amax_reduction_group is the group of tensor, context and "
-            "data parallelism; transformer_block.py opens fp8_autocast with it, and Transformer Engine's pytorch/fp8.py reduces at its exit "
+            "data parallelism; transformer_block.py opens fp8_autocast with it, and Transformer Engine's pytorch/fp8.py reduces at exit "
             "(both read)",
         ),
         *cite(f"{_CORE}/extensions/transformer_engine.py", "attention_kernel", "element_kernels"),

@@ -35,9 +35,9 @@ def _facts() -> Facts:
     return Facts(**(numbers | dict.fromkeys(_SWITCHES, False) | {"layer_block": 0}))
 
 
-_FLAT = ("logits", "shard", "expert_shard", "norm", "tied", "embedding", "logits_blocks", "overlap_buffers", "communicators") + (
-    "slowdown",
-    "scales",
+_FLAT = (
+    *("logits", "shard", "expert_shard", "norm", "tied", "embedding", "logits_blocks", "overlap_buffers", "communicators"),
+    *("slowdown", "scales"),
 )
 _SWITCHES = ("every_microbatch", "overlap_gather", "blocking")
 _WHOLE = ("ranks", "chunks_per_rank", "looked", "rank", "has_head", "has_end")
