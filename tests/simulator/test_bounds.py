@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from shardwright.cost.member import price_grid, step_costs
+from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import FabricTier
 from shardwright.program.fold import is_aligned
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime, TpOverlap
+from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime, ScaleGroup, TpOverlap
 from shardwright.search.bounded import bound_space
 from shardwright.search.members import member_grid
 from shardwright.search.space import AXES, Space
@@ -46,6 +47,7 @@ RUNTIMES: tuple[Runtime, ...] = (
     replace(ANY, name="reduces-at-the-end", reduce_every_microbatch=False),
     replace(ANY, name="blocking-reductions", overlap_grad_reduce=False),
     replace(ANY, name="blocking-gathers", overlap_param_gather=False),
+    replace(ANY, name="reduced-scales", scales_reduced=ScaleGroup.STAGE),
     replace(ANY, name="captured", capture=Capture.ITERATION),
     replace(ANY, name="hidden-experts", expert_overlap=True, routing_on_host=True, expert_dispatch=ExpertDispatch.DEDUPLICATED),
     replace(ANY, name="more-memory", tp_overlap=TpOverlap.FUSED, logits_blocks_bytes=ANY.logits_bytes + 2, split_logits_bytes=4),
@@ -69,6 +71,8 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
             global_batch=grid.dp * grid.microbatch * draw.choice((1, 2, 6, 12)),
             seq_len=draw.choice((256, 4096)),
         )
+        if problem.runtime.scales_reduced is not ScaleGroup.NONE:
+            problem = replace(problem, job=replace(problem.job, compute=Dtype.FP8))
         if is_legal(problem, grid):
             return problem, grid
 

@@ -75,7 +75,14 @@ PROVENANCE: Final = (
         laboratory="nvidia-nemo",
         runtime="nemo-24.11",
         reason=_NEMO_FLAGS,
-        words=(("maxtext", "maxtext"), ("paxml", ""), ("release v25.04", "nemo-25.04"), ("release v25.05", "nemo-25.04")),
+        words=(
+            ("maxtext", "maxtext"),
+            ("paxml", ""),
+            # its configure.sh sets NVTE_FUSED_ATTN=0 and its gpt3_175b_hydra.yaml fuses no cross-entropy (NVIDIA/dgxc-benchmarking)
+            ("nemo megatron", "nemo-24.07"),
+            ("release v25.04", "nemo-25.04"),
+            ("release v25.05", "nemo-25.04"),
+        ),
         sequence_parallel=True,
         zero=1,
     ),
@@ -89,7 +96,7 @@ PROVENANCE: Final = (
     Provenance(
         source_id="mbridge",
         laboratory="nvidia-nemo",
-        runtime="nemo-25.04",
+        runtime="megatron-bridge",
         reason="Megatron-Bridge continues NeMo 2",
         sequence_parallel=True,
         zero=1,
@@ -97,7 +104,7 @@ PROVENANCE: Final = (
     Provenance(
         source_id="mbridge_skills",
         laboratory="nvidia-nemo",
-        runtime="nemo-25.04",
+        runtime="megatron-bridge",
         reason="Megatron-Bridge continues NeMo 2",
         sequence_parallel=True,
         zero=1,

@@ -127,12 +127,13 @@ def _fill_work(
 ) -> None:
     """Seconds of a microbatch under one recompute option and ZeRO stage."""
     single = facts.layer_block >= 0
+    scales, chunks = costs.scales[h], float(patterns.chunks_per_rank[p])
     for s in range(patterns.looked[p]):
-        scratch.work[r, s] = 0.0
-        scratch.head[r, s] = 0.0
-        scratch.tail[r, s] = 0.0
-        scratch.own[r, s] = 0.0
-    way = 0.0
+        scratch.work[r, s] = 2.0 * chunks * scales
+        scratch.head[r, s] = patterns.rank[p, s] * scales
+        scratch.tail[r, s] = patterns.rank[p, s] * scales
+        scratch.own[r, s] = scales
+    way = 2.0 * patterns.ranks[p] * chunks * scales
     for t in range(costs.dense.shape[0]):
         gather = costs.gather[t, h]
         reduce = costs.all_reduce[t, h] if zero == 0 else costs.reduce[t, h]

@@ -62,7 +62,8 @@ Axes = tuple[tuple[IntArray, IntArray], ...]
 def axes_of(axis: str, rows: Rows) -> Axes:
     """(degree, stride) arrays of the groups along `axis` (a mesh axis, or one folded from several).
 
-    `dp-cp`: holders of a dense parameter. `ep`, `etp`, `edp`: experts, folded over tp x cp x dp, etp innermost.
+    `dp-cp`: holders of a dense parameter. `tp-cp`: devices of one replica of a stage; `stage`: all devices of one. `ep`, `etp`, `edp`:
+    experts, folded over tp x cp x dp, etp innermost.
     """
     tp, cp, dp = rows["tp"], rows["cp"], rows["dp"]
     if axis == "tp":
@@ -73,6 +74,10 @@ def axes_of(axis: str, rows: Rows) -> Axes:
         return ((cp // rows["ulysses"], rows["s_cp"] * rows["ulysses"]),)
     if axis == "dp-cp":
         return ((cp, rows["s_cp"]), (dp, rows["s_dp"]))
+    if axis == "tp-cp":
+        return ((tp, rows["s_tp"]), (cp, rows["s_cp"]))
+    if axis == "stage":
+        return ((tp, rows["s_tp"]), (cp, rows["s_cp"]), (dp, rows["s_dp"]))
     if axis == "pp":
         return ((rows["pp"], rows["s_pp"]),)
     if axis == "world":

@@ -37,8 +37,8 @@ class StepCosts:
     """One strategy's step, before it is put in order. c = chunk, r = pipeline rank.
 
     Args:
-        forward_s, backward_s: (c,) seconds of F and of B (recompute included). parts: (2, c, parts + 2): F and B by part, then
-            recompute and exposed sharding traffic.
+        forward_s, backward_s: (c,) seconds of F and of B (recompute included). parts: (2, c, parts + 3): F and B by part, then
+            recompute, exposed sharding traffic and the reduction of scales.
         border_s: (tiers,) seconds of a send across each tier.
         gather_s, reduce_s: (c,) parameters gathered at the start of the step, gradients reduced at its end. pieces: (c,).
         optimizer_s: (r,) update, clipping, tied exchange; after_s: (r,) parameters gathered at the end of the step.
@@ -68,7 +68,8 @@ class StepCosts:
 
 RECOMPUTE_PART = len(PARTS)
 SHARDING_PART = len(PARTS) + 1
-PART_NAMES = (*PARTS, "recompute", "sharding")
+SCALES_PART = len(PARTS) + 2
+PART_NAMES = (*PARTS, "recompute", "sharding", "scales")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +174,7 @@ def _parts(problem: Problem, grid: Grid, priced: Priced, gather: FloatArray, red
             again[b, SHARDING_PART] = slower - kept[1, b, SHARDING_PART]
     parts: FloatArray = np.einsum("cb,kbp->kcp", priced.layout.counts, kept)
     parts[1] += redone @ again
+    parts[:, :, SCALES_PART] = priced.meshes.scales_s[priced.mesh_row]
     return parts
 
 

@@ -13,6 +13,7 @@ from shardwright.cost.communication import Network, border_seconds, move_seconds
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
 from shardwright.cost.rows import Rows
+from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.cost.sync import SyncTable, sync_table
 from shardwright.model.block import Block
@@ -168,6 +169,7 @@ class MeshTable:
         tied_s: (n,) seconds of the exchange of a tied embedding's gradient between the first and last rank.
         slowdown: (n,) factor on kernels beside a layer's gather or reduction.
         gather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gather and reduction (see `sharded`).
+        scales_s: (n,) seconds that each pass of a chunk waits for its scales (see `scales`).
         embedding_bytes: (n,) temporary of the embedding's or head's weight gradient.
         communicator_bytes: (n,) buffers of the communicators, outside the allocator.
     """
@@ -179,6 +181,7 @@ class MeshTable:
     slowdown: FloatArray
     gather_copy_s: FloatArray
     reduce_copy_s: FloatArray
+    scales_s: FloatArray
     embedding_bytes: IntArray
     communicator_bytes: IntArray
 
@@ -211,5 +214,6 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         slowdown=overlap_slowdown(problem, rows),
         gather_copy_s=gather_copy,
         reduce_copy_s=reduce_copy,
+        scales_s=scale_seconds(problem, rows, network, quantise_kernels=problem_machine(problem).quantise_kernels),
         embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,
     )

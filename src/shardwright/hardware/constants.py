@@ -147,12 +147,12 @@ DECLARED: Final = (
     ),
     Declared(
         name="collective_wait_s",
-        owner="fabric: NCCL inside a node",
+        owner="fabric: NCCL",
         prior=22e-6,
         spread=0.4,
         low=2e-6,
         high=80e-6,
-        meaning="seconds that a tensor-parallel collective between a step's kernels takes beyond a test's, for each doubling of members",
+        meaning="seconds that a blocking collective between a step's kernels takes beyond a test's, for each doubling of members",
         source="between kernels it waits for the last member and for the events of two streams, which a test in a closed loop hides; "
         "32, 51 and 87 us for 2, 4 and 8 B200 (MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json: all_gather) against 9, 12 and "
         "18 us in aiconfigurator-core's table",

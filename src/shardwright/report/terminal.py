@@ -32,6 +32,7 @@ _PARTS = {
     "ep": "exposed expert-parallel communication",
     "pp": "exposed pipeline communication",
     "sharding": "exposed gathers and reductions",
+    "scales": "reduction of 8-bit scales",
     "slowdown": "slowdown beside communication",
     "optimizer": "optimizer step",
     "bubble": "pipeline bubble",

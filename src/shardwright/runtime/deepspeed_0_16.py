@@ -127,6 +127,9 @@ RUNTIME: Final = Runtime(
         *cite(
             "https://pytorch.org/docs/stable/notes/cuda.html#memory-management", "allocator_reserve_percent", note="SimuMax prints 3 to 8 %"
         ),
+        *cite(
+            "https://github.com/deepspeedai/DeepSpeed/tree/v0.16.0/deepspeed/runtime", "scales_reduced", note="no 8-bit recipe of its own"
+        ),
     ),
     aliases=("deepspeed",),
 )

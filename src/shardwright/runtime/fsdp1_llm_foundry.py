@@ -101,6 +101,11 @@ RUNTIME: Final = derive(
             "optimizer_offload",
             note="data parallel only: no tensor, pipeline, context or expert parallelism",
         ),
+        *cite(
+            "https://github.com/mosaicml/composer/blob/main/composer/core/precision.py",
+            "scales_reduced",
+            note="one autocast round the model: one reduction a pass, not counted",
+        ),
         *cite("https://github.com/mosaicml/llm-foundry/blob/8c8dd48f7216/llmfoundry/models/mpt/modeling_mpt.py", "element_kernels"),
         *cite(
             "https://github.com/mosaicml/llm-foundry/blob/8c8dd48f7216/llmfoundry/models/mpt/modeling_mpt.py",

@@ -131,6 +131,11 @@ RUNTIME: Final = Runtime(
             "allocator_reserve_percent",
             note="JAX preallocates a share of the memory; from memory",
         ),
+        *cite(
+            "https://github.com/AI-Hypercomputer/maxtext",
+            "scales_reduced",
+            note="XLA reduces the magnitude of each sharded operand with the operator itself: not counted",
+        ),
     ),
     aliases=("jax-maxtext", "jax"),
 )

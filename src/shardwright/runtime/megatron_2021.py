@@ -131,6 +131,7 @@ RUNTIME: Final = Runtime(
         *cite(
             "https://pytorch.org/docs/stable/notes/cuda.html#memory-management", "allocator_reserve_percent", note="SimuMax prints 3 to 8 %"
         ),
+        *cite("https://github.com/NVIDIA/Megatron-LM/tree/v2.0", "scales_reduced", note="16 bits only"),
     ),
     aliases=("megatron-lm-2021", "megatron-sc21"),
 )

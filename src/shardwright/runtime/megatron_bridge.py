@@ -1,6 +1,7 @@
-"""Megatron-Bridge's performance recipes for mixtures of experts: what differs is how tokens travel and what captured graphs replay.
+"""Megatron-Bridge's performance recipes: for mixtures of experts, what differs is how tokens travel and what captured graphs replay.
 
-One runtime for each combination that a release's recipes use; `calibrate.recipes` names the recipe of a published row.
+Dense models run on NeMo 25.04's runtime with another scaling; mixtures of experts on one runtime for each combination that a release's
+recipes use; `calibrate.recipes` names the recipe of a published row.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 from shardwright.runtime import nemo_2504
 from shardwright.runtime.facts import cite, derive
-from shardwright.runtime.runtime import Capture, ExpertDispatch, Fact, Runtime
+from shardwright.runtime.runtime import Capture, ExpertDispatch, Fact, Runtime, ScaleGroup
 
 _TREE: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob"
 _DROP: Final = f"{_TREE}/4054233ae08b785aac1beeb028e66b6baf9dfc1b/scripts/performance/configs/qwen3/qwen3_30b_a3b_llm_pretrain.py"
@@ -21,6 +22,20 @@ _DEEPSEEK: Final = (
 )
 _DISPATCHER: Final = "https://github.com/NVIDIA/Megatron-LM/blob/core_v0.12.0/megatron/core/transformer/moe/token_dispatcher.py"
 _FIELDS: Final = ("expert_dispatch", "capture", "expert_overlap", "fused_experts", "attention_eight_bit")
+
+DENSE: Final = derive(
+    nemo_2504.RUNTIME,
+    name="megatron-bridge",
+    framework="Megatron-Bridge",
+    version="0.1",
+    released="2025-09",
+    scales_reduced=ScaleGroup.NONE,
+    facts=cite(
+        "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/067f987df03b/docs/performance-summary.md",
+        "scales_reduced",
+        note="FP8-CS and FP8-MX: scales of the tensor at hand; Transformer Engine reduces after a pass under delayed scaling only",
+    ),
+)
 
 
 def _recipe(
@@ -41,9 +56,8 @@ def _recipe(
         **changes,
     }
     return derive(
-        nemo_2504.RUNTIME,
+        DENSE,
         name=name,
-        framework="Megatron-Bridge",
         version=version,
         released=released,
         facts=(

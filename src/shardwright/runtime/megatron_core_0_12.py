@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.facts import cite
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, FullRecompute, Runtime, SelectiveRecompute, TpOverlap
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, FullRecompute, Runtime, ScaleGroup, SelectiveRecompute, TpOverlap
 from shardwright.units import MIB
 
 _TREE: Final = "https://github.com/NVIDIA/Megatron-LM/blob/core_v0.12.0/megatron"
@@ -53,6 +53,7 @@ RUNTIME: Final = Runtime(
     zero1_broadcasts=False,
     saves_quantized=True,
     loss_bytes=52,
+    scales_reduced=ScaleGroup.STAGE,
     facts=(
         *cite(
             f"{_CORE}/distributed/param_and_grad_buffer.py",
@@ -116,6 +117,13 @@ RUNTIME: Final = Runtime(
         ),
         *cite(
             f"{_CORE}/tensor_parallel/layers.py", "tp_input_regather", "fused_weight_gradient", "adds_gradients", "embedding_gradient_bytes"
+        ),
+        *cite(
+            f"{_CORE}/parallel_state.py",
+            "scales_reduced",
+            note="fp8_recipe delayed and tp_only_amax_red False by default: get_amax_reduction_group is the group of tensor, context and "
+            "data parallelism; transformer_block.py opens fp8_autocast with it, and Transformer Engine's pytorch/fp8.py reduces at exit "
+            "(both read)",
         ),
         *cite(
             f"{_CORE}/extensions/transformer_engine.py",

@@ -1,4 +1,4 @@
-"""NeMo 25.04 and later, Megatron-Bridge: as 24.11, with Transformer Engine's cross-entropy."""
+"""NeMo 25.04 and later: as 24.11, with Transformer Engine's cross-entropy."""
 
 from __future__ import annotations
 
@@ -20,5 +20,4 @@ RUNTIME: Final = derive(
             note="cross_entropy_fusion_impl te: statistics 2, gradient in place of the logits 4, scaled 4 bytes",
         ),
     ),
-    aliases=("megatron-bridge",),
 )

@@ -62,6 +62,16 @@ class Capture(StrEnum):
     ITERATION = "iteration"
 
 
+class ScaleGroup(StrEnum):
+    """Over which devices delayed scaling reduces magnitudes after each pass of a chunk: none; a stage's tensor- and context-parallel
+    members; all of a stage's devices.
+    """
+
+    NONE = "none"
+    TENSOR = "tensor"
+    STAGE = "stage"
+
+
 class FullRecompute(StrEnum):
     """What `recompute=full` runs again: the whole layer, or all but its last GEMM (a checkpoint that stops early)."""
 
@@ -129,6 +139,7 @@ class Runtime:
         adds_gradients: a kernel of its own adds each microbatch's weight gradients to the accumulated ones.
         loss_bytes: what cross-entropy reads and writes, forward and backward, in bytes a logit, counted in its code; 0 = not counted:
             24, or 12 where `fused_loss`, times the passes of its element-wise kernels.
+        scales_reduced: see ScaleGroup.
         collective_library: whose algorithms it runs (`collectives.registry.LIBRARIES`).
         gradient_wire: dtype of gradients on the network where it is not the one they accumulate in; None = the same.
         gather_copy_bytes, reduce_copy_bytes: traffic of the copies around a sharded layer's all_gather and reduce_scatter, bytes an
@@ -189,6 +200,7 @@ class Runtime:
     fused_chains: bool = False
     fp32_norms: bool = False
     loss_bytes: int = 0
+    scales_reduced: ScaleGroup = ScaleGroup.NONE
     collective_library: str = "nccl"
     gradient_wire: Dtype | None = None
     gather_copy_bytes: int = 0

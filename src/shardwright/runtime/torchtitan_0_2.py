@@ -149,6 +149,7 @@ RUNTIME: Final = Runtime(
         *cite(
             "https://pytorch.org/docs/stable/notes/cuda.html#memory-management", "allocator_reserve_percent", note="SimuMax prints 3 to 8 %"
         ),
+        *cite("https://github.com/pytorch/ao/blob/v0.8.0/torchao/float8/README.md", "scales_reduced", note="dynamic scaling: no history"),
     ),
     aliases=("torchtitan", "fsdp2", "pytorch-fsdp2"),
 )

@@ -147,6 +147,7 @@ def costs_of(problem: Problem, prepared: Prepared) -> Costs:
         copied=_floats(meshes.sync.tied),
         communicators=_floats(meshes.communicator_bytes),
         slowdown=_floats(meshes.slowdown),
+        scales=_floats(meshes.scales_s),
         gather_copy=_floats(meshes.gather_copy_s),
         reduce_copy=_floats(meshes.reduce_copy_s),
     )

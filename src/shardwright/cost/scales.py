@@ -1,0 +1,46 @@
+"""What delayed scaling costs between kernels: the largest magnitudes of a chunk's operands are reduced after each of its passes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.cost.communication import Network, move_seconds, span_along
+from shardwright.cost.compute import TENSOR_SCALES
+from shardwright.cost.rows import Rows
+from shardwright.program.problem import Problem
+from shardwright.runtime.runtime import ScaleGroup
+
+FloatArray = npt.NDArray[np.float64]
+
+MAGNITUDES: Final = 1024
+"""Bytes of one reduction: 4 for each of three operands of four products a layer, over a rank's layers; latency governs up to a megabyte."""
+_AXIS: Final = {ScaleGroup.TENSOR: "tp-cp", ScaleGroup.STAGE: "stage"}
+
+
+def scale_seconds(problem: Problem, rows: Rows, network: Network, *, quantise_kernels: int) -> FloatArray:
+    """Seconds (n,) that each forward and each backward pass of a chunk takes longer under one scale a tensor, from history.
+
+        t = all_reduce(1 KiB) + wait x log2(members)
+
+    The group is the runtime's (`ScaleGroup`): the tensor- and context-parallel members of a stage, or all of its devices. Nothing runs
+    beside the reduction: the stream that computes waits for it, and so for the last member. wait: `Constants.collective_wait_s`.
+
+    Args:
+        quantise_kernels: see `Machine`; where the matrix units take scales a block, nothing is reduced. So it is at 16 bits.
+
+    Leaves out: launches of the concatenation and the update beside it, and the reductions of passes that are run again.
+
+    Source: Transformer Engine, transformer_engine/pytorch/fp8.py: ``reduce_and_update_fp8_tensors`` at the exit of the outermost
+    ``fp8_autocast``, which Megatron-Core opens around the layers of a chunk, and once in that region's backward.
+    """
+    group, seconds = problem.runtime.scales_reduced, np.zeros(len(rows))
+    if group is ScaleGroup.NONE or problem.job.compute.bits != 8 or quantise_kernels != TENSOR_SCALES:
+        return seconds
+    span = span_along(_AXIS[group], rows, network)
+    spent = move_seconds(Collective.ALL_REDUCE, volume=np.full(len(rows), float(MAGNITUDES)), span=span, network=network)
+    wait = problem.constants.collective_wait_s * np.log2(span.size)
+    return np.asarray(np.where(span.size > 1, spent + wait, 0.0), dtype=np.float64)
