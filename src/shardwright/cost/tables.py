@@ -168,6 +168,7 @@ class MeshTable:
         tied_s: (n,) seconds of the exchange of a tied embedding's gradient between the first and last rank.
         slowdown: (n,) factor on kernels beside a layer's gather or reduction.
         gather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gather and reduction (see `sharded`).
+        gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end (`Runtime.gradient_passes`).
         embedding_bytes: (n,) temporary of the embedding's or head's weight gradient.
         communicator_bytes: (n,) buffers of the communicators, outside the allocator.
     """
@@ -179,6 +180,7 @@ class MeshTable:
     slowdown: FloatArray
     gather_copy_s: FloatArray
     reduce_copy_s: FloatArray
+    gradient_bytes: IntArray
     embedding_bytes: IntArray
     communicator_bytes: IntArray
 
@@ -211,5 +213,14 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         slowdown=overlap_slowdown(problem, rows),
         gather_copy_s=gather_copy,
         reduce_copy_s=reduce_copy,
+        gradient_bytes=_gradient_bytes(problem, rows),
         embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,
     )
+
+
+def _gradient_bytes(problem: Problem, rows: Rows) -> IntArray:
+    """Traffic an element of passes over all local gradients: the runtime's, and a read and a write where it scales them for several holders."""
+    runtime = problem.runtime
+    scaled = (rows["dp"] * rows["cp"] > 1) & runtime.scales_gradients
+    passes: IntArray = runtime.gradient_passes + np.where(scaled, 2, 0)
+    return passes * (runtime.gradient_dtype.bits // 8)

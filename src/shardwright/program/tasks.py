@@ -28,6 +28,7 @@ class Local:
         native_loss: the loss is one kernel.
         added_bytes: bytes an element of the accumulated gradients that a kernel of its own adds to; 0 = none does.
         eager: element-wise kernels are those of eager PyTorch.
+        by_row: permutations and the loss are Triton kernels, one program a row.
         loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes of element-wise kernels.
     """
 
@@ -46,6 +47,7 @@ class Local:
     added_bytes: int = 0
     loss_traffic: int = 0
     eager: bool = False
+    by_row: bool = False
     heads: Size | None = None
     experts: Size | None = None
     expert_tokens: Size | None = None
@@ -214,6 +216,10 @@ def _stream_once(o: Operator, x: Local) -> tuple[Work, ...]:
     return (_element(o, Phase.F, inputs, outputs, x.element), _element(o, Phase.I, outputs, inputs, x.element))
 
 
+def _permute(o: Operator, x: Local) -> tuple[Work, ...]:
+    return tuple(replace(w, by_row=x.by_row) for w in _stream_once(o, x))
+
+
 def _embedding(o: Operator, x: Local) -> tuple[Work, ...]:
     width = _per_token(x, x.writes)
     return (_element(o, Phase.F, width, width, x.element), _element(o, Phase.W, width + width, width, x.element))
@@ -225,8 +231,8 @@ def _loss(o: Operator, x: Local) -> tuple[Work, ...]:
         # Softmax and its inputs in forward, the gradient in backward: 3 to 1 where fp32 copies are made and where they are not.
         back = max(x.loss_traffic // 4, 1)
         return (
-            replace(_element(o, Phase.F, logits, (), x.loss_traffic - back), one_pass=True),
-            replace(_element(o, Phase.I, logits, (), back), one_pass=True),
+            replace(_element(o, Phase.F, logits, (), x.loss_traffic - back), one_pass=True, by_row=x.by_row),
+            replace(_element(o, Phase.I, logits, (), back), one_pass=True, by_row=x.by_row),
         )
     half = max(x.loss_bytes // 4, 1)
     return (
@@ -251,7 +257,7 @@ TASKS: dict[OperatorKind, Callable[[Operator, Local], tuple[Work, ...]]] = {
     OperatorKind.RESIDUAL: _residual,
     OperatorKind.ATTENTION: _attention,
     OperatorKind.ROUTE: _stream_once,
-    OperatorKind.PERMUTE: _stream_once,
+    OperatorKind.PERMUTE: _permute,
     OperatorKind.EMBEDDING: _embedding,
     OperatorKind.LOSS: _loss,
     OperatorKind.CONV: _stream_once,
