@@ -21,7 +21,8 @@ class Costs(NamedTuple):
     forward, backward, selective, full: (t, l) seconds. saved: (t, modes, l). transient: (t, l) bytes, zero for blocks that are no layers.
     border: (l, tiers). logits: (l,). gather, reduce, all_reduce: (t, h) seconds of one layer. dense, experts, frozen: (t, h) elements.
     logits_blocks, overlap_buffers: (l,) bytes. copied: (t, h) elements of tied weights that another block owns.
-    shard, expert_shard: (h,). norm, tied: (h,) seconds. passes: (h,) bytes an element of passes over whole gradients. embedding, communicators: (h,) bytes.
+    shard, expert_shard: (h,). norm, tied: (h,) seconds.
+    passes: (h,) bytes an element of passes over whole gradients. embedding, communicators: (h,) bytes.
     slowdown: (h,) of kernels beside collectives. gather_copy, reduce_copy: (t, h) seconds of copies around a layer's collectives.
     """
 

@@ -42,9 +42,12 @@ ROW_KERNEL_RATE = 3.0e12
 
 Source: Transformer Engine's cross-entropy on B200, 0.2795 of 8 TB (binary) a second at 8 bytes a logit, for 16 to 128 thousand logits a row
 (MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json, ce_fusion): 2.40e12 x 10 / 8 for the 10 bytes that its code moves. The same
-file's permute and unpermute (permute_fwd) take 0.37 to 0.49 ms together for 4096 tokens of 5120 on 6 experts each; by this rate 0.45. Left out: how it grows with the number and
-clock of multiprocessors; slower memories than this are the limit themselves.
+file's permute and unpermute (permute_fwd) take 0.37 to 0.49 ms together for 4096 tokens of 5120 on 6 experts each; by this rate 0.45.
+Leaves out how it grows with the number and clock of multiprocessors; slower memories than this are the limit themselves.
 """
+
+BACKWARD_FLOPS = 2.5
+"""FLOPs of fused attention's backward over its forward: five products of the scores' size instead of two."""
 
 DEFAULT_GEMM = GemmRates(
     dtype=Dtype.BF16,
@@ -253,7 +256,9 @@ def attention_seconds(
     Args:
         parts: members of a ring that pass keys round, one kernel for each part; None = all keys in one kernel.
 
-    Leaves out: joining the partial outputs of a ring; backward of other head dims than 128 (its ratio is one number).
+    A kernel whose rates hold in long runs has clock 1; one whose backward was measured for the head dims takes 2.5 FLOPs / (fraction x peak).
+
+    Leaves out: joining the partial outputs of a ring; backward of other head dims, elsewhere than measured (its ratio is one number).
     """
     flops = attention_flops(shape, tokens=tokens, heads=heads, context=context)
     kernels = np.ones_like(tokens) if parts is None else parts
@@ -262,9 +267,13 @@ def attention_seconds(
     fraction = _attention_fraction(machine, shape, length=length.astype(np.float64), heads=parallel)
     busy = fraction / machine.attention.reach
     clock = np.maximum(machine.half.sustained * np.cbrt(busy / machine.half.compute_efficiency), 1.0)
+    if machine.attention.long_run:
+        clock = np.ones_like(fraction)
     seconds = flops / (fraction * machine.attention_peak) * clock * machine.attention_seconds
     if backward:
-        seconds = seconds * machine.attention.backward_ratio
+        measured = next((f for d, v, f in machine.attention.backward if (d, v) == (shape.head_dim, shape.value_dim)), 0.0)
+        ratio = machine.attention.backward_ratio
+        seconds = BACKWARD_FLOPS * flops / (measured * machine.attention_peak) if measured else seconds * ratio
     return np.asarray(seconds + kernels * machine.accelerator.launch_s, dtype=np.float64)
 
 

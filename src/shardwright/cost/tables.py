@@ -219,7 +219,7 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
 
 
 def _gradient_bytes(problem: Problem, rows: Rows) -> IntArray:
-    """Traffic an element of passes over all local gradients: the runtime's, and a read and a write where it scales them for several holders."""
+    """Traffic an element of passes over all local gradients: the runtime's, and two where it scales them for several holders."""
     runtime = problem.runtime
     scaled = (rows["dp"] * rows["cp"] > 1) & runtime.scales_gradients
     passes: IntArray = runtime.gradient_passes + np.where(scaled, 2, 0)

@@ -70,6 +70,10 @@ class AttentionRecord(Record):
     forward: Annotated[dict[Annotated[int, Field(ge=1, le=2**40)], Fraction], Field(min_length=1, max_length=64)]
     backward_ratio: Positive
     reach: Fraction = 1.0
+    long_run: bool = False
+    backward: Annotated[
+        tuple[tuple[Annotated[int, Field(ge=1, le=4096)], Annotated[int, Field(ge=1, le=4096)], Fraction], ...], Field(max_length=64)
+    ] = ()
     origin: OriginRecord | None = None
 
 

@@ -27,8 +27,8 @@ RUNTIME: Final = derive(
             "gradient_passes",
             "scales_gradients",
             checked=True,
-            note="check_grads takes the norm of every bucket before its collective, start_grad_sync multiplies grad_data by the scaling factor, "
-            "and reset zeroes it; the check is on and ddp-average-in-collective off by default (from memory)",
+            note="check_grads takes the norm of every bucket before its collective, start_grad_sync multiplies grad_data by the scaling "
+            "factor, and reset zeroes it; the check is on and ddp-average-in-collective off by default (from memory)",
         ),
     ),
     aliases=("megatron-core-plain",),
