@@ -256,7 +256,7 @@ def attention_seconds(
     Args:
         parts: members of a ring that pass keys round, one kernel for each part; None = all keys in one kernel.
 
-    A kernel whose rates hold in long runs has clock 1; one whose backward was measured for the head dims takes 2.5 FLOPs / (fraction x peak).
+    A kernel whose rates hold in long runs has clock 1; one whose backward was measured for the head dims takes 2.5 FLOPs / (that x peak).
 
     Leaves out: joining the partial outputs of a ring; backward of other head dims, elsewhere than measured (its ratio is one number).
     """
