@@ -71,9 +71,9 @@ class AttentionRecord(Record):
     backward_ratio: Positive
     reach: Fraction = 1.0
     long_run: bool = False
-    backward: Annotated[
-        tuple[tuple[Annotated[int, Field(ge=1, le=4096)], Annotated[int, Field(ge=1, le=4096)], Fraction], ...], Field(max_length=64)
-    ] = ()
+    backward: Annotated[list[Annotated[list[Positive], Field(min_length=3, max_length=3)]], Field(max_length=64)] = Field(
+        default_factory=list
+    )
     origin: OriginRecord | None = None
 
 

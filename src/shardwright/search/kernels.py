@@ -35,7 +35,19 @@ def _facts() -> Facts:
     return Facts(**(numbers | dict.fromkeys(_SWITCHES, False) | {"layer_block": 0}))
 
 
-_FLAT = ("logits", "shard", "expert_shard", "norm", "tied", "embedding", "logits_blocks", "overlap_buffers", "communicators", "slowdown")
+_FLAT = (
+    "logits",
+    "shard",
+    "expert_shard",
+    "norm",
+    "tied",
+    "passes",
+    "embedding",
+    "logits_blocks",
+    "overlap_buffers",
+    "communicators",
+    "slowdown",
+)
 _SWITCHES = ("every_microbatch", "overlap_gather", "blocking")
 _WHOLE = ("ranks", "chunks_per_rank", "looked", "rank", "has_head", "has_end")
 _DIMENSIONS = {"ranks": 1, "chunks_per_rank": 1, "looked": 1, "first_pieces": 1, "rank": 2, "pieces": 2, "first": 2, "total": 2} | {
