@@ -33,7 +33,7 @@ from shardwright.program.block import BlockProgram, Exposure, Kernel, Move, Phas
 from shardwright.program.latent import norms, rebuilt
 from shardwright.program.selective import saved_products
 from shardwright.program.sizes import Degrees, evaluate, evaluate_sum
-from shardwright.runtime.runtime import FullRecompute, Runtime, SelectiveRecompute, TpOverlap
+from shardwright.runtime.runtime import ExpertDispatch, FullRecompute, Runtime, SelectiveRecompute, TpOverlap
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -187,7 +187,12 @@ def _wait_for_host(seconds: FloatArray, clock: HostClock, pair: PairedLayer | No
 
 
 def _on_own_kernels(move: Move, runtime: Runtime) -> bool:
-    """The move is a collective of the library on its own kernels inside a layer, which all members of a tensor-parallel group wait for."""
+    """The move is a collective of the library on its own kernels inside a layer, which all members of a group wait for.
+
+    Tensor parallelism's, and an all_to_all of every routed copy that no other microbatch's kernels run beside.
+    """
+    if move.axes[0] == "ep":
+        return runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL and not runtime.expert_overlap
     fused = runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC) and move.exposure is not Exposure.BLOCKING
     return move.axes[0] in ("tp", "ulysses") and not fused
 
@@ -221,7 +226,7 @@ def work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatA
         traffic = np.zeros(n_rows)
         for size in (*work.read, *work.written):
             traffic = traffic + evaluate(size, degrees)
-        return element_seconds(machine, traffic=traffic, native=work.native, one_pass=work.one_pass), np.zeros(n_rows)
+        return element_seconds(machine, traffic=traffic, native=work.native, one_pass=work.one_pass, by_row=work.by_row), np.zeros(n_rows)
     if work.kernel is Kernel.ATTENTION:
         assert work.attention is not None
         assert work.tokens is not None

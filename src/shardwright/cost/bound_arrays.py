@@ -22,7 +22,7 @@ class Costs(NamedTuple):
     border: (l, tiers). logits: (l,). gather, reduce, all_reduce: (t, h) seconds of one layer. dense, experts, frozen: (t, h) elements.
     logits_blocks, overlap_buffers: (l,) bytes. copied: (t, h) elements of tied weights that another block owns.
     shard, expert_shard: (h,). norm, tied: (h,) seconds. embedding, communicators: (h,) bytes.
-    scales: (h,) seconds that each pass of a chunk waits.
+    scales: (h,) seconds that each pass of a chunk waits. passes: (h,) bytes an element of passes over whole gradients.
     slowdown: (h,) of kernels beside collectives. gather_copy, reduce_copy: (t, h) seconds of copies around a layer's collectives.
     """
 
@@ -44,6 +44,7 @@ class Costs(NamedTuple):
     expert_shard: FloatArray
     norm: FloatArray
     tied: FloatArray
+    passes: FloatArray
     embedding: FloatArray
     logits_blocks: FloatArray
     overlap_buffers: FloatArray

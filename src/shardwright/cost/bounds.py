@@ -221,6 +221,7 @@ def _update(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p:
         rank = patterns.rank[p, s]
         spent = optimizer_seconds(scratch.dense[s], cut, facts.update_bytes, facts.bandwidth, share, facts.host_rate)
         spent += optimizer_seconds(scratch.experts[s], cut_experts, facts.update_bytes, facts.bandwidth, share, facts.host_rate)
+        spent += (scratch.dense[s] + scratch.experts[s]) * costs.passes[h] / facts.bandwidth
         if rank == 0 or rank == patterns.ranks[p] - 1:
             spent += costs.tied[h]
         if not facts.overlap_gather:

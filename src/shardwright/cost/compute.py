@@ -37,6 +37,18 @@ Source: Transformer Engine, current scaling (from memory). Where the matrix unit
 EIGHT_BIT_ATTENTION = 1.6
 """Speed of fused attention in 8 bits over 16: FlashAttention-3 reaches 1.2 PFLOP/s against 740 TFLOP/s on H100 (arXiv 2407.08608)."""
 
+ROW_KERNEL_RATE = 3.0e12
+"""Bytes/s of Triton kernels that run one program a row, at most: they issue too few loads to fill a faster memory.
+
+Source: Transformer Engine's cross-entropy on B200, 0.2795 of 8 TB (binary) a second at 8 bytes a logit, for 16 to 128 thousand logits a row
+(MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json, ce_fusion): 2.40e12 x 10 / 8 for the 10 bytes that its code moves. The same
+file's permute and unpermute (permute_fwd) take 0.37 to 0.49 ms together for 4096 tokens of 5120 on 6 experts each; by this rate 0.45.
+Leaves out how it grows with the number and clock of multiprocessors; slower memories than this are the limit themselves.
+"""
+
+BACKWARD_FLOPS = 2.5
+"""FLOPs of fused attention's backward over its forward: five products of the scores' size instead of two."""
+
 DEFAULT_GEMM = GemmRates(
     dtype=Dtype.BF16,
     compute_efficiency=0.75,
@@ -185,15 +197,19 @@ def gemm_seconds(
     return seconds if grid is None else seconds * gemm_correction(grid, m=fm, n=fn, k=fk)
 
 
-def element_seconds(machine: Machine, *, traffic: FloatArray, native: bool = False, one_pass: bool = False) -> FloatArray:
+def element_seconds(
+    machine: Machine, *, traffic: FloatArray, native: bool = False, one_pass: bool = False, by_row: bool = False
+) -> FloatArray:
     """t = traffic x passes / (achieved bandwidth) + launch, for `traffic` minimal bytes of an element-wise kernel.
 
     Args:
         native: every framework has one kernel for it, eager or not. one_pass: it is one kernel that moves exactly these bytes: passes = 1.
+        by_row: it is a Triton kernel of one program a row: at most `ROW_KERNEL_RATE`.
     """
     device = machine.accelerator
     passes = 1.0 if one_pass else machine.native_passes if native else machine.passes
-    return traffic * passes / (device.element_efficiency * device.memory_bandwidth) + device.launch_s
+    rate = device.element_efficiency * device.memory_bandwidth
+    return traffic * passes / (min(rate, ROW_KERNEL_RATE) if by_row else rate) + device.launch_s
 
 
 def visible_keys(shape: AttentionShape, context: int) -> float:
@@ -240,7 +256,9 @@ def attention_seconds(
     Args:
         parts: members of a ring that pass keys round, one kernel for each part; None = all keys in one kernel.
 
-    Leaves out: joining the partial outputs of a ring; backward of other head dims than 128 (its ratio is one number).
+    A kernel whose rates hold in long runs has clock 1; one whose backward was measured for the head dims takes 2.5 FLOPs / (that x peak).
+
+    Leaves out: joining the partial outputs of a ring; backward of other head dims, elsewhere than measured (its ratio is one number).
     """
     flops = attention_flops(shape, tokens=tokens, heads=heads, context=context)
     kernels = np.ones_like(tokens) if parts is None else parts
@@ -249,9 +267,13 @@ def attention_seconds(
     fraction = _attention_fraction(machine, shape, length=length.astype(np.float64), heads=parallel)
     busy = fraction / machine.attention.reach
     clock = np.maximum(machine.half.sustained * np.cbrt(busy / machine.half.compute_efficiency), 1.0)
+    if machine.attention.long_run:
+        clock = np.ones_like(fraction)
     seconds = flops / (fraction * machine.attention_peak) * clock * machine.attention_seconds
     if backward:
-        seconds = seconds * machine.attention.backward_ratio
+        measured = next((f for d, v, f in machine.attention.backward if (d, v) == (shape.head_dim, shape.value_dim)), 0.0)
+        ratio = machine.attention.backward_ratio
+        seconds = BACKWARD_FLOPS * flops / (measured * machine.attention_peak) if measured else seconds * ratio
     return np.asarray(seconds + kernels * machine.accelerator.launch_s, dtype=np.float64)
 
 

@@ -205,6 +205,7 @@ def _step_end(problem: Problem, grid: Grid, priced: Priced, start: FloatArray) -
     for r in range(grid.pp):
         spent = optimizer_seconds(float(dense[r]), shards[0], traffic, bandwidth, share, rate)
         spent += optimizer_seconds(float(experts[r]), shards[1], traffic, bandwidth, share, rate)
+        spent += (float(dense[r]) + float(experts[r])) * float(priced.meshes.gradient_bytes[row]) / bandwidth
         tied = priced.meshes.tied_s[row] if r in (0, grid.pp - 1) else 0.0
         optimizer[r] = spent + priced.meshes.norm_s[row] + tied
     if problem.runtime.overlap_param_gather:
@@ -213,10 +214,12 @@ def _step_end(problem: Problem, grid: Grid, priced: Priced, start: FloatArray) -
 
 
 def update_bytes(problem: Problem) -> float:
-    """Traffic of one element's update: states read and written, gradient read twice (norm, update), parameter written, gradient zeroed."""
+    """Traffic of one element's update: states read and written, gradient read twice (norm, update), parameter written, gradient zeroed
+    (with the whole buffer where the runtime's `gradient_passes` count it).
+    """
     job, runtime = problem.job, problem.runtime
-    gradient = runtime.gradient_dtype.bits // 8
-    return 2.0 * job.optimizer.state_bytes + 3.0 * gradient + job.parameter.bits // 8
+    gradient = (2.0 if runtime.gradient_passes else 3.0) * (runtime.gradient_dtype.bits // 8)
+    return 2.0 * job.optimizer.state_bytes + gradient + job.parameter.bits // 8
 
 
 def shard_bytes(problem: Problem) -> float:

@@ -170,6 +170,7 @@ class MeshTable:
         slowdown: (n,) factor on kernels beside a layer's gather or reduction.
         gather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gather and reduction (see `sharded`).
         scales_s: (n,) seconds that each pass of a chunk waits for its scales (see `scales`).
+        gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end (`Runtime.gradient_passes`).
         embedding_bytes: (n,) temporary of the embedding's or head's weight gradient.
         communicator_bytes: (n,) buffers of the communicators, outside the allocator.
     """
@@ -182,6 +183,7 @@ class MeshTable:
     gather_copy_s: FloatArray
     reduce_copy_s: FloatArray
     scales_s: FloatArray
+    gradient_bytes: IntArray
     embedding_bytes: IntArray
     communicator_bytes: IntArray
 
@@ -215,5 +217,14 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         gather_copy_s=gather_copy,
         reduce_copy_s=reduce_copy,
         scales_s=scale_seconds(problem, rows, network, quantise_kernels=problem_machine(problem).quantise_kernels),
+        gradient_bytes=_gradient_bytes(problem, rows),
         embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,
     )
+
+
+def _gradient_bytes(problem: Problem, rows: Rows) -> IntArray:
+    """Traffic an element of passes over all local gradients: the runtime's, and two where it scales them for several holders."""
+    runtime = problem.runtime
+    scaled = (rows["dp"] * rows["cp"] > 1) & runtime.scales_gradients
+    passes: IntArray = runtime.gradient_passes + np.where(scaled, 2, 0)
+    return passes * (runtime.gradient_dtype.bits // 8)

@@ -58,6 +58,8 @@ class AttentionRates:
         forward: points of the forward kernel (only scores that the mask keeps are counted).
         backward_ratio: backward seconds over forward seconds at the same shape.
         reach: highest fraction of peak that the kernel's matrix instructions can issue at; the units are busy for fraction / reach.
+        long_run: the rates hold in long runs: no sustained clock on top of them.
+        backward: (head dim, value dim, fraction of peak at 2.5 x the forward's FLOPs) where the backward was measured; else the ratio.
     """
 
     generation: str
@@ -65,6 +67,8 @@ class AttentionRates:
     backward_ratio: float
     origin: Origin
     reach: float = 1.0
+    long_run: bool = False
+    backward: tuple[tuple[int, int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

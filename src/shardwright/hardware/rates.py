@@ -10,6 +10,7 @@ matrix units draw more than its power limit lowers its clock in long runs. The f
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from shardwright.dtype import Dtype
@@ -149,6 +150,14 @@ def hopper_attention() -> tuple[AttentionRates, ...]:
     )
 
 
+_LONG_RUN: Final = (
+    "in long runs on 8 B200 (MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json) forward under a causal mask reaches 0.29, 0.37, "
+    "0.44 (4096 keys, 16, 32, 64 heads of 128) and 0.49 to 0.60 (32768, 131072 keys), as the short table does, where products fall to "
+    "0.49; backward 0.37 to 0.48, of heads of 192 and 128 0.30 to 0.33"
+)
+"""Why attention on Blackwell has no clock of its own: exponentials, not the matrix units, bound it."""
+
+
 def blackwell_attention() -> tuple[AttentionRates, ...]:
     """Every kernel generation on B200-class devices: cuDNN (and what replaces flash-3 there) assumed, older kernels by Hopper's rate."""
     assumed = Evidence.ASSUMED
@@ -156,7 +165,11 @@ def blackwell_attention() -> tuple[AttentionRates, ...]:
     slower = _scaled(_FLASH_2_HOPPER, 989 / 2250 * 1.3)
     old = "assumed: H100's rate x 1.3 (multiprocessors x clock)"
     return (
-        _attention("cudnn", _CUDNN_BLACKWELL, ratio=2.9, evidence=assumed, reference=reference),
+        replace(
+            _attention("cudnn", _CUDNN_BLACKWELL, ratio=2.9, evidence=assumed, reference=f"{reference}; {_LONG_RUN}"),
+            long_run=True,
+            backward=((128, 128, 0.41), (192, 128, 0.31)),
+        ),
         _attention("flash-3", _CUDNN_BLACKWELL, ratio=2.9, evidence=assumed, reference=reference),
         _attention("flash-2", slower, ratio=2.8, evidence=assumed, reference=old),
         _attention("triton", _scaled(slower, 0.6), ratio=3.3, evidence=assumed, reference=old),

@@ -194,6 +194,8 @@ def _attention(records: Mapping[str, AttentionRecord]) -> tuple[AttentionRates, 
             forward=tuple(sorted(r.forward.items())),
             backward_ratio=r.backward_ratio,
             reach=r.reach,
+            long_run=r.long_run,
+            backward=tuple((int(head), int(value), fraction) for head, value, fraction in r.backward),
             origin=_origin(r.origin, otherwise=_FILE),
         )
         for name, r in records.items()

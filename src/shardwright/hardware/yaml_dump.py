@@ -83,6 +83,8 @@ def _attention(rates: AttentionRates) -> dict[str, object]:
         "forward": dict(rates.forward),
         "backward_ratio": rates.backward_ratio,
         **({"reach": rates.reach} if rates.reach != 1.0 else {}),
+        **({"long_run": True} if rates.long_run else {}),
+        **({"backward": [list(b) for b in rates.backward]} if rates.backward else {}),
         "origin": _origin(rates.origin),
     }
 

@@ -70,6 +70,10 @@ class AttentionRecord(Record):
     forward: Annotated[dict[Annotated[int, Field(ge=1, le=2**40)], Fraction], Field(min_length=1, max_length=64)]
     backward_ratio: Positive
     reach: Fraction = 1.0
+    long_run: bool = False
+    backward: Annotated[list[Annotated[list[Positive], Field(min_length=3, max_length=3)]], Field(max_length=64)] = Field(
+        default_factory=list
+    )
     origin: OriginRecord | None = None
 
 

@@ -52,6 +52,7 @@ class Work:
             A linear operator's I is (m x n)(n x k) and its W is (n x m)(m x k): the phase says which.
         apart: each group is a launch of its own.
         read, written: ELEMENT: bytes. native: one kernel in any framework; one_pass: a single kernel that moves exactly these.
+            by_row: in Triton, one program a row.
             accumulate: GEMM adds into an fp32 copy of its n x k result.
         tokens, context: ATTENTION and SCAN: local query tokens; keys of a whole sequence. heads, kv_heads: local.
             passed: keys come round a ring, one member's part at a time.
@@ -71,6 +72,7 @@ class Work:
     one_pass: bool = False
     accumulate: bool = False
     native: bool = False
+    by_row: bool = False
     tokens: Size | None = None
     context: int = 0
     passed: bool = False

@@ -43,7 +43,10 @@ def lower_block(block: Block, structure: Structure, context: Context) -> BlockPr
     moves: dict[tuple[str, ...], Move] = {}
     for operator in block.operators:
         tasks = TASKS[operator.kind](operator, _local(operator, structure, context))
-        works += tasks * (2 if _sorts_again(operator, structure, context) else 1)
+        works += tasks
+        if _sorts_again(operator, structure, context):
+            # Whole chunks of tokens: a copy, not a gather of rows.
+            works += [replace(w, by_row=False) for w in tasks]
         for name in operator.inputs:
             source = operators.get(name)
             for move in _edge_moves(source, operator, structure, context):
@@ -118,6 +121,8 @@ def _local(operator: Operator, structure: Structure, context: Context) -> Local:
         fused_chains=runtime.fused_chains,
         fp32_norms=runtime.fp32_norms,
         added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
+        # A dispatcher that sends one copy a device gathers rows in kernels of its own.
+        by_row=runtime.row_kernels and (operator.kind is OperatorKind.LOSS or runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL),
         heads=heads,
         experts=experts,
         expert_tokens=expert_tokens,

@@ -30,6 +30,7 @@ class Local:
         added_bytes: bytes an element of the accumulated gradients that a kernel of its own adds to; 0 = none does.
         eager: element-wise kernels are those of eager PyTorch. fused_chains: but norms, rotary embeddings and gated
             activations are one each. fp32_norms: a norm reads a copy in fp32.
+        by_row: permutations and the loss are Triton kernels, one program a row.
         loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes of element-wise kernels.
     """
 
@@ -50,6 +51,7 @@ class Local:
     eager: bool = False
     fused_chains: bool = False
     fp32_norms: bool = False
+    by_row: bool = False
     heads: Size | None = None
     experts: Size | None = None
     expert_tokens: Size | None = None
@@ -236,6 +238,10 @@ def _stream_once(o: Operator, x: Local) -> tuple[Work, ...]:
     return (_element(o, Phase.F, inputs, outputs, x.element), _element(o, Phase.I, outputs, inputs, x.element))
 
 
+def _permute(o: Operator, x: Local) -> tuple[Work, ...]:
+    return tuple(replace(w, by_row=x.by_row) for w in _stream_once(o, x))
+
+
 def _embedding(o: Operator, x: Local) -> tuple[Work, ...]:
     width = _per_token(x, x.writes)
     return (_element(o, Phase.F, width, width, x.element), _element(o, Phase.W, width + width, width, x.element))
@@ -247,8 +253,8 @@ def _loss(o: Operator, x: Local) -> tuple[Work, ...]:
         # Softmax and its inputs in forward, the gradient in backward: 3 to 1 where fp32 copies are made and where they are not.
         back = max(x.loss_traffic // 4, 1)
         return (
-            replace(_element(o, Phase.F, logits, (), x.loss_traffic - back), one_pass=True),
-            replace(_element(o, Phase.I, logits, (), back), one_pass=True),
+            replace(_element(o, Phase.F, logits, (), x.loss_traffic - back), one_pass=True, by_row=x.by_row),
+            replace(_element(o, Phase.I, logits, (), back), one_pass=True, by_row=x.by_row),
         )
     if x.eager and not x.native_loss:
         phases = ((Phase.F, eager.LOSS_FORWARD), (Phase.I, eager.LOSS_BACKWARD))
@@ -276,7 +282,7 @@ TASKS: dict[OperatorKind, Callable[[Operator, Local], tuple[Work, ...]]] = {
     OperatorKind.RESIDUAL: _residual,
     OperatorKind.ATTENTION: _attention,
     OperatorKind.ROUTE: _stream_once,
-    OperatorKind.PERMUTE: _stream_once,
+    OperatorKind.PERMUTE: _permute,
     OperatorKind.EMBEDDING: _embedding,
     OperatorKind.LOSS: _loss,
     OperatorKind.CONV: _stream_once,

@@ -53,6 +53,13 @@ RUNTIME: Final = Runtime(
     zero1_broadcasts=False,
     facts=(
         *cite(
+            f"{_TREE}/runtime/zero/stage_1_and_2.py",
+            "row_kernels",
+            "gradient_passes",
+            "scales_gradients",
+            note="passes over whole gradients beside the update are not counted here; no such kernels",
+        ),
+        *cite(
             f"{_TREE}/runtime/zero/partition_parameters.py",
             "gradient_wire",
             "gather_copy_bytes",

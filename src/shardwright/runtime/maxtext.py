@@ -55,6 +55,13 @@ RUNTIME: Final = Runtime(
     collective_library="any",
     facts=(
         *cite(
+            "https://docs.jax.dev/en/latest/sharded-computation.html",
+            "row_kernels",
+            "gradient_passes",
+            "scales_gradients",
+            note="passes over whole gradients beside the update are not counted here; no such kernels",
+        ),
+        *cite(
             "https://docs.jax.dev/en/latest/gradient-checkpointing.html",
             "full_recompute",
             note="what backward does not read is not computed again: no use of the last product; from memory",

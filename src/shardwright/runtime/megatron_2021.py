@@ -53,6 +53,13 @@ RUNTIME: Final = Runtime(
     adds_gradients=True,
     loss_bytes=52,
     facts=(
+        *cite(
+            f"{_TREE}/model/distributed.py",
+            "row_kernels",
+            "gradient_passes",
+            "scales_gradients",
+            note="passes over whole gradients beside the update are not counted here; no such kernels",
+        ),
         *cite(f"{_TREE}/arguments.py", "gradient_wire", "gather_copy_bytes", "reduce_copy_bytes", note="no sharded parameters"),
         *cite(
             "https://github.com/NVIDIA/Megatron-LM/blob/01d65bde5000f00889427e3efc52b14ef273bf59/megatron/model/distributed.py",

@@ -57,6 +57,13 @@ RUNTIME: Final = Runtime(
     facts=(
         *cite(
             f"{_CORE}/distributed/param_and_grad_buffer.py",
+            "row_kernels",
+            "gradient_passes",
+            "scales_gradients",
+            note="passes over whole gradients beside the update are not counted here; no such kernels",
+        ),
+        *cite(
+            f"{_CORE}/distributed/param_and_grad_buffer.py",
             "gradient_wire",
             "gather_copy_bytes",
             "reduce_copy_bytes",

@@ -19,6 +19,7 @@ RUNTIME: Final = derive(
     overlap_p2p=False,
     fused_loss=True,
     loss_bytes=10,
+    row_kernels=True,
     facts=(
         *cite(
             f"{_LAUNCH}/run_pretrain_llama3.sh",
@@ -35,6 +36,13 @@ RUNTIME: Final = derive(
             "loss_bytes",
             checked=True,
             note="cross-entropy fusion by Transformer Engine's Triton kernel: statistics 2, gradient in place of the logits 4, scaled 4",
+        ),
+        *cite(
+            "https://github.com/MooreThreads/SimuMax/blob/1b8ca90bec07db48005ff04c69c002dc0626484f/simu_tools/megatron_scripts/scripts/"
+            "run_pretrain_deepseekv2.sh",
+            "row_kernels",
+            checked=True,
+            note="moe-permute-fusion; the cross-entropy is Transformer Engine's as well",
         ),
     ),
     aliases=("megatron-core-serial",),

@@ -13,11 +13,17 @@ RUNTIME: Final = derive(
     version="25.04",
     released="2025-04",
     loss_bytes=10,
+    row_kernels=True,
     facts=(
         *cite(
             "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/595",
             "loss_bytes",
             note="cross_entropy_fusion_impl te: statistics 2, gradient in place of the logits 4, scaled 4 bytes",
+        ),
+        *cite(
+            "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/595",
+            "row_kernels",
+            note="Triton in Transformer Engine; recipes of mixtures set moe_permute_fusion (from memory)",
         ),
     ),
 )

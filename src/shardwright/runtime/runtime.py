@@ -144,6 +144,9 @@ class Runtime:
         gradient_wire: dtype of gradients on the network where it is not the one they accumulate in; None = the same.
         gather_copy_bytes, reduce_copy_bytes: traffic of the copies around a sharded layer's all_gather and reduce_scatter, bytes an
             element.
+        row_kernels: token permutation and fused cross-entropy are Transformer Engine's Triton kernels, one program a row.
+        gradient_passes: passes a step over all local gradients, before their collective and to zero them; their scaling apart.
+        scales_gradients: gradients are multiplied by 1 / holders in their buffer before the collective sums them.
         facts: a link for every field.
     """
 
@@ -205,6 +208,9 @@ class Runtime:
     gradient_wire: Dtype | None = None
     gather_copy_bytes: int = 0
     reduce_copy_bytes: int = 0
+    row_kernels: bool = False
+    gradient_passes: int = 0
+    scales_gradients: bool = False
     facts: tuple[Fact, ...] = ()
     aliases: tuple[str, ...] = ()
 

@@ -56,6 +56,13 @@ RUNTIME: Final = Runtime(
     facts=(
         *cite(
             "https://github.com/pytorch/pytorch/blob/v2.9.0/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
+            "row_kernels",
+            "gradient_passes",
+            "scales_gradients",
+            note="passes over whole gradients beside the update are not counted here; no such kernels",
+        ),
+        *cite(
+            "https://github.com/pytorch/pytorch/blob/v2.9.0/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
             "gather_copy_bytes",
             "reduce_copy_bytes",
             "gradient_wire",

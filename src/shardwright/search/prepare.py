@@ -141,6 +141,7 @@ def costs_of(problem: Problem, prepared: Prepared) -> Costs:
         expert_shard=_floats(meshes.sync.expert_shard),
         norm=_floats(meshes.norm_s),
         tied=_floats(meshes.tied_s),
+        passes=_floats(meshes.gradient_bytes),
         embedding=_floats(meshes.embedding_bytes),
         logits_blocks=_floats(layers.logits_blocks),
         overlap_buffers=_floats(layers.overlap_buffers),
