@@ -54,9 +54,22 @@ _B200_GEMM: Final = (
 )
 
 
-def _siblings(rates: tuple[GemmRates, ...], *, name: str, power_ratio: float = 1.0, error: float = 0.25) -> tuple[GemmRates, ...]:
-    """Rates of a sibling whose power limit is `power_ratio` times lower: the clock follows its cube root."""
-    return tuple(like_gemm(g, name=name, sustained=max(g.sustained * power_ratio ** (1 / 3), 1.0), error=error) for g in rates)
+_FIXED_POWER: Final = 0.17
+"""Share of a device's power limit that no clock of the matrix units changes: leakage and idle units (70 W of 700 on an idle H100), and HBM
+under a matrix product, about a third of 150 W at full traffic (5 to 6 pJ a bit); from memory.
+"""
+
+
+def _siblings(
+    rates: tuple[GemmRates, ...], *, name: str, power: float = 1.0, peak: float = 1.0, error: float = 0.25
+) -> tuple[GemmRates, ...]:
+    """Rates of a sibling with `power` times the power limit and `peak` times the FLOP/s at one clock.
+
+    sustained x ((1 - s) peak / (power - s))^(1/3): what is left of the limit beside the fixed share s goes into units whose power grows
+    with the cube of their clock.
+    """
+    slower = ((1.0 - _FIXED_POWER) * peak / (power - _FIXED_POWER)) ** (1 / 3)
+    return tuple(like_gemm(g, name=name, sustained=max(g.sustained * slower, 1.0), error=error) for g in rates)
 
 
 _A100_PEAKS: Final = tensor_cores(bf16=312, fp16=312, tf32=156, fp32=19.5)
@@ -102,7 +115,7 @@ AMPERE: Final = (
         memory_gib=79.15,
         bandwidth=1935,
         reference=f"{_TABLES} a100_pcie",
-        gemm=_siblings(A100_GEMM, name="a100-sxm-80gb", power_ratio=400 / 300),
+        gemm=_siblings(A100_GEMM, name="a100-sxm-80gb", power=300 / 400),
         aliases=("a100-pcie", "a100-80gb-pcie"),
     ),
     _ampere(
@@ -110,7 +123,7 @@ AMPERE: Final = (
         memory_gib=39.39,
         bandwidth=1555,
         reference=_SHEET,
-        gemm=_siblings(A100_GEMM, name="a100-sxm-80gb", power_ratio=400 / 250),
+        gemm=_siblings(A100_GEMM, name="a100-sxm-80gb", power=250 / 400),
         aliases=("a100-40gb-pcie",),
     ),
     _ampere(
@@ -172,7 +185,7 @@ HOPPER: Final = (
         memory_gib=95.04,
         bandwidth=2400,
         reference="H100 with 96 GB of HBM2e and a 500 W limit, as in torchtitan's benchmarks; bandwidth and 95.04 GiB from memory",
-        gemm=_siblings(H100_GEMM, name="h100-sxm", power_ratio=700 / 500),
+        gemm=_siblings(H100_GEMM, name="h100-sxm", power=500 / 700),
         aliases=("h100-96gb-hbm2e-500w", "h100-96gb"),
     ),
     _hopper(
@@ -180,7 +193,7 @@ HOPPER: Final = (
         memory_gib=79.11,
         bandwidth=2000,
         reference=f"{_TABLES} h100_pcie",
-        gemm=_siblings(H100_GEMM, name="h100-sxm", power_ratio=700 / 350 * 756.5 / 989),
+        gemm=_siblings(H100_GEMM, name="h100-sxm", power=350 / 700, peak=756.5 / 989),
         aliases=("h100-pcie-80gb", "h100-80gb-pcie"),
         peaks=tensor_cores(bf16=756.5, fp16=756.5, fp8=1513, tf32=378, fp32=51),
     ),
@@ -189,7 +202,7 @@ HOPPER: Final = (
         memory_gib=93.0,
         bandwidth=3938,
         reference=f"{_SHEET}; 93.00 GiB allocatable as PyTorch reports (ali-vilab/VACE#56)",
-        gemm=_siblings(H100_GEMM, name="h100-sxm", power_ratio=700 / 400 * 835 / 989),
+        gemm=_siblings(H100_GEMM, name="h100-sxm", power=400 / 700, peak=835 / 989),
         aliases=("h100-nvl-94gb",),
         peaks=tensor_cores(bf16=835, fp16=835, fp8=1671, tf32=417.5, fp32=60),
     ),
@@ -269,7 +282,7 @@ BLACKWELL: Final = (
         bandwidth=8000,
         peaks=tensor_cores(bf16=2500, fp16=2500, fp8=5000, fp4=10000, tf32=1250, fp32=80),
         reference=f"{_TABLES} gb200; 189,471 MiB in nvidia-smi less 0.6 GiB",
-        gemm=_siblings(_B200_GEMM, name="b200-sxm", power_ratio=1000 / 1200 * 2500 / 2250),
+        gemm=_siblings(_B200_GEMM, name="b200-sxm", power=1200 / 1000, peak=2500 / 2250),
         aliases=("gb200",),
     ),
     _blackwell(
@@ -278,7 +291,7 @@ BLACKWELL: Final = (
         bandwidth=7750,
         peaks=tensor_cores(bf16=2250, fp16=2250, fp8=4500, fp4=14000, tf32=1125, fp32=75),
         reference=f"{_TABLES} b300_sxm; 275,040 MiB in nvidia-smi less 0.6 GiB",
-        gemm=_siblings(_B200_GEMM, name="b200-sxm", power_ratio=1000 / 1100),
+        gemm=_siblings(_B200_GEMM, name="b200-sxm", power=1100 / 1000),
         aliases=("b300", "b300-sxm-288gb", "b300-288gb"),
     ),
     _blackwell(
@@ -287,7 +300,7 @@ BLACKWELL: Final = (
         bandwidth=8000,
         peaks=tensor_cores(bf16=2500, fp16=2500, fp8=5000, fp4=15000, tf32=1250, fp32=80),
         reference=f"{_TABLES} gb300; 284,208 MiB in nvidia-smi less 0.6 GiB",
-        gemm=_siblings(_B200_GEMM, name="b200-sxm", power_ratio=1000 / 1400 * 2500 / 2250),
+        gemm=_siblings(_B200_GEMM, name="b200-sxm", power=1400 / 1000, peak=2500 / 2250),
         aliases=("gb300",),
     ),
 )
