@@ -17,7 +17,8 @@ from shardwright.schedules.letters import format_action, parse_action
 from shardwright.schedules.placement import Placement, chunk_ranks, rank_chunks
 from shardwright.schedules.registry import SCHEDULES, schedule
 from shardwright.schedules.table import KINDS, ActionTable
-from tests.schedules.longest_path import run
+from shardwright.simulator.kernel import simulate
+from tests.schedules.longest_path import needs_of, run
 
 NAMES = sorted(SCHEDULES)
 LANES = ("down", "up")
@@ -120,6 +121,34 @@ def test_slots_are_the_longest_path_in_unit_times(name: str) -> None:
             assert int(slots(found).max()) + 1 == run(found, times={"F": 1, "I": 1, "W": 1}).makespan
         elif not (Counter(found.kind.tolist()).keys() & {KINDS.index("W")}):
             assert int(slots(found).max()) + 1 == run(found, times={"F": 1, "I": 1, "W": 0}).makespan
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_event_kernel_runs_every_table(name: str) -> None:
+    """The simulator's kernel, told rows and inputs as edges, neither deadlocks nor disagrees with the walk by hand."""
+    times = {"F": 2, "I": 3, "W": 1}
+    for _, found in legal(name, ranks=6, most=14)[::3]:
+        if found.overlapped is not None:
+            continue
+        at = {}
+        slices = int(found.slice.max()) + 1
+        for a in range(found.kind.size):
+            letter = KINDS[found.kind[a]]
+            where = (int(found.lane[a]), int(found.chunk[a]), int(found.microbatch[a]), int(found.slice[a]))
+            for part in "IW" if letter == "B" else letter:
+                at[part, *where] = a
+        edges = {(a - 1, a) for a in range(1, found.kind.size) if a not in set(found.row_start.tolist())}
+        for key, a in at.items():
+            needs = (at[need] for need in needs_of(key, chunks=found.num_chunks, slices=slices))
+            edges |= {(need, a) for need in needs if need != a}
+        pairs = np.array(sorted(edges)).reshape(-1, 2)
+        start = np.searchsorted(pairs[:, 0], np.arange(found.kind.size + 1))
+        indegree = np.bincount(pairs[:, 1], minlength=found.kind.size)
+        work = np.array([(times | {"B": times["I"] + times["W"]})[KINDS[kind]] for kind in found.kind])
+        none = np.zeros(0, int)
+        _, finish, done = simulate(work, indegree, start, pairs[:, 1], np.zeros(found.kind.size + 1, int), none, none, 0)
+        assert done == found.kind.size
+        assert int(finish.max()) == run(found, times=times).makespan
 
 
 def test_placements_by_hand() -> None:

@@ -106,6 +106,30 @@ def test_three_ranks_against_all_orders(seed: int) -> None:
     assert order_bounds(problem).best <= best == found.makespan
 
 
+def rows_in_turn(microbatches: int) -> list[tuple[int, ...]]:
+    """All rows of kinds 0, 1, 2 in which microbatches take turns: as many F as I as W, never more of the later: 42 for three."""
+    rows: list[tuple[int, ...]] = [()]
+    for _ in range(3 * microbatches):
+        rows = [(*row, kind) for row in rows for kind in range(3) if row.count(kind) < (microbatches if kind == 0 else row.count(kind - 1))]
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_two_ranks_and_three_microbatches_against_all_orders(seed: int) -> None:
+    """1,764 combinations of rows in memory for one, two or three microbatches: the bound holds and the search finds the best."""
+    random = np.random.default_rng(seed)
+    times = {name: random.integers(1, 9, 2)[None] for name in ("forward", "input", "weight")}
+    problem = chain(2, 3, **times, send=int(random.integers(0, 4)), held=2, stash=int(random.integers(0, 3)), limit=2 + seed % 5)
+    columns, row_start = flat(problem)[0], np.array([0, 9, 18])
+    best = 2**60
+    for first, second in product(rows_in_turn(3), repeat=2):
+        codes = np.array([2 * kind for kind in first] + [2 * kind + 1 for kind in second])
+        order = weigh(problem, columns, codes, row_start, method="")
+        if order.makespan >= 0 and (order.peak <= problem.limit).all():
+            best = min(best, order.makespan)
+    assert order_bounds(problem).best <= best == find_order(problem, effort=0.2).makespan
+
+
 def test_uniform_pipelines_meet_the_bound() -> None:
     """ZB-H1's length in 1F1B's memory is head + work of the last rank, so it is proven best."""
     for ranks, microbatches in ((4, 8), (8, 16), (16, 64)):
@@ -113,6 +137,14 @@ def test_uniform_pipelines_meet_the_bound() -> None:
         assert found.optimal
         assert found.makespan == 3 * microbatches + ranks - 1
         assert max(found.peak) == ranks
+
+
+def test_transfers_cost_two_round_trips_in_the_memory_of_1f1b() -> None:
+    """ZB-H1 is best there, which no classical bound says: rank 0 waits before its first gradient and again after its last forward."""
+    found = find_order(chain(16, 64, forward=10, input=10, weight=10, send=1, limit=16))
+    assert found.optimal
+    assert found.makespan == 64 * 30 + 15 * 10 + 4 * 15
+    assert found.classical_bound == 64 * 30 + 15 * 11
 
 
 def test_memory_binds() -> None:

@@ -36,6 +36,7 @@ def order_bounds(problem: OrderProblem) -> OrderBounds:
     classical: min h + sum m (F + I + W); min h + sum m (F + I) + min e; and h + t + I + e of every chunk.
     memory: before the first I can start, at min (h + t), the rank does at most the forwards whose activations fit; the rest of its work
     follows. After its last F the rank has at most the backwards of what fits, while the chain of that microbatch still has to come back.
+    Both waits add up where not all forwards fit before the first I.
     And kept amounts times how long they are kept at least, held (t + I) + stash W, fill no more than the limit times the time there is.
     """
     head, back, end = _chains(problem)
@@ -57,6 +58,9 @@ def order_bounds(problem: OrderProblem) -> OrderBounds:
         left = _most(inputs[mine], held[mine], limit, m) + _most(weight[mine], stash[mine], limit, m)
         after = int((back - forward + inputs + end)[mine].min())
         memory = max(memory, early + work - left + after)
+        if m * int(held[mine].sum()) > limit:
+            # Some forward comes after the first I, so what is lost before the one and after the other is lost apart.
+            memory = max(memory, returns + work - filled + max(after - left, 0))
         volume = m * sum(
             h * t + s * w for h, t, s, w in zip(*(a[mine].tolist() for a in (held, back + inputs, stash, weight)), strict=True)
         )
