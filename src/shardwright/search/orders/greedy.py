@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.compiled import compiled
-from shardwright.search.orders.problem import Int64
+from shardwright.search.orders.problem import MODULUS, MULTIPLIER, Int64
 from shardwright.search.orders.walk import FIRST, FORWARD, HELD, LAST, OWNER, SEND_BACKWARD, SEND_FORWARD, STASH, WEIGHT
 
 NEVER = 2**62
@@ -163,18 +163,16 @@ def climb(
     ranks = limit.shape[0]
     best = policy.copy()
     makespan, _, _ = list_schedule(table, limit, local, reserve, microbatches, best)
-    state = np.uint64(seed * 2 + 1)
+    state = (seed % MODULUS + 1) * MULTIPLIER % MODULUS
     for _ in range(tries):
         if makespan <= goal and makespan >= 0:
             break
         trial = best.copy()
-        state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-        draw = np.int64(state >> np.uint64(33))
-        for _ in range(1 + draw % 3):
-            state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-            draw = np.int64(state >> np.uint64(33))
-            kind, r = draw % 4, (draw // 4) % ranks
-            step = (draw // (4 * ranks)) % 8
+        state = state * MULTIPLIER % MODULUS
+        for _ in range(1 + state % 3):
+            state = state * MULTIPLIER % MODULUS
+            kind, r = state % 4, (state // 4) % ranks
+            step = (state // (4 * ranks)) % 8
             if kind == 0:
                 trial[0, r] = 3 * step
             elif kind == 1:

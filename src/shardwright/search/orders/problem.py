@@ -14,6 +14,9 @@ Int64 = npt.NDArray[np.int64]
 LARGEST = 2**40
 """Most units of a time or of memory: sums over a whole table stay far inside 64 bits."""
 
+MULTIPLIER, MODULUS = 48271, 2**31 - 1
+"""Park and Miller's random numbers: they fit into 64 bits, so they are the same with and without numba."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrderProblem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.compiled import compiled
-from shardwright.search.orders.problem import Int64
+from shardwright.search.orders.problem import MODULUS, MULTIPLIER, Int64
 from shardwright.search.orders.walk import FIRST, FORWARD, HELD, LAST, OWNER, SEND_BACKWARD, SEND_FORWARD, STASH, walk
 
 REACH = 12
@@ -89,14 +89,13 @@ def shift(
     best = codes.copy()
     makespan = walk(table, best, row_start, microbatches, end, at, free, count)
     size = _critical(table, best, row_start, microbatches, makespan, end, turn, place, path)
-    state = np.uint64(seed * 2 + 1)
+    state = (seed % MODULUS + 1) * MULTIPLIER % MODULUS
     for _ in range(tries):
         if makespan <= goal:
             break
-        state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
-        draw = np.int64(state >> np.uint64(33))
-        a = path[draw % size]
-        far = (draw // size) % (2 * REACH) - REACH
+        state = state * MULTIPLIER % MODULUS
+        a = path[state % size]
+        far = (state // size) % (2 * REACH) - REACH
         far += far >= 0
         r = table[OWNER, best[a] % chunks]
         b = min(max(a + far, row_start[r]), row_start[r + 1] - 1)
