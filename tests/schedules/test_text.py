@@ -140,6 +140,8 @@ def test_csv_round_trip(name: str, ranks: int, chunks: int, rounds: int) -> None
         ("0F0,0B0,0W0", "0W0 is there beside the full backward"),
         ("0F0,0B1", "0F1 is missing .hint: the table speaks of 1 chunks and 2 microbatches"),
         ("0F9999999", "0F0 is missing"),
+        ("0F0.1,0B0.1", "0F0 is missing"),
+        ("0F0,0F0.1,0B0,0B0.1", "deadlock: rank 0 waits for ever at 0B0"),
         ("0B0,0F0", "deadlock: rank 0 waits for ever at 0B0"),
         ("0F0,0B0\n1B0,1F0", "deadlock: rank [01] waits for ever"),
         ("0F0,0W0,0I0", "deadlock: rank 0 waits for ever at 0W0"),
@@ -186,8 +188,8 @@ def test_files(tmp_path: Path) -> None:
 
 def test_what_a_csv_cannot_say() -> None:
     forward = Action(chunk=0, kind=Kind.F, microbatch=0)
-    with pytest.raises(StrategyError, match="no slices"):
-        format_csv(table_of([[forward, Action(chunk=0, kind=Kind.F, microbatch=0, slice=1)]]))
+    with pytest.raises(StrategyError, match="2 lanes needs their names"):
+        format_csv(table_of([[forward, Action(chunk=0, kind=Kind.F, microbatch=0, lane=1)]]))
     with pytest.raises(StrategyError, match="no recompute"):
         format_csv(table_of([[forward, Action(chunk=0, kind=Kind.R, microbatch=0)]]))
 

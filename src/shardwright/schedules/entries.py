@@ -63,23 +63,32 @@ def table_of(rows: Sequence[Sequence[Entry]]) -> ActionTable:
     )
 
 
-def _inputs(action: Action, last: int) -> tuple[tuple[Kind, int], ...]:
-    """Kinds and chunks that `action` waits for, along a chain of chunks whose last is `last`; I stands for the input gradient of B too."""
+_Need = tuple[Kind, int, int, int, int]
+"""Kind (I stands for the input gradient of B too), chunk, lane, microbatch, slice."""
+
+
+def _inputs(action: Action, last: int, parts: int) -> list[_Need]:
+    """What `action` waits for, along a chain of chunks whose last is `last`, with `parts` slices of a microbatch."""
+    rest = (action.lane, action.microbatch, action.slice)
     match action.kind:
         case Kind.F:
-            return ((Kind.F, action.chunk - 1),) if action.chunk > 0 else ()
+            before = [(Kind.F, action.chunk - 1, *rest)] if action.chunk > 0 else []
+            return before + ([(Kind.F, action.chunk, *rest[:2], action.slice - 1)] if action.slice else [])
         case Kind.W:
-            return ((Kind.I, action.chunk),)
+            return [(Kind.I, action.chunk, *rest)]
         case Kind.R:
-            return ((Kind.F, action.chunk),)
-    return ((Kind.F, action.chunk), (Kind.I, action.chunk + 1)) if action.chunk < last else ((Kind.F, action.chunk),)
+            return [(Kind.F, action.chunk, *rest)]
+    after = [(Kind.I, action.chunk + 1, *rest)] if action.chunk < last else []
+    later = [(Kind.I, action.chunk, *rest[:2], action.slice + 1)] if action.slice + 1 < parts else []
+    return [(Kind.F, action.chunk, *rest), *after, *later]
 
 
 def slots(table: ActionTable) -> Int32:
     """Earliest slot of each action when every entry takes one slot and ranks run their rows in order.
 
-    F waits for F of the chunk before, B and I for F of their chunk and B or I of the chunk after, W for I, R for F. Chunks are a chain;
-    transfers take no time. A table that can run at all gets a slot for each action.
+    F waits for F of the chunk before, B and I for F of their chunk and B or I of the chunk after, W for I, R for F. Of a microbatch cut
+    into slices, F waits for the slice before, B and I for the slice after. The chunks of each lane are a chain; transfers take no time. A
+    table that can run at all gets a slot for each action.
 
     Returns:
         Shape (actions,).
@@ -89,16 +98,16 @@ def slots(table: ActionTable) -> Int32:
     """
     rows = [row_entries(table, rank=rank) for rank in range(table.num_ranks)]
     result = np.full(table.kind.size, -1, np.int32)
-    done: dict[tuple[Kind, int, int, int, int], int] = {}
-    sleepers: dict[tuple[Kind, int, int, int, int], list[int]] = {}
+    done: dict[_Need, int] = {}
+    sleepers: dict[_Need, list[int]] = {}
     next_entry, place, free = [0] * len(rows), table.row_start[:-1].tolist(), [0] * len(rows)
     awake = list(range(len(rows) - 1, -1, -1))
-    last = table.num_chunks - 1
+    last, parts = table.num_chunks - 1, int(table.slice.max(initial=0)) + 1
     while awake:
         rank = awake.pop()
         while next_entry[rank] < len(rows[rank]):
             actions = actions_of(rows[rank][next_entry[rank]])
-            needs = [(kind, chunk, a.lane, a.microbatch, a.slice) for a in actions for kind, chunk in _inputs(a, last)]
+            needs = [need for action in actions for need in _inputs(action, last, parts)]
             missing = next((need for need in needs if need not in done), None)
             if missing is not None:
                 sleepers.setdefault(missing, []).append(rank)

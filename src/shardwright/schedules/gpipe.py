@@ -7,33 +7,21 @@ the opposite order; time and memory are the same).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from shardwright.schedules.looped import Int64, check_counts, check_no_parameters, check_one_chunk, looped_table
-from shardwright.schedules.table import ActionTable
+from shardwright.schedules.looped import looped_table
+from shardwright.schedules.placement import Placement
+from shardwright.schedules.protocol import Rule, Sizes
+from shardwright.schedules.table import ActionTable, Int64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GPipe:
-    """All forwards, then all backwards; one chunk a rank."""
-
-    name: str = "gpipe"
-
-    def table(self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int) -> ActionTable:
-        """Every rank's actions in order; see `Schedule.table`."""
-        warm_up = self.peak_in_flight(num_ranks=num_ranks, chunks_per_rank=chunks_per_rank, num_microbatches=num_microbatches, **parameters)
-        return looped_table(
-            num_ranks=num_ranks, chunks_per_rank=1, num_microbatches=num_microbatches, group=num_microbatches, warm_up=warm_up
-        )
-
-    def peak_in_flight(self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int) -> Int64:
-        """All m microbatches, on every rank."""
-        check_counts(self.name, num_ranks=num_ranks, chunks_per_rank=chunks_per_rank, num_microbatches=num_microbatches)
-        check_one_chunk(self.name, chunks_per_rank)
-        check_no_parameters(self.name, parameters)
-        return np.full(num_ranks, num_microbatches, np.int64)
+def _peak(sizes: Sizes) -> Int64:
+    """All m microbatches, on every rank."""
+    return np.full(sizes.ranks, sizes.microbatches, np.int64)
 
 
-GPIPE = GPipe()
+def _table(sizes: Sizes) -> ActionTable:
+    return looped_table(sizes, warm_up=_peak(sizes))
+
+
+GPIPE = Rule(name="gpipe", placement=Placement.LOOPED, kinds="FB", make=_table, peak=_peak)

@@ -15,7 +15,22 @@ SCHEDULES: Final = MappingProxyType(
     {
         "gpipe": "shardwright.schedules.gpipe:GPIPE",
         "1f1b": "shardwright.schedules.one_f_one_b:ONE_F_ONE_B",
+        "eager-1f1b": "shardwright.schedules.eager:EAGER",
         "interleaved-1f1b": "shardwright.schedules.interleaved:INTERLEAVED",
+        "breadth-first": "shardwright.schedules.breadth_first:BREADTH_FIRST",
+        "looped-bfs": "shardwright.schedules.looped_bfs:LOOPED_BFS",
+        "zb-h1": "shardwright.schedules.zb_h1:ZB_H1",
+        "zb-h2": "shardwright.schedules.zb_h2:ZB_H2",
+        "zb-v": "shardwright.schedules.zb_v:ZB_V",
+        "v-half": "shardwright.schedules.v_half:V_HALF",
+        "v-min": "shardwright.schedules.v_min:V_MIN",
+        "dualpipe": "shardwright.schedules.dualpipe:DUALPIPE",
+        "dualpipe-v": "shardwright.schedules.dualpipe_v:DUALPIPE_V",
+        "chimera": "shardwright.schedules.chimera:CHIMERA",
+        "gems": "shardwright.schedules.gems:GEMS",
+        "hanayo": "shardwright.schedules.hanayo:HANAYO",
+        "terapipe": "shardwright.schedules.terapipe:TERAPIPE",
+        "seq-1f1b": "shardwright.schedules.seq_one_f_one_b:SEQ_ONE_F_ONE_B",
     }
 )
 """Name -> "module:attribute" of a `Schedule`."""

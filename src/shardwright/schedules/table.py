@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Int32 = npt.NDArray[np.int32]
 Int8 = npt.NDArray[np.int8]
+Int64 = npt.NDArray[np.int64]
 
 KINDS = ("F", "I", "W", "B", "R")
 F, I, W, B, R = range(5)  # noqa: E741 - PyTorch's letters
@@ -19,10 +20,10 @@ class ActionTable:
     """The total order of every pipeline rank's actions, in CSR form (read-only arrays).
 
     Args:
-        num_ranks: rows. num_chunks: chunks in all (chunk c of a looped schedule runs on rank c % num_ranks).
-        num_microbatches: of the lane (or of all lanes; see `lane`).
+        num_ranks: rows. num_chunks: chunks of each lane; the row that names a chunk is the rank that runs it (`placement.chunk_ranks`).
+        num_microbatches: of each lane.
         row_start: shape (num_ranks + 1,): rank r's actions are [row_start[r], row_start[r + 1]).
-        kind: index into KINDS. chunk, microbatch: what is done. lane, slice: zero in plain schedules.
+        kind: index into KINDS. chunk, microbatch: what is done, both counted inside their lane. lane, slice: zero in plain schedules.
         overlapped: 1 where an action runs overlapped with the next one of its row; None where none does.
 
     Two tables are equal only if they are the same object, so a table can be a key of a cache.

@@ -1,0 +1,27 @@
+"""Eager 1F1B: twice the warm-up of 1F1B, so that transfers both ways hide behind compute.
+
+Zhuang et al. 2022, arXiv:2211.05322, section 4. Rank r warms up with 2 (p - r - 1) forwards and keeps 2 (p - r) - 1 microbatches. With
+transfers that take no time the bubble is 1F1B's, (p - 1)(F + B). With transfers of length t <= (F + B)/2 each way it grows by 2 (p - 1) t
+in all, where 1F1B waits for a return trip in every period.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.schedules.looped import looped_table
+from shardwright.schedules.placement import Placement
+from shardwright.schedules.protocol import Rule, Sizes
+from shardwright.schedules.table import ActionTable, Int64
+
+
+def _peak(sizes: Sizes) -> Int64:
+    """min(2 (p - r) - 1, m) microbatches on rank r."""
+    return np.minimum(2 * (sizes.ranks - sizes.rank) - 1, sizes.microbatches)
+
+
+def _table(sizes: Sizes) -> ActionTable:
+    return looped_table(sizes, warm_up=np.minimum(2 * (sizes.ranks - 1 - sizes.rank), sizes.microbatches))
+
+
+EAGER = Rule(name="eager-1f1b", placement=Placement.LOOPED, kinds="FB", make=_table, peak=_peak)

@@ -1,0 +1,38 @@
+"""GEMS-like bidirectional: two lanes in opposite directions take turns, one microbatch alive at a time.
+
+Jain et al. 2020 (GEMS, SC20), section IV: the forward of one lane's microbatch follows the backward of the other's from rank to rank.
+Every rank keeps one microbatch; parameters twice. With B >= F and N microbatches in both lanes a step takes N p B + (N + p - 1) F; with B
+= 2 F that is the bubble ratio (p - 1)/(p + 1/2) that Li and Hoefler 2021 (arXiv:2107.06925, table 2) give for large N.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.schedules.placement import Placement
+from shardwright.schedules.protocol import Rule, Sizes
+from shardwright.schedules.rows import slotted_table
+from shardwright.schedules.table import ActionTable, B, F, Int64
+
+
+def _peak(sizes: Sizes) -> Int64:
+    """One microbatch."""
+    return np.ones(sizes.ranks, np.int64)
+
+
+def _table(sizes: Sizes) -> ActionTable:
+    """Every rank does forward and backward of one microbatch after the other, lanes in turn."""
+    shape = (2, 2, sizes.ranks, sizes.microbatches)
+    lane, backward, chunk, microbatch = np.indices(shape)
+    return slotted_table(
+        slot=2 * (2 * microbatch + lane) + backward,
+        kind=np.where(backward == 1, B, F),
+        chunk=chunk,
+        microbatch=microbatch,
+        lane=lane,
+        rank=np.where(lane == 0, chunk, sizes.ranks - 1 - chunk),
+        num_ranks=sizes.ranks,
+    )
+
+
+GEMS = Rule(name="gems", placement=Placement.OPPOSITE, kinds="FB", make=_table, peak=_peak)

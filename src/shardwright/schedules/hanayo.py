@@ -1,0 +1,64 @@
+"""Hanayo: chunks laid in waves over the ranks, so that one model copy fills the gaps as Chimera's two do.
+
+Liu et al. 2023, arXiv:2308.15762, sections 3 and 4. With w waves a rank has 2 w chunks, `chunks_per_rank`. The order is the one that
+ranks find when a forward of a chunk takes one slot and a backward two, and each takes what is furthest on its way: backwards before
+forwards, deep before shallow. For the paper's p microbatches and one wave the bubble is 4 (p - 1) slots beside 6 p of work, and it hardly
+grows with more waves while work in slots does.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+from shardwright.schedules.placement import Placement, chunk_ranks
+from shardwright.schedules.protocol import Rule, Sizes
+from shardwright.schedules.rows import slotted_table
+from shardwright.schedules.table import ActionTable, B, F, Int64
+
+
+def _legal(sizes: Sizes) -> None:
+    if sizes.chunks % 2:
+        raise sizes.refuse(f"needs an even number of chunks a rank (two a wave), not {sizes.chunks}", rule="chunks")
+
+
+def _table(sizes: Sizes) -> ActionTable:
+    chunks = sizes.ranks * sizes.chunks
+    owner = chunk_ranks(Placement.WAVE, num_ranks=sizes.ranks, chunks_per_rank=sizes.chunks)[0].tolist()
+    # A microbatch walks steps 0 .. 2 chunks - 1: forwards of all chunks, then backwards of all. Heaps hold (-step, microbatch).
+    waiting: list[list[tuple[int, int]]] = [[] for _ in range(sizes.ranks)]
+    waiting[0] = [(0, microbatch) for microbatch in range(sizes.microbatches)]
+    busy = [0] * sizes.ranks
+    done: list[tuple[int, int, int, int]] = []
+    ends: list[tuple[int, int, int]] = [(0, 2 * chunks, 0)]
+    while ends:
+        now = ends[0][0]
+        while ends and ends[0][0] == now:
+            _, step, microbatch = heapq.heappop(ends)
+            if step < 2 * chunks:
+                heapq.heappush(waiting[owner[min(step, 2 * chunks - 1 - step)]], (-step, microbatch))
+        for rank, queue in enumerate(waiting):
+            if queue and busy[rank] <= now:
+                behind, microbatch = heapq.heappop(queue)
+                busy[rank] = now + (1 if -behind < chunks else 2)
+                heapq.heappush(ends, (busy[rank], 1 - behind, microbatch))
+                done.append((now, -behind, microbatch, rank))
+    slot, step, microbatch, rank = np.array(done, np.int64).T
+    return slotted_table(
+        slot=slot,
+        kind=np.where(step < chunks, F, B),
+        chunk=np.minimum(step, 2 * chunks - 1 - step),
+        microbatch=microbatch,
+        lane=np.zeros_like(slot),
+        rank=rank,
+        num_ranks=sizes.ranks,
+    )
+
+
+def _no_form(sizes: Sizes) -> Int64 | None:
+    """None: the paper draws it only."""
+    return None
+
+
+HANAYO = Rule(name="hanayo", placement=Placement.WAVE, kinds="FB", make=_table, peak=_no_form, legal=_legal, chunks_per_rank=0)

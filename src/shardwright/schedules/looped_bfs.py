@@ -1,0 +1,29 @@
+"""Looped BFS: breadth-first whose backwards take the microbatches from the last to the first.
+
+The order of PyTorch's ScheduleLoopedBFS, which cites Lamy-Poirier 2022, arXiv:2211.05953. Time and peak are those of `breadth-first`; what
+differs is which activations live longest: the first microbatch's, not the last one's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright.schedules.looped import looped_table
+from shardwright.schedules.placement import Placement
+from shardwright.schedules.protocol import Rule, Sizes
+from shardwright.schedules.table import ActionTable, B, Int64
+
+
+def _peak(sizes: Sizes) -> Int64:
+    """All m v chunks, on every rank."""
+    return np.full(sizes.ranks, sizes.microbatches * sizes.chunks, np.int64)
+
+
+def _table(sizes: Sizes) -> ActionTable:
+    table = looped_table(sizes, warm_up=_peak(sizes))
+    return replace(table, microbatch=np.where(table.kind == B, sizes.microbatches - 1 - table.microbatch, table.microbatch))
+
+
+LOOPED_BFS = Rule(name="looped-bfs", placement=Placement.LOOPED, kinds="FB", make=_table, peak=_peak, chunks_per_rank=0)

@@ -1,0 +1,48 @@
+"""Which pipeline rank runs which chunk."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import numpy as np
+
+from shardwright.schedules.table import Int32
+
+
+class Placement(StrEnum):
+    """Maps of chunks to ranks.
+
+    LOOPED: chunk c on rank c mod p. WAVE: down the ranks, up again, and so on; with two chunks a rank it is a V. OPPOSITE: two lanes,
+    the first down the ranks, the second up.
+    """
+
+    LOOPED = "looped"
+    WAVE = "wave"
+    OPPOSITE = "opposite"
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that share the ranks."""
+        return 2 if self is Placement.OPPOSITE else 1
+
+
+def chunk_ranks(placement: Placement, *, num_ranks: int, chunks_per_rank: int) -> Int32:
+    """(lanes, num_ranks * chunks_per_rank) rank of each chunk of each lane."""
+    chunk = np.arange(num_ranks * chunks_per_rank)
+    down = chunk % num_ranks
+    up = num_ranks - 1 - down
+    match placement:
+        case Placement.LOOPED:
+            rows = [down]
+        case Placement.WAVE:
+            rows = [np.where(chunk // num_ranks % 2 == 0, down, up)]
+        case Placement.OPPOSITE:
+            rows = [down, up]
+    return np.array(rows, np.int32)
+
+
+def rank_chunks(placement: Placement, *, num_ranks: int, chunks_per_rank: int) -> Int32:
+    """(lanes, num_ranks, chunks_per_rank) chunks of each rank, first to last."""
+    ranks = chunk_ranks(placement, num_ranks=num_ranks, chunks_per_rank=chunks_per_rank)
+    order = np.argsort(ranks, axis=1, kind="stable").astype(np.int32)
+    return order.reshape(placement.lanes, num_ranks, chunks_per_rank)

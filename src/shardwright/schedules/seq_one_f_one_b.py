@@ -1,0 +1,30 @@
+"""1F1B with sequence slices: token slices of causal models, one slice forward and one backward in turn.
+
+Seq1F1B, Sun et al. 2024, arXiv:2406.03488, section 3. Parameter `slices` (s): parts of every sequence, of equal time. The first
+backward is that of a microbatch's last slice, so every rank warms up with s - 1 slices more than 1F1B: rank r keeps p - r + s - 1 slices.
+Bubble (p - 1)(f + b) with f and b the times of one slice, 1/s of 1F1B's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.schedules.looped import looped_table
+from shardwright.schedules.placement import Placement
+from shardwright.schedules.protocol import Rule, Sizes
+from shardwright.schedules.table import ActionTable, Int64
+
+
+def _peak(sizes: Sizes) -> Int64:
+    """min(p - r + s - 1, m s) slices on rank r."""
+    slices = sizes.option("slices", 1)
+    return np.minimum(sizes.ranks - sizes.rank + slices - 1, sizes.microbatches * slices)
+
+
+def _table(sizes: Sizes) -> ActionTable:
+    slices = sizes.option("slices", 1)
+    warm_up = np.minimum(sizes.ranks - sizes.rank + slices - 2, sizes.microbatches * slices)
+    return looped_table(sizes, warm_up=warm_up, slices=slices)
+
+
+SEQ_ONE_F_ONE_B = Rule(name="seq-1f1b", placement=Placement.LOOPED, kinds="FB", make=_table, peak=_peak, options=("slices",))

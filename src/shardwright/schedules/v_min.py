@@ -1,0 +1,30 @@
+"""V-Min: a V-shaped pipeline in a third of 1F1B's activation memory.
+
+Qi et al. 2024, arXiv:2405.15362, section 3.2 (table 1: memory (p + 4) // 3 microbatches of two chunks, bubble about two thirds of
+1F1B's). All legs of the block take one slot a rank; where 3 divides p the turns wait two slots more, or actions would meet. A rank waits
+4 p - 5 slots (4 p - 4 where 3 divides p) of F = I = W = 1 where 1F1B waits 6 (p - 1).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.schedules.building_block import block_slots, repeated_table
+from shardwright.schedules.placement import Placement
+from shardwright.schedules.protocol import Rule, Sizes
+from shardwright.schedules.table import ActionTable, Int64
+
+
+def _peak(sizes: Sizes) -> Int64 | None:
+    """2 ((p + 4) // 3) chunks, two less on every third rank where p mod 3 is 2; no form for less than p microbatches."""
+    if sizes.microbatches < sizes.ranks:
+        return None
+    return 2 * ((sizes.ranks + 4) // 3) - np.where((sizes.ranks % 3 == 2) & (sizes.rank % 3 == 0), 2, 0)
+
+
+def _table(sizes: Sizes) -> ActionTable:
+    turns = (1, 1, 1) if sizes.ranks % 3 else (3, 1, 3)
+    return repeated_table(sizes, block_slots(sizes.ranks, steps=(1, 1, 1, 1), turns=turns))
+
+
+V_MIN = Rule(name="v-min", placement=Placement.WAVE, kinds="FIW", make=_table, peak=_peak, chunks_per_rank=2)

@@ -1,0 +1,26 @@
+"""ZB-H1: 1F1B with weight gradients put off until the tail, in 1F1B's memory.
+
+Qi et al. 2023, arXiv:2401.10241, section 2.1. Rank r warms up with p - r - 1 forwards and puts off r weight gradients, so all ranks keep
+p microbatches (the paper's memory: p M_B). Bubble (p - 1)(F + I - W), a third of 1F1B's when F = I = W.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.schedules.placement import Placement
+from shardwright.schedules.protocol import Rule, Sizes
+from shardwright.schedules.table import ActionTable, Int64
+from shardwright.schedules.zero_bubble import put_off_table
+
+
+def _peak(sizes: Sizes) -> Int64:
+    """min(p, m) microbatches on every rank."""
+    return np.full(sizes.ranks, min(sizes.ranks, sizes.microbatches), np.int64)
+
+
+def _table(sizes: Sizes) -> ActionTable:
+    return put_off_table(sizes, warm_up=sizes.ranks - 1 - sizes.rank, lag=sizes.rank)
+
+
+ZB_H1 = Rule(name="zb-h1", placement=Placement.LOOPED, kinds="FIW", make=_table, peak=_peak)

@@ -1,0 +1,27 @@
+"""ZB-H2: forwards enough to fill the warm-up, weight gradients enough to fill the tail.
+
+Qi et al. 2023, arXiv:2401.10241, section 2.2. Rank r warms up with 2 (p - r - 1) forwards and puts off 2 r weight gradients, so all ranks
+keep 2 p - 1 microbatches (the paper's memory: (2 p - 1) M_B). Idle time inside a rank's row (p - 1)(F + I - 2 W), none when F = I = W and
+m >= 2 p - 1; rank r starts and ends (p - 1 - r) F before the last, which needs an optimizer step that does not wait for all ranks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.schedules.placement import Placement
+from shardwright.schedules.protocol import Rule, Sizes
+from shardwright.schedules.table import ActionTable, Int64
+from shardwright.schedules.zero_bubble import put_off_table
+
+
+def _peak(sizes: Sizes) -> Int64:
+    """min(2 p - 1, m) microbatches on every rank."""
+    return np.full(sizes.ranks, min(2 * sizes.ranks - 1, sizes.microbatches), np.int64)
+
+
+def _table(sizes: Sizes) -> ActionTable:
+    return put_off_table(sizes, warm_up=2 * (sizes.ranks - 1 - sizes.rank), lag=2 * sizes.rank)
+
+
+ZB_H2 = Rule(name="zb-h2", placement=Placement.LOOPED, kinds="FIW", make=_table, peak=_peak)

@@ -1,0 +1,35 @@
+"""The named schedules that a problem's chunks could run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from shardwright.errors import StrategyError
+from shardwright.schedules.placement import Placement, chunk_ranks
+from shardwright.schedules.registry import SCHEDULES, schedule, schedule_table
+from shardwright.schedules.table import ActionTable
+from shardwright.search.orders.problem import OrderProblem
+
+
+def named_tables(problem: OrderProblem) -> Iterator[tuple[str, ActionTable]]:
+    """Every schedule of the registry whose chunks lie as the problem's and that has a table of its sizes, without regard to memory."""
+    if problem.chunks % problem.ranks:
+        return
+    each = problem.chunks // problem.ranks
+    for name in SCHEDULES:
+        placement = schedule(name).placement
+        if not _lies_as(problem, placement, each):
+            continue
+        try:
+            table = schedule_table(name, num_ranks=problem.ranks, chunks_per_rank=each, num_microbatches=problem.microbatches)
+        except StrategyError:
+            continue
+        yield name, table
+
+
+def _lies_as(problem: OrderProblem, placement: Placement, chunks_per_rank: int) -> bool:
+    if placement.lanes != problem.lanes:
+        return False
+    return np.array_equal(chunk_ranks(placement, num_ranks=problem.ranks, chunks_per_rank=chunks_per_rank), problem.owner)

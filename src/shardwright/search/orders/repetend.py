@@ -1,0 +1,140 @@
+"""Repetends: one microbatch's block of actions that repeats every period, as Tessel searches them.
+
+Lin et al. 2024 (Tessel, HPCA, arXiv:2311.15269): find a short repeating block, prove that none repeats faster, unroll it. No period is
+shorter than a rank's work on one microbatch of each lane, so a block of that period is proven.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from shardwright.search.orders.problem import Int64, OrderProblem
+
+STRETCHES = tuple(Fraction(number, 100) for number in (100, 101, 103, 106, 110, 115, 122, 130, 145, 165, 200, 250, 350, 500))
+"""Periods tried, in shortest possible ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Repetend:
+    """A block: start of each kind of action of each chunk (3, chunks) for microbatch 0; microbatch i is i periods later.
+
+    Args:
+        proven: no period is shorter.
+    """
+
+    period: int
+    start: Int64
+    proven: bool
+
+
+def repetends(problem: OrderProblem) -> list[Repetend]:
+    """Blocks of several periods, shortest first; longer ones keep less."""
+    shortest = int(problem.work().max()) // problem.microbatches
+    found = []
+    for stretch in STRETCHES:
+        period = -(-shortest * stretch.numerator // stretch.denominator)
+        start = _block(problem, period)
+        if start is not None:
+            found.append(Repetend(period=period, start=start, proven=period == shortest))
+    return found
+
+
+def unrolled(problem: OrderProblem, repetend: Repetend) -> tuple[Int64, Int64]:
+    """The order of all microbatches of a repetend: (codes, row_start), see `walk`."""
+    chunks = problem.lanes * problem.chunks
+    shape = (3, chunks, problem.microbatches)
+    start = np.broadcast_to(repetend.start[:, :, None], shape) + repetend.period * np.arange(problem.microbatches)
+    kind, chunk, microbatch = np.indices(shape)
+    rank = problem.owner.reshape(-1)[chunk]
+    # Actions of no time may start together: they stand as they depend on each other.
+    depth = np.where(kind == 0, chunk % problem.chunks, 2 * problem.chunks - chunk % problem.chunks)
+    order = np.lexsort(tuple(column.reshape(-1) for column in (kind, depth, microbatch, start, rank)))
+    codes = (kind * chunks + chunk).reshape(-1)[order].astype(np.int64)
+    row_start = np.searchsorted(rank.reshape(-1)[order], np.arange(problem.ranks + 1)).astype(np.int64)
+    return codes, row_start
+
+
+def _block(problem: OrderProblem, period: int) -> Int64 | None:
+    """Starts of one microbatch of each lane, each action as early as its inputs and its rank's other actions modulo the period let it."""
+    chunks = problem.lanes * problem.chunks
+    times = [array.reshape(-1).tolist() for array in (problem.forward, problem.input, problem.weight)]
+    owner = problem.owner.reshape(-1).tolist()
+    busy: list[list[tuple[int, int]]] = [[] for _ in range(problem.ranks)]
+    left = [sorted(times[kind][c] for c in range(chunks) if owner[c] == rank for kind in range(3)) for rank in range(problem.ranks)]
+    start = np.zeros((3, chunks), np.int64)
+
+    def put(kind: int, chunk: int, earliest: int) -> int:
+        rank, lasts = owner[chunk], times[kind][chunk]
+        left[rank].remove(lasts)
+        at = _slot(busy[rank], lasts, earliest, period, left[rank])
+        if at < 0:
+            raise _NoRoomError
+        busy[rank].append((at % period, lasts))
+        start[kind, chunk] = at
+        return at + lasts
+
+    try:
+        ends = [0] * problem.lanes
+        for step in range(2 * problem.chunks):
+            for lane in range(problem.lanes):
+                down = step < problem.chunks
+                c = step if down else 2 * problem.chunks - 1 - step
+                end = put(0 if down else 1, lane * problem.chunks + c, ends[lane])
+                wait = problem.send_forward[lane, c] if down and c + 1 < problem.chunks else 0
+                wait = problem.send_backward[lane, c] if not down and c else wait
+                ends[lane] = end + int(wait)
+        for chunk in range(chunks):
+            put(2, chunk, int(start[1, chunk]) + times[1][chunk])
+    except _NoRoomError:
+        return None
+    return start
+
+
+class _NoRoomError(Exception):
+    """A block of this period does not fit."""
+
+
+def _slot(busy: list[tuple[int, int]], lasts: int, earliest: int, period: int, left: list[int]) -> int:
+    """The first start from `earliest` that meets nothing of `busy` modulo the period and leaves room for what is left; -1 for none."""
+    marks = {earliest}
+    for at, length in busy:
+        for edge in (at + length, at - lasts):
+            marks.add(earliest + (edge - earliest) % period)
+    for start in sorted(marks):
+        trial = [*busy, (start % period, lasts)]
+        gaps = _gaps(trial, period)
+        if gaps is not None and _packs(gaps, left):
+            return start
+    return -1
+
+
+def _gaps(busy: list[tuple[int, int]], period: int) -> list[int] | None:
+    """Free lengths on the circle between intervals; None if they meet."""
+    ordered = sorted((at, length) for at, length in busy if length)
+    if not ordered:
+        return [period]
+    gaps = []
+    for (at, length), (following, _) in zip(ordered, [*ordered[1:], (ordered[0][0] + period, 0)], strict=True):
+        if at + length > following:
+            return None
+        gaps.append(following - at - length)
+    return gaps
+
+
+def _packs(gaps: list[int], lengths: list[int]) -> bool:
+    """Whether longest-first into the tightest gap places all lengths."""
+    room = sorted(gap for gap in gaps if gap)
+    for length in reversed(lengths):
+        if not length:
+            continue
+        fitting = next((i for i, gap in enumerate(room) if gap >= length), None)
+        if fitting is None:
+            return False
+        rest = room.pop(fitting) - length
+        if rest:
+            room.append(rest)
+            room.sort()
+    return True
