@@ -29,6 +29,10 @@ def _named(*words: str, gpu: str = "", fewest: int = 0, most: int = 1 << 30) -> 
     return applies
 
 
+def _always(_: Case) -> bool:
+    return True
+
+
 def _ring(case: Case) -> bool:
     return case.grid.cp >= 4
 
@@ -120,6 +124,11 @@ REMARKS: Final[tuple[Remark, ...]] = (
         sentence="The stage with the head is predicted too slow; its card may run at a higher clock than one that only multiplies.",
     ),
     Remark(
+        source_id="amp_homo",
+        applies=_always,
+        sentence="Too fast where replicas of a shallow pipeline share one network card for fp32 gradients; not understood.",
+    ),
+    Remark(
         source_id="simumax_b200",
         applies=_named("deepseek"),
         sentence="An eager router of dozens of kernels, perhaps unfused rotary embedding, and slower steps in longer runs are not priced.",
@@ -128,6 +137,16 @@ REMARKS: Final[tuple[Remark, ...]] = (
         source_id="mbridge_skills",
         applies=_named("qwen3"),
         sentence="Its profile has 8.3 s of communication (5.3 priced), 3.1 s of it metadata of the dispatcher, and 1.9 s of idle time.",
+    ),
+    Remark(
+        source_id="mbridge",
+        applies=_named("(tokendrop)", gpu="GB200"),
+        sentence="Too slow: expert traffic inside one NVLink domain or the host's launches cost less than priced; not understood.",
+    ),
+    Remark(
+        source_id="mbridge",
+        applies=_named("25.11 nemo container", gpu="GB300"),
+        sentence="Too slow: one constant stands for the launches of all hosts, and this host may be faster; not established.",
     ),
     Remark(
         source_id="mbridge",
@@ -163,6 +182,11 @@ REMARKS: Final[tuple[Remark, ...]] = (
         source_id="mbridge",
         applies=_named("deepseek"),
         sentence="What is captured and what overlaps is known from recipes only; recompute of mlp and moe_act is not described.",
+    ),
+    Remark(
+        source_id="mlm_ci",
+        applies=_named("_z3_", "z3"),
+        sentence="Megatron-FSDP's own bucket buffers are probably not counted where it shards experts.",
     ),
     Remark(
         source_id="mlm_ci",
