@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from shardwright import api
+from shardwright.calibrate.accuracy import accuracy
 from shardwright.calibrate.folds import fold_text
 from shardwright.calibrate.interval import interval_coefficients
 
@@ -26,7 +26,7 @@ FOLDS = ROOT / "tests" / "measurements" / "folds.json"
 def main(arguments: list[str]) -> None:
     """Fit, and write the three files."""
     paths = [Path(a) for a in arguments] or sorted((ROOT / "tests" / "measurements").glob("*.csv"))
-    study = api.accuracy(*paths, progress=_say)
+    study = accuracy(*paths, progress=_say)
     assert study.fit is not None
     _replace(CONSTANTS, asdict(study.fit.constants), pattern=r"^    {name}: float = .*$", line="    {name}: float = {value}")
     coefficients = interval_coefficients(study.validation("model").rows, study.validation("accelerator").rows)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from shardwright.api import check as check
     from shardwright.api import plan as plan
     from shardwright.api import simulate as simulate
-    from shardwright.api import validate as validate
+    from shardwright.calibrate.accuracy import validate as validate
     from shardwright.errors import ClusterError as ClusterError
     from shardwright.errors import DataError as DataError
     from shardwright.errors import InfeasibleError as InfeasibleError
@@ -35,7 +35,7 @@ _HOMES: Final = {
     "plan": "shardwright.api",
     "simulate": "shardwright.api",
     "check": "shardwright.api",
-    "validate": "shardwright.api",
+    "validate": "shardwright.calibrate.accuracy",
     "read_plan_file": "shardwright.report.plan_file",
     "Request": "shardwright.search.request",
     "Answer": "shardwright.search.answer",

@@ -1,19 +1,14 @@
-"""The verbs of the command line as functions, with the same names: plan, simulate, check, explain, compare, validate, calibrate."""
+"""The verbs of the command line as functions, with the same names: plan, simulate, check, calibrate (validate: `calibrate.accuracy`)."""
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
-from shardwright.calibrate.folds import FOLDS
-from shardwright.calibrate.measurements import Measurement, read_measurements
 from shardwright.calibrate.request import Calibration, calibrate, check_calibration
-from shardwright.calibrate.study import Study, study
-from shardwright.calibrate.validate import Validation
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, DataError, InfeasibleError, StrategyError, UsageError, nearest
 from shardwright.hardware.catalog import accelerator
@@ -47,7 +42,6 @@ FAILURES_PER_DEVICE_HOUR = 419 / (16384 * 54 * 24)
 CHECKPOINT_BYTES_PER_S = 1e9
 RESTART_S = 600.0
 NOTABLE_DEVICES = 512
-MAX_WORKERS = 8
 
 
 def problem_of(request: Request) -> Problem:
@@ -210,27 +204,6 @@ def check(request: Request, answer: Answer, *, seed: int = 0, progress: Progress
     )
 
 
-def validate(*paths: Path | str, fold: str = "none", progress: Progress | None = None) -> Validation:
-    """Predicted against measured for every row with a full configuration, of all tables together.
-
-    Args:
-        fold: ``none`` predicts with the shipped constants; ``model``, ``source`` and ``accelerator`` predict each fold with constants
-            fitted on all other rows of the tables.
-
-    Raises:
-        UsageError: unknown `fold`. DataError: a table cannot be read.
-    """
-    if fold not in FOLDS:
-        raise UsageError(f"unknown fold {fold[:40]!r}", hint=nearest(fold[:40], FOLDS))
-    return accuracy(*paths, folds=(fold,), progress=progress).validation(fold)
-
-
-def accuracy(*paths: Path | str, folds: Sequence[str] = FOLDS, progress: Progress | None = None) -> Study:
-    """`validate` in several kinds of fold at once, with the fit to all rows."""
-    rows: tuple[Measurement, ...] = tuple(row for path in paths for row in read_measurements(Path(path)))
-    return study(rows, folds=folds, workers=min(os.cpu_count() or 1, MAX_WORKERS), progress=progress)
-
-
 __all__ = [
     "Answer",
     "Calibration",
@@ -244,5 +217,4 @@ __all__ = [
     "check_calibration",
     "plan",
     "simulate",
-    "validate",
 ]

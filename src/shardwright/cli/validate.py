@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from shardwright import api
+from shardwright.calibrate.accuracy import accuracy
 from shardwright.calibrate.accuracy_page import accuracy_page
 from shardwright.calibrate.folds import FOLDS, fold_text
 from shardwright.calibrate.study import Study
@@ -47,7 +47,7 @@ def validate(
         raise UsageError(f"cannot tell what to write to {output}", hint="end the name in .json or .md")
     folds = FOLDS if save_folds is not None or (output is not None and output.suffix == ".md") else (fold,)
     with screen.progress(quiet=quiet) as report:
-        study = api.accuracy(*paths, folds=folds, progress=report)
+        study = accuracy(*paths, folds=folds, progress=report)
     validation = study.validation(fold)
     if save_folds is not None:
         screen.save(save_folds, fold_text(study.folds))
