@@ -18,14 +18,14 @@ from shardwright.hardware.constants import SHIPPED
 
 FOLDER = Path(__file__).parent.parent / "measurements"
 SHORT = {
-    (
-        "dgxc, NeMo",
-        "model",
-    ): "3.5 % against 3: releases of one configuration differ by 2 to 10 % and are told apart only where documents say so",
-    ("mosaic, 1B and more", "model"): "3.5 % against 2.5: MPT-13b, rows with recompute too slow and rows without too fast; 8 x A100-40GB",
-    ("SimuMax B200", "model"): "7.2 % against 4: DeepSeek-V2's eager router and unfused kernels; Blackwell's clock without the Llama rows",
+    ("dgxc, NeMo", "model"): (0.035, "releases of one configuration differ by 2 to 10 % and are told apart only where documents say so"),
+    ("mosaic, 1B and more", "model"): (0.035, "MPT-13b, rows with recompute too slow and rows without too fast; 8 x A100-40GB"),
+    ("SimuMax B200", "model"): (0.072, "DeepSeek-V2's eager router and unfused kernels; Blackwell's clock without the Llama rows"),
 }
 """(bar, fold) -> measured mean error of a bar that is not reached, and what is missing."""
+PLANS = (0.944, "tensor parallelism at microbatch 1 is 7 to 21 % too fast, pp 16 up to 18 % too slow")
+"""Rank correlation of the 47 plans on 16 T4 against 0.95, and what is missing."""
+NO_WORSE = 0.002
 BOUND = [(bar, fold) for bar in BARS for fold, _ in bar.limits]
 TABLES = ("training.csv", "megatron_ci.csv", "skipped_training.csv", "skipped_failed.csv", "skipped_of_bars.csv")
 
@@ -42,7 +42,7 @@ def _validation(fold: str) -> Validation:
 
 def _mark(bar: Bar, fold: str) -> list[pytest.MarkDecorator]:
     short = SHORT.get((bar.name, fold))
-    return [pytest.mark.xfail(strict=True, reason=short)] if short else []
+    return [pytest.mark.xfail(strict=True, reason=f"{100 * short[0]:.1f} %: {short[1]}")] if short else []
 
 
 @pytest.mark.parametrize(("bar", "fold"), [pytest.param(b, f, id=f"{b.name}-{f}", marks=_mark(b, f)) for b, f in BOUND])
@@ -52,17 +52,26 @@ def test_bar(bar: Bar, fold: str) -> None:
     assert result.mean <= result.limit
 
 
-_PLANS = "0.944 against 0.95: tensor parallelism at microbatch 1 is 7 to 21 % too fast, pp 16 up to 18 % too slow"
+@pytest.mark.parametrize(("name", "fold"), list(SHORT))
+def test_a_missed_bar_gets_no_worse(name: str, fold: str) -> None:
+    bar = next(b for b in BARS if b.name == name)
+    assert judge_bar(bar, _validation(fold)).mean <= SHORT[name, fold][0] + NO_WORSE
 
 
 @pytest.mark.parametrize(
-    ("fold", "least"), [pytest.param("model", 0.95, marks=pytest.mark.xfail(strict=True, reason=_PLANS)), ("source", 0.90)]
+    ("fold", "least"),
+    [pytest.param("model", 0.95, marks=pytest.mark.xfail(strict=True, reason=f"{PLANS[0]}: {PLANS[1]}")), ("source", 0.90)],
 )
 def test_order_of_plans_on_sixteen_t4(fold: str, least: float) -> None:
     rows = [r for r in _validation(fold).rows if r.case.measurement.source_id == "amp_homo"]
     rank = rank_correlation(rows, generator=np.random.default_rng(0))
     assert rank.n >= 40
     assert rank.value >= least
+
+
+def test_the_order_of_plans_gets_no_worse() -> None:
+    rows = [r for r in _validation("model").rows if r.case.measurement.source_id == "amp_homo"]
+    assert rank_correlation(rows, generator=np.random.default_rng(0)).value >= PLANS[0] - NO_WORSE
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("bf16", 1.00), ("fp8", 1.03)])

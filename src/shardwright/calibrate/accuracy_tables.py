@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from shardwright.calibrate.remarks import remark_of
 from shardwright.calibrate.validate import RowResult, Validation
 from shardwright.strategy.grid_notation import print_grid
+from shardwright.units import format_percent
 
 
 def percent(value: float, *, sign: bool = False) -> str:
     """A fraction in percent with one digit."""
-    return f"{100 * value:+.1f} %" if sign else f"{100 * value:.1f} %"
+    return f"{100 * value:+.1f} %" if sign else format_percent(value)
 
 
 def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
