@@ -20,7 +20,7 @@ from shardwright.cost.rows import rows_of
 from shardwright.cost.tables import LayerTable, layer_table, programs_of
 from shardwright.program.block import BlockProgram, Phase
 from shardwright.program.latent import rebuilt
-from shardwright.program.local_size import is_routed
+from shardwright.program.placing import is_routed
 from shardwright.program.problem import Problem
 from shardwright.program.structure import Structure
 from shardwright.runtime.registry import load_runtime

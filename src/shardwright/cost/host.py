@@ -8,7 +8,7 @@ import numpy.typing as npt
 from shardwright.cost.compute import Machine
 from shardwright.model.operator import OperatorClass
 from shardwright.program.block import BlockProgram, Kernel, Phase, Work
-from shardwright.program.local_size import is_routed
+from shardwright.program.placing import is_routed
 from shardwright.program.sizes import Degrees, evaluate
 from shardwright.runtime.runtime import Capture, ElementKernels, Runtime
 

@@ -92,6 +92,7 @@ class Move:
         hops: axis whose degree minus one is the number of sends (ring exchange); empty = once.
         copies: the volume holds so many copies of each token, one for each expert that it visits, and a device or unit of the network
             that several of them go to gets one; 0 = every byte is sent.
+        group: devices, counted from the stage's first; empty = the group of `axes`.
     """
 
     operator: str
@@ -104,6 +105,7 @@ class Move:
     beside: str = ""
     hops: str = ""
     copies: int = 0
+    group: tuple[int, ...] = ()
 
 
 class Recomputable(StrEnum):

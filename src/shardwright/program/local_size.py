@@ -1,17 +1,15 @@
-"""What lowering a block reads beside it, and local sizes of its tensors under a structure."""
+"""What lowering a block reads beside it, and local sizes of its tensors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from shardwright.model.block import MEMORY
 from shardwright.model.operator import Operator, OperatorClass
 from shardwright.model.tensor import Dim, Extent
-from shardwright.program.sizes import Factor, Size
-from shardwright.program.structure import Structure
+from shardwright.program.placing import Placing, is_routed
+from shardwright.program.sizes import Size
 from shardwright.runtime.runtime import Runtime
-
-TOKEN_DIMS = (Dim.BATCH, Dim.SEQUENCE, Dim.CONTEXT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +20,7 @@ class Context:
         tokens: positions of the block's sequence a sample. memory_tokens: of its memory sequence.
         element, gemm_element: bytes of an activation element, and of a GEMM's operand. runtime: of the problem. dropout: of the job.
         imbalance_percent: tokens of the busiest expert over the mean, in percent.
+        keys: positions that queries look back on, of a slice that comes after others: as if the sequence had so many; 0 = `tokens`.
     """
 
     tokens: int
@@ -31,29 +30,22 @@ class Context:
     runtime: Runtime
     dropout: bool
     imbalance_percent: int
+    keys: int = 0
 
 
-def local_tokens(klass: OperatorClass, structure: Structure, context: Context) -> Size:
+def local_tokens(klass: OperatorClass, structure: Placing, context: Context) -> Size:
     """Tokens that one device works on in operators of `klass`."""
-    axes = tuple(c.axis for c in structure.cuts(klass) if c.dim in TOKEN_DIMS)
-    return Size(scale=("mbs",), factors=(Factor(runs=context.tokens, axes=axes),))
+    return structure.tokens(klass, context.tokens)
 
 
-def operator_tokens(operator: Operator, structure: Structure, context: Context) -> Size:
+def operator_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
     """Tokens that one device works on in `operator`: of the block's memory where it reads that alone (keys of cross-attention)."""
-    own = replace(context, tokens=context.memory_tokens) if operator.inputs == (MEMORY,) else context
-    return local_tokens(operator.klass, structure, own)
+    return structure.tokens(operator.klass, context.memory_tokens if operator.inputs == (MEMORY,) else context.tokens)
 
 
-def resolved(cut_dim: Dim, operator: Operator) -> Dim | None:
-    """The dim that a cut means for `operator`: its own width, or the dim itself."""
-    return operator.width() if cut_dim is Dim.WIDTH else cut_dim
-
-
-def part(extent: Extent, operator: Operator, structure: Structure) -> Size:
+def part(extent: Extent, operator: Operator, structure: Placing) -> Size:
     """Elements of one extent on one device."""
-    axes = tuple(c.axis for c in structure.cuts(operator.klass) if resolved(c.dim, operator) is extent.dim)
-    return Size(factors=(Factor(runs=extent.runs, quantum=extent.quantum, axes=axes),))
+    return structure.part(extent, operator)
 
 
 def per_token(extents: tuple[Extent, ...], operator: Operator) -> tuple[Extent, ...]:
@@ -61,15 +53,6 @@ def per_token(extents: tuple[Extent, ...], operator: Operator) -> tuple[Extent, 
     return tuple(e for e in extents if e.dim is not Dim.EXPERTS) if is_routed(operator) else extents
 
 
-def is_routed(operator: Operator) -> bool:
-    """The operator works on tokens sent to experts."""
-    return operator.klass is OperatorClass.EXPERTS and operator.experts is not None
-
-
-def dispatched_tokens(operator: Operator, structure: Structure, context: Context) -> Size:
+def dispatched_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
     """Routed tokens on one device in all: topk copies of each token of its expert coset's share."""
-    assert operator.experts is not None
-    if not structure.routed:
-        return local_tokens(operator.klass, structure, context).scaled(operator.experts.topk)
-    stream = local_tokens(OperatorClass.STREAM, structure, context)
-    return Size(times=operator.experts.topk, scale=("mbs", "etp"), factors=stream.factors)
+    return structure.dispatched(operator, context.tokens)

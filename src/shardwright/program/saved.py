@@ -9,26 +9,26 @@ from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, Extent
 from shardwright.program.block import Recomputable, Saved
 from shardwright.program.latent import rebuilt
-from shardwright.program.local_size import Context, dispatched_tokens, is_routed, local_tokens, operator_tokens, part, per_token
+from shardwright.program.local_size import Context, dispatched_tokens, local_tokens, operator_tokens, part, per_token
+from shardwright.program.placing import Placing, is_routed
 from shardwright.program.selective import saved_products
 from shardwright.program.sizes import Size
-from shardwright.program.structure import Structure
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, SelectiveRecompute
 
 _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
 
-def stream_volume(block: Block, structure: Structure, context: Context) -> Size:
+def stream_volume(block: Block, structure: Placing, context: Context) -> Size:
     """Bytes of the residual stream that one device holds at the block's border."""
     hidden = next((e.size for o in block.operators for e in (*o.reads, *o.writes) if e.dim is Dim.HIDDEN and e.size > 1), 1)
     return local_tokens(OperatorClass.STREAM, structure, context).scaled(context.element * hidden)
 
 
-def saved_tensors(block: Block, operators: dict[str, Operator], structure: Structure, context: Context) -> tuple[Saved, ...]:
+def saved_tensors(block: Block, operators: dict[str, Operator], structure: Placing, context: Context) -> tuple[Saved, ...]:
     """Every tensor that some operator keeps, once; masks and unfused scores beside them."""
     kept: dict[str, Saved] = {}
     for operator in block.operators:
-        if operator.kind is OperatorKind.LOSS:
+        if operator.kind is OperatorKind.LOSS or not structure.runs(operator):
             continue
         for name in operator.keeps:
             if name == MEMORY or name in kept:
@@ -51,7 +51,7 @@ def saved_tensors(block: Block, operators: dict[str, Operator], structure: Struc
 
 
 def _by_policy(
-    kept: dict[str, Saved], block: Block, operators: dict[str, Operator], structure: Structure, context: Context
+    kept: dict[str, Saved], block: Block, operators: dict[str, Operator], structure: Placing, context: Context
 ) -> dict[str, Saved]:
     """`kept` with what a per-operator policy drops (all but the input and fused cores) and keeps (products, whoever reads them)."""
     products = saved_products(block.operators)
@@ -104,7 +104,7 @@ def _unless_full(saved: Saved) -> Saved:
 
 
 def _saved_output(
-    source: Operator, reader: Operator, quantised: tuple[bool, bool], structure: Structure, context: Context
+    source: Operator, reader: Operator, quantised: tuple[bool, bool], structure: Placing, context: Context
 ) -> dict[str, Saved]:
     """Outputs of `source` that are kept.
 
@@ -122,7 +122,7 @@ def _saved_output(
     return result
 
 
-def _outputs(source: Operator, reader: Operator, structure: Structure, context: Context) -> dict[str, Size]:
+def _outputs(source: Operator, reader: Operator, structure: Placing, context: Context) -> dict[str, Size]:
     """Elements of each output of `source` on one device, as `reader` keeps them."""
     holder = source
     if not context.runtime.tp_input_regather and source.klass is OperatorClass.STREAM and reader.kind in _GEMMS:
@@ -149,7 +149,7 @@ def _keepers(name: str, block: Block, context: Context) -> tuple[bool, bool]:
     return any(small), not all(small)
 
 
-def _saved_extra(operator: Operator, structure: Structure, context: Context) -> dict[str, Saved]:
+def _saved_extra(operator: Operator, structure: Placing, context: Context) -> dict[str, Saved]:
     """Dropout masks, an eager gate's activation, attention scores (unfused) or their log-sum-exp (fused)."""
     tokens = local_tokens(operator.klass, structure, context)
     result: dict[str, Saved] = {}

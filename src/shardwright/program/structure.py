@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwright.model.operator import OperatorClass
-from shardwright.model.tensor import Dim
+from shardwright.model.operator import Operator, OperatorClass
+from shardwright.model.tensor import Dim, Extent
+from shardwright.program.axis_changes import axis_change
+from shardwright.program.placing import TOKEN_DIMS, Change, resolved
+from shardwright.program.sizes import Factor, Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +21,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Structure:
-    """What lowering a block depends on.
+    """What lowering a block under a grid depends on (a `Placing` with symbolic sizes).
 
     Args:
         sequence_parallel: stream is cut on s by tp (else copied).
@@ -41,3 +44,62 @@ class Structure:
         if klass is OperatorClass.EXPERTS and self.routed:
             return (Cut(axis="ep", dim=Dim.EXPERTS), Cut(axis="etp", dim=Dim.FFN))
         return (ring, Cut(axis="ulysses", dim=Dim.SEQUENCE), Cut(axis="tp", dim=Dim.WIDTH))
+
+    def tokens(self, klass: OperatorClass, length: int) -> Size:
+        """Tokens of one device; see `Placing.tokens`."""
+        axes = tuple(c.axis for c in self.cuts(klass) if c.dim in TOKEN_DIMS)
+        return Size(scale=("mbs",), factors=(Factor(runs=length, axes=axes),))
+
+    def part(self, extent: Extent, operator: Operator) -> Size:
+        """Elements of one extent on one device."""
+        axes = tuple(c.axis for c in self.cuts(operator.klass) if resolved(c.dim, operator) is extent.dim)
+        return Size(factors=(Factor(runs=extent.runs, quantum=extent.quantum, axes=axes),))
+
+    def dispatched(self, operator: Operator, length: int) -> Size:
+        """Routed copies on one device: topk of each token of its expert coset's share."""
+        assert operator.experts is not None
+        if not self.routed:
+            return self.tokens(operator.klass, length).scaled(operator.experts.topk)
+        stream = self.tokens(OperatorClass.STREAM, length)
+        return Size(times=operator.experts.topk, scale=("mbs", "etp"), factors=stream.factors)
+
+    def expert_tokens(self, operator: Operator, each: int, length: int) -> Size:
+        """Tokens of one local expert: the routed tokens of its coset over all experts (rounded up), the busiest one's share."""
+        klass = OperatorClass.STREAM if self.routed else OperatorClass.EXPERTS
+        axes = tuple(c.axis for c in self.cuts(klass) if c.dim in TOKEN_DIMS)
+        gathered = ("etp", "ep") if self.routed else ()
+        return Size(scale=("mbs", *gathered), factors=(Factor(runs=each, axes=axes),))
+
+    def gathered_copies(self, routed: Size) -> Size:
+        """The routed copies of all members along ``etp``."""
+        return Size(times=routed.times, scale=(*routed.scale, "etp"), factors=routed.factors)
+
+    def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The axes name them."""
+        return (), ()
+
+    def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
+        """The axes name them."""
+        return ()
+
+    def runs(self, operator: Operator) -> bool:
+        """Every device of a grid's stage runs everything."""
+        return True
+
+    def changes(
+        self, source: Operator | None, target: Operator, *, length: int, element: int, memory_length: int = 0
+    ) -> tuple[Change, ...]:
+        """One change an axis at most."""
+        extents = source.writes if source is not None else target.reads
+
+        def volume(holder: Operator) -> tuple[Size, ...]:
+            tokens = self.tokens(holder.klass, length)
+            return tuple(tokens * self.part(e, holder).scaled(element) for e in extents)
+
+        source_cuts = {c.axis: c.dim for c in self.cuts(source.klass if source is not None else OperatorClass.STREAM)}
+        found = (
+            axis_change(cut.axis, cut=cut.dim, source=source, source_cut=source_cuts[cut.axis], target=target, volume=volume)
+            for cut in self.cuts(target.klass)
+            if cut.axis != "ring"
+        )
+        return tuple(change for change in found if change is not None)
