@@ -5,7 +5,7 @@ Every tier of bounds and the simulation compose rows of this table; nobody price
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,12 +81,20 @@ class BlockTable:
 
 
 def block_table(
-    program: BlockProgram, *, rows: Rows, machine: Machine, network: Network, runtime: Runtime, sequence: int, wait_s: float = 0.0
+    program: BlockProgram,
+    *,
+    rows: Rows,
+    machine: Machine,
+    network: Network,
+    runtime: Runtime,
+    sequence: int,
+    wait_s: float = 0.0,
+    spans: Callable[[Move], Span] | None = None,
 ) -> BlockTable:
     """Price `program` for every row.
 
     Args:
-        wait_s: see `Constants.collective_wait_s`.
+        wait_s: see `Constants.collective_wait_s`. spans: of moves that name their devices; None = the axes of `rows` do.
         sequence: tokens of a sample of the block's sequence (unsplit), for unfused attention's matrices.
     """
     local = local_degrees(rows, sequence=sequence)
@@ -124,7 +132,8 @@ def block_table(
     by_operator_policy = runtime.selective_recompute is SelectiveRecompute.OPERATORS and saved_products(program.operators) is not None
     for move in program.moves:
         held = wait_s if _on_own_kernels(move, runtime) else 0.0
-        exposed, hidden = _move_cost(move, held, local, rows, network, by_operator, beside, core)
+        span = spans(move) if spans is not None else span_along(move.axes[0], rows, network)
+        exposed, hidden = _move_cost(move, held, local, span, network, by_operator, beside, core)
         overlappable += hidden
         cut = cut_product(move, gemms)
         if cut is not None:
@@ -322,7 +331,7 @@ def _move_cost(
     move: Move,
     wait_s: float,
     degrees: Degrees,
-    rows: Rows,
+    span: Span,
     network: Network,
     by_operator: dict[tuple[str, Phase], FloatArray],
     yielding: dict[tuple[str, Phase], FloatArray],
@@ -334,7 +343,6 @@ def _move_cost(
         wait_s: what a collective between a step's kernels takes beyond a test of its own, for each doubling of members.
         by_operator: seconds of kernels that are cut into pieces for it; yielding: of those that only leave it multiprocessors.
     """
-    span = span_along(move.axes[0], rows, network)
     seconds = one_move_seconds(move, degrees, span, network)
     if not move.copies:
         seconds = seconds + wait_s * np.log2(span.size)
@@ -344,13 +352,13 @@ def _move_cost(
         exposed = hops * np.maximum(seconds - beside, 0.0)
         return [(move.phase, np.asarray(exposed, dtype=np.float64))], hops * seconds - exposed
     if move.exposure is Exposure.BLOCKING:
-        return [(move.phase, np.asarray(seconds, dtype=np.float64))], np.zeros(len(rows))
+        return [(move.phase, np.asarray(seconds, dtype=np.float64))], np.zeros_like(seconds)
     if move.exposure in (Exposure.BESIDE_WEIGHT_GRADIENT, Exposure.BESIDE_INPUT_GRADIENT):
         other = Phase.W if move.exposure is Exposure.BESIDE_WEIGHT_GRADIENT else Phase.I
-        beside = yielding.get((move.beside or move.operator, other), np.zeros(len(rows)))
+        beside = yielding.get((move.beside or move.operator, other), np.zeros_like(seconds))
         exposed = np.maximum(seconds - beside, 0.0)
     else:
-        beside = by_operator.get((move.beside or move.operator, move.phase), np.zeros(len(rows)))
+        beside = by_operator.get((move.beside or move.operator, move.phase), np.zeros_like(seconds))
         pieces = np.maximum(span.size, 1)
         # A member's own part of a gathered tensor is there at once; the last part that is reduced has no product beside it.
         least = 0.0 if move.kind is Collective.ALL_GATHER else seconds / pieces

@@ -156,11 +156,13 @@ def load_walk() -> None:
 
 
 def durations(costs: StepCosts) -> Int64:
-    """(kinds, chunks) picoseconds of F, I, W, B, R; I and W share B until an order takes them apart."""
+    """(kinds, chunks) picoseconds of F, I, W, B, R; I and W add up to B."""
     chunks = len(costs.contents)
     result = np.zeros((5, chunks), dtype=np.int64)
     result[_F] = picoseconds(costs.forward_s)
     result[_B] = picoseconds(costs.backward_s)
+    result[_W] = picoseconds(costs.weight_s)
+    result[_I] = result[_B] - result[_W]
     return result
 
 

@@ -37,8 +37,8 @@ class StepCosts:
     """One strategy's step, before it is put in order. c = chunk, r = pipeline rank.
 
     Args:
-        forward_s, backward_s: (c,) seconds of F and of B (recompute included). parts: (2, c, parts + 3): F and B by part, then
-            recompute, exposed sharding traffic and the reduction of scales.
+        forward_s, backward_s: (c,) seconds of F and of B (recompute included). weight_s: (c,) what W takes of B where they are apart.
+        parts: (2, c, parts + 3): F and B by part, then recompute, exposed sharding traffic and the reduction of scales.
         border_s: (tiers,) seconds of a send across each tier.
         gather_s, reduce_s: (c,) parameters gathered at the start of the step, gradients reduced at its end. pieces: (c,).
         optimizer_s: (r,) update, clipping, tied exchange; after_s: (r,) parameters gathered at the end of the step.
@@ -50,6 +50,7 @@ class StepCosts:
     contents: tuple[Content, ...]
     forward_s: FloatArray
     backward_s: FloatArray
+    weight_s: FloatArray
     parts: FloatArray
     border_s: FloatArray
     gather_s: FloatArray
@@ -96,29 +97,60 @@ def price_grid(problem: Problem, grid: Grid) -> Priced:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Memory choices of some pipeline ranks.
+
+    Args:
+        zero: ZeRO stage. offload: percent of the optimizer's states on the host.
+        modes: (c, b, modes) blocks of each chunk under each recompute option (MODES). mode: the strongest one that is used.
+    """
+
+    zero: int
+    offload: int
+    modes: IntArray
+    mode: int
+
+
+def grid_choices(grid: Grid, layout: Layout) -> Choices:
+    """The memory choices of a grid."""
+    modes = np.zeros((*layout.counts.shape, len(MODES)), dtype=np.int64)
+    if grid.recompute is Recompute.FULL:
+        modes[:, :, 2] = recomputed(layout, grid.recompute_layers)
+    elif grid.recompute is Recompute.SELECTIVE:
+        modes[:, :, 1] = layout.counts
+    modes[:, :, 0] = layout.counts - modes.sum(axis=2)
+    return Choices(zero=grid.zero, offload=grid.offload, modes=modes, mode=MODES.index(grid.recompute.value))
+
+
 def step_costs(problem: Problem, grid: Grid, priced: Priced) -> StepCosts:
     """Compose the step of `grid` from its rows."""
+    return compose(problem, grid_choices(grid, priced.layout), priced)
+
+
+def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
+    """Compose a step from rows of the tables: of a grid, or of one device's chunks of a general plan."""
     layout, layers, row = priced.layout, priced.layers, priced.layer_row
-    gather, reduce = _layer_sync(priced, grid)
-    redone = recomputed(layout, grid.recompute_layers) if grid.recompute is Recompute.FULL else np.zeros_like(layout.counts)
-    parts = _parts(problem, grid, priced, gather, reduce, redone)
-    each = _reduces_each_microbatch(problem, grid)
+    gather, reduce = _layer_sync(priced, choices.zero)
+    parts = _parts(problem, choices, priced, gather, reduce)
+    each = choices.zero >= 2 and problem.runtime.reduce_every_microbatch
     filled = layout.counts.sum(axis=1) > 0
-    if grid.zero == 3:
+    if choices.zero == 3:
         parts[0, :, SHARDING_PART] += np.where(filled, gather[layout.first], 0.0)
         parts[1, :, SHARDING_PART] += np.where(filled, gather[layout.last], 0.0)
     if each:
         parts[1, :, SHARDING_PART] += np.where(filled, reduce[layout.first], 0.0)
-    start = layout.counts @ gather if grid.zero in (1, 2) else np.zeros(len(filled))
+    start = layout.counts @ gather if choices.zero in (1, 2) else np.zeros(len(filled))
     end = np.zeros(len(filled)) if each else layout.counts @ reduce
-    optimizer, after, start = _step_end(problem, grid, priced, start)
+    optimizer, after, start = _step_end(problem, choices, priced, start)
     heads = (layout.by_rank[:, layout.head] > 0).any(axis=1)
     logits = np.where(heads, layers.logits_bytes[row], 0)
-    again, table = _temporaries(grid, priced)
+    again, table = _temporaries(choices, priced)
     return StepCosts(
         contents=layout.contents,
         forward_s=parts[0].sum(axis=1),
         backward_s=parts[1].sum(axis=1),
+        weight_s=layout.counts @ layers.seconds[:, 2, :, row].sum(axis=1),
         parts=parts,
         border_s=layers.border[:, row],
         gather_s=start,
@@ -126,63 +158,53 @@ def step_costs(problem: Problem, grid: Grid, priced: Priced) -> StepCosts:
         pieces=pieces_of(problem, layout),
         optimizer_s=optimizer,
         after_s=after,
-        static_bytes=_static_bytes(problem, grid, priced),
-        saved_bytes=_saved(grid, layers.saved_bytes[:, :, row], layout.counts, redone),
+        static_bytes=_static_bytes(problem, choices, priced),
+        saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
         transient_bytes=np.array(
             [int(temporary_bytes(float(a), float(e), float(x))) for a, e, x in zip(again, table, logits, strict=True)], dtype=np.int64
         ),
         logits_bytes=logits,
         blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + again + table,
-        outside_bytes=_outside_bytes(problem, grid, priced),
+        outside_bytes=_outside_bytes(problem, priced),
         flops=float(layout.counts.sum(axis=0) @ layers.flops[:, row]),
     )
 
 
-def _reduces_each_microbatch(problem: Problem, grid: Grid) -> bool:
-    return grid.zero >= 2 and problem.runtime.reduce_every_microbatch
-
-
-def _layer_sync(priced: Priced, grid: Grid) -> tuple[FloatArray, FloatArray]:
+def _layer_sync(priced: Priced, zero: int) -> tuple[FloatArray, FloatArray]:
     """(b,) seconds to gather one layer's parameters, and to reduce its gradients."""
     sync, row = priced.meshes.sync, priced.mesh_row
-    if grid.zero == 0:
+    if zero == 0:
         return np.zeros(sync.gather.shape[0]), sync.all_reduce[:, row]
     return sync.gather[:, row], sync.reduce[:, row]
 
 
-def _parts(problem: Problem, grid: Grid, priced: Priced, gather: FloatArray, reduce: FloatArray, redone: IntArray) -> FloatArray:
+def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArray, reduce: FloatArray) -> FloatArray:
     """(2, c, parts) seconds of F and B of each chunk by part, recompute and exposed sharding included."""
     seconds = priced.layers.seconds[:, :, :, priced.layer_row]
     slowdown, every = float(priced.meshes.slowdown[priced.mesh_row]), problem.runtime.reduce_every_microbatch
-    blocks = seconds.shape[0]
+    blocks, zero = seconds.shape[0], choices.zero
     kept = np.zeros((2, blocks, len(PART_NAMES)))
-    again = np.zeros((blocks, len(PART_NAMES)))
+    # What selective and full recompute add.
+    more = np.zeros((2, blocks, len(PART_NAMES)))
     kept[0, :, : len(PARTS)] = seconds[:, 0]
     kept[1, :, : len(PARTS)] = seconds[:, 1] + seconds[:, 2]
-    if grid.recompute is Recompute.SELECTIVE:
-        kept[1, :, RECOMPUTE_PART] = seconds[:, 3].sum(axis=1)
-    again[:, RECOMPUTE_PART] = seconds[:, 4].sum(axis=1)
-    if grid.zero >= 2:
+    more[0, :, RECOMPUTE_PART] = seconds[:, 3].sum(axis=1)
+    more[1, :, RECOMPUTE_PART] = seconds[:, 4].sum(axis=1)
+    if zero >= 2:
         for b in range(blocks):
-            g, r, zero = float(gather[b]), float(reduce[b]), grid.zero
+            g, r = float(gather[b]), float(reduce[b])
             copy, back = float(priced.meshes.gather_copy_s[b, priced.mesh_row]), float(priced.meshes.reduce_copy_s[b, priced.mesh_row])
             forward, plain = float(kept[0, b].sum()), float(kept[1, b].sum())
-            full = float(again[b, RECOMPUTE_PART])
             kept[0, b, SHARDING_PART] = forward_layer(forward, g, copy, zero, slowdown) - forward
             kept[1, b, SHARDING_PART] = backward_layer(plain, g, r, copy, back, zero, every, slowdown) - plain
-            slower = backward_layer(plain + full, g, r, copy, back, zero, every, slowdown) - plain - full
-            again[b, SHARDING_PART] = slower - kept[1, b, SHARDING_PART]
+            for mode in range(2):
+                longer = plain + float(more[mode, b, RECOMPUTE_PART])
+                slower = backward_layer(longer, g, r, copy, back, zero, every, slowdown) - longer
+                more[mode, b, SHARDING_PART] = slower - kept[1, b, SHARDING_PART]
     parts: FloatArray = np.einsum("cb,kbp->kcp", priced.layout.counts, kept)
-    parts[1] += redone @ again
+    parts[1] += np.einsum("cbm,mbp->cp", choices.modes[:, :, 1:], more)
     parts[:, :, SCALES_PART] = priced.meshes.scales_s[priced.mesh_row]
     return parts
-
-
-def _saved(grid: Grid, saved: IntArray, counts: IntArray, redone: IntArray) -> IntArray:
-    """(c,) bytes that one microbatch keeps on each chunk."""
-    mode = 1 if grid.recompute is Recompute.SELECTIVE else 0
-    result: IntArray = (counts - redone) @ saved[:, mode] + redone @ saved[:, 2]
-    return result
 
 
 def pieces_of(problem: Problem, layout: Layout) -> IntArray:
@@ -193,24 +215,25 @@ def pieces_of(problem: Problem, layout: Layout) -> IntArray:
     return result
 
 
-def _step_end(problem: Problem, grid: Grid, priced: Priced, start: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _step_end(problem: Problem, choices: Choices, priced: Priced, start: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Update seconds and end gathers of each rank; and the gathers left at the start of the step."""
     sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
     device = problem.cluster.node.accelerator
     bandwidth = device.memory_bandwidth * device.element_efficiency
-    traffic, rate, share = update_bytes(problem), host_update_rate(problem), grid.offload / 100.0
-    shards = (float(sync.shard[row]), float(sync.expert_shard[row])) if grid.zero else (1.0, 1.0)
+    traffic, rate, share = update_bytes(problem), host_update_rate(problem), choices.offload / 100.0
+    shards = (float(sync.shard[row]), float(sync.expert_shard[row])) if choices.zero else (1.0, 1.0)
     dense, experts = by_rank @ sync.dense[:, row], by_rank @ sync.experts[:, row]
-    optimizer = np.empty(grid.pp)
-    for r in range(grid.pp):
+    pp, vpp = priced.layout.pp, priced.layout.vpp
+    optimizer = np.empty(pp)
+    for r in range(pp):
         spent = optimizer_seconds(float(dense[r]), shards[0], traffic, bandwidth, share, rate)
         spent += optimizer_seconds(float(experts[r]), shards[1], traffic, bandwidth, share, rate)
         spent += (float(dense[r]) + float(experts[r])) * float(priced.meshes.gradient_bytes[row]) / bandwidth
-        tied = priced.meshes.tied_s[row] if r in (0, grid.pp - 1) else 0.0
+        tied = priced.meshes.tied_s[row] if r in (0, pp - 1) else 0.0
         optimizer[r] = spent + priced.meshes.norm_s[row] + tied
     if problem.runtime.overlap_param_gather:
-        return optimizer, np.zeros(grid.pp), start
-    return optimizer, start.reshape(grid.vpp, grid.pp).sum(axis=0), np.zeros_like(start)
+        return optimizer, np.zeros(pp), start
+    return optimizer, start.reshape(vpp, pp).sum(axis=0), np.zeros_like(start)
 
 
 def update_bytes(problem: Problem) -> float:
@@ -236,7 +259,7 @@ def host_update_rate(problem: Problem) -> float:
     return 1.0 / (over_pcie + in_memory)
 
 
-def _static_bytes(problem: Problem, grid: Grid, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
+def _static_bytes(problem: Problem, choices: Choices, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
     """Parameters, gradients, optimizer states and workspace of each rank (ceil of equal shards).
 
     A rank with a tied weight but without its owner holds a copy of its own, with gradient and states (Megatron-LM's and DeepSpeed's
@@ -248,7 +271,7 @@ def _static_bytes(problem: Problem, grid: Grid, priced: Priced) -> tuple[tuple[s
     shard = (int(sync.shard[row]), int(sync.expert_shard[row]))
 
     def held(level: int) -> IntArray:
-        cut = shard if grid.zero >= level else (1, 1)
+        cut = shard if choices.zero >= level else (1, 1)
         return -(-dense // cut[0]) - (-experts // cut[1])
 
     block = sync.dense[:, row] + sync.experts[:, row]
@@ -257,22 +280,22 @@ def _static_bytes(problem: Problem, grid: Grid, priced: Priced) -> tuple[tuple[s
     prefetch, width, cut_width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8, shard_bytes(problem)
     gathered = [gathered_elements(float(e), float(most), prefetch) for e, most in zip(ends, largest, strict=True)]
     parameters = [
-        int(parameter_bytes(grid.zero, float(d + e), float(s), float(f), whole, width, cut_width))
+        int(parameter_bytes(choices.zero, float(d + e), float(s), float(f), whole, width, cut_width))
         for d, e, s, f, whole in zip(dense, experts, held(3), frozen, gathered, strict=True)
     ]
     return (
         ("parameters", np.array(parameters, dtype=np.int64)),
         ("gradients", held(2) * (problem.runtime.gradient_dtype.bits // 8)),
-        ("optimizer", held(1) * problem.job.optimizer.state_bytes * (100 - grid.offload) // 100),
-        ("workspace", np.full(grid.pp, problem.runtime.workspace_bytes, dtype=np.int64)),
+        ("optimizer", held(1) * problem.job.optimizer.state_bytes * (100 - choices.offload) // 100),
+        ("workspace", np.full(priced.layout.pp, problem.runtime.workspace_bytes, dtype=np.int64)),
     )
 
 
-def _temporaries(grid: Grid, priced: Priced) -> tuple[IntArray, IntArray]:
+def _temporaries(choices: Choices, priced: Priced) -> tuple[IntArray, IntArray]:
     """(r,) bytes of the largest temporary of each kind: what a layer's backward makes again, and an embedding's or head's gradient."""
     layout, row, held = priced.layout, priced.layer_row, priced.layout.by_rank > 0
     end = np.where((held & ~layout.layer).any(axis=1), priced.meshes.embedding_bytes[priced.mesh_row], 0)
-    again = again_bytes(priced.layers.saved_bytes[:, :, row], MODES.index(grid.recompute.value))
+    again = again_bytes(priced.layers.saved_bytes[:, :, row], choices.mode)
     return np.where(held & layout.layer, again, 0).max(axis=1), end
 
 
@@ -282,12 +305,12 @@ def again_bytes(saved: IntArray, mode: int) -> IntArray:
     return result
 
 
-def _outside_bytes(problem: Problem, grid: Grid, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
+def _outside_bytes(problem: Problem, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
     """Communication buffers and context of each rank."""
     buffers = int(priced.meshes.communicator_bytes[priced.mesh_row] + priced.layers.overlap_buffers[priced.layer_row])
     return (
-        ("communication", np.full(grid.pp, buffers, dtype=np.int64)),
-        ("context", np.full(grid.pp, context_bytes(problem), dtype=np.int64)),
+        ("communication", np.full(priced.layout.pp, buffers, dtype=np.int64)),
+        ("context", np.full(priced.layout.pp, context_bytes(problem), dtype=np.int64)),
     )
 
 

@@ -1,0 +1,293 @@
+"""How the operators of a block are cut on one device of a general plan's stage: sizes are numbers, moves name devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.model.operator import Operator, OperatorClass, OperatorKind
+from shardwright.model.tensor import Dim, Extent
+from shardwright.program.cells import Cell, StageCells, count, cut_dims, image, indices, interval, reference_runs
+from shardwright.program.layout import Box, Holding, Layout, intersection
+from shardwright.program.placing import Change
+from shardwright.program.sizes import Size
+from shardwright.program.transition import Transition, transition
+from shardwright.strategy.split import Exchange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellStructure:
+    """One device of a stage (a `Placing`).
+
+    Args:
+        stage: the cells of all its devices. device: counted from the stage's first. length: positions of the main sequence.
+        island: devices a node, for the choice of senders.
+    """
+
+    stage: StageCells
+    device: int
+    length: int
+    island: int = 0
+
+    def cell(self, klass: OperatorClass) -> Cell | None:
+        """The device's cell in a class's tree; None if the class does not run here."""
+        return self.stage.cells.get(klass, {}).get(self.device)
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """The stream holds fewer tokens than the products work on."""
+        return 0 < self._count(OperatorClass.STREAM, self.length) < self._count(OperatorClass.MLP, self.length)
+
+    @property
+    def gather(self) -> bool:
+        """The core's keys are gathered."""
+        return self.stage.exchange is Exchange.GATHER
+
+    @property
+    def routed(self) -> bool:
+        """The device's experts serve tokens of other devices (or it has none)."""
+        if self.cell(OperatorClass.EXPERTS) is None:
+            return True
+        return self._count(OperatorClass.EXPERTS, self.length) > self._count(OperatorClass.ROUTER, self.length)
+
+    def _count(self, klass: OperatorClass, length: int) -> int:
+        cell = self.cell(klass)
+        if cell is None:
+            return 0
+        return count(indices(cell.way(Dim.BATCH), self.stage.samples)) * count(indices(cell.way(Dim.SEQUENCE), length))
+
+    def tokens(self, klass: OperatorClass, length: int) -> Size:
+        """See `Placing.tokens`."""
+        return Size(times=self._count(klass, length))
+
+    def part(self, extent: Extent, operator: Operator) -> Size:
+        """See `Placing.part`."""
+        cell = self.cell(operator.klass)
+        if cell is None:
+            return Size(times=0)
+        low, high = interval(extent, operator, cut_dims(cell, operator))
+        return Size(times=high - low)
+
+    def _experts(self, operator: Operator) -> int:
+        """Local experts."""
+        assert operator.experts is not None
+        cell = self.cell(OperatorClass.EXPERTS)
+        way = cut_dims(cell, operator).get(Dim.EXPERTS) if cell is not None else None
+        if way is None:
+            return operator.experts.experts
+        low, high = image(way, operator.experts.experts, operator.experts.experts)
+        return high - low
+
+    def dispatched(self, operator: Operator, length: int) -> Size:
+        """Routed copies on the device: topk of each token that its experts serve, by its share of the experts (rounded up)."""
+        assert operator.experts is not None
+        region = self._count(OperatorClass.EXPERTS, length)
+        return Size(times=-(-region * operator.experts.topk * self._experts(operator) // operator.experts.experts))
+
+    def expert_tokens(self, operator: Operator, each: int, length: int) -> Size:
+        """Tokens of one local expert: `each` of a sample, by the part of the samples and positions that its experts serve."""
+        return Size(times=-(-self._count(OperatorClass.EXPERTS, length) * each // length))
+
+    def gathered_copies(self, routed: Size) -> Size:
+        """The routed copies of all devices that share its experts."""
+        return routed.scaled(max(len(self.expert_groups()[1]), 1))
+
+    def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Devices with other experts for the same tokens (and those that only own tokens of them), and with other parts of the same experts."""
+        experts = self.stage.cells.get(OperatorClass.EXPERTS, {})
+        served = {d: self._region(c) for d, c in experts.items()}
+        mine = served.get(self.device) or self._region(self.stage.cells[OperatorClass.ROUTER][self.device])
+        coset = [d for d in experts if _covers(served[d], mine) or _covers(mine, served[d])]
+        alone = [d for d, c in self.stage.cells.get(OperatorClass.ROUTER, {}).items() if d not in experts and _covers(mine, self._region(c))]
+        own = experts.get(self.device)
+        if own is None:
+            return tuple(sorted({*coset, *alone, self.device})), ()
+        held, inner = own.way(Dim.EXPERTS), own.way(Dim.FFN, Dim.WIDTH)
+        across = [d for d in coset if experts[d].way(Dim.FFN, Dim.WIDTH) == inner]
+        inside = [d for d in coset if experts[d].way(Dim.EXPERTS) == held]
+        return tuple(sorted({*across, *alone})), tuple(sorted(inside)) if len(inside) > 1 else (self.device,)
+
+    def _region(self, cell: Cell) -> Box:
+        return (indices(cell.way(Dim.BATCH), self.stage.samples), indices(cell.way(Dim.SEQUENCE), self.length))
+
+    def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
+        """One device, the nearest, for each part of `dim` of `operator` that is the device's own in everything else; () if it is whole."""
+        cells = self.stage.cells.get(operator.klass, {})
+        mine = cells.get(self.device)
+        if mine is None:
+            return ()
+
+        def split(cell: Cell) -> tuple[object, object]:
+            others = {d: w for d, w in cut_dims(cell, operator).items() if d is not dim}
+            tokens = (cell.way(Dim.BATCH), () if dim is Dim.SEQUENCE else cell.way(Dim.SEQUENCE), tuple(others.items()))
+            return tokens, cell.way(Dim.SEQUENCE) if dim is Dim.SEQUENCE else cut_dims(cell, operator).get(dim, ())
+
+        same, _ = split(mine)
+        nearest: dict[object, int] = {}
+        for device, cell in sorted(cells.items(), key=lambda item: abs(item[0] - self.device)):
+            tokens, part = split(cell)
+            if tokens == same:
+                nearest.setdefault(part, device)
+        return tuple(sorted(nearest.values())) if len(nearest) > 1 else (self.device,)
+
+    def runs(self, operator: Operator) -> bool:
+        """See `Placing.runs`."""
+        return self.cell(operator.klass) is not None
+
+    def changes(
+        self, source: Operator | None, target: Operator, *, length: int, element: int, memory_length: int = 0
+    ) -> tuple[Change, ...]:
+        """What the tensor goes through for this device: the steps of `transition` that it takes part in."""
+        extents = source.writes if source is not None else target.reads
+        maker = source if source is not None else stream_operator(extents)
+        if maker.klass is target.klass is OperatorClass.STREAM and maker.kind is not OperatorKind.NORM:
+            return ()
+        result: list[Change] = []
+        for extent in dict.fromkeys(extents):
+            repeats = extents.count(extent)
+            made, wanted = made_layout(self.stage, maker, extent, length), wanted_layout(self.stage, target, extent, length)
+            full = tuple(Holding(device=h.device, box=h.box) for h in made)
+            cotangent = cotangent_layout(self.stage, target, extent, length)
+            for source_layout, wanted_part, forward in ((made, wanted, True), (cotangent, full, False)):
+                found = self._steps(source_layout, wanted_part)
+                result += _changes(found, self.device, element * repeats, forward=forward)
+        return tuple(result)
+
+    def _steps(self, source: Layout, wanted: Layout) -> Transition | None:
+        """The transition of what this device exchanges with others; None if it has what it needs and nobody asks."""
+        near = component(self.device, source, wanted)
+        if near is None:
+            return None
+        return transition(*near, island=self.island)
+
+
+def _covers(one: Box, other: Box) -> bool:
+    return intersection(one, other) == other
+
+
+def stream_operator(extents: tuple[Extent, ...]) -> Operator:
+    """The residual stream as an operator: what a block's input comes from and its output goes to."""
+    return Operator(name="input", kind=OperatorKind.RESIDUAL, klass=OperatorClass.STREAM, inputs=(), reads=extents, writes=extents)
+
+
+def _token_box(stage: StageCells, cell: Cell, length: int) -> Box:
+    return (indices(cell.way(Dim.BATCH), stage.samples), indices(cell.way(Dim.SEQUENCE), length))
+
+
+def _kept(box: Box) -> bool:
+    return all(box)
+
+
+def made_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
+    """Where `operator` leaves one of its extents: boxes of (samples, positions, elements); parts of a sum where it contracts a cut dim."""
+    key = ("made", operator, extent, length)
+    if key not in stage.boxes:
+        stage.boxes[key] = tuple(_made(stage, operator, extent, length))
+    return stage.boxes[key]  # type: ignore[return-value]
+
+
+def _made(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Iterable[Holding]:
+    written = {e.dim for e in operator.writes}
+    for device, cell in stage.cells.get(operator.klass, {}).items():
+        cuts = cut_dims(cell, operator)
+        summed = tuple((d, image(w, reference_runs(operator, d), reference_runs(operator, d))) for d, w in cuts.items() if d not in written)
+        box = (*_token_box(stage, cell, length), (interval(extent, operator, cuts),))
+        if _kept(box[:2]):
+            yield Holding(device=device, box=box, part=summed or None)
+
+
+def wanted_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
+    """Where `operator` reads an extent that another one makes."""
+    key = ("wanted", operator, extent, length)
+    if key not in stage.boxes:
+        stage.boxes[key] = tuple(
+            Holding(device=device, box=box)
+            for device, cell in stage.cells.get(operator.klass, {}).items()
+            if _kept((box := _read_box(stage, operator, extent, length, cell))[:2])
+        )
+    return stage.boxes[key]  # type: ignore[return-value]
+
+
+def _read_box(stage: StageCells, operator: Operator, extent: Extent, length: int, cell: Cell) -> Box:
+    cuts = cut_dims(cell, operator) if any(e.dim is extent.dim for e in operator.reads) else {}
+    return (*_token_box(stage, cell, length), (interval(extent, operator, cuts),))
+
+
+def cotangent_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
+    """What `operator` returns for an extent that it read: parts of a sum where it cuts a dim that the tensor lacks.
+
+    A key head that several parts of the query heads read is returned by each of them in part; it stays so until the weight's gradient.
+    """
+    key = ("cotangent", operator, extent, length)
+    if key not in stage.boxes:
+        stage.boxes[key] = tuple(_returned(stage, operator, extent, length))
+    return stage.boxes[key]  # type: ignore[return-value]
+
+
+def _returned(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Iterable[Holding]:
+    read = {e.dim for e in operator.reads}
+    for device, cell in stage.cells.get(operator.klass, {}).items():
+        box = _read_box(stage, operator, extent, length, cell)
+        cuts = cut_dims(cell, operator)
+        others = {d: w for d, w in cuts.items() if d is not extent.dim or d not in read}
+        summed = tuple((d, image(w, reference_runs(operator, d), reference_runs(operator, d))) for d, w in others.items())
+        if _kept(box[:2]):
+            yield Holding(device=device, box=box, part=summed or None)
+
+
+def component(device: int, source: Layout, wanted: Layout) -> tuple[Layout, Layout] | None:
+    """The holdings that exchange something with `device`, directly or through others; None if it neither needs nor gives anything."""
+    if source == wanted:
+        return None
+    held: dict[int, list[Holding]] = {}
+    for h in source:
+        held.setdefault(h.device, []).append(h)
+    needs: dict[int, list[Holding]] = {}
+    for w in wanted:
+        if not _satisfied(w, held.get(w.device, [])):
+            needs.setdefault(w.device, []).append(w)
+    if not needs:
+        return None
+    reached, frontier = {device}, [device]
+    while frontier:
+        boxes = [w.box for d in frontier for w in needs.get(d, ())]
+        offers = [h.box for d in frontier for h in held.get(d, ())]
+        found = {h.device for h in source if h.device not in reached and any(intersection(h.box, b) for b in boxes)}
+        found |= {d for d, ws in needs.items() if d not in reached and any(intersection(w.box, b) for w in ws for b in offers)}
+        reached |= found
+        frontier = sorted(found)
+    if len(reached) == 1:
+        return None
+    return tuple(h for h in source if h.device in reached), tuple(w for w in wanted if w.device in reached)
+
+
+def _satisfied(wanted: Holding, held: list[Holding]) -> bool:
+    return any(h.part is None and intersection(h.box, wanted.box) == wanted.box for h in held)
+
+
+def _changes(found: Transition | None, device: int, element: int, *, forward: bool) -> list[Change]:
+    """The steps in which `device` takes part, each as a change of one direction."""
+    result: list[Change] = []
+    for step in found.steps if found is not None else ():
+        group = next((g for g in step.groups if device in g), ())
+        volume, kind = step.elements * element, step.kind
+        if kind is Collective.SEND:
+            sent = sum(n for a, _, n in step.sends if a == device)
+            received = sum(n for _, b, n in step.sends if b == device)
+            group = tuple(sorted({d for a, b, _ in step.sends if device in (a, b) for d in (a, b)}))
+            volume = max(sent, received) * element
+        if len(group) < 2 or not volume:
+            continue
+        sizes = (Size(times=volume),)
+        result.append(
+            Change(
+                axis="ulysses" if kind is Collective.ALL_TO_ALL else "tp",
+                forward=kind if forward else None,
+                backward=None if forward else kind,
+                forward_volume=sizes if forward else (),
+                backward_volume=() if forward else sizes,
+                group=group,
+            )
+        )
+    return result
