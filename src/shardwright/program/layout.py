@@ -113,8 +113,8 @@ def ticks(lists: Iterable[Indices]) -> Ticks:
         if member:
             alike.setdefault(tuple(member), []).append((low, high))
     inside: list[list[int]] = [[] for _ in distinct]
-    for tick, member in enumerate(alike):
-        for number in member:
+    for tick, lists_there in enumerate(alike):
+        for number in lists_there:
             inside[number].append(tick)
     return Ticks(
         indices=tuple(normal(intervals) for intervals in alike.values()),

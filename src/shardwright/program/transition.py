@@ -1,8 +1,8 @@
 """Transitions: from where a tensor is to where it is wanted, in the cheapest steps that are found and proven.
 
 Pieces that have the same holders and the same consumers are one (`transition_pieces`); sets of devices that have nothing to do with each
-other are solved apart, equal ones once. For each, lists of steps are made (`transition_sums`, then `transition_copies`), and the best one is
-run on symbols (`transition_steps`). Collectives are what lists of steps turn out to be; nothing declares them.
+other are solved apart, equal ones once. For each, lists of steps are made (`transition_sums`, then `transition_copies`), and the best one
+is run on symbols (`transition_steps`). Collectives are what lists of steps turn out to be; nothing declares them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from shardwright.program.layout import Layout
 from shardwright.program.transition_copies import copies
-from shardwright.program.transition_pieces import Component, Group, Piece, Placed, components
+from shardwright.program.transition_pieces import Component, Piece, Placed, components
 from shardwright.program.transition_steps import Act, Flow, Load, Step, StepKind, add, execute, transposed
 from shardwright.program.transition_sums import sums
 

@@ -36,9 +36,9 @@ def _gathered(component: Component, pieces: Sequence[Piece]) -> tuple[tuple[Act,
         by_wanted.setdefault(piece.wanted, {}).setdefault(holders, []).append(piece)
     acts, rest = [], []
     for wanted, classes in by_wanted.items():
-        holders = [device for group in classes for device in group]
+        members = [device for group in classes for device in group]
         even_classes = len({len(group) for group in classes}) == 1
-        if len(classes) < 2 or not even_classes or len(holders) != len(wanted) or len(set(holders)) != len(wanted):
+        if len(classes) < 2 or not even_classes or len(members) != len(wanted) or len(set(members)) != len(wanted):
             rest += [piece for shares in classes.values() for piece in shares]
             continue
         groups = transversals(list(classes), island=component.island)
