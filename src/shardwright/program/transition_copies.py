@@ -156,19 +156,18 @@ def _direct(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...]:
     flows = []
     for piece in sorted(pieces, key=lambda piece: len(piece.full)):
         flows += senders.flows(piece.full, [(device, piece.low, piece.high) for device in piece.lacking])
-    return named(component, flows, pieces)
+    return named(component, flows)
 
 
-def named(component: Component, flows: Sequence[Flow], pieces: Sequence[Piece]) -> tuple[Act, ...]:
+def named(component: Component, flows: Sequence[Flow]) -> tuple[Act, ...]:
     """Messages as what they are: all_to_all, scatter and gather where one collective may be run, else sends."""
     stands = connected([flow.sources + flow.targets for flow in flows])
     parts: dict[int, list[Flow]] = {}
     for flow in flows:
         parts.setdefault(stands[flow.sources[0]], []).append(flow)
-    keeps = {device for piece in component.pieces for device in set(piece.full) & set(piece.wanted)}
     acts, sends = [], []
     for part in parts.values():
-        kind, group = _pattern(component, part, keeps)
+        kind, group = _pattern(component, part)
         if kind is StepKind.SEND:
             sends += part
             continue
@@ -193,7 +192,7 @@ def _messages(flows: Sequence[Flow]) -> tuple[Message, ...]:
     return tuple((source, target, size) for (source, target), size in sorted(sizes.items()))
 
 
-def _pattern(component: Component, flows: Sequence[Flow], keeps: set[int]) -> tuple[StepKind, Group]:
+def _pattern(component: Component, flows: Sequence[Flow]) -> tuple[StepKind, Group]:
     """(kind, group) of connected messages."""
     pairs = {(flow.sources[0], flow.targets[0]) for flow in flows}
     senders, receivers = {source for source, _ in pairs}, {target for _, target in pairs}
@@ -201,7 +200,7 @@ def _pattern(component: Component, flows: Sequence[Flow], keeps: set[int]) -> tu
     ranges = {(flow.low, flow.high) for flow in flows}
     if not component.collectives or not component.may_gather(group):
         return StepKind.SEND, group
-    if senders == receivers and (len(pairs) > len(group) or keeps.issuperset(group)):
+    if senders == receivers and (len(pairs) > len(group) or component.keeps.issuperset(group)):
         return StepKind.ALL_TO_ALL, group
     if len(senders) == 1 and len(receivers) > 1 and len(ranges) == len(flows):
         return StepKind.SCATTER, (*senders, *sorted(receivers))
@@ -260,4 +259,4 @@ def _shared(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | 
             owned += [Flow(a, b, (device,), tuple(d for d in devices if d != device)) for device, a, b in demands]
         if len(devices) > 1:
             gathers.append(exchanged(component, StepKind.ALL_GATHER, (devices,), (owned,)))
-    return (*named(component, flows, pieces), *joined(gathers))
+    return (*named(component, flows), *joined(gathers))

@@ -45,12 +45,13 @@ class Component:
     """Pieces whose devices have nothing to do with other devices; devices are numbered 0, 1, ..
 
     Attributes:
-        islands: island of each device, numbered by first appearance. sides: devices of the source and of the wanted layout between two
+        keeps: devices that hold some of what they want before anything moves. islands: of each device, numbered by first appearance. sides: devices of the source and of the wanted layout between two
             stages; None inside one stage. collectives: whether copies may be made by collectives.
     """
 
     pieces: tuple[Piece, ...]
     islands: tuple[int, ...]
+    keeps: frozenset[int] = frozenset()
     sides: tuple[frozenset[int], frozenset[int]] | None = None
     collectives: bool = True
 
@@ -171,7 +172,13 @@ def components(source: Layout, wanted: Layout, *, across: bool = False, collecti
     """What has to move, by sets of devices that have nothing to do with each other; empty if every device has what it wants."""
     if not wanted:
         return ()
-    missing = [found for found in _found(source, wanted) if found.parts or not set(found.wanted) <= set(found.full)]
+    missing = []
+    keeping: set[int] = set()
+    for found in _found(source, wanted):
+        kept = set(found.full).intersection(found.wanted)
+        keeping |= kept
+        if len(kept) < len(found.wanted):
+            missing.append(found)
     joints = [group for found in missing for group in (found.full, *found.parts, found.wanted) if group]
     joints += [(found.wanted[0], *(group[0] for group in (found.full, *found.parts) if group)) for found in missing]
     stands = connected(joints)
@@ -192,6 +199,7 @@ def components(source: Layout, wanted: Layout, *, across: bool = False, collecti
         component = Component(
             pieces=tuple(_pieces(founds, local)),
             islands=islands,
+            keeps=_side(keeping, local),
             sides=(_side(from_side, local), _side(to_side, local)) if across else None,
             collectives=collectives,
         )

@@ -70,7 +70,7 @@ def transposed(steps: Sequence[Step]) -> tuple[Step, ...]:
             kind=ADJOINT[step.kind],
             groups=step.groups,
             elements=step.elements,
-            sends=tuple((target, source, elements) for source, target, elements in step.sends),
+            sends=tuple(sorted((target, source, elements) for source, target, elements in step.sends)),
         )
         for step in reversed(steps)
     )
