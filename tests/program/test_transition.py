@@ -202,7 +202,7 @@ def test_more_shards_of_the_batch_from_shards_of_the_sequence() -> None:
     assert max(elements for _, elements in found.received) <= X // 16
     assert len(found.placed) > 1
     for step in found.steps:
-        devices = [group for group in step.groups] + [(a, b) for a, b, _ in step.sends]
+        devices = [*step.groups, *((a, b) for a, b, _ in step.sends)]
         assert all(len({device // 8 for device in group}) == 1 for group in devices)
 
 
@@ -278,7 +278,7 @@ def tree(random: Random, devices: list[int], box: Box, *, sums: bool, part: tupl
     return [
         h
         for side, half in zip(sides, halves, strict=True)
-        for h in tree(random, side, box[:dim] + (normal((i, i + 1) for i in half),) + box[dim + 1 :], sums=sums, part=part)
+        for h in tree(random, side, (*box[:dim], normal((i, i + 1) for i in half), *box[dim + 1 :]), sums=sums, part=part)
     ]
 
 
@@ -365,7 +365,7 @@ def test_steps_give_what_is_wanted_and_never_less_than_the_minimum_moves(case: t
         for cell in cells_of(holding.box):
             assert after[holding.device, cell] == value[0, cell]
     assert received(found) >= found.minimum
-    if not any(holding.part for holding in source) and not found.steps[1:]:
+    if all(holding.part is None for holding in source):
         assert received(found) == found.minimum
 
 
