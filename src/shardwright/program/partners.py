@@ -1,0 +1,47 @@
+"""Who of several classes of equal devices meets whom: groups with one member of each class, inside one island where possible."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+Group = tuple[int, ...]
+
+
+def transversals(classes: Sequence[Group], *, island: Callable[[int], int]) -> tuple[Group, ...]:
+    """Groups of one device from each class; classes are of one size r, so there are r disjoint groups.
+
+    Partners share an island as far as they can, else the j-th devices of the classes meet; members and groups are in device order.
+
+    Source: zoo section 4, rule 4.
+    """
+    first, *others = (sorted(members) for members in classes)
+    groups = {device: [device] for device in first}
+    for members in others:
+        by_island: dict[int, list[int]] = {}
+        for device in reversed(members):
+            by_island.setdefault(island(device), []).append(device)
+        waiting = []
+        taken: set[int] = set()
+        for device in first:
+            near = by_island.get(island(device))
+            if near:
+                partner = near.pop()
+                taken.add(partner)
+                groups[device].append(partner)
+            else:
+                waiting.append(device)
+        for device, partner in zip(waiting, (m for m in members if m not in taken), strict=True):
+            groups[device].append(partner)
+    return tuple(sorted(tuple(sorted(group)) for group in groups.values()))
+
+
+def representatives(classes: Sequence[Group], *, island: Callable[[int], int]) -> Group:
+    """One device of each class, in class order: from the island that most classes reach, else the lowest.
+
+    Source: zoo section 4, rule 4 (the nearest representatives).
+    """
+    reached = Counter(place for members in classes for place in {island(device) for device in members})
+    best = max(reached.values())
+    home = min(place for place, classes_there in reached.items() if classes_there == best)
+    return tuple(min(members, key=lambda device: (abs(island(device) - home), device)) for members in classes)
