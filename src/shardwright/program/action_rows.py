@@ -155,7 +155,10 @@ def _named(plan: Plan, order: Named, *, lanes: tuple[int, ...], take: Participat
     """The rows of a schedule's table, sorted by the ranks' lowest devices."""
     if order.schedule == TABLE_SEARCH:
         raise StrategyError("the table of this order is not found yet", hint="resolve the plan first", rule="order.schedule", path=path)
-    placement = schedule(order.schedule).placement
+    try:
+        placement = schedule(order.schedule).placement
+    except StrategyError as error:
+        raise _located(error, path) from error
     ranks = _ranks(plan, order, placement=placement, lanes=lanes, take=take, path=path)
     table = _table(plan, order, lanes=lanes, ranks=len(ranks), path=path)
     turn = sorted(range(len(ranks)), key=lambda rank: int(take.sets[ranks[rank]][0]))
@@ -226,4 +229,10 @@ def _table(plan: Plan, order: Named, *, lanes: tuple[int, ...], ranks: int, path
             **parameters,
         )
     except StrategyError as error:
-        raise StrategyError(error.message, hint=error.hint, rule=error.rule, path=path) from error
+        raise _located(error, path) from error
+
+
+def _located(error: StrategyError, path: str) -> StrategyError:
+    """A schedule's own refusal, with the order that asks for it."""
+    said = error.message.removesuffix(f" [{error.rule}]")
+    return StrategyError(said, hint=error.hint, rule=error.rule, path=path)

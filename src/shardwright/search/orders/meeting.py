@@ -83,15 +83,16 @@ def _admitted(m: Meeting, a: int, level: Int64, rest: Int64, first: bool) -> boo
 
 
 @compiled
-def list_sequence(m: Meeting, most: int, patience: int, deep: int) -> tuple[int, Int64]:
+def list_sequence(m: Meeting, most: int, patience: int, deep: int, careful: int) -> tuple[int, Int64]:
     """The sequence that takes, again and again, the action that can start first; the more urgent one of several.
 
-    Forwards are admitted only where all their rows keep room for what the microbatch begun first still has to go through, so that one can
-    always end.
+    Careful, it admits forwards only where all their rows keep room for what the microbatch begun first still has to go through, so that one
+    can always end; else it does not look at limits.
 
     Args:
         most: microbatches begun and not ended, over all lanes. patience: a weight gradient counts as starting that many parts of its time
-            later. deep: 1 = of actions that can start together the one of the earliest microbatch comes first, then the more urgent.
+            later. careful: 0 or 1. deep: 1 = of actions that can start together the one of the earliest microbatch comes first, then the
+            more urgent.
 
     Returns:
         How many actions it has, all of them unless it got stuck, and the sequence.
@@ -114,7 +115,7 @@ def list_sequence(m: Meeting, most: int, patience: int, deep: int) -> tuple[int,
             a = ready[slot]
             if m.opens[a] == 1 and begun[m.unit[a]] == 0 and alive >= most:
                 continue
-            if m.step[a] > 0 and not _admitted(m, a, level, rest, m.unit[a] == oldest):
+            if careful == 1 and m.step[a] > 0 and not _admitted(m, a, level, rest, m.unit[a] == oldest):
                 continue
             begin = 0
             for i in range(m.need_start[a], m.need_start[a + 1]):

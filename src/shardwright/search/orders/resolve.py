@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
@@ -26,6 +27,8 @@ PATIENCE = (0, 8, 16)
 """Sixteenths of a weight gradient that must fit into a gap before it is begun."""
 LIST_ACTIONS = 1_000_000
 """Actions that policies are tried on in all."""
+STARTS = 3
+"""Orders of different length that moves start from."""
 MOVE_ACTIONS = 30_000_000
 """Actions that moves are tried on in all."""
 
@@ -103,11 +106,16 @@ def found_rows(
     work = np.zeros(len(arrays.limit), np.int64)
     np.add.at(work, arrays.row, np.repeat(arrays.time, np.diff(arrays.row_start)))
     goal = max(int(work.max()), int(arrays.urgency.max(initial=0)))
-    tried = [(_ends(arrays, sequence), k, sequence) for k, sequence in enumerate(_sequences(plan, problem, lanes=lanes, effort=effort))]
-    makespan, _, best = min(tried, key=lambda one: one[:2])
-    if makespan >= NEVER:
+    starts: list[tuple[int, int, Int64]] = []
+    for k, sequence in enumerate(_sequences(plan, problem, lanes=lanes, effort=effort)):
+        makespan = _ends(arrays, sequence)
+        if makespan < NEVER and not any(makespan == other for other, _, _ in starts):
+            starts = sorted([*starts, (makespan, k, sequence)], key=lambda one: one[:2])[:STARTS]
+    if not starts:
         raise InfeasibleError("no order keeps within the devices' limits", hint="keep less of each stage (recompute, offload)")
-    _, best = improve(arrays, best, goal, int(effort * MOVE_ACTIONS) // len(best), seed)
+    tries = int(effort * MOVE_ACTIONS) // (2 * len(arrays.time))
+    moved = [improve(arrays, sequence, goal, tries // len(starts), seed) for _, _, sequence in starts]
+    _, best = improve(arrays, min(moved, key=lambda one: one[0])[1], goal, tries, seed)
     return rows_in_order(problem, best)
 
 
@@ -132,8 +140,9 @@ def _sequences(plan: Plan, problem: MeetingProblem, *, lanes: tuple[int, ...], e
     units = len(np.unique(arrays.unit))
     counts = sorted({min(units, round(1.25**k)) for k in range(32)} | {units})
     most = max(1, int(effort * LIST_ACTIONS) // total)
-    policies = [(count, patience, deep) for count in counts for patience in PATIENCE for deep in (0, 1)]
-    for count, patience, deep in policies[:: max(1, -(-len(policies) // most))]:
-        size, sequence = list_sequence(arrays, count, patience, deep)
+    limits = (0, 1) if (arrays.limit < NEVER).any() else (0,)
+    policies = list(product(counts, PATIENCE, (0, 1), limits))
+    for policy in policies[:: max(1, -(-len(policies) // most))]:
+        size, sequence = list_sequence(arrays, *policy)
         if size == total:
             yield sequence
