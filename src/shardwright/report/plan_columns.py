@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from shardwright.errors import StrategyError
 from shardwright.model.graph import Model
@@ -46,7 +47,7 @@ def stretches(plan: Plan, *, model: Model) -> tuple[Stretch, ...]:
             edges = sorted(
                 {0, run.count, *(edge for lane in taken for stage, n, p in lane.get(number, ()) for edge in _edges(stage, n, p))}
             )
-            spans = [(a, b - a, "") for a, b in zip(edges, edges[1:], strict=False)]
+            spans = [(a, b - a, "") for a, b in pairwise(edges)]
         for first, count, name in spans:
             classes = frozenset(o.klass.value for o in operators if name in ("", o.name))
             owners = tuple(

@@ -118,3 +118,10 @@ def lane_mark(lane: int, *, lanes: int) -> str:
     if lanes <= 2:
         return "'" * lane
     return f"{lane}:"
+
+
+def clipped(name: str, *, length: int) -> str:
+    """A name in at most `length` characters; of ``head.logits`` the end is kept, of others the beginning."""
+    if len(name) <= length:
+        return name
+    return "…" + name[1 - length :] if "." in name else name[: length - 1] + "…"

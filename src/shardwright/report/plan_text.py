@@ -9,17 +9,14 @@ from itertools import groupby
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from shardwright.report.plan_fold import Band, View, folded, lane_mark, whole, words_of
+from shardwright.report.palette import PALETTE
+from shardwright.report.plan_fold import Band, View, clipped, folded, lane_mark, whole, words_of
 from shardwright.report.plan_picture import Cell, Picture, Trees
 from shardwright.report.split_tree import tree_lines
 
 MAX_ROWS = 40
 MAX_TREES = 8
 MAX_LABEL = 24
-PALETTE = (
-    "#a6cee3", "#fdbf6f", "#b2df8a", "#fb9a99", "#cab2d6", "#ffff99", "#8dd3c7", "#e5c494", "#bebada", "#fccde5", "#d9d9d9", "#ccebc5",
-)  # fmt: skip
-"""Light colours of chunks, in turn; dark text is legible on each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +69,7 @@ class _Layout:
     widths: tuple[int, ...]
     label: int
     gap: int
+    level: int
 
     @property
     def width(self) -> int:
@@ -87,12 +85,14 @@ def _layout(picture: Picture, view: View, *, level: int) -> _Layout:
     widest: dict[int, int] = {}
     for (_, column), several in words.items():
         widest[column] = max(widest.get(column, 0), _length(several))
-    widths = [max(*map(len, _header(picture, band)), 0 if band.hidden else widest.get(band.members[0], 1)) for band in view.columns]
+    widths = [
+        max(*map(len, _header(picture, band, level=level)), 0 if band.hidden else widest.get(band.members[0], 1)) for band in view.columns
+    ]
     gap = 2 if level == 0 else 1
     for first, count, repeat in _spans(view.columns):
         widths[first] += max(0, len(repeat) - sum(widths[first : first + count]) - gap * (count - 1))
     label = max(len(line) for line in ("devices", *(_row_label(picture, band) for band in view.rows)))
-    return _Layout(view=view, words=words, widths=tuple(widths), label=label, gap=gap)
+    return _Layout(view=view, words=words, widths=tuple(widths), label=label, gap=gap, level=level)
 
 
 def _spans(bands: Sequence[Band]) -> Iterator[tuple[int, int, str]]:
@@ -108,10 +108,10 @@ def _length(words: Sequence[tuple[Cell, str]]) -> int:
     return sum(len(word) for _, word in words) + len(words) - 1
 
 
-def _header(picture: Picture, band: Band) -> tuple[str, ...]:
+def _header(picture: Picture, band: Band, *, level: int) -> tuple[str, ...]:
     if band.hidden:
         return (f".. {len(band.members)}",)
-    parts = tuple(part if len(part) <= 14 else part[:13] + "…" for part in picture.columns[band.members[0]].parts)
+    parts = tuple(clipped(part, length=14 if level < 2 else 7) for part in picture.columns[band.members[0]].parts)
     return parts if len(parts) <= 4 else (*parts[:2], "..", parts[-1])
 
 
@@ -135,6 +135,10 @@ def _fit(picture: Picture, *, width: int) -> _Layout:
         found = _layout(picture, View(columns=folded(picture, columns=most, rows=MAX_ROWS).columns, rows=rows), level=level)
         if found.width <= width:
             return found
+    for columns_most in (len(picture.columns), most):
+        found = _layout(picture, View(columns=folded(picture, columns=columns_most, rows=MAX_ROWS).columns, rows=rows), level=2)
+        if found.width <= width:
+            return found
     for level in (1, 2):
         for columns in range(min(len(found.view.columns), width // 3), 4, -1):
             found = _layout(picture, View(columns=folded(picture, columns=columns, rows=MAX_ROWS).columns, rows=rows), level=level)
@@ -152,7 +156,7 @@ def _grid(picture: Picture, *, width: int) -> Iterator[Text]:
             size = sum(layout.widths[first : first + count]) + layout.gap * (count - 1)
             text.append(between + (f"{repeat} ".ljust(size, "─")[:size] if repeat else " " * size))
         yield text
-    headers = [_header(picture, band) for band in layout.view.columns]
+    headers = [_header(picture, band, level=layout.level) for band in layout.view.columns]
     height = max(map(len, headers))
     for line in range(height):
         text = Text(("devices" if line == height - 1 else "").ljust(layout.label), style="dim")
