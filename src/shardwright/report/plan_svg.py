@@ -214,7 +214,7 @@ def _node(sheet: _Sheet, node: TreeNode, x: float, y: float) -> float:
             sheet.line(start, middle, start, at)
         sheet.line(start, at, x + width + reach + PAD, at)
         if child.branch:
-            sheet.text(x + width + PAD, at - 2, child.branch, colour=_FAINT)
+            sheet.text(x + width + PAD, at - 4, child.branch, colour=_FAINT)
         below = _node(sheet, child, x + width + reach + PAD, below)
     return below
 
