@@ -1,4 +1,4 @@
-"""The verbs of the command line as functions, with the same names: plan, simulate, check, calibrate (validate: `calibrate.accuracy`)."""
+"""The verbs of the command line as functions of the same names: plan, simulate, draw, check, calibrate (validate: `calibrate.accuracy`)."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from shardwright.hardware.profile_apply import apply_profile, profiled_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.catalog import load_model
 from shardwright.program.problem import Problem
+from shardwright.report.plan_picture import Picture, picture_of
+from shardwright.report.plan_source import read_plan
 from shardwright.report.profile_file import read_profile
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.answer import Answer, Goodput, Sensitivity
@@ -33,6 +35,8 @@ from shardwright.strategy.grid_facts import grid_facts
 from shardwright.strategy.grid_notation import parse_grid
 from shardwright.strategy.grid_plan import plan_of
 from shardwright.strategy.grid_rules import GridFacts, require_legal
+from shardwright.strategy.lane import Role
+from shardwright.strategy.verify import require_valid
 
 Progress = Callable[[str, int, int], None]
 
@@ -190,6 +194,22 @@ def check_grid(problem: Problem, grid: Grid) -> None:
         )
 
 
+def draw(source: str, *, model: str = "", devices: int = 0, global_batch: int = 0) -> Picture:
+    """The picture of a plan: `report.plan_text` and `report.plan_svg` give it a form.
+
+    Args:
+        source: path of a plan file or of a text in the general notation, or a grid's text.
+        model, devices, global_batch: see `report.plan_source.read_plan`.
+
+    Raises:
+        DataError, StrategyError, ModelError, UsageError: by what is wrong with it; a plan that breaks a rule is not drawn.
+    """
+    found = read_plan(source, model=model, devices=devices, global_batch=global_batch)
+    samples = sum(lane.samples for lane in found.plan.lanes if lane.role is Role.TRAIN)
+    require_valid(found.plan, model=found.model, global_batch=samples)
+    return picture_of(found.plan, model=found.model, name=found.name)
+
+
 def check(request: Request, answer: Answer, *, seed: int = 0, progress: Progress | None = None) -> Recheck:
     """Enumerate, bound and simulate again what `answer` claims: a random 1 % and everything within the gap.
 
@@ -215,6 +235,7 @@ __all__ = [
     "calibrate",
     "check",
     "check_calibration",
+    "draw",
     "plan",
     "simulate",
 ]

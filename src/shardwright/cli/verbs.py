@@ -29,6 +29,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     "simulate": Verb(target="shardwright.cli.simulate:main", summary="predict time and memory of one strategy"),
     "compare": Verb(target="shardwright.cli.compare:main", summary="predict several strategies side by side"),
     "explain": Verb(target="shardwright.cli.explain:main", summary="a plan file's answer, with the inputs and the source of each number"),
+    "draw": Verb(
+        target="shardwright.cli.draw:main", summary="a picture of a plan: devices x layers and split trees, on the screen or as SVG"
+    ),
     "check": Verb(target="shardwright.cli.check:main", summary="verify a plan file and its certificate again"),
     "validate": Verb(target="shardwright.cli.validate:main", summary="predicted against measured, row by row"),
     "calibrate": Verb(target="shardwright.cli.calibrate:main", summary="measure this machine, or import measurements, into a profile"),

@@ -1,0 +1,53 @@
+"""``shardwright draw``: a picture of a plan."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shardwright import api
+from shardwright.cli import flags, screen
+from shardwright.cli.command import verb
+from shardwright.report.json_face import to_text
+from shardwright.report.plan_document import picture_document
+from shardwright.report.plan_svg import plan_svg
+from shardwright.report.plan_text import PlanText
+
+Source = Annotated[
+    str, typer.Argument(metavar="PLAN", help="A file in the general notation, a file that `shardwright plan -o` wrote, or a grid.")
+]
+DrawnModel = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Catalog name or path of a Hugging Face config.json; a plan file names its own.")
+]
+Devices = Annotated[int, typer.Option("--devices", min=0, help="Devices of a grid; what its degrees leave over is dp. 0 = their product.")]
+Batch = Annotated[
+    int, typer.Option("--global-batch", min=0, help="Sequences a step, for a grid. 0 = one microbatch for each pipeline rank.")
+]
+
+
+def draw(
+    source: Source,
+    model: DrawnModel = "",
+    *,
+    devices: Devices = 0,
+    global_batch: Batch = 0,
+    output: flags.Output = None,
+    as_json: flags.AsJson = False,
+    quiet: flags.Quiet = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Draw PLAN: devices x layers, the split tree of each stage, and small orders. With -o FILE as SVG, else on the screen."""
+    screen.check_writable(output)
+    picture = api.draw(source, model=model, devices=devices, global_batch=global_batch)
+    if output is not None:
+        screen.save(output, plan_svg(picture))
+    if as_json:
+        screen.write(to_text(picture_document(picture)))
+    elif quiet:
+        screen.write(f"{len(picture.rows)} rows, {len(picture.columns)} columns, {len(picture.cells)} cells\n")
+    elif output is None:
+        screen.show(PlanText(picture=picture))
+
+
+main = verb(draw, name="draw")
