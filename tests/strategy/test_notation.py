@@ -10,11 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.model.block import INPUT, Block
-from shardwright.model.dense import decoder_block, embedding_block, mlp_operators, residual
-from shardwright.model.graph import Model, Run
-from shardwright.model.operator import AttentionShape, Operator
-from shardwright.model.tensor import ParameterClass
 from shardwright.strategy import grid_rules
 from shardwright.strategy.base_notation import print_bases, read_bases
 from shardwright.strategy.grid_match import grid_of
@@ -31,105 +26,6 @@ from tests.strategies import dense_model, expert_model, plans, trees
 
 ZOO = Path(__file__).parent / "zoo"
 FILES = sorted(ZOO.glob("*.plan"))
-
-
-def encoders_and_llm() -> Model:
-    """Two encoders that a language model reads."""
-    hidden, shape = 128, AttentionShape(heads=16, kv_heads=16, head_dim=8, value_dim=8)
-    dense = dense_model()
-    projector = Block(name="projector", operators=mlp_operators(source=INPUT, hidden=hidden, ffn=256, gated=False))
-    blocks = (
-        *dense.blocks,
-        embedding_block(hidden=hidden, vocab=64, name="patch"),
-        decoder_block("encoder", hidden=hidden, attention=shape, ffn=256, gated=False),
-        projector,
-        Block(name="merge", operators=(residual("merge", source=INPUT, skip=INPUT, hidden=hidden),)),
-    )
-    runs = (
-        Run(name="patch", block=3, count=1),
-        Run(name="vit", block=4, count=24, inputs=("patch",)),
-        Run(name="projector", block=5, count=1, inputs=("vit",)),
-        Run(name="audio", block=4, count=12),
-        Run(name="embed", block=0, count=1),
-        Run(name="merge", block=6, count=1, inputs=("projector", "audio", "embed")),
-        Run(name="llm", block=1, count=48, inputs=("merge",)),
-        Run(name="head", block=2, count=1, inputs=("llm",)),
-    )
-    return Model(name="vlm", architecture="Vlm", blocks=blocks, runs=runs, hidden=hidden, vocab=1000)
-
-
-def with_adapters(model: Model) -> Model:
-    """`model` frozen, with trained adapters on its attention."""
-
-    def frozen(operator: Operator) -> Operator:
-        base = tuple(replace(p, klass=ParameterClass.BASE, trainable=False) for p in operator.parameters)
-        adapter = (replace(base[0], name="lora", klass=ParameterClass.LORA, trainable=True),) if operator.name == "qkv" else ()
-        return replace(operator, parameters=base + adapter)
-
-    return replace(model, blocks=tuple(replace(b, operators=tuple(frozen(o) for o in b.operators)) for b in model.blocks))
-
-
-def zoo_model(name: str) -> tuple[Model, int]:
-    """(a model that the plan fits, its global batch)."""
-    special = {
-        "05-ep-fold": (expert_model(dense=0 + 1, sparse=31), 64),
-        "19-deepseek-v3": (expert_model(dense=3, sparse=58, predictors=1), 15360),
-        "20-vit-llm": (encoders_and_llm(), 32),
-        "23-serve": (expert_model(dense=1, sparse=31), 1),
-        "24-lora": (with_adapters(dense_model(layers=32)), 32),
-        "25-afd": (expert_model(dense=1, sparse=15), 32),
-    }
-    sizes = {
-        "01-grid3d": (32, 64), "02-tp-sp": (32, 32), "03-ring-cp": (32, 16), "04-ulysses": (32, 16), "04-usp": (32, 16),
-        "06-hsdp": (32, 128), "07-zero1-pp": (80, 256), "08-uneven": (78, 128), "09-llama405b": (126, 2048), "10-zb-v": (30, 64),
-        "11-dualpipe": (62, 40), "11-dualpipe-v": (62, 20), "12-chimera": (8, 4), "13-terapipe": (24, 8), "14-survey3": (4, 12),
-        "15-tp-to-dp": (24, 16), "16-unequal": (24, 24), "17-vocab-spread": (62, 32), "18-gqa-tp8": (28, 8), "21-seq1f1b-cp": (32, 16),
-        "22-memory": (40, 64), "25-layerwise": (24, 64),
-    }  # fmt: skip
-    if name in special:
-        return special[name]
-    layers, batch = sizes[name]
-    return dense_model(layers=layers), batch
-
-
-def test_the_zoo_is_whole() -> None:
-    assert len(FILES) == 28
-    for path in FILES:
-        zoo_model(path.stem)
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_zoo_round_trips_and_is_valid(path: Path) -> None:
-    text = path.read_text()
-    plan = parse_plan(text)
-    name = text.split()[1]
-    assert print_plan(plan, name=name) == text  # what is stored is canonical
-    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
-    model, batch = zoo_model(path.stem)
-    assert verify(plan, model=model, global_batch=batch) == ()
-
-
-GRIDS = {
-    "01-grid3d": "tp8 pp4 dp2 mbs4 zero0 recompute=none schedule=1f1b order=tp-cp-ep-pp-dp",
-    "02-tp-sp": "tp8 sp dp2 mbs2 zero0 recompute=none order=tp-cp-ep-dp-pp",
-    "03-ring-cp": "tp2 sp cp4 dp2 mbs1 zero0 recompute=none order=tp-cp-ep-dp-pp",
-    "04-ulysses": "cp8 ulysses8 dp2 mbs1 zero0 recompute=none order=tp-cp-ep-dp-pp",
-    "04-usp": "cp8 ulysses4 dp2 mbs1 zero0 recompute=none order=tp-cp-ep-dp-pp",
-    "05-ep-fold": "tp2 sp cp2 ep4 etp2 dp8 mbs1 zero0 recompute=none order=tp-cp-ep-dp-pp",
-    "07-zero1-pp": "tp4 sp pp4 dp8 mbs2 zero1 recompute=none schedule=1f1b order=tp-cp-ep-pp-dp",
-    "08-uneven": "tp8 sp pp8 dp2 mbs2 zero1 recompute=none schedule=1f1b order=tp-cp-ep-dp-pp",
-    "09-llama405b": "tp8 sp pp16 vpp8 dp128 mbs1 zero1 recompute=none schedule=interleaved-1f1b order=tp-cp-ep-dp-pp",
-    "18-gqa-tp8": "tp8 sp mbs1 zero0 recompute=none",
-}
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_zoo_plans_that_are_grids(path: Path) -> None:
-    model, _ = zoo_model(path.stem)
-    plan = parse_plan(path.read_text())
-    grid = grid_of(plan, model=model)
-    assert (print_grid(grid) if grid else None) == GRIDS.get(path.stem)
-    assert parse_plan(print_plan(plan, model=model), model=model) == plan
 
 
 @settings(max_examples=100, deadline=None)

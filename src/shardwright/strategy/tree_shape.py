@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from shardwright.model.tensor import Dim
 from shardwright.strategy.split import Split, devices_of, num_leaves
 
 MAX_LISTED: Final = 2**20
@@ -31,13 +30,6 @@ def nodes(split: Split | None) -> Iterator[Split]:
         yield split
         for child in split.children:
             yield from nodes(child)
-
-
-def most_parts(split: Split | None, dim: Dim) -> int:
-    """Parts of `dim` on the way to a leaf, at most."""
-    if split is None:
-        return 1
-    return (split.num_parts if split.dim is dim else 1) * max(most_parts(child, dim) for child in split.children)
 
 
 def overlaps(split: Split | None) -> bool:

@@ -12,6 +12,7 @@ from shardwright.strategy.lane import Lane, Role
 from shardwright.strategy.order import Action, Kind, Table
 from shardwright.strategy.plan import Plan
 from shardwright.strategy.split import devices_of, num_leaves
+from shardwright.strategy.stages import How
 from shardwright.strategy.tree_shape import MAX_LISTED
 from shardwright.strategy.violation import Violation
 
@@ -130,6 +131,25 @@ def _row(
         if forward != 1 or not (halves or whole or partial or lone):
             message = f"chunk {unit[1]} microbatch {unit[2]} slice {unit[3]}: F {forward}, I {input_grad}, W {weight_grad}, B {both} times"
             yield Violation(rule="order.actions", message=message, hint="F once, then B once or I and W once", path=path)
+            return
+    yield from _recomputed(row, lanes, path=path)
+
+
+def _recomputed(row: Row, lanes: list[Lane], *, path: str) -> Iterator[Violation]:
+    """A recompute that has a place of its own is of a chunk that recomputes, once, between forward and backward."""
+    places: dict[tuple[int, int, int, int], str] = {}
+    for action in row:
+        unit = (action.lane, action.chunk, action.microbatch, action.slice)
+        places[unit] = places.get(unit, "") + action.kind.value
+    for (lane, chunk, microbatch, part), kinds in places.items():
+        recomputes = any(keep.how is How.RECOMPUTE for keep in lanes[lane].stages[chunk].keeps)
+        if "R" in kinds and (not recomputes or not kinds.startswith("FR") or kinds.count("R") > 1):
+            yield Violation(
+                rule="order.recompute",
+                message=f"chunk {chunk} microbatch {microbatch} slice {part}: {' '.join(kinds)}",
+                hint="R once, between F and its backward, where a recompute line asks for it",
+                path=path,
+            )
             return
 
 

@@ -9,11 +9,11 @@ from shardwright.model.graph import Model
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim
 from shardwright.strategy.coverage import Piece, operators_of
-from shardwright.strategy.lane import Lane, Role
+from shardwright.strategy.lane import Lane
 from shardwright.strategy.split import Split, num_leaves
-from shardwright.strategy.stages import Placement, Stage
+from shardwright.strategy.stages import How, Keep, Placement, Stage
 from shardwright.strategy.token_regions import regions
-from shardwright.strategy.tree_shape import MAX_LISTED, most_parts, nodes, overlaps, span
+from shardwright.strategy.tree_shape import MAX_LISTED, nodes, overlaps, span
 from shardwright.strategy.violation import Violation
 
 _CLASSES = frozenset(klass.value for klass in OperatorClass)
@@ -140,16 +140,6 @@ def stage_rules(stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, model: M
         yield Violation(
             rule="stage.every", message=f"every {stage.every} of {lane.microbatches} microbatches", hint="it divides them", path=path
         )
-    elif lane.role is Role.TRAIN and lane.microbatches > 0:
-        samples = lane.samples * stage.every / lane.microbatches
-        parts = max((most_parts(p.split, Dim.BATCH) for p in stage.placements), default=1)
-        if parts > samples:
-            yield Violation(
-                rule="split.batch",
-                message=f"{samples:g} samples a microbatch for {parts} parts",
-                hint="fewer microbatches or parts",
-                path=path,
-            )
 
 
 def _ranges(stage: Stage, *, blocks: int, model: Model, path: str) -> Iterator[Violation]:
@@ -171,12 +161,28 @@ def _ranges(stage: Stage, *, blocks: int, model: Model, path: str) -> Iterator[V
         for name in keep.operators:
             if name not in names:
                 yield Violation(rule="keep.operators", message=f"nothing is named {name!r}", hint=nearest(name, names), path=path)
-        if keep.unit < 1 or not 1 <= keep.percent <= 100 or not keep.operators:
-            yield Violation(rule="keep.share", message=f"unit {keep.unit}, {keep.percent} percent", hint="at least 1, 1 to 100", path=path)
-        marks = {(block, name) for block in range(keep.blocks[0], keep.blocks[1] + 1) for name in keep.operators}
+        moved = keep.how is not How.RECOMPUTE
+        if keep.unit < 1 or not 1 <= keep.percent <= 100 or not keep.operators or (keep.unit > 1 if moved else keep.percent < 100):
+            yield Violation(
+                rule="keep.share",
+                message=f"{keep.how.value}: unit {keep.unit}, {keep.percent} percent",
+                hint="units of blocks are recomputed, 1 to 100 percent are moved to host or nvme",
+                path=path,
+            )
+        marks = {(block, name) for block in range(keep.blocks[0], keep.blocks[1] + 1) for name in _kept_operators(keep, model=model)}
         if marks & seen:
             yield Violation(rule="keep.overlap", message="one operator of one block is kept in two ways", hint="one line each", path=path)
         seen |= marks
+
+
+def _kept_operators(keep: Keep, *, model: Model) -> frozenset[str]:
+    """Operators that a keep line means, as class.operator."""
+    return frozenset(
+        f"{o.klass.value}.{o.name}"
+        for block in model.blocks
+        for o in block.operators
+        if {"full", o.klass.value, o.name, f"{o.klass.value}.{o.name}"} & set(keep.operators)
+    )
 
 
 def _keep_names(model: Model) -> frozenset[str]:
