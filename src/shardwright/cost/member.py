@@ -41,7 +41,7 @@ class StepCosts:
         parts: (2, c, parts + 3): F and B by part, then recompute, exposed sharding traffic and the reduction of scales.
         border_s: (tiers,) seconds of a send across each tier.
         gather_s, reduce_s: (c,) parameters gathered at the start of the step, gradients reduced at its end. pieces: (c,).
-        optimizer_s: (r,) update, clipping, tied exchange; after_s: (r,) parameters gathered at the end of the step.
+        optimizer_s: (r,) update, clipping, tied exchange; update_s: of it the update alone; after_s: (r,) parameters gathered at the end of the step.
         static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch.
         logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary.
         outside_bytes: items (name, (r,) bytes) outside the allocator.
@@ -57,6 +57,7 @@ class StepCosts:
     reduce_s: FloatArray
     pieces: IntArray
     optimizer_s: FloatArray
+    update_s: FloatArray
     after_s: FloatArray
     static_bytes: tuple[tuple[str, IntArray], ...]
     saved_bytes: IntArray
@@ -142,7 +143,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         parts[1, :, SHARDING_PART] += np.where(filled, reduce[layout.first], 0.0)
     start = layout.counts @ gather if choices.zero in (1, 2) else np.zeros(len(filled))
     end = np.zeros(len(filled)) if each else layout.counts @ reduce
-    optimizer, after, start = _step_end(problem, choices, priced, start)
+    optimizer, update, after, start = _step_end(problem, choices, priced, start)
     heads = (layout.by_rank[:, layout.head] > 0).any(axis=1)
     logits = np.where(heads, layers.logits_bytes[row], 0)
     again, table = _temporaries(choices, priced)
@@ -157,6 +158,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         reduce_s=end,
         pieces=pieces_of(problem, layout),
         optimizer_s=optimizer,
+        update_s=update,
         after_s=after,
         static_bytes=_static_bytes(problem, choices, priced),
         saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
@@ -215,8 +217,10 @@ def pieces_of(problem: Problem, layout: Layout) -> IntArray:
     return result
 
 
-def _step_end(problem: Problem, choices: Choices, priced: Priced, start: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Update seconds and end gathers of each rank; and the gathers left at the start of the step."""
+def _step_end(
+    problem: Problem, choices: Choices, priced: Priced, start: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Seconds of each rank's end of the step, of its update alone, and end gathers; and the gathers left at the start of the step."""
     sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
     device = problem.cluster.node.accelerator
     bandwidth = device.memory_bandwidth * device.element_efficiency
@@ -224,16 +228,17 @@ def _step_end(problem: Problem, choices: Choices, priced: Priced, start: FloatAr
     shards = (float(sync.shard[row]), float(sync.expert_shard[row])) if choices.zero else (1.0, 1.0)
     dense, experts = by_rank @ sync.dense[:, row], by_rank @ sync.experts[:, row]
     pp, vpp = priced.layout.pp, priced.layout.vpp
-    optimizer = np.empty(pp)
+    optimizer, update = np.empty(pp), np.empty(pp)
     for r in range(pp):
         spent = optimizer_seconds(float(dense[r]), shards[0], traffic, bandwidth, share, rate)
         spent += optimizer_seconds(float(experts[r]), shards[1], traffic, bandwidth, share, rate)
         spent += (float(dense[r]) + float(experts[r])) * float(priced.meshes.gradient_bytes[row]) / bandwidth
         tied = priced.meshes.tied_s[row] if r in (0, pp - 1) else 0.0
+        update[r] = spent
         optimizer[r] = spent + priced.meshes.norm_s[row] + tied
     if problem.runtime.overlap_param_gather:
-        return optimizer, np.zeros(pp), start
-    return optimizer, start.reshape(vpp, pp).sum(axis=0), np.zeros_like(start)
+        return optimizer, update, np.zeros(pp), start
+    return optimizer, update, start.reshape(vpp, pp).sum(axis=0), np.zeros_like(start)
 
 
 def update_bytes(problem: Problem) -> float:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import collective_seconds
 from shardwright.collectives.registry import algorithms_for
-from shardwright.collectives.span import span_of
+from shardwright.collectives.span import Span, span_of
 from shardwright.cost.block_table import parameter_elements
 from shardwright.cost.communication import Axes, Network, axes_of, move_seconds
 from shardwright.cost.rows import Rows, rows_of
@@ -113,9 +113,21 @@ def sync_shares(grid: Grid, *, network: Network, bucket: int, sharded: bool) -> 
     rows = rows_of([grid])
     shard = np.array([grid.shard or grid.dp * grid.cp] if sharded else [1], dtype=np.int64)
     inner, outer = _groups(_sorted(axes_of("dp-cp", rows)), shard)
+    parts = tuple(
+        (kind, span_of(network.tiers, axes), volume)
+        for kind, axes, volume in ((Collective.REDUCE_SCATTER, inner, bucket), (Collective.ALL_REDUCE, outer, bucket // int(shard[0])))
+    )
+    return wire_shares(parts, network=network)
+
+
+def wire_shares(parts: tuple[tuple[Collective, Span, int], ...], *, network: Network) -> tuple[float, ...]:
+    """Share of a device's link on each tier that collectives in a row fill while they run.
+
+    Args:
+        parts: kind, span of the one group, bytes.
+    """
     sent, spent = np.zeros(len(network.tiers)), 0.0
-    for kind, axes, volume in ((Collective.REDUCE_SCATTER, inner, bucket), (Collective.ALL_REDUCE, outer, bucket // int(shard[0]))):
-        span = span_of(network.tiers, axes)
+    for kind, span, volume in parts:
         if int(span.size[0]) == 1:
             continue
         buffer = np.array([float(volume)])

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from shardwright.collectives.algorithm import Collective
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, Extent
-from shardwright.program.cells import Cell, StageCells, count, cut_dims, image, indices, interval, reference_runs
-from shardwright.program.layout import Box, Holding, Layout, intersection
+from shardwright.program.cells import Cell, StageCells, cut_dims, image, indices, interval, reference_runs, token_box
+from shardwright.program.layout import Box, Holding, Layout, count, intersection
 from shardwright.program.placing import Change
 from shardwright.program.sizes import Size
-from shardwright.program.transition import Transition, transition
+from shardwright.program.transition import StepKind, Transition, transition
 from shardwright.strategy.split import Exchange
 
 
@@ -109,7 +109,7 @@ class CellStructure:
         return tuple(sorted({*across, *alone})), tuple(sorted(inside)) if len(inside) > 1 else (self.device,)
 
     def _region(self, cell: Cell) -> Box:
-        return (indices(cell.way(Dim.BATCH), self.stage.samples), indices(cell.way(Dim.SEQUENCE), self.length))
+        return token_box(cell, samples=self.stage.samples, length=self.length)
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
         """One device, the nearest, for each part of `dim` of `operator` that is the device's own in everything else; () if it is whole."""
@@ -162,6 +162,10 @@ class CellStructure:
         return transition(*near, island=self.island)
 
 
+_KINDS = {kind: Collective(kind.value) for kind in StepKind if kind is not StepKind.REDUCE} | {StepKind.REDUCE: Collective.BROADCAST}
+"""Collectives as they are priced: a reduction to one member costs what its transpose does."""
+
+
 def _covers(one: Box, other: Box) -> bool:
     return intersection(one, other) == other
 
@@ -169,10 +173,6 @@ def _covers(one: Box, other: Box) -> bool:
 def stream_operator(extents: tuple[Extent, ...]) -> Operator:
     """The residual stream as an operator: what a block's input comes from and its output goes to."""
     return Operator(name="input", kind=OperatorKind.RESIDUAL, klass=OperatorClass.STREAM, inputs=(), reads=extents, writes=extents)
-
-
-def _token_box(stage: StageCells, cell: Cell, length: int) -> Box:
-    return (indices(cell.way(Dim.BATCH), stage.samples), indices(cell.way(Dim.SEQUENCE), length))
 
 
 def _kept(box: Box) -> bool:
@@ -184,7 +184,7 @@ def made_layout(stage: StageCells, operator: Operator, extent: Extent, length: i
     key = ("made", operator, extent, length)
     if key not in stage.boxes:
         stage.boxes[key] = tuple(_made(stage, operator, extent, length))
-    return stage.boxes[key]  # type: ignore[return-value]
+    return stage.boxes[key]
 
 
 def _made(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Iterable[Holding]:
@@ -192,7 +192,7 @@ def _made(stage: StageCells, operator: Operator, extent: Extent, length: int) ->
     for device, cell in stage.cells.get(operator.klass, {}).items():
         cuts = cut_dims(cell, operator)
         summed = tuple((d, image(w, reference_runs(operator, d), reference_runs(operator, d))) for d, w in cuts.items() if d not in written)
-        box = (*_token_box(stage, cell, length), (interval(extent, operator, cuts),))
+        box = (*token_box(cell, samples=stage.samples, length=length), (interval(extent, operator, cuts),))
         if _kept(box[:2]):
             yield Holding(device=device, box=box, part=summed or None)
 
@@ -206,12 +206,12 @@ def wanted_layout(stage: StageCells, operator: Operator, extent: Extent, length:
             for device, cell in stage.cells.get(operator.klass, {}).items()
             if _kept((box := _read_box(stage, operator, extent, length, cell))[:2])
         )
-    return stage.boxes[key]  # type: ignore[return-value]
+    return stage.boxes[key]
 
 
 def _read_box(stage: StageCells, operator: Operator, extent: Extent, length: int, cell: Cell) -> Box:
     cuts = cut_dims(cell, operator) if any(e.dim is extent.dim for e in operator.reads) else {}
-    return (*_token_box(stage, cell, length), (interval(extent, operator, cuts),))
+    return (*token_box(cell, samples=stage.samples, length=length), (interval(extent, operator, cuts),))
 
 
 def cotangent_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
@@ -222,7 +222,7 @@ def cotangent_layout(stage: StageCells, operator: Operator, extent: Extent, leng
     key = ("cotangent", operator, extent, length)
     if key not in stage.boxes:
         stage.boxes[key] = tuple(_returned(stage, operator, extent, length))
-    return stage.boxes[key]  # type: ignore[return-value]
+    return stage.boxes[key]
 
 
 def _returned(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Iterable[Holding]:
@@ -271,8 +271,8 @@ def _changes(found: Transition | None, device: int, element: int, *, forward: bo
     result: list[Change] = []
     for step in found.steps if found is not None else ():
         group = next((g for g in step.groups if device in g), ())
-        volume, kind = step.elements * element, step.kind
-        if kind is Collective.SEND:
+        volume, kind = step.elements * element, _KINDS[step.kind]
+        if step.kind is StepKind.SEND:
             sent = sum(n for a, _, n in step.sends if a == device)
             received = sum(n for _, b, n in step.sends if b == device)
             group = tuple(sorted({d for a, b, _ in step.sends if device in (a, b) for d in (a, b)}))

@@ -9,12 +9,9 @@ from functools import lru_cache
 from shardwright.errors import StrategyError
 from shardwright.model.operator import Operator, OperatorClass
 from shardwright.model.tensor import Dim, Extent
+from shardwright.program.layout import Box, Indices, Interval, Layout, normal
 from shardwright.strategy.split import Exchange, Split
 from shardwright.strategy.stages import Placement
-
-Interval = tuple[int, int]
-Indices = tuple[Interval, ...]
-"""Sorted, disjoint, not empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +64,7 @@ def cut(indices: Indices, step: Step) -> Indices:
     start, mirror = sum(sizes[: step.index]), sum(sizes[: len(sizes) - 1 - step.index])
     first = _slice(indices, start, start + sizes[step.index])
     second = _slice(indices, mirror, mirror + sizes[len(sizes) - 1 - step.index])
-    return joined((*first, *second))
+    return normal((*first, *second))
 
 
 def _slice(indices: Indices, start: int, end: int) -> Indices:
@@ -77,17 +74,6 @@ def _slice(indices: Indices, start: int, end: int) -> Indices:
         if low < high:
             result.append((a + low - passed, a + high - passed))
         passed += b - a
-    return tuple(result)
-
-
-def joined(indices: Indices) -> Indices:
-    """The same indices, sorted, touching intervals as one."""
-    result: list[Interval] = []
-    for a, b in sorted(indices):
-        if result and result[-1][1] == a:
-            result[-1] = (result[-1][0], b)
-        else:
-            result.append((a, b))
     return tuple(result)
 
 
@@ -155,6 +141,7 @@ class StageCells:
     Args:
         samples: of one microbatch of the lane. cells: by class, device -> cell. exchange: of the core.
         devices: all, sorted. families: devices that every tree reaches by the same unequal choices, by their lowest device.
+        boxes: layouts already derived from the cells.
     """
 
     samples: int
@@ -162,7 +149,7 @@ class StageCells:
     exchange: Exchange | None
     devices: tuple[int, ...]
     families: tuple[tuple[int, ...], ...]
-    boxes: dict[object, object] = field(default_factory=dict)
+    boxes: dict[object, Layout] = field(default_factory=dict)
 
     def family_of(self, device: int) -> int:
         """Index of the family that `device` is in."""
@@ -257,11 +244,6 @@ def interval(extent: Extent, operator: Operator, cuts: dict[Dim, Way]) -> Interv
     return (low * extent.quantum, high * extent.quantum)
 
 
-def token_indices(cell: Cell, *, samples: int, length: int) -> tuple[Indices, Indices]:
-    """(samples, positions) of a device."""
+def token_box(cell: Cell, *, samples: int, length: int) -> Box:
+    """Samples and positions of a device."""
     return indices(cell.way(Dim.BATCH), samples), indices(cell.way(Dim.SEQUENCE), length)
-
-
-def count(taken: Indices) -> int:
-    """Indices in a list of intervals."""
-    return sum(b - a for a, b in taken)

@@ -1,0 +1,319 @@
+"""Seconds and bytes of every family of devices of every stage of a general plan, from the same tables and terms as a grid's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.extent import extent_of
+from shardwright.cost.block_table import MODES, BlockTable, block_table
+from shardwright.cost.communication import move_seconds
+from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
+from shardwright.cost.kept import kept_variant
+from shardwright.cost.layout import Layout, has_head, is_layer
+from shardwright.cost.member import Choices, Priced, StepCosts, compose
+from shardwright.cost.plan_network import group_span, kind_problem, network_of_devices
+from shardwright.cost.plan_shards import ShardRule, shard_rule, sync_of
+from shardwright.cost.rows import COLUMNS, Rows
+from shardwright.cost.scales import scale_seconds
+from shardwright.cost.sharded import copy_seconds
+from shardwright.cost.tables import LayerTable, MeshTable, block_context, problem_machine
+from shardwright.hardware.constants import slowdown_beside
+from shardwright.model.operator import OperatorClass, OperatorKind
+from shardwright.model.tensor import Dim
+from shardwright.program.cell_structure import CellStructure
+from shardwright.program.cells import Cell, largest_remainder
+from shardwright.program.lower_block import lower_block
+from shardwright.program.plan_sync import Held, Holdings
+from shardwright.program.problem import Problem
+from shardwright.program.stage_parts import Segment, StageParts
+from shardwright.strategy.plan import Plan
+from shardwright.strategy.stages import How, Keep
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyCosts:
+    """One family of one stage.
+
+    Args:
+        slices: one composed step of one chunk for each slice of a microbatch (one if it is whole). groups: devices of each gradient sum,
+            the one with the most elements first. coupled: devices (as the cluster numbers them) that a blocking collective inside the stage joins with it.
+    """
+
+    slices: tuple[StepCosts, ...]
+    groups: tuple[tuple[int, ...], ...]
+    coupled: tuple[int, ...]
+    operators: frozenset[str]
+
+
+def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
+    """Tokens of each slice of a lane's sequence, by weight; one if it is whole."""
+    weights = plan.lanes[lane].slices
+    return largest_remainder(length, weights) if weights else (length,)
+
+
+def family_costs(problem: Problem, plan: Plan, stage: StageParts, family: int, *, holdings: Holdings, shape: tuple[int, int]) -> FamilyCosts:
+    """Price one family of one stage.
+
+    Args:
+        holdings: see `plan_holdings`. shape: (devices of the plan that take part in some stage, stages that its devices are one of).
+    """
+    device = stage.families[family][0]
+    own = kind_problem(problem, device)
+    held = [holdings.get((stage.lane, stage.chunk, n, device), ()) for n in range(len(stage.segments))]
+    rule = shard_rule(plan)
+    here = [_Segment(segment, items) for segment, items in zip(stage.segments, held, strict=True)]
+    lengths = slice_lengths(plan, stage.lane, length=problem.job.sequence_length)
+    ends = np.cumsum(lengths)
+    coupled: set[int] = {device}
+    steps = []
+    for length, end in zip(lengths, ends, strict=True):
+        whole = len(lengths) == 1
+        steps.append(
+            _compose(own, problem, stage, device, here, rule=rule, shape=shape, cut=None if whole else (int(length), int(end)), coupled=coupled)
+        )
+    groups = held_groups(held)
+    local = device - stage.base
+    runs = frozenset(
+        f"{s.block.name}.{o.name}" for s in stage.segments for o in s.block.operators if local in s.cells.cells.get(o.klass, {})
+    )
+    return FamilyCosts(
+        slices=tuple(steps),
+        groups=groups,
+        coupled=tuple(sorted(coupled)),
+        operators=runs,
+    )
+
+
+def held_groups(held: list[tuple[Held, ...]]) -> tuple[tuple[int, ...], ...]:
+    """Groups of more than one device, by falling number of elements that they sum."""
+    elements: dict[tuple[int, ...], int] = {}
+    for items in held:
+        for h in items:
+            if len(h.group) > 1 and h.trainable:
+                elements[h.group] = elements.get(h.group, 0) + h.elements * h.layers
+    return tuple(sorted(elements, key=lambda g: (-elements[g], g)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """A segment and what the device holds of one of its layers."""
+
+    segment: Segment
+    held: tuple[Held, ...]
+
+
+def _compose(
+    own: Problem,
+    problem: Problem,
+    stage: StageParts,
+    device: int,
+    here: list[_Segment],
+    *,
+    rule: ShardRule,
+    shape: tuple[int, int],
+    cut: tuple[int, int] | None,
+    coupled: set[int],
+) -> StepCosts:
+    """One slice's step of one chunk, composed by the grid's own function."""
+    tables, rows = [], []
+    groups = held_groups([part.held for part in here])
+    contributions = len(groups[0]) if groups else 1
+    for part in here:
+        table, row, joined = _table(
+            own, problem, part.segment, device - stage.base, stage.base, shape=shape, contributions=contributions, cut=cut
+        )
+        tables.append(table)
+        rows.append(row)
+        coupled |= joined
+    layers = _layer_table(own, stage, device, here, tables, rows)
+    meshes = _mesh_table(own, problem, here, rows, rule=rule)
+    counts = np.array([[p.segment.count for p in here]], dtype=np.int64)
+    layout = Layout(
+        contents=(tuple((i, p.segment.count) for i, p in enumerate(here)),),
+        counts=counts,
+        layer=np.array([is_layer(p.segment.block) for p in here], dtype=np.bool_),
+        head=np.array([has_head(p.segment.block) for p in here], dtype=np.bool_),
+        first=np.zeros(1, dtype=np.int64),
+        last=np.array([max(len(here) - 1, 0)], dtype=np.int64),
+        by_rank=counts,
+        pp=1,
+        vpp=1,
+    )
+    modes = np.zeros((1, len(here), len(MODES)), dtype=np.int64)
+    for i, part in enumerate(here):
+        modes[0, i, recompute_mode(part.segment.keeps)] = part.segment.count
+    strongest = max((recompute_mode(p.segment.keeps) for p in here), default=0)
+    choices = Choices(zero=rule.zero, offload=rule.offload, modes=modes, mode=strongest)
+    return compose(own, choices, Priced(layers=layers, layer_row=0, meshes=meshes, mesh_row=0, layout=layout))
+
+
+def recompute_mode(keeps: tuple[Keep, ...]) -> int:
+    """Index into MODES: 2 if the whole block is recomputed, 1 if the core is, else 0 (single operators: see `kept`)."""
+    names = {name for keep in keeps if keep.how is How.RECOMPUTE for name in keep.operators}
+    return 2 if "full" in names else 1 if names == {"core"} else 0
+
+
+def _ways(cell: Cell | None, *dims: Dim) -> int:
+    """Parts along these dims."""
+    if cell is None:
+        return 1
+    return prod(s.parts if isinstance(s.parts, int) else len(s.parts) for s in cell.way(*dims))
+
+
+def cell_rows(structure: CellStructure, *, shape: tuple[int, int], contributions: int) -> Rows:
+    """The degrees that a device's cells amount to, as one row."""
+    cells = structure.stage.cells
+    products = next((k for k in (OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM, OperatorClass.HEAD) if k in cells), None)
+    main = structure.cell(products) if products is not None else None
+    core = structure.cell(OperatorClass.CORE)
+    width = (Dim.WIDTH, Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB)
+    tp = _ways(main, *width)
+    cp = _ways(main, Dim.SEQUENCE)
+    ulysses = max(_ways(core, *width) // max(tp, 1), 1) if core is not None else 1
+    ulysses = ulysses if cp % ulysses == 0 else 1
+    expert = structure.cell(OperatorClass.EXPERTS) if OperatorClass.EXPERTS in cells else None
+    ep = _ways(expert, Dim.EXPERTS)
+    samples = structure.stage.samples
+    mine = structure.tokens(products or OperatorClass.STREAM, structure.length).times
+    here = max(-(-mine * cp // structure.length), 1) if mine else samples
+    values = {
+        "tp": tp,
+        "sp": int(structure.sequence_parallel),
+        "cp": cp,
+        "ulysses": ulysses,
+        "gather": int(structure.gather),
+        "ep": ep,
+        "etp": _ways(expert, *width) if ep > 1 else 1,
+        "dp": max(contributions // cp, 1),
+        "pp": shape[1],
+        "mbs": here,
+        "s_tp": 1,
+        "s_cp": tp,
+        "s_dp": tp * cp,
+        "s_pp": tp * cp * max(contributions // cp, 1),
+    }
+    return Rows(columns={name: np.array([values[name]], dtype=np.int64) for name in COLUMNS})
+
+
+def _table(
+    own: Problem,
+    problem: Problem,
+    segment: Segment,
+    local: int,
+    base: int,
+    *,
+    shape: tuple[int, int],
+    contributions: int,
+    cut: tuple[int, int] | None,
+) -> tuple[BlockTable, Rows, set[int]]:
+    """One block of a segment on one device: its row, its degrees, and the devices that blocking collectives join with it."""
+    context = block_context(own, segment.block)
+    if cut is not None:
+        tokens, end = cut
+        # Each of the slice's queries sees end - tokens / 2 keys in the mean: as in a causal sequence of twice that length.
+        context = replace(context, tokens=tokens, keys=2 * end - tokens)
+    island = own.cluster.tiers()[0].num_devices
+    structure = CellStructure(stage=segment.cells, device=local, length=context.tokens, island=island)
+    program = lower_block(segment.block, structure, context)
+    rows = cell_rows(structure, shape=shape, contributions=contributions)
+    joined = {d + base for move in program.moves for d in move.group}
+    network = network_of_devices(problem, tuple(sorted(joined | {local + base})))
+    table = block_table(
+        program,
+        rows=rows,
+        machine=problem_machine(own),
+        network=network,
+        runtime=own.runtime,
+        sequence=context.tokens,
+        wait_s=own.constants.collective_wait_s,
+        spans=lambda move: group_span(tuple(d + base for d in move.group) or (local + base,), network),
+    )
+    degrees = {**rows.degrees(), "positions": np.array([-(-context.tokens // int(rows.degrees()["ring"][0]))])}
+    return kept_variant(table, program, segment.keeps, degrees=degrees, problem=own), rows, joined
+
+
+def _layer_table(
+    own: Problem, stage: StageParts, device: int, here: list[_Segment], tables: list[BlockTable], rows: list[Rows]
+) -> LayerTable:
+    loss = [_logits(own, stage, device, part.segment) for part in here]
+    border = np.zeros((len(own.cluster.tiers()), 1))
+    return LayerTable(
+        rows=rows[0],
+        seconds=np.stack([t.seconds for t in tables]),
+        saved_bytes=np.stack([t.saved_bytes for t in tables]),
+        transient_bytes=np.stack([t.transient_bytes for t in tables]),
+        flops=np.stack([t.flops for t in tables]),
+        overlappable=np.stack([t.overlappable for t in tables]),
+        logits_bytes=np.array([max(a for a, _ in loss)], dtype=np.int64),
+        logits_blocks=np.array([max(b for _, b in loss)], dtype=np.int64),
+        overlap_buffers=np.maximum.reduce([overlap_buffer_bytes(own, r) for r in rows]),
+        border=border,
+        border_bytes=np.zeros(1, dtype=np.int64),
+    )
+
+
+def _logits(own: Problem, stage: StageParts, device: int, segment: Segment) -> tuple[int, int]:
+    """Bytes of logits and their copies at the peak of the loss, and of the allocator's blocks for them."""
+    runtime = own.runtime
+    loss = next((o for o in segment.block.operators if o.kind is OperatorKind.LOSS), None)
+    if loss is None:
+        return 0, 0
+    length = own.job.sequence_length
+    structure = CellStructure(stage=segment.cells, device=device - stage.base, length=length)
+    if not structure.runs(loss):
+        return 0, 0
+    width = structure.part(loss.reads[0], loss).times
+    elements = structure.tokens(loss.klass, length).times * width
+    more = runtime.split_logits_bytes if width < loss.reads[0].size else 0
+    return elements * (runtime.logits_bytes + more), elements * ((runtime.logits_blocks_bytes or runtime.logits_bytes) + more)
+
+
+def _mesh_table(own: Problem, problem: Problem, here: list[_Segment], rows: list[Rows], *, rule: ShardRule) -> MeshTable:
+    sync = sync_of(problem, [part.held for part in here], rule=rule)
+    groups = held_groups([part.held for part in here])
+    group = groups[0] if groups else ()
+    network = network_of_devices(problem, group or (0,))
+    world = group_span(tuple(range(problem.cluster.num_devices)), network_of_devices(problem, tuple(range(problem.cluster.num_devices))))
+    norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=world, network=network)
+    copies = copy_seconds(own, sync)
+    first = rows[0]
+    runtime = own.runtime
+    passes = runtime.gradient_passes + (2 if len(group) > 1 and runtime.scales_gradients else 0)
+    table = max((h.elements for part in here for h in part.held if h.klass.value in ("embed", "head")), default=0)
+    return MeshTable(
+        rows=first,
+        sync=sync,
+        norm_s=norm,
+        tied_s=np.zeros(1),
+        communicator_bytes=communicator_bytes(own, first),
+        slowdown=np.array([group_slowdown(own, problem, group)]),
+        gather_copy_s=copies[0],
+        reduce_copy_s=copies[1],
+        scales_s=scale_seconds(own, first, network, quantise_kernels=problem_machine(own).quantise_kernels),
+        gradient_bytes=np.array([passes * (runtime.gradient_dtype.bits // 8)], dtype=np.int64),
+        embedding_bytes=np.array([table * runtime.embedding_gradient_bytes], dtype=np.int64),
+    )
+
+
+def group_slowdown(own: Problem, problem: Problem, group: tuple[int, ...]) -> float:
+    """Factor on kernels that run beside a group's collectives; see `sharded.overlap_slowdown`."""
+    if len(group) < 2:
+        return 1.0
+    from_ring = ring_share(problem, group)
+    factor = slowdown_beside(own.constants, factor=own.cluster.node.accelerator.overlap_slowdown)
+    return 1.0 + (factor - 1.0) * from_ring
+
+
+def ring_share(problem: Problem, group: tuple[int, ...]) -> float:
+    """Bandwidth of a flat ring over the group, over the island's full rate, at most 1."""
+    network = network_of_devices(problem, group)
+    ring = float(extent_of(group_span(group, network)).ring_seconds_per_byte[0]) * network.tiers[0].bandwidth
+    return 1.0 / max(ring, 1.0) if ring > 0.0 else 0.0

@@ -1,0 +1,170 @@
+"""Who sums which gradients with whom: the groups of every stage of a general plan, from what its devices contribute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.model.graph import Model
+from shardwright.model.operator import Operator
+from shardwright.model.tensor import Dim, Parameter, ParameterClass
+from shardwright.program.cells import Cell, cut_dims, image, interval, reference_runs, token_box
+from shardwright.program.contribution import Share, SumGroup, sum_groups
+from shardwright.program.layout import Box
+from shardwright.program.stage_parts import Segment, StageParts
+
+Use = tuple[int, int, int]
+"""(lane, chunk, segment) of a use of a parameter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Parameters of one layer of a segment that one device holds and sums with the same devices.
+
+    Args:
+        klass: of the parameters. elements: local. group: devices that sum, sorted; one device = nothing to sum. uses: all uses, of all
+            lanes. trainable: frozen ones have no gradient. layers: layers of the segment with these uses.
+    """
+
+    klass: ParameterClass
+    elements: int
+    group: tuple[int, ...]
+    uses: tuple[Use, ...]
+    trainable: bool
+    layers: int
+
+
+Holdings = dict[tuple[int, int, int, int], tuple[Held, ...]]
+"""By (lane, chunk, segment, device)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """One use: the operator's segment and its stage."""
+
+    use: Use
+    stage: StageParts
+    segment: Segment
+    operator: Operator
+    parameter: Parameter
+
+
+def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, island: int) -> Holdings:
+    """What the first device of every family of every stage holds of each segment's layers.
+
+    Tied weights are uses of their owner: counted where the owner is used, or else at the first use on the device.
+
+    Args:
+        length: positions of the main sequence. island: devices a node.
+
+    Raises:
+        StrategyError: contributions overlap without being equal (rule ``grad.overlap``).
+    """
+    found: dict[tuple[int, int, int, int], list[Held]] = {}
+    cache: dict[object, tuple[SumGroup, ...]] = {}
+    for places, layers in _parameters(stages, model=model):
+        groups = _groups(places, length=length, island=island, cache=cache)
+        uses = tuple(place.use for place in places)
+        counted: set[int] = set()
+        for place in places:
+            for family in place.stage.families:
+                device = family[0]
+                if device in counted or device - place.stage.base not in place.segment.cells.cells.get(place.operator.klass, {}):
+                    continue
+                counted.add(device)
+                key = (*place.use, device)
+                for group in groups:
+                    mine = _group_of(group, device)
+                    if mine is not None:
+                        held = Held(
+                            klass=place.parameter.klass,
+                            elements=group.elements,
+                            group=mine,
+                            uses=uses,
+                            trainable=place.parameter.trainable,
+                            layers=layers,
+                        )
+                        found.setdefault(key, []).append(held)
+    return {key: tuple(items) for key, items in found.items()}
+
+
+def _group_of(found: SumGroup, device: int) -> tuple[int, ...] | None:
+    """The group in which `device` sums; a duplicate that is sent the sum counts as a member of its sender's."""
+    for group in found.groups:
+        if device in group:
+            return tuple(sorted(group))
+    for sender, *others in found.copies:
+        if device in others:
+            whole = next((g for g in found.groups if sender in g), (sender,))
+            return tuple(sorted({*whole, device}))
+    return None
+
+
+def _parameters(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> list[tuple[tuple[_Place, ...], int]]:
+    """(all uses of a parameter, number of layers that are used so), each parameter of each block once."""
+    where: dict[tuple[int, int, str, str], list[_Place]] = {}
+    owners = {f"{b.name}.{p.name}": (i, o.name, p.name) for i, b in enumerate(model.blocks) for o in b.operators for p in o.parameters}
+    first_run = {run.block: i for i, run in reversed(list(enumerate(model.runs)))}
+    for lane in stages:
+        for stage in lane:
+            for number, segment in enumerate(stage.segments):
+                for operator in segment.block.operators:
+                    for parameter in operator.parameters:
+                        place = _Place(
+                            use=(stage.lane, stage.chunk, number), stage=stage, segment=segment, operator=operator, parameter=parameter
+                        )
+                        owner = owners.get(parameter.tied_to) if parameter.tied_to else None
+                        if owner is not None:
+                            where.setdefault((first_run[owner[0]], 0, owner[1], owner[2]), []).append(place)
+                            continue
+                        for layer in range(segment.first, segment.first + segment.count):
+                            where.setdefault((segment.run, layer, operator.name, parameter.name), []).append(place)
+    alike: dict[tuple[object, ...], list[object]] = {}
+    for (run, _, operator_name, name), places in where.items():
+        ordered = sorted(places, key=lambda p: (bool(p.parameter.tied_to), p.use))
+        key = (run, operator_name, name, tuple(p.use for p in ordered))
+        entry = alike.setdefault(key, [tuple(ordered), 0])
+        entry[1] += 1  # type: ignore[operator]
+    return [(places, layers) for places, layers in alike.values()]  # type: ignore[misc]
+
+
+def _groups(places: tuple[_Place, ...], *, length: int, island: int, cache: dict[object, tuple[SumGroup, ...]]) -> tuple[SumGroup, ...]:
+    """The sum groups of a parameter; stages that differ only by their place (in whole nodes) share one computation."""
+    base = places[0].stage.base - (places[0].stage.base % island if island else 0)
+    key = tuple((p.stage.lane, p.stage.base - base, id(p.segment.cells), p.operator, p.parameter.name) for p in places)
+    if key not in cache:
+        shares = tuple(share for place in places for share in _shares(place, base=base, length=length))
+        cache[key] = sum_groups(shares, island=island)
+    if not base:
+        return cache[key]
+    return tuple(_shifted(group, base) for group in cache[key])
+
+
+def _shifted(group: SumGroup, by: int) -> SumGroup:
+    def moved(groups: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(d + by for d in g) for g in groups)
+
+    return SumGroup(elements=group.elements, groups=moved(group.groups), copies=moved(group.copies), boxes=group.boxes)
+
+
+def _shares(place: _Place, *, base: int, length: int) -> list[Share]:
+    operator = place.operator
+    order = sorted(range(len(place.parameter.extents)), key=lambda i: place.parameter.extents[i].dim.value)
+    extents = [place.parameter.extents[i] for i in order]
+    result = []
+    for device, cell in place.segment.cells.cells.get(operator.klass, {}).items():
+        cuts = cut_dims(cell, operator)
+        need: Box = tuple((interval(e, operator, cuts),) for e in extents)
+        tokens = token_box(cell, samples=place.stage.samples, length=length)
+        if not all(tokens) or any(a >= b for indices in need for a, b in indices):
+            continue
+        use = (place.use[0], operator.name)
+        result.append(Share(device=device + place.stage.base - base, need=need, work=((use, (*tokens, *_cut_cells(cell, operator))),)))
+    return result
+
+
+def _cut_cells(cell: Cell, operator: Operator) -> Box:
+    """The device's part of every dim that could be cut, in runs of the operator's finest extent."""
+    cuts = cut_dims(cell, operator)
+    dims = sorted({e.dim for e in (*operator.reads, *operator.writes)} | set(cuts), key=lambda d: d.value)
+    runs = {d: reference_runs(operator, d) for d in dims if d not in (Dim.BATCH, Dim.SEQUENCE)}
+    return tuple((image(cuts.get(d, ()), count, count),) for d, count in runs.items())

@@ -1,0 +1,78 @@
+"""Peak memory of each class of devices of a general plan, from its row of the order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright.cost.member import StepCosts, held_bytes
+from shardwright.cost.plan_network import kind_problem
+from shardwright.program.plan_program import DeviceClass, PlanProgram
+from shardwright.program.problem import Problem
+from shardwright.schedules.table import B, F, W
+from shardwright.simulator.plan_tasks import PlanCosts
+from shardwright.simulator.prediction import StageMemory
+
+_ONCE = ("workspace",)
+"""Items that a device has once, however many stages it is in."""
+
+
+def plan_memory(problem: Problem, program: PlanProgram, costs: PlanCosts) -> tuple[StageMemory, ...]:
+    """Itemised peak of each class of devices, in bytes; `rank` is the class's number.
+
+    Items are those of `simulator.memory.stage_memory`; the largest temporary and the logits of its stages count once.
+    """
+    return tuple(_class_memory(problem, program, costs, number) for number in range(len(program.classes)))
+
+
+def _class_memory(problem: Problem, program: PlanProgram, costs: PlanCosts, number: int) -> StageMemory:
+    device_class = program.classes[number]
+    own = kind_problem(problem, device_class.devices[0])
+    steps = [step for place in device_class.families for step in costs.families[place].slices]
+    firsts = [costs.families[place].slices[0] for place in device_class.families]
+    items: dict[str, int] = {}
+    for step in firsts:
+        for name, values in step.static_bytes:
+            value = int(values[0])
+            items[name] = max(items.get(name, 0), value) if name in _ONCE else items.get(name, 0) + value
+    items["activations"] = _activations(program, costs, device_class)
+    items["logits"] = max(int(s.logits_bytes[0]) for s in steps)
+    items["temporary"] = max(int(s.transient_bytes[0]) for s in steps)
+    allocated = sum(items.values())
+    outside = {name: int(values[0]) for name, values in firsts[0].outside_bytes}
+    blocks = max((s for s in steps), key=lambda s: int(s.blocks_bytes[0]))
+    kept, held = held_bytes(own, _merged(blocks, items), np.array([allocated], dtype=np.int64))
+    items["fragmentation"] = int(kept[0]) - allocated
+    items |= outside
+    layers = " + ".join(_text(program, lane, chunk) for lane, chunk, _ in device_class.families)
+    return StageMemory(
+        rank=number, devices=len(device_class.devices), layers=layers, items=tuple(items.items()), allocated=allocated, reserved=int(held[0])
+    )
+
+
+def _merged(step: StepCosts, items: dict[str, int]) -> StepCosts:
+    return replace(
+        step,
+        logits_bytes=np.array([items["logits"]], dtype=np.int64),
+        transient_bytes=np.array([items["temporary"]], dtype=np.int64),
+    )
+
+
+def _activations(program: PlanProgram, costs: PlanCosts, device_class: DeviceClass) -> int:
+    """Peak of what forwards keep until the gradients of their microbatch are done, along the row of the order."""
+    rows = program.rows
+    span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
+    kinds = rows.kind[span]
+    sign = np.where(kinds == F, 1, np.where((kinds == B) | (kinds == W), -1, 0)).astype(np.int64)
+    size = np.zeros(len(kinds), dtype=np.int64)
+    for lane, chunk, family in device_class.families:
+        for part, step in enumerate(costs.families[lane, chunk, family].slices):
+            chosen = (rows.lane[span] == lane) & (rows.chunk[span] == chunk) & (rows.slice[span] == part)
+            size[chosen] = int(step.saved_bytes[0])
+    return int(np.cumsum(sign * size).max(initial=0))
+
+
+def _text(program: PlanProgram, lane: int, chunk: int) -> str:
+    stage = program.stages[lane][chunk]
+    return " + ".join(f"{s.count} {s.block.name}" if s.count > 1 else s.block.name for s in stage.segments)

@@ -1,0 +1,150 @@
+"""From a problem and any general plan to its simulated step: resolve, price, lower, simulate, add up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.model_flops import model_flops
+from shardwright.cost.plan_costs import FamilyCosts, family_costs
+from shardwright.cost.tables import problem_machine
+from shardwright.errors import StrategyError
+from shardwright.program.action_rows import action_rows
+from shardwright.program.lower_plan import lower_plan
+from shardwright.program.plan_program import LaneEdge, PlanProgram, PlanShape, device_classes
+from shardwright.program.plan_sync import plan_holdings
+from shardwright.program.problem import Problem
+from shardwright.program.stage_edges import edge_messages, stage_edges
+from shardwright.program.stage_parts import StageParts, plan_stages
+from shardwright.simulator.evaluate import jitter
+from shardwright.simulator.kernel import longest_path, simulate
+from shardwright.simulator.plan_memory import plan_memory
+from shardwright.simulator.plan_tasks import PlanCosts, plan_kernel_tasks, plan_tiers
+from shardwright.simulator.prediction import StageMemory
+from shardwright.simulator.run import Timeline
+from shardwright.strategy.plan import Plan
+from shardwright.strategy.verify import require_valid
+from shardwright.units import PICOSECONDS_PER_SECOND
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanResult:
+    """A simulated general plan.
+
+    Args:
+        program, costs, timeline: how it came about. step_time_s: with jitter. path_s: longest path with uncontended durations (a lower
+            bound), with jitter. memory: of each class of devices.
+    """
+
+    program: PlanProgram
+    costs: PlanCosts
+    timeline: Timeline
+    step_time_s: float
+    path_s: float
+    memory: tuple[StageMemory, ...]
+    mfu_causal: float
+
+    @property
+    def fits(self) -> bool:
+        """No class of devices needs more than its devices have."""
+        return all(m.reserved <= c for m, c in zip(self.memory, self.costs.capacity, strict=True))
+
+
+def lower(problem: Problem, plan: Plan, *, unfolded: bool = False) -> tuple[PlanProgram, PlanCosts]:
+    """The Program of `plan`, and what its tasks cost.
+
+    Args:
+        unfolded: every device is a class of its own (a proof, or the exact form where replicas lie unequally in nodes).
+
+    Raises:
+        StrategyError: the plan breaks a rule, or says what lowering leaves out.
+    """
+    require_valid(plan, model=problem.model, global_batch=problem.job.global_batch)
+    stages = plan_stages(plan, model=problem.model, unfolded=unfolded)
+    rows = action_rows(plan)
+    costs = price_stages(problem, plan, stages)
+    classes = device_classes(stages, rows)
+    edges = tuple(edge for lane in stages for edge in lane_edges(problem, lane))
+    shape = PlanShape(
+        pieces=costs.pieces,
+        coupled=costs.coupled,
+        holders=costs.holders_of(classes),
+        gathers=costs.gathers,
+        blocking=not problem.runtime.overlap_p2p,
+        reduces_last=not problem.runtime.overlap_grad_reduce,
+    )
+    return lower_plan(plan, stages=stages, rows=rows, classes=classes, edges=edges, shape=shape), costs
+
+
+def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...]) -> PlanCosts:
+    """Every family of every stage, priced; stages that differ only by their place in whole units of the network are priced once."""
+    island = problem.cluster.tiers()[0].num_devices
+    holdings = plan_holdings(stages, model=problem.model, length=problem.job.sequence_length, island=island)
+    used = {d for lane in stages for stage in lane for d in stage.devices}
+    ranks = len({stage.devices for lane in stages for stage in lane})
+    families: dict[tuple[int, int, int], FamilyCosts] = {}
+    for lane in stages:
+        for stage in lane:
+            for index in range(len(stage.families)):
+                families[stage.lane, stage.chunk, index] = family_costs(
+                    problem, plan, stage, index, holdings=holdings, shape=(len(used), ranks)
+                )
+    return PlanCosts.of(problem, plan, stages, families, holdings)
+
+
+def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
+    """The edges of a lane with their messages."""
+    model, job = problem.model, problem.job
+    island = plan_tiers(problem)[0].num_devices
+    found = []
+    for edge in stage_edges(lane, model=model):
+        block = model.blocks[model.runs[edge.run].block]
+        width = max((e.size for o in block.operators for e in o.writes if e.dim.value == "d"), default=model.hidden)
+        forward, backward = edge_messages(
+            lane[edge.source],
+            lane[edge.target],
+            width=width,
+            length=job.tokens(block.sequence) or job.sequence_length,
+            island=island,
+            minimal=problem.runtime.p2p_scatter_gather,
+        )
+        found.append(LaneEdge(lane=lane[0].lane, edge=edge, forward=forward, backward=backward))
+    return tuple(found)
+
+
+def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False) -> PlanResult:
+    """Tier S of a general plan: its step time and the memory of each class of devices.
+
+    Raises:
+        StrategyError: as `lower`; or the order deadlocks (rule ``order.deadlock``).
+    """
+    if plan.devices > problem.cluster.num_devices:
+        raise StrategyError(
+            f"the plan is for {plan.devices} devices, the cluster has {problem.cluster.num_devices}", rule="plan.devices"
+        )
+    program, costs = lower(problem, plan, unfolded=unfolded)
+    tasks = plan_kernel_tasks(problem, program, costs)
+    start, finish, finished = simulate(*tasks)
+    if finished != len(start):
+        raise StrategyError(
+            "the order deadlocks: some action waits for one that stands behind it",
+            hint="actions that share devices or collectives stand in one relative order in all rows",
+            rule="order.deadlock",
+        )
+    factor = jitter(problem, plan.devices)
+    path = int(longest_path(tasks[0], tasks[1], tasks[2], tasks[3])[1].max())
+    seconds = int(finish.max()) / PICOSECONDS_PER_SECOND * factor
+    causal, _ = model_flops(problem)
+    return PlanResult(
+        program=program,
+        costs=costs,
+        timeline=Timeline(start=start, finish=finish, work=tasks[0]),
+        step_time_s=seconds,
+        path_s=path / PICOSECONDS_PER_SECOND * factor,
+        memory=plan_memory(problem, program, costs),
+        mfu_causal=causal / seconds / (problem_machine(problem).peak * plan.devices),
+    )
