@@ -37,9 +37,7 @@ def kept_variant(table: BlockTable, program: BlockProgram, keeps: tuple[Keep, ..
         seconds = seconds.copy()
         if keep.how is How.RECOMPUTE:
             machine = problem_machine(problem)
-            again = sum(
-                float(work_seconds(w, degrees, machine)[0][0]) for w in program.works if w.phase is Phase.F and w.operator in names
-            )
+            again = sum(float(work_seconds(w, degrees, machine)[0][0]) for w in program.works if w.phase is Phase.F and w.operator in names)
             seconds[1, ELEMENT] += again
         else:
             transfer = moved / transfer_bandwidth(problem, keep.how)
@@ -59,9 +57,4 @@ def transfer_bandwidth(problem: Problem, how: How) -> float:
 
 def _named(program: BlockProgram, operators: tuple[str, ...]) -> set[str]:
     """Names of the block's operators that a keep line means: by name, by class, or as ``class.name``."""
-    return {
-        o.name
-        for o in program.operators
-        for name in operators
-        if name in (o.name, o.klass.value, f"{o.klass.value}.{o.name}", "full")
-    }
+    return {o.name for o in program.operators for name in operators if name in (o.name, o.klass.value, f"{o.klass.value}.{o.name}", "full")}

@@ -41,7 +41,8 @@ class StepCosts:
         parts: (2, c, parts + 3): F and B by part, then recompute, exposed sharding traffic and the reduction of scales.
         border_s: (tiers,) seconds of a send across each tier.
         gather_s, reduce_s: (c,) parameters gathered at the start of the step, gradients reduced at its end. pieces: (c,).
-        optimizer_s: (r,) update, clipping, tied exchange; update_s: of it the update alone; after_s: (r,) parameters gathered at the end of the step.
+        optimizer_s: (r,) update, clipping, tied exchange; update_s: of it the update alone;
+            after_s: (r,) parameters gathered at the end of the step.
         static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch.
         logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary.
         outside_bytes: items (name, (r,) bytes) outside the allocator.

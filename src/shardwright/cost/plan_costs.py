@@ -24,7 +24,7 @@ from shardwright.cost.sharded import copy_seconds
 from shardwright.cost.tables import LayerTable, MeshTable, block_context, problem_machine
 from shardwright.hardware.constants import slowdown_beside
 from shardwright.model.operator import OperatorClass, OperatorKind
-from shardwright.model.tensor import Dim
+from shardwright.model.tensor import Dim, ParameterClass
 from shardwright.program.cell_structure import CellStructure
 from shardwright.program.cells import Cell, largest_remainder
 from shardwright.program.lower_block import lower_block
@@ -44,7 +44,8 @@ class FamilyCosts:
 
     Args:
         slices: one composed step of one chunk for each slice of a microbatch (one if it is whole). groups: devices of each gradient sum,
-            the one with the most elements first. coupled: devices (as the cluster numbers them) that a blocking collective inside the stage joins with it.
+            the one with the most elements first. coupled: devices that a blocking collective inside the stage
+            joins with it. operators: names of those that run here.
     """
 
     slices: tuple[StepCosts, ...]
@@ -59,7 +60,9 @@ def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
     return largest_remainder(length, weights) if weights else (length,)
 
 
-def family_costs(problem: Problem, plan: Plan, stage: StageParts, family: int, *, holdings: Holdings, shape: tuple[int, int]) -> FamilyCosts:
+def family_costs(
+    problem: Problem, plan: Plan, stage: StageParts, family: int, *, holdings: Holdings, shape: tuple[int, int]
+) -> FamilyCosts:
     """Price one family of one stage.
 
     Args:
@@ -77,7 +80,9 @@ def family_costs(problem: Problem, plan: Plan, stage: StageParts, family: int, *
     for length, end in zip(lengths, ends, strict=True):
         whole = len(lengths) == 1
         steps.append(
-            _compose(own, problem, stage, device, here, rule=rule, shape=shape, cut=None if whole else (int(length), int(end)), coupled=coupled)
+            _compose(
+                own, problem, stage, device, here, rule=rule, shape=shape, cut=None if whole else (int(length), int(end)), coupled=coupled
+            )
         )
     groups = held_groups(held)
     local = device - stage.base
@@ -93,13 +98,14 @@ def family_costs(problem: Problem, plan: Plan, stage: StageParts, family: int, *
 
 
 def held_groups(held: list[tuple[Held, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Groups of more than one device, by falling number of elements that they sum."""
-    elements: dict[tuple[int, ...], int] = {}
+    """Groups of more than one device, by falling number of elements that they sum; those of experts alone come last."""
+    elements: dict[tuple[int, ...], list[int]] = {}
     for items in held:
         for h in items:
             if len(h.group) > 1 and h.trainable:
-                elements[h.group] = elements.get(h.group, 0) + h.elements * h.layers
-    return tuple(sorted(elements, key=lambda g: (-elements[g], g)))
+                sums = elements.setdefault(h.group, [0, 0])
+                sums[h.klass is ParameterClass.EXPERTS] += h.elements * h.layers
+    return tuple(sorted(elements, key=lambda g: (-elements[g][0], -elements[g][1], g)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
@@ -94,12 +94,14 @@ class CellStructure:
         return routed.scaled(max(len(self.expert_groups()[1]), 1))
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Devices with other experts for the same tokens (and those that only own tokens of them), and with other parts of the same experts."""
+        """Devices with other experts for the same tokens (or that only own such tokens), and with other parts of the same experts."""
         experts = self.stage.cells.get(OperatorClass.EXPERTS, {})
         served = {d: self._region(c) for d, c in experts.items()}
         mine = served.get(self.device) or self._region(self.stage.cells[OperatorClass.ROUTER][self.device])
         coset = [d for d in experts if _covers(served[d], mine) or _covers(mine, served[d])]
-        alone = [d for d, c in self.stage.cells.get(OperatorClass.ROUTER, {}).items() if d not in experts and _covers(mine, self._region(c))]
+        alone = [
+            d for d, c in self.stage.cells.get(OperatorClass.ROUTER, {}).items() if d not in experts and _covers(mine, self._region(c))
+        ]
         own = experts.get(self.device)
         if own is None:
             return tuple(sorted({*coset, *alone, self.device})), ()
@@ -152,7 +154,7 @@ class CellStructure:
             for source_layout, wanted_part, forward in ((made, wanted, True), (cotangent, full, False)):
                 found = self._steps(source_layout, wanted_part)
                 result += _changes(found, self.device, element * repeats, forward=forward)
-        return tuple(result)
+        return _merged(result)
 
     def _steps(self, source: Layout, wanted: Layout) -> Transition | None:
         """The transition of what this device exchanges with others; None if it has what it needs and nobody asks."""
@@ -264,6 +266,24 @@ def component(device: int, source: Layout, wanted: Layout) -> tuple[Layout, Layo
 
 def _satisfied(wanted: Holding, held: list[Holding]) -> bool:
     return any(h.part is None and intersection(h.box, wanted.box) == wanted.box for h in held)
+
+
+def _merged(changes: list[Change]) -> tuple[Change, ...]:
+    """Extents of one tensor that take the same step go together."""
+    together: dict[object, Change] = {}
+    for change in changes:
+        key = (change.axis, change.forward, change.backward, change.group)
+        first = together.get(key)
+        together[key] = (
+            change
+            if first is None
+            else replace(
+                first,
+                forward_volume=first.forward_volume + change.forward_volume,
+                backward_volume=first.backward_volume + change.backward_volume,
+            )
+        )
+    return tuple(together.values())
 
 
 def _changes(found: Transition | None, device: int, element: int, *, forward: bool) -> list[Change]:

@@ -54,7 +54,7 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
         saved=saved_tensors(block, operators, structure, context),
         stored=tuple(_stored(o, p, structure) for o in here for p in o.parameters),
         input_volume=stream_volume(block, structure, context),
-        operators=tuple(here),
+        operators=tuple(o for o in block.operators if structure.runs(o) or any(m.operator == o.name for m in moves.values())),
     )
 
 

@@ -6,6 +6,7 @@ Left out: two actions of a pair that run overlapped are laid one after the other
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -86,9 +87,7 @@ class _Builder:
         """The row of a class on its compute stream; the last backward of a chunk in pieces."""
         rows = self.rows
         span = range(int(rows.row_start[self.classes[klass].row]), int(rows.row_start[self.classes[klass].row + 1]))
-        actions = [
-            (int(rows.lane[a]), int(rows.chunk[a]), int(rows.kind[a]), int(rows.microbatch[a]), int(rows.slice[a])) for a in span
-        ]
+        actions = [(int(rows.lane[a]), int(rows.chunk[a]), int(rows.kind[a]), int(rows.microbatch[a]), int(rows.slice[a])) for a in span]
         final: dict[tuple[int, int], int] = {}
         for place, (lane, chunk, kind, _, _) in enumerate(actions):
             if kind in _CLOSING:
@@ -101,9 +100,7 @@ class _Builder:
             pieces = self.shape.pieces.get((lane, chunk), 1) if closes else 1
             key = (klass, lane, chunk, kind, microbatch, part)
             for piece in range(pieces):
-                template = PlanTemplate(
-                    kind=TaskKind(kind), klass=klass, lane=lane, chunk=chunk, slice=part, piece=piece, pieces=pieces
-                )
+                template = PlanTemplate(kind=TaskKind(kind), klass=klass, lane=lane, chunk=chunk, slice=part, piece=piece, pieces=pieces)
                 task = self.add(template, Stream.COMPUTE, microbatch)
                 if previous >= 0:
                     self.links.append((previous, task))
@@ -166,7 +163,7 @@ class _Builder:
                         self._lay_edge(klass, lane, source, target, action, kind, stream, number, others, local, waiting)
         for (_, _), sends in waiting.items():
             sends.sort()
-            for (_, one), (_, two) in zip(sends, sends[1:], strict=False):
+            for (_, one), (_, two) in pairwise(sends):
                 self.links.append((one, two))
 
     def _lay_edge(
@@ -203,7 +200,9 @@ class _Builder:
                     self.links.append((send, self.after[key]))
                 self._deliver(send, tuple(others), lane, target, back, microbatch, part)
 
-    def _deliver(self, task: int, targets: tuple[int, ...], lane: int, chunk: int, kinds: tuple[int, ...], microbatch: int, part: int) -> None:
+    def _deliver(
+        self, task: int, targets: tuple[int, ...], lane: int, chunk: int, kinds: tuple[int, ...], microbatch: int, part: int
+    ) -> None:
         for klass in targets:
             for kind in kinds:
                 self._link_known(task, (klass, lane, chunk, kind, microbatch, part))

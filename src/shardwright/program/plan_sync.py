@@ -157,7 +157,7 @@ def _shares(place: _Place, *, base: int, length: int) -> list[Share]:
         tokens = token_box(cell, samples=place.stage.samples, length=length)
         if not all(tokens) or any(a >= b for indices in need for a, b in indices):
             continue
-        use = (place.use[0], operator.name)
+        use = (place.use[0], place.segment.run, operator.name)
         result.append(Share(device=device + place.stage.base - base, need=need, work=((use, (*tokens, *_cut_cells(cell, operator))),)))
     return result
 

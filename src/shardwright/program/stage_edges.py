@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.model.graph import Model
 from shardwright.model.tensor import Dim, Extent
 from shardwright.program.cell_structure import made_layout, stream_operator
-from shardwright.program.cells import StageCells
 from shardwright.program.layout import Holding, Layout, volume
 from shardwright.program.stage_parts import Segment, StageParts
 from shardwright.program.transition import StepKind, transition
@@ -53,7 +53,7 @@ def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageE
             if source in where:
                 made = where[source][-1][0]
                 _add(found, StageEdge(source=made, target=places[0][0], run=source[0]))
-        for (one, _), (other, _) in zip(places, places[1:], strict=False):
+        for (one, _), (other, _) in pairwise(places):
             _add(found, StageEdge(source=one, target=other, run=run))
     return tuple(sorted(found.values(), key=lambda e: (e.target, e.source)))
 
@@ -76,27 +76,24 @@ def edge_messages(
         width: elements of one token. length: positions of the tensor's sequence. minimal: copies are sent once and gathered behind; else
             a device sends all that its counterpart needs where both stages are laid out alike.
     """
-    made = _stream(source, source.segments[-1], width=width, length=length)
-    wanted = _stream(target, target.segments[0], width=width, length=length)
+    made = _stream(source, source.segments[-1], width=width, length=length, out=True)
+    wanted = _stream(target, target.segments[0], width=width, length=length, out=False)
     return tuple(_messages(*pair, island=island, minimal=minimal) for pair in ((made, wanted), (wanted, made)))  # type: ignore[return-value]
 
 
-def _stream(stage: StageParts, segment: Segment, *, width: int, length: int) -> Layout:
-    return tuple(
-        Holding(device=h.device + stage.base, box=h.box) for h in border_layout(segment.cells, segment, width=width, length=length)
-    )
+def _stream(stage: StageParts, segment: Segment, *, width: int, length: int, out: bool) -> Layout:
+    found = border_layout(segment, width=width, length=length, out=out)
+    return tuple(Holding(device=h.device + stage.base, box=h.box) for h in found)
 
 
-def border_layout(cells: StageCells, segment: Segment, *, width: int, length: int) -> Layout:
-    """Where the stream lies at a stage's border."""
-    operator = stream_operator((Extent(dim=Dim.HIDDEN, size=width),))
+def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> Layout:
+    """Where the stream lies at a stage's border; where a cut lies inside a block, the tensor that its operator makes (`out`) or reads."""
+    extent = Extent(dim=Dim.HIDDEN, size=width)
     if segment.operator:
-        # A cut between operators: the tensor lies as the operator makes or reads it.
         inside = segment.block.operators[0]
-        extent = max((*inside.writes, *inside.reads), key=lambda e: e.size)
-        operator = stream_operator((extent,))
-        return made_layout(cells, operator, extent, length)
-    return made_layout(cells, operator, operator.writes[0], length)
+        extent = (inside.writes if out else inside.reads)[0]
+    operator = stream_operator((extent,))
+    return made_layout(segment.cells, operator, extent, length)
 
 
 def _messages(made: Layout, wanted: Layout, *, island: int, minimal: bool) -> Messages:

@@ -77,9 +77,7 @@ def plan_stages(plan: Plan, *, model: Model, unfolded: bool = False) -> tuple[tu
     return tuple(result)
 
 
-def _stage(
-    stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, number: int, chunk: int, model: Model, unfolded: bool
-) -> StageParts:
+def _stage(stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, number: int, chunk: int, model: Model, unfolded: bool) -> StageParts:
     if stage.every != 1:
         raise StrategyError(
             f"stage {chunk} runs once for {stage.every} microbatches",
@@ -99,7 +97,9 @@ def _stage(
             trees = class_trees(stage.placements, number_in_chunk)
             cells = stage_cells(trees, samples=samples, unfolded=unfolded)
             keeps = tuple(
-                replace(k, blocks=(0, 0)) for k in stage.keeps if number_in_chunk is not None and k.blocks[0] <= number_in_chunk <= k.blocks[1]
+                replace(k, blocks=(0, 0))
+                for k in stage.keeps
+                if number_in_chunk is not None and k.blocks[0] <= number_in_chunk <= k.blocks[1]
             )
             counted += piece.counted
             last = segments[-1] if segments else None
@@ -107,7 +107,9 @@ def _stage(
                 segments[-1] = replace(last, count=last.count + 1)
             else:
                 segments.append(
-                    Segment(block=block, run=piece.run, first=piece.first + place, count=1, cells=cells, keeps=keeps, operator=piece.operator)
+                    Segment(
+                        block=block, run=piece.run, first=piece.first + place, count=1, cells=cells, keeps=keeps, operator=piece.operator
+                    )
                 )
     families = _families([s.cells for s in segments])
     shifted = tuple(tuple(d + stage.base for d in family) for family in families)

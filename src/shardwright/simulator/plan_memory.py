@@ -47,7 +47,12 @@ def _class_memory(problem: Problem, program: PlanProgram, costs: PlanCosts, numb
     items |= outside
     layers = " + ".join(_text(program, lane, chunk) for lane, chunk, _ in device_class.families)
     return StageMemory(
-        rank=number, devices=len(device_class.devices), layers=layers, items=tuple(items.items()), allocated=allocated, reserved=int(held[0])
+        rank=number,
+        devices=len(device_class.devices),
+        layers=layers,
+        items=tuple(items.items()),
+        allocated=allocated,
+        reserved=int(held[0]),
     )
 
 

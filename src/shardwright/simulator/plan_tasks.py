@@ -73,9 +73,7 @@ class PlanCosts:
                     coupled[stage.lane, stage.chunk, index] = joined
                 cost = families[stage.lane, stage.chunk, 0]
                 pieces[stage.lane, stage.chunk] = int(cost.slices[0].pieces[0])
-        index_of = {
-            (s.lane, s.chunk, family[0]): i for lane in stages for s in lane for i, family in enumerate(s.families)
-        }
+        index_of = {(s.lane, s.chunk, family[0]): i for lane in stages for s in lane for i, family in enumerate(s.families)}
         for (lane_number, chunk, _, device), held in holdings.items():
             mine = uses.setdefault((lane_number, chunk, index_of[lane_number, chunk, device]), {})
             for item in held:
@@ -195,10 +193,7 @@ def _units(classes: tuple[DeviceClass, ...], tiers: tuple[Tier, ...], total: int
     unit = np.array([[c.devices[0] // t.num_devices for c in classes] for t in tiers], dtype=np.int64)
     load = np.array(
         [
-            [
-                (sum(d // t.num_devices == c.devices[0] // t.num_devices for d in c.devices), min(t.num_devices, total))
-                for c in classes
-            ]
+            [(sum(d // t.num_devices == c.devices[0] // t.num_devices for d in c.devices), min(t.num_devices, total)) for c in classes]
             for t in tiers
         ],
         dtype=np.int64,

@@ -123,9 +123,7 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False) -> Pl
         StrategyError: as `lower`; or the order deadlocks (rule ``order.deadlock``).
     """
     if plan.devices > problem.cluster.num_devices:
-        raise StrategyError(
-            f"the plan is for {plan.devices} devices, the cluster has {problem.cluster.num_devices}", rule="plan.devices"
-        )
+        raise StrategyError(f"the plan is for {plan.devices} devices, the cluster has {problem.cluster.num_devices}", rule="plan.devices")
     program, costs = lower(problem, plan, unfolded=unfolded)
     tasks = plan_kernel_tasks(problem, program, costs)
     start, finish, finished = simulate(*tasks)
