@@ -101,7 +101,7 @@ def choose_for(
     found = [fitting(mine, seen, int(limit)) for mine, seen, limit in zip(offers, states, problem.limit, strict=True)]
     if not all(len(mine) for mine in found):
         return None
-    run = _Runs(problem, codes, row_start)
+    run = Runs(problem, codes, row_start)
     for mine, numbers in zip(offers, found, strict=True):
         run.set(mine, int(numbers[0]))
     now = [int(numbers[0]) for numbers in found]
@@ -118,20 +118,25 @@ def choose_for(
                 if makespan < best:
                     best, now[rank], moving = makespan, number, True
             run.set(mine, now[rank])
+    return best, choice_of(problem, offers, now)
+
+
+def choice_of(problem: OrderProblem, offers: Sequence[Offers], numbers: Sequence[int]) -> Choice:
+    """The option of each chunk where each rank has a combination."""
     choice = np.zeros(problem.lanes * problem.chunks, np.int64)
-    for mine, number in zip(offers, now, strict=True):
+    for mine, number in zip(offers, numbers, strict=True):
         choice[mine.chunks] = mine.places[number]
-    return best, tuple(choice.tolist())
+    return tuple(choice.tolist())
 
 
-class _Runs:
-    """One order, run with changing options."""
+class Runs:
+    """One order, run with changing options; `table` is the problem's with the options as they are (see `problem.flat`)."""
 
     def __init__(self, problem: OrderProblem, codes: Int64, row_start: Int64) -> None:
-        self._table = flat(problem)[0].copy()
+        self.table = flat(problem)[0].copy()
         self._input, self._weight = problem.input.reshape(-1), problem.weight.reshape(-1)
         self._codes, self._row_start, self._microbatches = codes, row_start, problem.microbatches
-        kinds = 3 * self._table.shape[1]
+        kinds = 3 * self.table.shape[1]
         self._end = np.zeros((kinds, problem.microbatches), np.int64)
         self._at, self._free = np.zeros(problem.ranks, np.int64), np.zeros(problem.ranks, np.int64)
         self._count = np.zeros(kinds, np.int64)
@@ -140,14 +145,14 @@ class _Runs:
         """A rank's chunks take combination `number`."""
         whole = offers.whole[number] > 0
         c = offers.chunks
-        self._table[INPUT, c] = self._input[c] + offers.extra[number] + np.where(whole, self._weight[c], 0)
-        self._table[WEIGHT, c] = np.where(whole, 0, self._weight[c])
-        self._table[HELD, c], self._table[STASH, c] = offers.held[number], offers.stash[number]
+        self.table[INPUT, c] = self._input[c] + offers.extra[number] + np.where(whole, self._weight[c], 0)
+        self.table[WEIGHT, c] = np.where(whole, 0, self._weight[c])
+        self.table[HELD, c], self.table[STASH, c] = offers.held[number], offers.stash[number]
 
     def makespan(self) -> int:
         """Of the order with the options as they are; -1 if it deadlocks."""
         return int(
-            walk(self._table, self._codes, self._row_start, self._microbatches, self._end, self._at, self._free, self._count)
+            walk(self.table, self._codes, self._row_start, self._microbatches, self._end, self._at, self._free, self._count)
         )
 
 

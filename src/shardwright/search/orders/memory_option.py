@@ -54,33 +54,37 @@ def check_options(problem: OrderProblem, options: Options) -> None:
 
 def applied(problem: OrderProblem, options: Options, choice: Sequence[int]) -> OrderProblem:
     """The problem in which each chunk keeps what its chosen option says; InfeasibleError if a rank cannot keep one microbatch."""
-    return relaxed(problem, [(of[index],) for of, index in zip(options, choice, strict=True)])
+    return with_options(problem, [of[index] for of, index in zip(options, choice, strict=True)])
 
 
-def relaxed(problem: OrderProblem, options: Options) -> OrderProblem:
-    """A problem that every order of every choice among `options` also solves, no later and in no more memory: each number is the least.
+def with_options(problem: OrderProblem, chosen: Sequence[MemoryOption]) -> OrderProblem:
+    """The problem in which each chunk keeps what its one option says.
 
-    With one option a chunk it is the problem of that choice. Where some options are whole and others are not, W counts as apart.
+    With `least` of some options for each chunk, every order of every choice among those also solves it, no later and in no more memory.
 
     Raises:
-        InfeasibleError: no choice fits.
+        InfeasibleError: a rank cannot keep one microbatch.
     """
     shape = problem.owner.shape
-    least = {
-        name: np.array([min(getattr(option, name) for option in of) for of in options], np.int64)
-        for name in ("extra", "held", "stash", "working")
-    }
-    whole = np.array([all(option.whole for option in of) for of in options]).reshape(shape)
+    extra, held, stash, working, whole = np.array([option.cost for option in chosen], np.int64).T
     taken = np.zeros(problem.ranks, np.int64)
-    np.maximum.at(taken, problem.owner.reshape(-1), least["working"])
+    np.maximum.at(taken, problem.owner.reshape(-1), working)
+    with_input = np.where(whole > 0, problem.weight.reshape(-1), 0)
     return replace(
         problem,
-        input=problem.input + least["extra"].reshape(shape) + np.where(whole, problem.weight, 0),
-        weight=np.where(whole, 0, problem.weight),
-        held=least["held"].reshape(shape),
-        stash=np.minimum(least["stash"], least["held"]).reshape(shape),
+        input=problem.input + (extra + with_input).reshape(shape),
+        weight=problem.weight - with_input.reshape(shape),
+        held=held.reshape(shape),
+        stash=stash.reshape(shape),
         limit=np.maximum(problem.limit - taken, 0),
     )
+
+
+def least(options: Sequence[MemoryOption]) -> MemoryOption:
+    """An option as good as each of them everywhere: the least of every number; whole only if all are."""
+    extra, held, stash, working, _ = (min(column) for column in zip(*(option.cost for option in options), strict=True))
+    whole = all(option.whole for option in options)
+    return MemoryOption(extra=extra, held=held, stash=min(stash, held), working=working, whole=whole)
 
 
 def useful(options: Sequence[MemoryOption]) -> tuple[int, ...]:

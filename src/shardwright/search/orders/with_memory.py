@@ -12,9 +12,10 @@ from shardwright.errors import InfeasibleError
 from shardwright.search.orders.bounds import order_bounds, trip
 from shardwright.search.orders.find import find_order, found_order
 from shardwright.search.orders.found import FoundOrder, codes_of, one_at_a_time, weigh
+from shardwright.search.orders.memory_climb import climb_choices
 from shardwright.search.orders.memory_bound import NEVER, memory_bound
 from shardwright.search.orders.memory_fixed import Choice, Offers, choose_for, fitting, offers_of
-from shardwright.search.orders.memory_option import Options, applied, check_options, relaxed
+from shardwright.search.orders.memory_option import Options, applied, check_options, least, with_options
 from shardwright.search.orders.named import named_tables
 from shardwright.search.orders.problem import Int64, OrderProblem, flat
 
@@ -26,6 +27,13 @@ REFINED = 3
 """Choices that an order is searched for, each again as long as order and choice improve each other."""
 SKETCH = 0.05
 """Share of an order search's random changes that a sketch takes."""
+
+CLIMB_ACTIONS = 6_000_000
+"""Actions that changes of choice and policy are tried on in all."""
+CLIMB_TRIES = 1000
+"""Changes tried from one choice at most."""
+CLIMBED = 2
+"""Choices that random changes begin from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +91,9 @@ def order_with_memory(
     search = _Search(problem, options, effort=effort, seed=seed, bound=first.value)
     search.begin(_starts(options, starts))
     search.sketch([first.best, *_deep(problem, options, search.offers)])
-    search.refine()
+    search.refine(REFINED)
+    search.climb()
+    search.refine(1)
     choice = search.best()
     if choice is None:
         raise InfeasibleError("no choice of memory options fits", hint="offer options that keep less or raise the limit")
@@ -100,6 +110,7 @@ class _Search:
         self.problem, self.options, self.effort, self.seed, self.bound = problem, options, effort, seed, bound
         self.offers = offers_of(problem, options)
         self.found: dict[Choice, FoundOrder] = {}
+        self.refined: set[Choice] = set()
 
     def best(self, tried: Set[Choice] = frozenset()) -> Choice | None:
         """The choice whose order ends first, but for those of `tried`; the smallest of equals."""
@@ -121,10 +132,14 @@ class _Search:
         chosen = choose_for(self.problem, self.offers, codes, row_start)
         if chosen is None:
             return None
-        made = applied(self.problem, self.options, chosen[1])
-        order = weigh(made, flat(made)[0], codes, row_start, method=method)
-        self.keep(chosen[1], found_order(made, order, lower_bound=order_bounds(made).best))
+        self.weigh(chosen[1], codes, row_start, method=method)
         return chosen[1]
+
+    def weigh(self, choice: Choice, codes: Int64, row_start: Int64, *, method: str) -> None:
+        """Keep an order that fits with a choice."""
+        made = applied(self.problem, self.options, choice)
+        order = weigh(made, flat(made)[0], codes, row_start, method=method)
+        self.keep(choice, found_order(made, order, lower_bound=order_bounds(made).best))
 
     def order(self, choice: Choice, *, effort: float) -> Choice:
         """Keep the order found for `choice` and the best choice of that order, which is returned."""
@@ -155,10 +170,26 @@ class _Search:
             if self.bound < self.least and bound < self.least:
                 self.order(choice, effort=SKETCH * self.effort)
 
-    def refine(self) -> None:
-        """Full searches from the best choices; order and choice take turns until a choice comes back."""
+    def climb(self) -> None:
+        """Random changes of choice and policy from the best choices."""
+        actions = 3 * len(self.options) * self.problem.microbatches * CLIMBED
+        tries = int(self.effort * min(CLIMB_ACTIONS // actions, CLIMB_TRIES))
+        random = np.random.default_rng(self.seed)
         tried: set[Choice] = set()
-        for _ in range(REFINED):
+        for _ in range(CLIMBED):
+            choice = self.best(tried)
+            if choice is None or self.least <= self.bound:
+                break
+            tried.add(choice)
+            made = climb_choices(self.problem, self.options, self.offers, choice, goal=self.bound, tries=tries, random=random)
+            if made is not None:
+                self.weigh(*made, method="list schedule")
+                self.rechoose(*made[1:], method="list schedule")
+
+    def refine(self, choices: int) -> None:
+        """Full searches from the best choices; order and choice take turns until a choice comes back."""
+        tried = self.refined
+        for _ in range(choices):
             choice = self.best(tried)
             while choice is not None and choice not in tried and self.bound < self.least:
                 tried.add(choice)
@@ -174,7 +205,7 @@ def _starts(options: Options, starts: Sequence[Sequence[int]]) -> list[Choice]:
 
 def _deep(problem: OrderProblem, options: Options, offers: Sequence[Offers]) -> Iterator[Choice]:
     """For each depth the cheapest options with which a rank keeps that much of a pipeline without waits, or as much of it as fits."""
-    quick = relaxed(problem, options)
+    quick = with_options(problem, [least(of) for of in options])
     period = max(int(quick.work().max()) / problem.microbatches, 1.0)
     flight = trip(quick)
     for depth in DEPTHS:
