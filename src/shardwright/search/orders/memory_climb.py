@@ -107,4 +107,5 @@ def _ladder(offers: Offers) -> Int64:
     time, kept = offers.extra.sum(axis=1), offers.held.sum(axis=1)
     order = np.lexsort((kept, time))
     before = np.concatenate(([np.iinfo(np.int64).max], np.minimum.accumulate(kept[order])[:-1]))
-    return order[kept[order] < before]
+    ladder: Int64 = order[kept[order] < before]
+    return ladder

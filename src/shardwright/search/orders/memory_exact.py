@@ -109,7 +109,9 @@ class _Model:
             model.add_no_overlap(intervals[rank])
             model.add_cumulative([interval for interval, _ in kept[rank]], [amount for _, amount in kept[rank]], room[rank])
 
-    def _chunk(self, c: int, problem: OrderProblem, options: Options, table: Any, intervals: Any, kept: Any, room: Any, horizon: int) -> Any:
+    def _chunk(
+        self, c: int, problem: OrderProblem, options: Options, table: Any, intervals: Any, kept: Any, room: Any, horizon: int
+    ) -> Any:
         """A chunk's actions and what they keep; the ends of its actions by kind and microbatch."""
         model, m, rank = self.model, problem.microbatches, int(table[0, c])
         forward, inputs, weight = (int(time) // self.unit for time in table[1:4, c])

@@ -43,7 +43,7 @@ def offers_of(problem: OrderProblem, options: Options) -> tuple[Offers, ...]:
     owner = problem.owner.reshape(-1)
     result = []
     for rank in range(problem.ranks):
-        chunks = np.flatnonzero(owner == rank)
+        chunks = np.flatnonzero(owner == rank).tolist()
         most = max(int(COMBINATIONS ** (1 / len(chunks)) + 1e-9), 2)
         mine = [_spread(useful(options[c]), most) for c in chunks]
         places = np.array(list(product(*mine)), np.int64)
@@ -52,7 +52,7 @@ def offers_of(problem: OrderProblem, options: Options) -> tuple[Offers, ...]:
             for name in ("extra", "held", "stash", "whole", "working")
         }
         working = columns.pop("working").max(axis=1)
-        result.append(Offers(chunks=chunks, places=places, working=working, **columns))
+        result.append(Offers(chunks=np.array(chunks, np.int64), places=places, working=working, **columns))
     return tuple(result)
 
 
@@ -151,9 +151,7 @@ class Runs:
 
     def makespan(self) -> int:
         """Of the order with the options as they are; -1 if it deadlocks."""
-        return int(
-            walk(self.table, self._codes, self._row_start, self._microbatches, self._end, self._at, self._free, self._count)
-        )
+        return int(walk(self.table, self._codes, self._row_start, self._microbatches, self._end, self._at, self._free, self._count))
 
 
 def _spread(places: tuple[int, ...], most: int) -> tuple[int, ...]:

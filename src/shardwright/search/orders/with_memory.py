@@ -12,8 +12,8 @@ from shardwright.errors import InfeasibleError
 from shardwright.search.orders.bounds import order_bounds, trip
 from shardwright.search.orders.find import find_order, found_order
 from shardwright.search.orders.found import FoundOrder, codes_of, one_at_a_time, weigh
-from shardwright.search.orders.memory_climb import climb_choices
 from shardwright.search.orders.memory_bound import NEVER, memory_bound
+from shardwright.search.orders.memory_climb import climb_choices
 from shardwright.search.orders.memory_fixed import Choice, Offers, choose_for, fitting, offers_of
 from shardwright.search.orders.memory_option import Options, applied, check_options, least, with_options
 from shardwright.search.orders.named import named_tables
