@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from shardwright.search.orders.memory_option import Options, useful
+from shardwright.search.orders.memory_option import MemoryOption, Options, useful
 from shardwright.search.orders.problem import Int64, OrderProblem, flat
 from shardwright.search.orders.walk import HELD, INPUT, STASH, WEIGHT, walk
 
@@ -45,7 +45,7 @@ def offers_of(problem: OrderProblem, options: Options) -> tuple[Offers, ...]:
     for rank in range(problem.ranks):
         chunks = np.flatnonzero(owner == rank).tolist()
         most = max(int(COMBINATIONS ** (1 / len(chunks)) + 1e-9), 2)
-        mine = [_spread(useful(options[c]), most) for c in chunks]
+        mine = [_selected(options[c], most) for c in chunks]
         places = np.array(list(product(*mine)), np.int64)
         columns = {
             name: np.stack([np.array([getattr(o, name) for o in options[c]], np.int64)[places[:, i]] for i, c in enumerate(chunks)], axis=1)
@@ -152,6 +152,13 @@ class Runs:
     def makespan(self) -> int:
         """Of the order with the options as they are; -1 if it deadlocks."""
         return int(walk(self.table, self._codes, self._row_start, self._microbatches, self._end, self._at, self._free, self._count))
+
+
+def _selected(options: Sequence[MemoryOption], most: int) -> tuple[int, ...]:
+    """An even selection of the useful options, the leanest among them."""
+    places = useful(options)
+    leanest = min(places, key=lambda place: options[place].held + options[place].working)
+    return tuple(sorted({*_spread(places, most), leanest}, key=places.index))
 
 
 def _spread(places: tuple[int, ...], most: int) -> tuple[int, ...]:
