@@ -44,7 +44,7 @@ def exact_order(problem: OrderProblem, *, time_limit_s: float = 10.0, workers: i
         from ortools.sat.python import cp_model
     except ImportError as error:
         raise UsageError("exact orders need the extra `exact`", hint="pip install 'shardwright[exact]'") from error
-    unit = unit_of(columns)
+    unit = _unit(columns)
     model = cp_model.CpModel()
     starts, makespan = _encode(model, problem, columns, unit=unit, lower=start.lower_bound, upper=start.makespan)
     for variable, value in zip(starts, starts_of(problem, columns, start).tolist(), strict=True):
@@ -66,7 +66,7 @@ def exact_order(problem: OrderProblem, *, time_limit_s: float = 10.0, workers: i
     return found_order(problem, order, lower_bound=min(proven, order.makespan))
 
 
-def unit_of(columns: Int64) -> int:
+def _unit(columns: Int64) -> int:
     """The greatest common divisor of all times, at least 1."""
     return max(gcd(*columns[1:6].reshape(-1).tolist()), 1)
 
