@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +28,7 @@ class OrderBounds:
         return max(self.classical, self.memory)
 
 
-def order_bounds(problem: OrderProblem) -> OrderBounds:
+def order_bounds(problem: OrderProblem, *, ranks: Sequence[int] | None = None) -> OrderBounds:
     """Lower bounds of the makespan of any order.
 
     With h the time before F of a chunk can start, t the time from F's start of a chunk to the start of its I when nothing waits, e the
@@ -38,6 +39,9 @@ def order_bounds(problem: OrderProblem) -> OrderBounds:
     follows. After its last F the rank has at most the backwards of what fits, while the chain of that microbatch still has to come back.
     Both waits add up where not all forwards fit before the first I.
     And kept amounts times how long they are kept at least, held (t + I) + stash W, fill no more than the limit times the time there is.
+
+    Args:
+        ranks: only what these ranks do is looked at, and one microbatch's critical path; None for all.
     """
     head, back, end = _chains(problem)
     m = problem.microbatches
@@ -47,7 +51,8 @@ def order_bounds(problem: OrderProblem) -> OrderBounds:
     )
     classical = int((head + back + inputs + end).max())
     memory = classical
-    for rank, limit in enumerate(problem.limit.tolist()):
+    for rank in range(problem.ranks) if ranks is None else ranks:
+        limit = int(problem.limit[rank])
         mine = np.flatnonzero(owner == rank)
         early, tail = int(head[mine].min()), int(end[mine].min())
         chain_work, work = int(m * (forward + inputs)[mine].sum()), int(m * (forward + inputs + weight)[mine].sum())

@@ -47,7 +47,7 @@ def exact_order(problem: OrderProblem, *, time_limit_s: float = 10.0, workers: i
     unit = _unit(columns)
     model = cp_model.CpModel()
     starts, makespan = _encode(model, problem, columns, unit=unit, lower=start.lower_bound, upper=start.makespan)
-    for variable, value in zip(starts, _starts(problem, columns, start).tolist(), strict=True):
+    for variable, value in zip(starts, starts_of(problem, columns, start).tolist(), strict=True):
         model.add_hint(variable, value // unit)
     model.minimize(makespan)
     solver = cp_model.CpSolver()
@@ -60,7 +60,7 @@ def exact_order(problem: OrderProblem, *, time_limit_s: float = 10.0, workers: i
     if status == cp_model.UNKNOWN or round(solver.objective_value) * unit >= start.makespan:
         return replace(start, lower_bound=min(proven, start.makespan))
     values = np.array([solver.value(variable) for variable in starts], np.int64) * unit
-    order = weigh(problem, columns, *_decode(problem, columns, values), method="exact")
+    order = weigh(problem, columns, *decode(problem, columns, values), method="exact")
     assert 0 <= order.makespan <= round(solver.objective_value) * unit, "the decoded order runs as the model says"
     assert (order.peak <= problem.limit).all(), "the decoded order fits"
     return found_order(problem, order, lower_bound=min(proven, order.makespan))
@@ -111,7 +111,7 @@ def _encode(model: Any, problem: OrderProblem, columns: Int64, *, unit: int, low
     return [variable for kind in start for chunk in kind for variable in chunk], makespan
 
 
-def _starts(problem: OrderProblem, columns: Int64, order: FoundOrder) -> Int64:
+def starts_of(problem: OrderProblem, columns: Int64, order: FoundOrder) -> Int64:
     """Start of each (kind, chunk, microbatch) of a known order, flat."""
     chunks = columns.shape[1]
     codes, row_start = codes_of(problem, order.table)
@@ -121,8 +121,8 @@ def _starts(problem: OrderProblem, columns: Int64, order: FoundOrder) -> Int64:
     return (end - columns[1:4].reshape(-1)[:, None]).reshape(-1)
 
 
-def _decode(problem: OrderProblem, columns: Int64, values: Int64) -> tuple[Int64, Int64]:
-    """Rows by start: (codes, row_start)."""
+def decode(problem: OrderProblem, columns: Int64, values: Int64) -> tuple[Int64, Int64]:
+    """Rows by start, from the start of each (kind, chunk, microbatch): (codes, row_start)."""
     chunks, m = columns.shape[1], problem.microbatches
     code, microbatch = (index.reshape(-1) for index in np.indices((3 * chunks, m)))
     kind, chunk = code // chunks, code % chunks

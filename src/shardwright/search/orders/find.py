@@ -94,7 +94,7 @@ def _repeated(problem: OrderProblem, columns: Int64, local: Int64, goal: int, ef
     return [weigh(problem, columns, *unrolled(problem, block), method="repetend") for block in repetends(problem)]
 
 
-def _policies(problem: OrderProblem) -> Iterator[Int64]:
+def policies(problem: OrderProblem) -> Iterator[Int64]:
     """A grid of policies; see `list_schedule`."""
     period = max(int(problem.work().max()) / problem.microbatches, 1.0)
     flight = trip(problem)
@@ -112,7 +112,7 @@ def _listed(problem: OrderProblem, columns: Int64, local: Int64, goal: int, effo
     limit = problem.limit.copy()
     reserve = reserves(columns, local)
     best: tuple[int, Int64] | None = None
-    for policy in _policies(problem):
+    for policy in policies(problem):
         makespan = int(list_schedule(columns, limit, local, reserve, problem.microbatches, policy)[0])
         if makespan >= 0 and (best is None or makespan < best[0]):
             best = makespan, policy

@@ -1,0 +1,97 @@
+"""What a chunk may keep of a microbatch and what that costs, and problems with a choice made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwright.errors import UsageError
+from shardwright.search.orders.problem import LARGEST, OrderProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryOption:
+    """One way to keep a chunk's activations between its forward and its backward, for every microbatch; in the problem's units.
+
+    A recompute that restores what W reads makes its backward whole: W runs right behind I and nothing stays in between, for a stash of
+    what was not kept would have to be kept after all.
+
+    Args:
+        extra: time that I takes longer: recompute, the exposed part of an offload. held, stash: as in `OrderProblem`.
+        working: most that I takes beyond `held` while it runs; every rank keeps that much free for the largest of its chunks.
+        whole: W runs with I; `stash` is then 0.
+    """
+
+    extra: int
+    held: int
+    stash: int = 0
+    working: int = 0
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        if not all(0 <= number <= LARGEST for number in (self.extra, self.held, self.stash, self.working)):
+            raise UsageError(f"extra, held, stash and working must be whole numbers from 0 to {LARGEST}")
+        if self.stash > (0 if self.whole else self.held):
+            raise UsageError("stash is what stays of held: it cannot be more, and nothing stays of a whole backward")
+
+    @property
+    def cost(self) -> tuple[int, int, int, int, bool]:
+        """What another option must not exceed anywhere to be as good."""
+        return self.extra, self.held, self.stash, self.working, self.whole
+
+
+Options = Sequence[Sequence[MemoryOption]]
+"""For each chunk, lanes numbered through (lane * chunks + chunk), what it may keep."""
+
+
+def check_options(problem: OrderProblem, options: Options) -> None:
+    """UsageError unless every chunk of every lane has an option."""
+    if len(options) != problem.lanes * problem.chunks or not all(options):
+        raise UsageError(f"each of the {problem.lanes * problem.chunks} chunks needs at least one memory option")
+
+
+def applied(problem: OrderProblem, options: Options, choice: Sequence[int]) -> OrderProblem:
+    """The problem in which each chunk keeps what its chosen option says; InfeasibleError if a rank cannot keep one microbatch."""
+    return with_options(problem, [of[index] for of, index in zip(options, choice, strict=True)])
+
+
+def with_options(problem: OrderProblem, chosen: Sequence[MemoryOption]) -> OrderProblem:
+    """The problem in which each chunk keeps what its one option says.
+
+    With `least` of some options for each chunk, every order of every choice among those also solves it, no later and in no more memory.
+
+    Raises:
+        InfeasibleError: a rank cannot keep one microbatch.
+    """
+    shape = problem.owner.shape
+    extra, held, stash, working, whole = np.array([option.cost for option in chosen], np.int64).T
+    taken = np.zeros(problem.ranks, np.int64)
+    np.maximum.at(taken, problem.owner.reshape(-1), working)
+    with_input = np.where(whole > 0, problem.weight.reshape(-1), 0)
+    return replace(
+        problem,
+        input=problem.input + (extra + with_input).reshape(shape),
+        weight=problem.weight - with_input.reshape(shape),
+        held=held.reshape(shape),
+        stash=stash.reshape(shape),
+        limit=np.maximum(problem.limit - taken, 0),
+    )
+
+
+def least(options: Sequence[MemoryOption]) -> MemoryOption:
+    """An option as good as each of them everywhere: the least of every number; whole only if all are."""
+    extra, held, stash, working, _ = (min(column) for column in zip(*(option.cost for option in options), strict=True))
+    whole = all(option.whole for option in options)
+    return MemoryOption(extra=extra, held=held, stash=min(stash, held), working=working, whole=whole)
+
+
+def useful(options: Sequence[MemoryOption]) -> tuple[int, ...]:
+    """Places of the options that no other one is as good as everywhere, from the cheapest on; of equals the first."""
+    ranked = sorted(range(len(options)), key=lambda place: (options[place].cost, place))
+    kept: list[int] = []
+    for place in ranked:
+        if not any(all(a <= b for a, b in zip(options[other].cost, options[place].cost, strict=True)) for other in kept):
+            kept.append(place)
+    return tuple(kept)

@@ -1,0 +1,327 @@
+"""Orders chosen together with memory options, and recomputes placed early."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwright.errors import InfeasibleError, UsageError
+from shardwright.schedules.entries import slots
+from shardwright.schedules.table import KINDS, ActionTable
+from shardwright.search.joint.frontier import LayerGroup, frontier, memory_options
+from shardwright.search.orders.find import find_order, found_order
+from shardwright.search.orders.found import FoundOrder, codes_of, weigh
+from shardwright.search.orders.memory_bound import memory_bound
+from shardwright.search.orders.memory_early import place_recompute
+from shardwright.search.orders.memory_exact import exact_order_with_memory
+from shardwright.search.orders.memory_fixed import choose_for, offers_of
+from shardwright.search.orders.memory_option import MemoryOption, Options, applied, useful
+from shardwright.search.orders.named import named_tables
+from shardwright.search.orders.problem import OrderProblem, flat
+from shardwright.search.orders.with_memory import order_with_memory
+from tests.search.orders.replay import chain, problems, replay
+
+needs_solver = pytest.importorskip
+KEEP_ALL = MemoryOption(extra=0, held=8, stash=8)
+
+
+def draw_options(draw: st.DrawFn, problem: OrderProblem, count: int = 3) -> list[list[MemoryOption]]:
+    """As many options for each chunk: from cheap and large to long and small, some with a whole backward, some with work beside."""
+    result = []
+    for _ in range(problem.lanes * problem.chunks):
+        mine = []
+        for place in range(count):
+            held = draw(st.integers(0, 3)) + 3 * (count - 1 - place)
+            whole = place > 0 and draw(st.booleans())
+            stash = 0 if whole else draw(st.integers(0, held))
+            mine.append(MemoryOption(extra=3 * place, held=held, stash=stash, working=draw(st.integers(0, 2)), whole=whole))
+        result.append(mine)
+    return result
+
+
+@st.composite
+def with_options(draw: st.DrawFn) -> tuple[OrderProblem, list[list[MemoryOption]]]:
+    """A random problem of any placement, three options a chunk, and room for somewhere between the leanest and everything."""
+    problem = draw(problems(most_ranks=3, most_microbatches=4))
+    return replace(problem, limit=problem.limit + draw(st.integers(0, 20))), draw_options(draw, problem)
+
+
+@st.composite
+def tiny(draw: st.DrawFn) -> tuple[OrderProblem, list[list[MemoryOption]]]:
+    """Two ranks and two microbatches, three options each."""
+    times = {name: [[draw(st.integers(1, 9)), draw(st.integers(1, 9))]] for name in ("forward", "input", "weight")}
+    problem = chain(2, 2, **times, send=draw(st.integers(0, 3)), limit=draw(st.integers(6, 24)))
+    return problem, draw_options(draw, problem)
+
+
+def fits(problem: OrderProblem, options: Options, choice: tuple[int, ...]) -> OrderProblem | None:
+    """The problem of a choice, if a microbatch fits."""
+    try:
+        return applied(problem, options, choice)
+    except InfeasibleError:
+        return None
+
+
+@given(case=with_options())
+@settings(deadline=None, max_examples=25)
+def test_found_run_fit_and_are_no_worse_than_named_with_one_option_everywhere(case: tuple[OrderProblem, list[list[MemoryOption]]]) -> None:
+    problem, options = case
+    uniform = [fits(problem, options, (place,) * len(options)) for place in range(3)]
+    try:
+        found = order_with_memory(problem, options, effort=0.02)
+    except InfeasibleError:
+        assert uniform == [None] * 3
+        return
+    assert replay(found.problem, found.order.table) == (found.makespan, list(found.order.peak))
+    chosen = [of[place] for of, place in zip(options, found.choice, strict=True)]
+    owner = problem.owner.reshape(-1).tolist()
+    for rank, peak in enumerate(found.order.peak):
+        beside = max(option.working for option, of in zip(chosen, owner, strict=True) if of == rank)
+        assert peak + beside <= problem.limit[rank]
+    assert found.problem.held.reshape(-1).tolist() == [option.held for option in chosen]
+    backward = (found.problem.input + found.problem.weight).reshape(-1)
+    assert backward.tolist() == ((problem.input + problem.weight).reshape(-1) + [option.extra for option in chosen]).tolist()
+    assert found.lower_bound <= found.makespan
+    for same in uniform:
+        for name, table in named_tables(problem) if same is not None else ():
+            assert same is not None
+            theirs, kept = replay(same, table)
+            assert found.makespan <= theirs or (np.array(kept) > same.limit).any(), name
+
+
+def rows_of_two() -> list[tuple[int, ...]]:
+    """All rows of two microbatches in turn: five."""
+    rows: list[tuple[int, ...]] = [()]
+    for _ in range(6):
+        rows = [(*row, kind) for row in rows for kind in range(3) if row.count(kind) < (2 if kind == 0 else row.count(kind - 1))]
+    return rows
+
+
+def brute(problem: OrderProblem, options: Options) -> tuple[int, int] | None:
+    """The earliest end over all choices and orders of a `tiny` problem, and how many were run."""
+    ends, tried = [], 0
+    for choice in product(*(range(len(of)) for of in options)):
+        made = fits(problem, options, choice)
+        if made is None:
+            continue
+        for first, second in product(rows_of_two(), repeat=2):
+            codes = np.array([2 * kind for kind in first] + [2 * kind + 1 for kind in second])
+            order = weigh(made, flat(made)[0], codes, np.array([0, 6, 12]), method="")
+            tried += 1
+            if order.makespan >= 0 and (order.peak <= made.limit).all():
+                ends.append(order.makespan)
+    return (min(ends), tried) if ends else None
+
+
+@given(case=tiny())
+@settings(deadline=None, max_examples=30)
+def test_bound_search_and_solver_against_all_choices_and_orders(case: tuple[OrderProblem, list[list[MemoryOption]]]) -> None:
+    """Bound <= best <= found, whatever known order the bound is given; the solver's answer is the best."""
+    problem, options = case
+    known = brute(problem, options)
+    if known is None:
+        with pytest.raises(InfeasibleError):
+            order_with_memory(problem, options, effort=0.02)
+        return
+    best, tried = known
+    assert tried >= 25
+    assert memory_bound(problem, options).value <= best
+    for below in (best, best + 1, best + 7):
+        bound = memory_bound(problem, options, below=below)
+        assert bound.value <= best
+        assert all(bound.left)
+    found = order_with_memory(problem, options, effort=0.1)
+    assert found.lower_bound <= best <= found.makespan
+    needs_solver("ortools")
+    exact = exact_order_with_memory(problem, options, effort=0.02)
+    assert exact.optimal
+    assert exact.makespan == best == replay(exact.problem, exact.order.table)[0]
+
+
+@given(case=with_options())
+@settings(deadline=None, max_examples=25)
+def test_the_best_options_of_an_order(case: tuple[OrderProblem, list[list[MemoryOption]]]) -> None:
+    """Against all choices for named orders: fits where any does, no worse; the best itself with a chunk a rank and no whole backwards."""
+    problem, options = case
+    exact = problem.lanes * problem.chunks == problem.ranks and not any(option.whole for of in options for option in of)
+    if problem.lanes * problem.chunks > 4:
+        return
+    for _, table in list(named_tables(problem))[:3]:
+        codes, row_start = codes_of(problem, table)
+        ends = []
+        for choice in product(range(3), repeat=len(options)):
+            made = fits(problem, options, choice)
+            if made is not None:
+                order = weigh(made, flat(made)[0], codes, row_start, method="")
+                if (order.peak <= made.limit).all():
+                    ends.append(order.makespan)
+        chosen = choose_for(problem, offers_of(problem, options), codes, row_start)
+        assert (chosen is None) == (not ends)
+        if chosen is not None:
+            made = applied(problem, options, chosen[1])
+            order = weigh(made, flat(made)[0], codes, row_start, method="")
+            assert chosen[0] == order.makespan >= min(ends)
+            assert (order.peak <= made.limit).all()
+            assert not exact or chosen[0] == min(ends)
+
+
+def test_mixed_options_beat_one_everywhere() -> None:
+    """In 0.6 of what 1F1B keeps without recompute, deep ranks keep everything and the first ones recompute some layers."""
+    group = LayerGroup(count=4, seconds=np.array([0.0, 0.03, 0.25]), bytes=np.array([10, 6, 1]))
+    points = frontier([group])
+    options = [memory_options(points, seconds_per_unit=0.01) for _ in range(4)]
+    problem = chain(4, 8, forward=100, input=100, weight=100, send=5, held=0, stash=0, limit=96)
+    found = order_with_memory(problem, options, effort=0.2)
+    one = [fits(problem, options, (place,) * 4) for place in range(len(points))]
+    alone = min(find_order(same, effort=0.2).makespan for same in one if same is not None)
+    assert found.makespan < alone
+    assert len(set(found.choice)) > 1
+    assert found.makespan == order_with_memory(problem, options, effort=0.2).makespan
+
+
+def test_more_memory_is_never_proven_worse() -> None:
+    """Bounds fall with the limit, and with nothing to choose they are the order's own."""
+    options = [[KEEP_ALL, MemoryOption(extra=4, held=2, stash=0, whole=True)] for _ in range(4)]
+    bounds = [memory_bound(chain(4, 8, forward=5, input=5, weight=5, send=1, limit=limit), options).value for limit in (8, 16, 24, 32)]
+    assert bounds == sorted(bounds, reverse=True)
+    assert bounds[0] > bounds[-1]
+    single = [[KEEP_ALL]] * 4
+    problem = chain(4, 8, forward=5, input=5, weight=5, send=1, held=8, stash=8, limit=32)
+    assert order_with_memory(problem, single).makespan == find_order(problem).makespan
+
+
+def test_what_makes_no_sense() -> None:
+    with pytest.raises(UsageError, match="at least one memory option"):
+        order_with_memory(chain(2, 2, limit=9), [[KEEP_ALL]])
+    with pytest.raises(UsageError, match="stash is what stays"):
+        MemoryOption(extra=0, held=1, stash=1, whole=True)
+    with pytest.raises(UsageError, match="whole numbers"):
+        MemoryOption(extra=-1, held=1)
+    with pytest.raises(InfeasibleError, match="no memory option"):
+        order_with_memory(chain(2, 2, held=0, stash=0, limit=7), [[KEEP_ALL]] * 2)
+    lean = MemoryOption(extra=0, held=8, stash=8)
+    assert useful([KEEP_ALL, lean, MemoryOption(extra=1, held=9)]) == (0, 2)
+    assert useful([KEEP_ALL, MemoryOption(extra=1, held=9, stash=9)]) == (0,)
+
+
+def replay_with_r(problem: OrderProblem, table: ActionTable, recompute: np.ndarray, restored: np.ndarray) -> tuple[int, list[int]]:
+    """Makespan and most that each rank keeps of an order with R, by hand; I is shorter by its recompute."""
+    end: dict[tuple[str, int, int, int], int] = {}
+    rows = []
+    for rank in range(table.num_ranks):
+        row = []
+        for a in range(table.row_start[rank], table.row_start[rank + 1]):
+            where = (int(table.lane[a]), int(table.chunk[a]), int(table.microbatch[a]))
+            row += [(letter, *where) for letter in ("IW" if KINDS[table.kind[a]] == "B" else KINDS[table.kind[a]])]
+        rows.append(row)
+    everything = [action for row in rows for action in row]
+    expected = set(product("FIW", range(problem.lanes), range(problem.chunks), range(problem.microbatches)))
+    expected |= {("R", lane, c, k) for _, lane, c, k in expected if recompute[lane, c]}
+    assert len(everything) == len(expected)
+    assert set(everything) == expected
+    at, free, moving = [0] * len(rows), [0] * len(rows), True
+    while moving:
+        moving = False
+        for rank, row in enumerate(rows):
+            while at[rank] < len(row):
+                letter, lane, c, k = row[at[rank]]
+                here = (lane, c, k)
+                needs = {"F": [], "R": [("F", 0)], "I": [("F", 0)], "W": [("I", 0)]}[letter]
+                waits = [((kind, *here), wait) for kind, wait in needs]
+                if letter == "I" and recompute[lane, c]:
+                    waits.append((("R", *here), 0))
+                if letter == "F" and c:
+                    waits.append((("F", lane, c - 1, k), int(problem.send_forward[lane, c - 1])))
+                if letter == "I" and c + 1 < problem.chunks:
+                    waits.append((("I", lane, c + 1, k), int(problem.send_backward[lane, c + 1])))
+                if any(need not in end for need, _ in waits):
+                    break
+                full = {"F": problem.forward, "I": problem.input - recompute, "W": problem.weight, "R": recompute}[letter]
+                free[rank] = max([free[rank], *(end[need] + wait for need, wait in waits)]) + int(full[lane, c])
+                end[letter, *here] = free[rank]
+                at[rank] += 1
+                moving = True
+    assert at == [len(row) for row in rows], "deadlock"
+    peaks = []
+    for row in rows:
+        level, peak = 0, 0
+        for letter, lane, c, _ in row:
+            held, stash, more = int(problem.held[lane, c]), int(problem.stash[lane, c]), int(restored[lane, c])
+            apart = bool(recompute[lane, c])
+            if letter == "I" and not apart:
+                peak = max(peak, level + more)
+            level += {"F": held, "R": more, "I": stash - held - (more if apart else 0), "W": -stash}[letter]
+            peak = max(peak, level)
+        assert level == 0
+        peaks.append(peak)
+    return max(free), peaks
+
+
+def named_order(problem: OrderProblem, name: str) -> FoundOrder:
+    """A named schedule as an order."""
+    table = dict(named_tables(problem))[name]
+    return found_order(problem, weigh(problem, flat(problem)[0], *codes_of(problem, table), method=name), lower_bound=0)
+
+
+@given(problem=problems(), draw=st.data())
+@settings(deadline=None, max_examples=50)
+def test_placed_recomputes_never_hurt_and_fit(problem: OrderProblem, draw: st.DataObject) -> None:
+    shape = problem.owner.shape
+    share = np.array(draw.draw(st.lists(st.integers(0, 4), min_size=problem.owner.size, max_size=problem.owner.size))).reshape(shape)
+    restored = np.array(draw.draw(st.lists(st.integers(0, 3), min_size=problem.owner.size, max_size=problem.owner.size))).reshape(shape)
+    recompute = problem.input * share // 4
+    order = find_order(problem, effort=0.02)
+    limit = np.array(order.peak) + restored.max() + draw.draw(st.integers(0, 6))
+    split = place_recompute(problem, order, recompute=recompute, restored=restored, limit=limit, sweeps=0)
+    placed = place_recompute(problem, order, recompute=recompute, restored=restored, limit=limit)
+    for found in (split, placed):
+        assert replay_with_r(problem, found.table, recompute, restored) == (found.makespan, list(found.peak))
+        assert (np.array(found.peak) <= limit).all()
+        assert found.glued == order.makespan
+        assert len(slots(found.table)) == len(found.table.kind)
+    assert placed.makespan <= split.makespan <= order.makespan
+    assert split.moved == 0
+
+
+def test_recomputes_fill_the_wait_for_the_gradient() -> None:
+    """1F1B with transfers: right before its I a recompute runs while its rank waits; further ahead it costs memory and gains more."""
+    times = [[110, 100, 95, 90]]
+    problem = chain(4, 8, forward=times, input=[[220, 200, 190, 180]], weight=times, send=20, held=1, stash=0, limit=4)
+    order = named_order(problem, "1f1b")
+    recompute, restored = np.array(times), np.full((1, 4), 3)
+    tight = place_recompute(problem, order, recompute=recompute, restored=restored)
+    roomy = place_recompute(problem, order, recompute=recompute, restored=restored, limit=np.full(4, 12))
+    assert roomy.makespan < tight.makespan < order.makespan == tight.glued
+    assert max(tight.peak) == 4 + 3
+    assert 4 + 3 < max(roomy.peak) <= 12
+    assert roomy.moved > 0
+    # Every rank of the way back but the last had to recompute before it could pass the first gradient on.
+    assert order.makespan - tight.makespan >= 110 + 100 + 95
+
+
+def test_recomputes_that_make_no_sense() -> None:
+    problem = chain(2, 2, limit=2)
+    order = find_order(problem)
+    with pytest.raises(UsageError, match="cannot take longer"):
+        place_recompute(problem, order, recompute=np.full((1, 2), 2), restored=np.zeros((1, 2), int))
+    with pytest.raises(UsageError, match="recompute must have a number"):
+        place_recompute(problem, order, recompute=np.zeros(2, int), restored=np.zeros((1, 2), int))
+
+
+def test_solver_and_search_agree_on_four_by_eight() -> None:
+    """Proven together with the choice; the search is at most 2 % above."""
+    needs_solver("ortools")
+    points = frontier([LayerGroup(count=2, seconds=np.array([0.0, 0.03, 0.25]), bytes=np.array([10, 6, 1]))])
+    options = [memory_options(points, seconds_per_unit=0.01, stash=10) for _ in range(4)]
+    for limit in (40, 60):
+        problem = chain(4, 8, forward=[[50, 55, 48, 60]], input=50, weight=50, send=4, held=0, stash=0, limit=limit)
+        found = order_with_memory(problem, options, effort=0.1)
+        exact = exact_order_with_memory(problem, options, effort=0.1)
+        assert exact.optimal
+        assert found.lower_bound <= exact.makespan <= found.makespan <= 1.02 * exact.makespan
+        assert replay(exact.problem, exact.order.table) == (exact.makespan, list(exact.order.peak))
