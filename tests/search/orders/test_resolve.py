@@ -264,6 +264,13 @@ def test_several_orders_are_found_apart() -> None:
     assert [order.lanes for order in resolve(plan, times=times(plan)).orders] == [("b",), ("a",)]
 
 
+def test_branches_are_ordered_by_what_feeds_what() -> None:
+    """Stages 0 and 1 share a device; what 1 feeds is long, so that 1 goes first, which no chain allows."""
+    plan = plan_of([[stage(0), stage(0), stage(1), stage(2)]], SEARCH, microbatches=1)
+    given = times(plan, forward=[1, 1, 1, 10], input=[1, 1, 1, 10], weight=0, edges=(((0, 2), (1, 3)),))
+    assert check(plan, given) == 1 + 10 + 10 + 1
+
+
 def test_encoders_with_larger_microbatches() -> None:
     """A stage that runs once for two microbatches."""
     lane = Lane(name="main", samples=4, microbatches=4, stages=(replace(stage(0), every=2), stage(1)))
