@@ -16,6 +16,7 @@ from shardwright.program.action_check import action_violations
 from shardwright.program.action_levels import held_levels, peak_in_flight
 from shardwright.program.action_rows import ActionRows, action_rows
 from shardwright.program.action_tables import table_of, written_out
+from shardwright.program.participation import participation
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.registry import SCHEDULES, schedule
 from shardwright.schedules.table import ActionTable
@@ -282,15 +283,62 @@ def test_peaks(case: tuple[Plan, ActionTable, list[int], int], seed: int) -> Non
 
 def test_a_lone_weight_gradient_frees_and_a_forward_without_backward_is_not_held() -> None:
     """The first trained stage has no input gradient; a frozen one has no backward at all."""
-    acts = [(0, Kind.F), (1, Kind.F), (2, Kind.F), (2, Kind.B), (1, Kind.W)]
-    order = Table(lanes=("main",), rows=((0, tuple(Action(chunk=c, kind=k, microbatch=0) for c, k in acts)),))
-    plan = plan_of([[stage(0)] * 3], order, microbatches=1)
+    each = [row(*(text.replace("m", str(m)) for text in ("0Fm", "1Fm", "2Fm", "2Bm", "1Wm"))) for m in range(2)]
+    plan = plan_of([[stage(0)] * 3], Table(lanes=("main",), rows=((0, each[0] + each[1]),)), microbatches=2)
     rows = action_rows(plan)
     assert action_violations(plan, rows) == ()
     assert peak_in_flight(rows).tolist() == [2]
-    assert [(level.whole.tolist(), level.stash.tolist()) for level in held_levels(rows)] == [
-        ([[0, 0, 0], [0, 1, 0], [0, 1, 1]], [[0, 0, 0]] * 3)
-    ]
+    (level,) = held_levels(rows)
+    assert level.whole.tolist() == [[0, 0, 0], [0, 1, 0], [0, 1, 1]] * 2
+    assert not level.stash.any()
+
+
+HANGS = {
+    "slice": (("0F0.1", "0F0.0", "0B0.1", "0B0.0"), 2, "0F0.1 for 0F0"),
+    "slice back": (("0F0.0", "0F0.1", "0B0.0", "0B0.1"), 2, "0B0 for 0B0.1"),
+    "recompute": (("0F0", "0B0", "0R0"), 0, "0B0 for 0R0"),
+    "nothing to recompute": (("0R0", "0F0", "0B0"), 0, "0R0 for 0F0"),
+    "lone weight gradient": (("0F0", "1F0", "0W0", "1B0"), 0, "0W0 for 1B0"),
+    "weight gradient": (("0F0", "0W0", "0I0"), 0, "0W0 for 0I0"),
+}
+
+
+@pytest.mark.parametrize("case", HANGS)
+def test_what_each_kind_waits_for(case: str) -> None:
+    texts, slices, said = HANGS[case]
+    actions = tuple(replace(one, slice=int(text[4:] or 0)) for one, text in zip(row(*texts), texts, strict=True))
+    stages = [stage(0)] * (1 + max(action.chunk for action in actions))
+    plan = plan_of([stages], Table(lanes=("main",), rows=((0, actions),)), microbatches=1, slices=(1,) * slices)
+    (broken,) = action_violations(plan, action_rows(plan))
+    assert broken.message == f"device 0 waits for ever at {said}"
+
+
+@given(stages=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(1, 2)), min_size=1, max_size=6))
+@SOME
+def test_classes_are_the_devices_with_the_same_stages(stages: list[tuple[int, int, int]]) -> None:
+    plan = plan_of(
+        [[stage(base, devices=n, step=step) for base, n, step in stages]], Named(schedule="1f1b", lanes=("main",)), microbatches=1
+    )
+    found = participation(plan, lanes=(0,))
+    takes: dict[int, frozenset[int]] = {}
+    for chunk in range(len(stages)):
+        for device in devices(plan, 0, chunk):
+            takes[device] = takes.get(device, frozenset()) | {chunk}
+    classes: dict[frozenset[int], list[int]] = {}
+    for device in sorted(takes):
+        classes.setdefault(takes[device], []).append(device)
+    assert [one.tolist() for one in found.classes] == list(classes.values())
+    for chunk in range(len(stages)):
+        here = found.set_of[0, chunk]
+        assert set(found.sets[here].tolist()) == devices(plan, 0, chunk)
+        assert {d for row in found.members[here] for d in found.classes[row].tolist()} == devices(plan, 0, chunk)
+    unlike = {frozenset(devices(plan, 0, chunk)) for chunk in range(len(stages))}
+    assert found.disjoint == (sum(map(len, unlike)) == len(takes))
+
+
+def test_trees_beside_the_first_device() -> None:
+    """Plan 25: experts on devices of their own."""
+    assert action_rows(zoo("25-afd")).devices == (tuple(range(12)),)
 
 
 def test_stages_that_run_for_several_microbatches_are_waited_for_by_all() -> None:
