@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from shardwright.program.action_rows import ActionRows
 from shardwright.program.instances import Instances, Stream, TaskKind
-from shardwright.program.plan_program import DeviceClass, LaneEdge, PlanProgram, PlanShape, PlanTemplate
+from shardwright.program.plan_program import DeviceClass, LaneEdge, PlanProgram, PlanShape, PlanTemplate, class_numbers
 from shardwright.program.stage_edges import Messages
 from shardwright.program.stage_parts import StageParts
 from shardwright.strategy.plan import Plan
@@ -69,7 +69,7 @@ class _Builder:
         self.ends: list[int] = []
         self.meets: list[int] = []
         self.pairs: list[tuple[int, int]] = []
-        self.class_of = {d: k for k, c in enumerate(classes) for d in c.devices}
+        self.class_of = class_numbers(classes)
         self.family = {(k, lane, chunk): f for k, c in enumerate(classes) for lane, chunk, f in c.families}
         self.members: dict[tuple[int, int], list[int]] = defaultdict(list)
         for k, c in enumerate(classes):
@@ -214,8 +214,9 @@ class _Builder:
     def _reached(self, messages: Messages) -> dict[int, set[int]]:
         """Class -> classes that its devices send to."""
         result: dict[int, set[int]] = defaultdict(set)
-        for source, target, _ in messages.sends:
-            result[self.class_of[source]].add(self.class_of[target])
+        ends = self.class_of[messages.sends[:, :2] + messages.base]
+        for source, target in np.unique(ends, axis=0).tolist():
+            result[source].add(target)
         return result
 
     def lay_sync(self) -> None:

@@ -12,11 +12,11 @@ from shardwright.cost.communication import move_seconds
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.member import StepCosts
 from shardwright.cost.plan_costs import FamilyCosts, group_slowdown, slice_lengths
-from shardwright.cost.plan_network import group_span, kind_of, kind_problem, network_among, network_of_devices, tier_between
+from shardwright.cost.plan_network import group_span, kind_problem, network_among, network_of_devices, tiers_between
 from shardwright.cost.plan_shards import group_shares, shard_rule
 from shardwright.hardware.cluster import Tier
 from shardwright.program.instances import TaskKind
-from shardwright.program.plan_program import DeviceClass, LaneEdge, PlanProgram, PlanTemplate
+from shardwright.program.plan_program import DeviceClass, PlanProgram, PlanTemplate, class_numbers
 from shardwright.program.plan_sync import Holdings
 from shardwright.program.problem import Problem
 from shardwright.program.stage_edges import Messages
@@ -99,12 +99,12 @@ class PlanCosts:
         self, classes: tuple[DeviceClass, ...]
     ) -> dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[int, ...]], ...]]:
         """For each (lane, chunk, class): whose last backwards its reduction waits for."""
-        class_of = {d: k for k, c in enumerate(classes) for d in c.devices}
+        class_of = class_numbers(classes)
         result = {}
         for k, device_class in enumerate(classes):
             for lane, chunk, family in device_class.families:
                 found = self.uses.get((lane, chunk, family), ())
-                result[lane, chunk, k] = tuple((use, tuple(sorted({class_of[d] for d in devices}))) for use, devices in found)
+                result[lane, chunk, k] = tuple((use, tuple(np.unique(class_of[list(devices)]).tolist())) for use, devices in found)
         return result
 
     def step(self, lane: int, chunk: int, family: int, part: int = 0) -> StepCosts:
@@ -150,39 +150,36 @@ class _Sent:
     into: tuple[tuple[int, float], ...]
 
 
-def _send(problem: Problem, program: PlanProgram, template: PlanTemplate, costs: PlanCosts, class_of: dict[int, int]) -> _Sent:
+def _send(problem: Problem, program: PlanProgram, template: PlanTemplate, costs: PlanCosts, class_of: Int64) -> _Sent:
     """What a class's part of an edge's messages takes; collectives on either side are done by the time that it arrives."""
     lane_edge = program.edges[template.edge]
     messages = lane_edge.forward if template.kind is TaskKind.SEND_F else lane_edge.backward
     lengths = costs.lengths[template.lane]
     scale = costs.element * lengths[template.slice] / sum(lengths)
-    sent: dict[int, float] = {}
-    received: dict[int, float] = {}
-    tier, latency = 0, 0.0
+    ends = messages.sends[:, :2] + messages.base
+    mine = class_of[ends[:, 0]] == template.klass
+    source, target, elements = ends[mine, 0], ends[mine, 1], messages.sends[mine, 2]
     tiers = plan_tiers(problem)
-    for source, target, elements in messages.sends:
-        if class_of[source] != template.klass:
-            continue
-        sent[source] = sent.get(source, 0.0) + elements * scale
-        received[target] = received.get(target, 0.0) + elements * scale
-        here = tier_between(source, target, tiers)
-        tier, latency = max(tier, here), max(latency, tiers[here].latency_s)
-    most = max(max(sent.values()), max(received.values()))
-    seconds = latency + most / tiers[tier].bandwidth + _collected(problem, messages, set(sent) | set(received), scale)
-    into: dict[int, float] = {}
-    for target, volume in received.items():
-        into[class_of[target]] = max(into.get(class_of[target], 0.0), volume / most)
-    return _Sent(seconds=seconds, tier=tier, out=max(sent.values()) / most, into=tuple(sorted(into.items())))
+    tier = int(tiers_between(source, target, tiers).max())
+    sent, received = np.bincount(source, elements), np.bincount(target, elements)
+    most = max(sent.max(), received.max()) * scale
+    seconds = tiers[tier].latency_s + most / tiers[tier].bandwidth
+    if messages.collectives:
+        seconds += _collected(problem, messages, set(source.tolist()) | set(target.tolist()), scale)
+    reached = np.unique(target)
+    into = [(int(k), float(received[reached[class_of[reached] == k]].max() * scale / most)) for k in np.unique(class_of[reached])]
+    return _Sent(seconds=seconds, tier=tier, out=float(sent.max() * scale / most), into=tuple(into))
 
 
 def _collected(problem: Problem, messages: Messages, devices: set[int], scale: float) -> float:
     """Seconds of the collectives of an edge that these devices take part in, the slowest group of each kind."""
     longest: dict[object, float] = {}
     for kind, group, elements in messages.collectives:
-        if not devices.isdisjoint(group):
-            network = network_of_devices(problem, group)
+        there = tuple(d + messages.base for d in group)
+        if not devices.isdisjoint(there):
+            network = network_of_devices(problem, there)
             volume = np.array([elements * scale])
-            spent = float(move_seconds(kind, volume=volume, span=group_span(group, network), network=network)[0])
+            spent = float(move_seconds(kind, volume=volume, span=group_span(there, network), network=network)[0])
             longest[kind] = max(longest.get(kind, 0.0), spent)
     return sum(longest.values())
 
@@ -262,7 +259,7 @@ def plan_kernel_tasks(
     problem: Problem, program: PlanProgram, costs: PlanCosts
 ) -> tuple[Int64, Int32, Int32, Int32, Int32, Int32, Int32, int]:
     """The Program as the kernel's arguments: work, dependencies, and what each task takes of the shared resources."""
-    class_of = {d: k for k, c in enumerate(program.classes) for d in c.devices}
+    class_of = class_numbers(program.classes)
     uses = _Uses(problem, program, costs)
     work, taken, start = [], [], [0]
     idle = []
@@ -306,13 +303,3 @@ def _seconds(program: PlanProgram, template: PlanTemplate, costs: PlanCosts, sen
         return costs.seconds(template.lane, template.chunk, family, template.slice, template.kind)
     step = costs.step(template.lane, template.chunk, family)
     return float(step.gather_s[0] if template.kind is TaskKind.GATHER else step.reduce_s[0])
-
-
-def edge_of(program: PlanProgram, template: PlanTemplate) -> LaneEdge:
-    """The edge that a send crosses."""
-    return program.edges[template.edge]
-
-
-def class_kind(problem: Problem, device_class: DeviceClass) -> int:
-    """Node group of a class's devices."""
-    return kind_of(problem.cluster, device_class.devices[0])
