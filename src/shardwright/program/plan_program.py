@@ -35,7 +35,8 @@ class PlanTemplate:
 
     Args:
         kind: see `TaskKind`. klass: of devices. lane, chunk, slice: -1 where it has none. edge: index of a send's edge, else -1.
-        piece, pieces: a last backward, or a reduction, cut into buckets.
+        piece, pieces: a last backward, or a reduction, cut into buckets. early: what it recomputes has an action of its own.
+        partner: (lane, chunk, kind, slice) of the action that it runs overlapped with; None = it runs alone.
     """
 
     kind: TaskKind
@@ -46,6 +47,8 @@ class PlanTemplate:
     edge: int = -1
     piece: int = 0
     pieces: int = 1
+    early: bool = False
+    partner: tuple[int, int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

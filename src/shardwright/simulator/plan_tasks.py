@@ -8,9 +8,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.cost.block_table import CP, EP, TP
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.critical_path import picoseconds
-from shardwright.cost.member import StepCosts
+from shardwright.cost.member import RECOMPUTE_PART, StepCosts
 from shardwright.cost.plan_costs import FamilyCosts, group_slowdown, slice_lengths
 from shardwright.cost.plan_network import group_span, kind_problem, network_among, network_of_devices, tiers_between
 from shardwright.cost.plan_shards import group_shares, shard_rule
@@ -26,6 +27,8 @@ from shardwright.strategy.plan import Plan
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
+
+_COMMUNICATION = (TP, CP, EP)
 
 
 def plan_tiers(problem: Problem) -> tuple[Tier, ...]:
@@ -111,19 +114,44 @@ class PlanCosts:
         """The composed step of one chunk."""
         return self.families[lane, chunk, family].slices[part]
 
-    def seconds(self, lane: int, chunk: int, family: int, part: int, kind: TaskKind) -> float:
-        """Seconds of an action: the slowest of the coupled families; those that run different operators one after the other."""
+    def seconds(self, lane: int, chunk: int, family: int, part: int, kind: TaskKind, *, early: bool = False) -> float:
+        """Seconds of an action: the slowest of the coupled families; those that run different operators one after the other.
+
+        Args:
+            early: what it recomputes has an action of its own.
+        """
         longest: dict[frozenset[str], float] = {}
         for one in self.coupled[lane, chunk, family]:
             cost = self.families[lane, chunk, one]
-            longest[cost.operators] = max(longest.get(cost.operators, 0.0), action_seconds(cost.slices[part], kind))
+            longest[cost.operators] = max(longest.get(cost.operators, 0.0), action_seconds(cost.slices[part], kind, early=early))
         return sum(longest.values())
 
 
-def action_seconds(step: StepCosts, kind: TaskKind) -> float:
+def action_seconds(step: StepCosts, kind: TaskKind, *, early: bool = False) -> float:
     """Seconds of one action of the only chunk of `step`."""
     forward, backward, weight = float(step.forward_s[0]), float(step.backward_s[0]), float(step.weight_s[0])
-    return {TaskKind.F: forward, TaskKind.B: backward, TaskKind.I: backward - weight, TaskKind.W: weight}.get(kind, 0.0)
+    again = float(step.parts[1, 0, RECOMPUTE_PART])
+    back = backward - again if early else backward
+    return {TaskKind.F: forward, TaskKind.B: back, TaskKind.I: back - weight, TaskKind.W: weight, TaskKind.R: again}.get(kind, 0.0)
+
+
+def _exposed(step: StepCosts, kind: TaskKind) -> float:
+    """Seconds of an action in which its kernels wait for communication (of a whole backward, all in the input gradient)."""
+    if kind not in (TaskKind.F, TaskKind.B, TaskKind.I):
+        return 0.0
+    return float(step.parts[0 if kind is TaskKind.F else 1, 0, list(_COMMUNICATION)].sum())
+
+
+def paired(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Seconds of two actions that run overlapped: the longest of both together in kernels, in communication, and each alone.
+
+    Args:
+        one, other: (seconds, seconds of them exposed communication).
+
+    Source: DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1 (attention, dispatch, experts and combine of one beside the other's).
+    """
+    kernels = sum(max(whole - moved, 0.0) for whole, moved in (one, other))
+    return max(kernels, one[1] + other[1], one[0], other[0])
 
 
 def _joined(stage: StageParts, families: dict[tuple[int, int, int], FamilyCosts]) -> tuple[tuple[int, ...], ...]:
@@ -300,6 +328,22 @@ def _seconds(program: PlanProgram, template: PlanTemplate, costs: PlanCosts, sen
         return norm + sum(float(s.update_s[0] + s.after_s[0]) for s in steps)
     family = next(f for lane, chunk, f in families if (lane, chunk) == (template.lane, template.chunk))
     if template.kind <= TaskKind.R:
-        return costs.seconds(template.lane, template.chunk, family, template.slice, template.kind)
+        return _action(costs, families, template)
     step = costs.step(template.lane, template.chunk, family)
     return float(step.gather_s[0] if template.kind is TaskKind.GATHER else step.reduce_s[0])
+
+
+def _action(costs: PlanCosts, families: tuple[tuple[int, int, int], ...], template: PlanTemplate) -> float:
+    """Seconds of an action; of one that runs overlapped with another, its share of the pair's."""
+    family_of = {(lane, chunk): family for lane, chunk, family in families}
+
+    def spent(lane: int, chunk: int, kind: int, part: int, *, early: bool) -> tuple[float, float]:
+        family = family_of[lane, chunk]
+        seconds = costs.seconds(lane, chunk, family, part, TaskKind(kind), early=early)
+        return seconds, min(_exposed(costs.step(lane, chunk, family, part), TaskKind(kind)), seconds)
+
+    own = spent(template.lane, template.chunk, int(template.kind), template.slice, early=template.early)
+    if template.partner is None or own[0] == 0.0:
+        return own[0]
+    other = spent(*template.partner, early=template.early)
+    return own[0] * paired(own, other) / (own[0] + other[0])
