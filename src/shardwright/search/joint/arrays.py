@@ -17,7 +17,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 ROWS = labels.ENDS_BACKWARD + 1
-COLUMNS = labels.COPIED + 1
+COLUMNS = labels.SLOWER + 1
 
 
 def is_alike(chain: Chain) -> bool:
@@ -42,6 +42,7 @@ def pipeline_of(problem: Problem, frame: Frame, facts: Facts) -> Pipeline:
         workspace=facts.workspace,
         blocking=facts.blocking,
         gathers_first=facts.overlap_gather,
+        reduces_last=not problem.runtime.overlap_grad_reduce,
     )
 
 
@@ -102,6 +103,7 @@ def _fixed(problem: Problem, framed: Framed, layer: IntArray, mesh: IntArray, fr
     fixed[:, labels.END_BYTES] = costs.embedding[mesh]
     fixed[:, labels.OUTSIDE] = costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
     fixed[:, labels.TIED] = costs.tied[mesh]
+    fixed[:, labels.SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)
     cut = costs.shard[mesh] if frame.zero else 1.0
     each = facts.parameter_bytes + facts.gradient_bytes + facts.state_bytes / cut
     fixed[:, labels.COPIED] = costs.copied[:, mesh].max(axis=0) * each

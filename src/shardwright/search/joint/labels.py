@@ -19,7 +19,7 @@ IntArray = npt.NDArray[np.int64]
 
 (FORWARD, BACKWARD, SELECTIVE, FULL, SAVED, SAVED_SELECTIVE, SAVED_FULL, STATIC, UPDATE, GATHER, REDUCE, ENDS_FORWARD, ENDS_BACKWARD) = range(13)
 """Rows of `Splits.sums`."""
-(BORDER, SCALES, LOGITS, LOGITS_BLOCKS, END_BYTES, OUTSIDE, TIED, COPIED) = range(8)
+(BORDER, SCALES, LOGITS, LOGITS_BLOCKS, END_BYTES, OUTSIDE, TIED, COPIED, SLOWER) = range(9)
 """Columns of `Splits.fixed`."""
 OPTIONS = 4
 """Options kept of one rank and run; further ones are merged into a bound of them."""
@@ -40,7 +40,7 @@ class Splits(NamedTuple):
 
 class Pipeline(NamedTuple):
     """ranks, chunks a rank, microbatches; bytes of a device, least ratio of reserved to allocated, workspace bytes; sends block kernels;
-    gathers stand at the step's start.
+    gathers stand at the step's start; reductions wait for the last backward.
     """
 
     ranks: int
@@ -51,19 +51,21 @@ class Pipeline(NamedTuple):
     workspace: float
     blocking: bool
     gathers_first: bool
+    reduces_last: bool
 
 
 class Cells(NamedTuple):
     """Options of rank k for the run that starts at i and has w + 1 positions, axes (k, i, w, option); inf = none.
 
     way: seconds of one microbatch, out and back, borders included. work: of all microbatches, with the update. drain: what a rank has left
-    from its first backward on, with the update. begin: (i = 0 only, k = 0) seconds before and after everything: gather, reduction.
+    from its first backward on, with the update. alone: its work with the slowdown by its collectives. begin: (i = 0 only, k = 0) seconds before and after everything: gather, reduction.
     code: split, mode and recomputed positions of a chunk, as one number (`decode`).
     """
 
     way: FloatArray
     work: FloatArray
     drain: FloatArray
+    alone: FloatArray
     begin: FloatArray
     code: IntArray
 
@@ -99,7 +101,7 @@ def _need(splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, select
 
 
 @compiled
-def _insert(cells: Cells, k: int, i: int, w: int, way: float, work: float, drain: float, begin: float, code: int) -> None:
+def _insert(cells: Cells, k: int, i: int, w: int, way: float, work: float, drain: float, alone: float, begin: float, code: int) -> None:
     """Keep an option unless another is no worse; beyond OPTIONS the last one becomes a bound of both."""
     place = -1
     for o in range(OPTIONS):
@@ -108,9 +110,13 @@ def _insert(cells: Cells, k: int, i: int, w: int, way: float, work: float, drain
                 place = o
             continue
         here = cells.begin[i, w, o] if k == 0 else 0.0
+        there = cells.alone[k, i, w, o]
         if cells.way[k, i, w, o] <= way and cells.work[k, i, w, o] <= work and cells.drain[k, i, w, o] <= drain and here <= begin:
-            return
-        if way <= cells.way[k, i, w, o] and work <= cells.work[k, i, w, o] and drain <= cells.drain[k, i, w, o] and begin <= here:
+            if there <= alone:
+                return
+        elif way <= cells.way[k, i, w, o] and work <= cells.work[k, i, w, o] and drain <= cells.drain[k, i, w, o] and begin <= here:
+            if alone > there:
+                continue
             cells.code[k, i, w, o] = -1
             cells.way[k, i, w, o] = np.inf
             if place < 0:
@@ -120,12 +126,14 @@ def _insert(cells: Cells, k: int, i: int, w: int, way: float, work: float, drain
         cells.way[k, i, w, o] = min(way, cells.way[k, i, w, o])
         cells.work[k, i, w, o] = min(work, cells.work[k, i, w, o])
         cells.drain[k, i, w, o] = min(drain, cells.drain[k, i, w, o])
+        cells.alone[k, i, w, o] = min(alone, cells.alone[k, i, w, o])
         if k == 0:
             cells.begin[i, w, o] = min(begin, cells.begin[i, w, o])
         return
     cells.way[k, i, w, place] = way
     cells.work[k, i, w, place] = work
     cells.drain[k, i, w, place] = drain
+    cells.alone[k, i, w, place] = alone
     cells.code[k, i, w, place] = code
     if k == 0:
         cells.begin[i, w, place] = begin
@@ -170,14 +178,20 @@ def _price(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int,
         begin = (sums[s, GATHER, 2] - sums[s, GATHER, 1]) * (n // v) if v > 1 else gather
     else:
         update += gather
-    begin += (sums[s, REDUCE, j] - sums[s, REDUCE, i]) / PIECES if v == 1 else 0.0
+    reduce = sums[s, REDUCE, j] - sums[s, REDUCE, i]
+    begin += (reduce if v == 1 else (sums[s, REDUCE, 2] - sums[s, REDUCE, 1]) * (n // v)) / PIECES
+    # A collective runs beside kernels, which it slows down, or alone.
+    alone = reduce if pipe.reduces_last else reduce * fixed[s, SLOWER]
+    if pipe.gathers_first:
+        alone += gather * fixed[s, SLOWER]
+    alone += m * (forward + backward) + sends + update
     work = m * (forward + backward) + sends + update
-    if (work + begin if k == 0 else work) > limit:
+    if max(alone, work + begin if k == 0 else work) > limit:
         return
     drain = update
     if v == 1:
         drain += (m - 1.0) * backward + max(m - p + k, 0.0) * forward
-    _insert(cells, k, i, j - i - 1, way, work, drain, begin if k == 0 else 0.0, ((s * 2 + selective) * 4096) + redone)
+    _insert(cells, k, i, j - i - 1, way, work, drain, alone, begin if k == 0 else 0.0, ((s * 2 + selective) * 4096) + redone)
 
 
 @compiled
@@ -202,6 +216,7 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
                     cells.way[k, i, w] = cells.way[k, i - 1, w]
                     cells.work[k, i, w] = cells.work[k, i - 1, w]
                     cells.drain[k, i, w] = cells.drain[k, i - 1, w]
+                    cells.alone[k, i, w] = cells.alone[k, i - 1, w]
                     cells.code[k, i, w] = cells.code[k, i - 1, w]
                     continue
                 for s in range(splits.sums.shape[0]):
@@ -246,7 +261,7 @@ def reach(cells: Cells, limit: float, base: float, label: FloatArray, back: IntA
                     if base >= 0.0:
                         if k == 0:
                             at = cells.begin[i, w, o]
-                        if at + cells.work[k, i, w, o] > limit or base + cells.drain[k, i, w, o] > limit:
+                        if at + cells.work[k, i, w, o] > limit or max(base + cells.drain[k, i, w, o], cells.alone[k, i, w, o]) > limit:
                             continue
                     through = at + cells.way[k, i, w, o]
                     if through < label[k + 1, i + w + 1]:

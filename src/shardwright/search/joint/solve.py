@@ -62,6 +62,7 @@ def cells_of(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Ce
         way=np.full(shape, np.inf),
         work=np.full(shape, np.inf),
         drain=np.full(shape, np.inf),
+        alone=np.full(shape, np.inf),
         begin=np.zeros(shape[1:]),
         code=np.full(shape, -1, dtype=np.int64),
     )
