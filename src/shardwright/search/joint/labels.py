@@ -87,8 +87,8 @@ def _need(splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, select
     if v == 1:
         saved = rest[j] - rest[i + redone] + sums[s, SAVED_FULL, i + redone] - sums[s, SAVED_FULL, i]
     else:
-        # Inner positions are alike then; the ends keep more.
-        least = n // v
+        # Inner positions are alike then; a chunk at an end may hold no layer.
+        least = n // v if 0 < k < pipe.ranks - 1 else 0
         few = min(redone, least)
         saved = (least - few) * (rest[2] - rest[1]) + few * (sums[s, SAVED_FULL, 2] - sums[s, SAVED_FULL, 1])
     logits = fixed[s, LOGITS] if j == sums.shape[2] - 1 else 0.0
@@ -149,9 +149,10 @@ def _price(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int,
     ends_forward, ends_backward = sums[s, ENDS_FORWARD, j] - sums[s, ENDS_FORWARD, i], sums[s, ENDS_BACKWARD, j] - sums[s, ENDS_BACKWARD, i]
     if v > 1:
         # `redone` positions of each chunk; a chunk has n // v positions or one more.
-        least, more = n // v, n % v
-        count = (v - more) * min(redone, least) + more * min(redone, least + 1)
-        few = min(redone, least)
+        least = n // v if k > 0 else 0
+        few = min(redone, n // v)
+        count = v * few if 0 < k < p - 1 else 0
+        few = min(few, least)
         each, again = sums[s, SELECTIVE, 2] - sums[s, SELECTIVE, 1], sums[s, FULL, 2] - sums[s, FULL, 1]
         redo = again * count
         chosen = each * (n - count) if selective else 0.0
@@ -175,11 +176,11 @@ def _price(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int,
     gather = sums[s, GATHER, j] - sums[s, GATHER, i]
     begin = 0.0
     if pipe.gathers_first:
-        begin = (sums[s, GATHER, 2] - sums[s, GATHER, 1]) * (n // v) if v > 1 else gather
+        begin = gather if v == 1 else 0.0
     else:
         update += gather
     reduce = sums[s, REDUCE, j] - sums[s, REDUCE, i]
-    begin += (reduce if v == 1 else (sums[s, REDUCE, 2] - sums[s, REDUCE, 1]) * (n // v)) / PIECES
+    begin += reduce / PIECES if v == 1 else 0.0
     # A collective runs beside kernels, which it slows down, or alone.
     alone = reduce if pipe.reduces_last else reduce * fixed[s, SLOWER]
     if pipe.gathers_first:

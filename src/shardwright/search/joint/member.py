@@ -59,12 +59,6 @@ class JointPlan:
         return len(set(self.outers)) == 1
 
 
-def spread(layers: int, chunks: int, *, first: bool) -> tuple[int, ...]:
-    """A rank's layers over its chunks as evenly as possible: what is left over goes to the first chunks, on rank 0 to the last."""
-    size, more = divmod(layers, chunks)
-    return (*(size,) * (chunks - more), *(size + 1,) * more) if first else (*(size + 1,) * more, *(size,) * (chunks - more))
-
-
 def split_grid(framed: Framed, outer: int, *, chunks: int, zero: int) -> Grid:
     """The grid that has a split on every rank."""
     c = {name: int(column[outer]) for name, column in framed.columns.items()}
@@ -87,15 +81,29 @@ def split_grid(framed: Framed, outer: int, *, chunks: int, zero: int) -> Grid:
 
 
 def plan_of_cut(framed: Framed, frame: Frame, cut: Cut) -> JointPlan:
-    """The plan that a cut of a frame means."""
+    """The plan that a cut of a frame with one chunk a rank means."""
     outers = tuple(frame.outers[choice.split] for choice in cut)
     grids = {outer: split_grid(framed, outer, chunks=frame.chunks, zero=frame.zero) for outer in set(outers)}
-    sizes = [spread(choice.layers, frame.chunks, first=rank == 0) for rank, choice in enumerate(cut)]
-    chunks = tuple(_chunk(sizes[rank][turn], cut[rank]) for turn in range(frame.chunks) for rank in range(frame.ranks))
+    chunks = tuple(_chunk(choice.layers, choice) for choice in cut)
     return JointPlan(
         grids=tuple(grids[outer] for outer in outers),
         outers=outers,
         chunks=chunks,
+        schedule=frame.schedule,
+        microbatches=frame.microbatches,
+    )
+
+
+def plan_of_sizes(framed: Framed, frame: Frame, sizes: tuple[int, ...], redone: tuple[int, ...], selective: tuple[bool, ...]) -> JointPlan:
+    """The plan whose chunks have these layers, and whose ranks recompute this many of each chunk in full, the others selectively or not."""
+    grid = split_grid(framed, frame.outers[0], chunks=frame.chunks, zero=frame.zero)
+    p = frame.ranks
+    return JointPlan(
+        grids=(grid,) * p,
+        outers=(frame.outers[0],) * p,
+        chunks=tuple(
+            _chunk(n, RankChoice(layers=n, split=0, selective=selective[c % p], redone=redone[c % p])) for c, n in enumerate(sizes)
+        ),
         schedule=frame.schedule,
         microbatches=frame.microbatches,
     )

@@ -1,0 +1,263 @@
+"""The joint search: cut, splits, memory choices, microbatches and order together, best first over frames, certified."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import comb
+
+import numpy as np
+
+from shardwright.errors import InfeasibleError
+from shardwright.program.problem import Problem
+from shardwright.search.answer import Answer
+from shardwright.search.find import find, problem_text, universal_bound
+from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
+from shardwright.search.joint.chain import chain_of
+from shardwright.search.joint.frames import Frame, Framed, frames_of, joint_space
+from shardwright.search.joint.member import JointPlan, plan_of_cut, plan_of_sizes
+from shardwright.search.joint.quick import frame_bounds
+from shardwright.search.joint.score import Scored, evaluate, path_score
+from shardwright.search.joint.solve import Solved, solve
+from shardwright.search.joint.spreads import spread_bounds, spreads
+from shardwright.search.prepare import facts_of
+from shardwright.search.space import Space
+from shardwright.strategy.grid_rules import GridFacts
+
+Progress = Callable[[str, int, int], None]
+
+OPEN_LIMIT = 1e9
+"""Seconds of a limit that nothing exceeds: when no grid fits."""
+MOST_REPAIRS = 12
+"""Times that a plan which does not fit recomputes one layer more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointCertificate:
+    """Every member of the joint space, accounted for: enumerated = infeasible + bounded + scored + simulated, of members (plans).
+
+    Args:
+        frames: choices that all ranks share. infeasible: no option of a frame's ranks fits in memory, or the exact peak does not. bounded:
+            a lower bound of their time is not below the best (or they are in a frame whose bound is the certificate's). scored: their
+            longest path is not below the best. simulated: in full.
+        grids: members of the grid space, which is part of this one and certified on its own (`grid_lower_s`).
+        best_s, lower_bound_s, gap: as in `search.certificate`. optimal: nothing in the space is faster. complete: no time limit cut in.
+    """
+
+    space: str
+    digest: str
+    frames: int
+    enumerated: int
+    infeasible: int
+    bounded: int
+    scored: int
+    simulated: int
+    grids: int
+    grid_lower_s: float
+    best_s: float
+    lower_bound_s: float
+    gap: float
+    complete: bool
+    universal_gap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointAnswer:
+    """Args: best: None where a grid stays the best plan. grid: the best of the grid space, None if none of it fits."""
+
+    best: Scored | None
+    grid: Answer | None
+    step_time_s: float
+    certificate: JointCertificate
+    search_time_s: float
+
+
+@dataclass(slots=True)
+class _Search:
+    """State of one search."""
+
+    problem: Problem
+    framed: Framed
+    capacity: int
+    best_s: float
+    best: Scored | None = None
+    infeasible: int = 0
+    scored: int = 0
+    simulated: int = 0
+    lower: dict[int, float] = field(default_factory=dict)
+
+
+def find_joint(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    *,
+    capacity: int,
+    time_limit_s: float = float("inf"),
+    progress: Progress | None = None,
+) -> JointAnswer:
+    """The best plan of the joint space over `space`, certified; the grid space is searched first and is part of it.
+
+    Args:
+        capacity: bytes of a device. time_limit_s: past it the best so far stands with its proven gap.
+
+    Raises:
+        InfeasibleError: nothing fits.
+    """
+    begun = time.monotonic()
+    deadline = begun + time_limit_s
+    grid, refusal = _best_grid(problem, space, facts, capacity, time_limit_s, progress)
+    joint = joint_space(space)
+    framed = frames_of(problem, joint, facts)
+    best_s = grid.certificate.best_s if grid else OPEN_LIMIT
+    lower, sizes, search = float("inf"), [], None
+    complete = grid is None or grid.certificate.optimal
+    if framed is not None:
+        search = _Search(problem=problem, framed=framed, capacity=capacity, best_s=best_s)
+        complete &= _search(search, deadline, progress)
+        lower = min(search.lower.values(), default=float("inf"))
+        sizes = [_num_members(f, facts.layers) for f in framed.frames]
+    best = search.best if search else None
+    if best is None and grid is None:
+        assert refusal is not None
+        raise refusal
+    step = search.best_s if search else best_s
+    grid_lower = grid.certificate.lower_bound_s if grid else float("inf")
+    lower = min(lower, grid_lower, step)
+    done = (search.infeasible, search.scored, search.simulated) if search else (0, 0, 0)
+    certificate = JointCertificate(
+        space=joint.text(),
+        digest=joint.digest(problem_text(problem)),
+        frames=len(sizes),
+        enumerated=sum(sizes),
+        infeasible=done[0],
+        bounded=sum(sizes) - sum(done),
+        scored=done[1],
+        simulated=done[2],
+        grids=grid.certificate.enumerated if grid else 0,
+        grid_lower_s=grid_lower,
+        best_s=step,
+        lower_bound_s=lower,
+        gap=max(step - lower, 0.0) / step,
+        complete=complete,
+        universal_gap=1.0 - universal_bound(problem, space.devices) / step,
+    )
+    return JointAnswer(best=best, grid=grid, step_time_s=step, certificate=certificate, search_time_s=time.monotonic() - begun)
+
+
+def _best_grid(
+    problem: Problem, space: Space, facts: GridFacts, capacity: int, limit: float, progress: Progress | None
+) -> tuple[Answer | None, InfeasibleError | None]:
+    try:
+        return find(problem, space, facts, capacity=capacity, top=1, time_limit_s=limit / 2, progress=progress), None
+    except InfeasibleError as error:
+        return None, error
+
+
+def _num_members(frame: Frame, layers: int) -> int:
+    """Members of a frame: cuts times splits of each rank times whether what is not recomputed in full is so selectively.
+
+    How many layers a rank recomputes in full is not counted: the fewest that fit stand for the others, which are slower.
+    """
+    if frame.chunks == 1:
+        return comb(layers - 1, frame.ranks - 1) * int((2 * len(frame.outers)) ** frame.ranks)
+    return len(spreads(layers, frame.ranks, frame.chunks)) * int(2**frame.ranks)
+
+
+def _search(search: _Search, deadline: float, progress: Progress | None) -> bool:
+    """Labels of all frames that work alone does not rule out; then members in order of their frame's bound. Whether all was done."""
+    problem, framed = search.problem, search.framed
+    kernel_facts = facts_of(problem, devices=framed.members.space.devices, capacity=search.capacity)
+    chain = chain_of(problem.model)
+    alike, jitter = is_alike(chain), kernel_facts.jitter * (1 - 1e-9)
+    quick = frame_bounds(framed, chain) * jitter
+    order = np.argsort(quick, kind="stable")
+    waiting: list[tuple[float, int, Solved]] = []
+    for turn, place in enumerate(order.tolist()):
+        if quick[place] >= search.best_s:
+            break
+        if time.monotonic() > deadline and turn % 64 == 0:
+            search.lower[-1] = float(quick[place])
+            break
+        frame = framed.frames[place]
+        if frame.chunks > 1 and frame.ranks * frame.chunks > len(chain) + 2:
+            continue
+        splits, pipe = splits_of(problem, framed, chain, frame, kernel_facts), pipeline_of(problem, frame, kernel_facts)
+        norm = float(min(framed.costs.norm[framed.prepared.mesh_row[list(frame.outers)]]))
+        solved = solve(splits, pipe, limit=search.best_s / jitter - norm, alike=alike or frame.chunks > 1)
+        if solved.cuts:
+            waiting.append(((solved.lower_s + norm) * jitter, place, solved))
+        if progress is not None and turn % 256 == 0:
+            progress("bound cuts", turn, len(order))
+    waiting.sort(key=lambda entry: entry[0])
+    for turn, (bound, place, solved) in enumerate(waiting):
+        if bound >= search.best_s:
+            break
+        search.lower[place] = bound
+        if time.monotonic() > deadline:
+            return False
+        if progress is not None:
+            progress("score cuts", turn, len(waiting))
+        frame = framed.frames[place]
+        if frame.chunks == 1:
+            for cut in solved.cuts:
+                _try(search, plan_of_cut(framed, frame, cut))
+        else:
+            pipe = pipeline_of(problem, frame, kernel_facts)
+            exact = splits_of(problem, framed, chain, replace(frame, chunks=1), kernel_facts)
+            norm = float(framed.costs.norm[framed.prepared.mesh_row[frame.outers[0]]])
+            search.lower[place] = _spread(search, frame, pipe, exact, norm, jitter, bound)
+    return -1 not in search.lower
+
+
+def _spread(search: _Search, frame: Frame, pipe: object, exact: object, norm: float, jitter: float, bound: float) -> float:
+    """Try every shape of a frame with several chunks a rank in order of its bound; a lower bound of what is not simulated."""
+    shapes = spreads(len(chain_of(search.problem.model)), frame.ranks, frame.chunks)
+    bounds = (spread_bounds(exact, pipe, shapes) + norm) * jitter
+    least = float("inf")
+    for row in np.argsort(bounds, kind="stable").tolist():
+        if bounds[row] >= search.best_s:
+            least = min(least, float(bounds[row]))
+            break
+        nothing = (0,) * frame.ranks
+        plan = plan_of_sizes(search.framed, frame, tuple(shapes[row].tolist()), nothing, (False,) * frame.ranks)
+        least = min(least, _try(search, plan))
+    return max(bound, least)
+
+
+def _try(search: _Search, plan: JointPlan) -> float:
+    """Score a plan, with as much more recompute as it needs to fit; simulate it if its path is below the best. Its bound, inf = no fit."""
+    for _ in range(MOST_REPAIRS):
+        scored = path_score(search.problem, search.framed, plan)
+        over = [rank for rank, need in enumerate(scored.need) if need > search.capacity]
+        if scored.seconds >= search.best_s:
+            search.scored += 1
+            return scored.seconds
+        if not over:
+            break
+        more = _more_recompute(plan, over)
+        if more is None:
+            search.infeasible += 1
+            return float("inf")
+        plan = more
+    if over:
+        search.infeasible += 1
+        return scored.seconds
+    done = evaluate(search.problem, scored)
+    search.simulated += 1
+    if done.seconds < search.best_s:
+        search.best_s, search.best = done.seconds, done
+    return done.seconds
+
+
+def _more_recompute(plan: JointPlan, ranks: list[int]) -> JointPlan | None:
+    """The plan with one layer more of each of these ranks' chunks recomputed in full; None if one of them has no more."""
+    p = plan.ranks
+    for rank in ranks:
+        if all(chunk.redone >= chunk.layers for chunk in plan.chunks[rank::p]):
+            return None
+    chunks = tuple(
+        replace(chunk, redone=min(chunk.redone + 1, chunk.layers)) if c % p in ranks else chunk for c, chunk in enumerate(plan.chunks)
+    )
+    return replace(plan, chunks=chunks)
