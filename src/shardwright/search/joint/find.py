@@ -10,17 +10,19 @@ from math import comb
 import numpy as np
 
 from shardwright.errors import InfeasibleError
+from shardwright.program.lower import order_table
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.find import find, problem_text, universal_bound
 from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.joint.frames import Frame, Framed, frames_of, joint_space
-from shardwright.search.joint.member import JointPlan, plan_of_cut, plan_of_sizes
+from shardwright.search.joint.labels import Pipeline, Splits
+from shardwright.search.joint.member import JointPlan, plan_of_cut, plan_of_sizes, split_grid
 from shardwright.search.joint.quick import frame_bounds
 from shardwright.search.joint.score import Scored, evaluate, path_score
 from shardwright.search.joint.solve import Solved, solve
-from shardwright.search.joint.spreads import spread_bounds, spreads
+from shardwright.search.joint.spreads import spread_bounds, spread_path, spreads
 from shardwright.search.prepare import facts_of
 from shardwright.search.space import Space
 from shardwright.strategy.grid_rules import GridFacts
@@ -86,6 +88,13 @@ class _Search:
     scored: int = 0
     simulated: int = 0
     lower: dict[int, float] = field(default_factory=dict)
+    tolerance: float = 0.0
+    looked: int = 0
+
+    @property
+    def enough_s(self) -> float:
+        """Bounds from here on are not worth a look."""
+        return self.best_s * (1.0 - self.tolerance)
 
 
 def find_joint(
@@ -94,13 +103,14 @@ def find_joint(
     facts: GridFacts,
     *,
     capacity: int,
+    tolerance: float = 0.0,
     time_limit_s: float = float("inf"),
     progress: Progress | None = None,
 ) -> JointAnswer:
     """The best plan of the joint space over `space`, certified; the grid space is searched first and is part of it.
 
     Args:
-        capacity: bytes of a device. time_limit_s: past it the best so far stands with its proven gap.
+        capacity: bytes of a device. tolerance: gap that is good enough; 0 = look on until no cut that the bounds leave is unseen. time_limit_s: past it the best so far stands with its proven gap.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -114,7 +124,7 @@ def find_joint(
     lower, sizes, search = float("inf"), [], None
     complete = grid is None or grid.certificate.optimal
     if framed is not None:
-        search = _Search(problem=problem, framed=framed, capacity=capacity, best_s=best_s)
+        search = _Search(problem=problem, framed=framed, capacity=capacity, best_s=best_s, tolerance=tolerance)
         complete &= _search(search, deadline, progress)
         lower = min(search.lower.values(), default=float("inf"))
         sizes = [_num_members(f, facts.layers) for f in framed.frames]
@@ -162,7 +172,7 @@ def _num_members(frame: Frame, layers: int) -> int:
     """
     if frame.chunks == 1:
         return comb(layers - 1, frame.ranks - 1) * int((2 * len(frame.outers)) ** frame.ranks)
-    return len(spreads(layers, frame.ranks, frame.chunks)) * int(2**frame.ranks)
+    return len(spreads(layers, frame.ranks, frame.chunks))
 
 
 def _search(search: _Search, deadline: float, progress: Progress | None) -> bool:
@@ -171,11 +181,12 @@ def _search(search: _Search, deadline: float, progress: Progress | None) -> bool
     kernel_facts = facts_of(problem, devices=framed.members.space.devices, capacity=search.capacity)
     chain = chain_of(problem.model)
     alike, jitter = is_alike(chain), kernel_facts.jitter * (1 - 1e-9)
-    quick = frame_bounds(framed, chain) * jitter
+    quick = frame_bounds(problem, framed, chain, kernel_facts) * jitter
     order = np.argsort(quick, kind="stable")
     waiting: list[tuple[float, int, Solved]] = []
     for turn, place in enumerate(order.tolist()):
-        if quick[place] >= search.best_s:
+        if quick[place] >= search.enough_s:
+            search.lower[-2] = float(quick[place])
             break
         if time.monotonic() > deadline and turn % 64 == 0:
             search.lower[-1] = float(quick[place])
@@ -185,16 +196,22 @@ def _search(search: _Search, deadline: float, progress: Progress | None) -> bool
             continue
         splits, pipe = splits_of(problem, framed, chain, frame, kernel_facts), pipeline_of(problem, frame, kernel_facts)
         norm = float(min(framed.costs.norm[framed.prepared.mesh_row[list(frame.outers)]]))
-        solved = solve(splits, pipe, limit=search.best_s / jitter - norm, alike=alike or frame.chunks > 1)
-        if solved.cuts:
+        solved = solve(splits, pipe, limit=search.enough_s / jitter - norm, alike=alike or frame.chunks > 1)
+        if not solved.cuts:
+            # Nothing fits, or nothing ends before what is good enough.
+            search.lower[-3] = search.enough_s
+        else:
             waiting.append(((solved.lower_s + norm) * jitter, place, solved))
         if progress is not None and turn % 256 == 0:
             progress("bound cuts", turn, len(order))
+    if progress is not None:
+        progress("bound cuts", len(order), len(order))
+    search.looked = turn
     waiting.sort(key=lambda entry: entry[0])
     for turn, (bound, place, solved) in enumerate(waiting):
-        if bound >= search.best_s:
-            break
         search.lower[place] = bound
+        if bound >= search.enough_s:
+            break
         if time.monotonic() > deadline:
             return False
         if progress is not None:
@@ -211,18 +228,27 @@ def _search(search: _Search, deadline: float, progress: Progress | None) -> bool
     return -1 not in search.lower
 
 
-def _spread(search: _Search, frame: Frame, pipe: object, exact: object, norm: float, jitter: float, bound: float) -> float:
+def _spread(search: _Search, frame: Frame, pipe: Pipeline, exact: Splits, norm: float, jitter: float, bound: float) -> float:
     """Try every shape of a frame with several chunks a rank in order of its bound; a lower bound of what is not simulated."""
     shapes = spreads(len(chain_of(search.problem.model)), frame.ranks, frame.chunks)
     bounds = (spread_bounds(exact, pipe, shapes) + norm) * jitter
+    grid = split_grid(search.framed, frame.outers[0], chunks=frame.chunks, zero=frame.zero)
+    table = order_table(grid, microbatches=frame.microbatches)
+    nothing, plain = (0,) * frame.ranks, (False,) * frame.ranks
+    paths: list[tuple[float, int]] = []
     least = float("inf")
     for row in np.argsort(bounds, kind="stable").tolist():
-        if bounds[row] >= search.best_s:
-            least = min(least, float(bounds[row]))
+        if bounds[row] >= search.enough_s:
+            least = float(bounds[row])
             break
-        nothing = (0,) * frame.ranks
-        plan = plan_of_sizes(search.framed, frame, tuple(shapes[row].tolist()), nothing, (False,) * frame.ranks)
-        least = min(least, _try(search, plan))
+        path = spread_path(exact, pipe, table, shapes[row], pieces=search.problem.runtime.overlap_grad_reduce)
+        paths.append(((path + norm) * jitter * (1 - 1e-7), row))
+    for path, row in sorted(paths):
+        if path >= search.enough_s:
+            search.scored += 1
+            least = min(least, path)
+        else:
+            least = min(least, _try(search, plan_of_sizes(search.framed, frame, tuple(shapes[row].tolist()), nothing, plain)))
     return max(bound, least)
 
 
@@ -230,10 +256,10 @@ def _try(search: _Search, plan: JointPlan) -> float:
     """Score a plan, with as much more recompute as it needs to fit; simulate it if its path is below the best. Its bound, inf = no fit."""
     for _ in range(MOST_REPAIRS):
         scored = path_score(search.problem, search.framed, plan)
-        over = [rank for rank, need in enumerate(scored.need) if need > search.capacity]
-        if scored.seconds >= search.best_s:
+        if scored.seconds >= search.enough_s:
             search.scored += 1
             return scored.seconds
+        over = [rank for rank, need in enumerate(scored.need) if need > search.capacity]
         if not over:
             break
         more = _more_recompute(plan, over)
@@ -241,8 +267,8 @@ def _try(search: _Search, plan: JointPlan) -> float:
             search.infeasible += 1
             return float("inf")
         plan = more
-    if over:
-        search.infeasible += 1
+    else:
+        search.scored += 1
         return scored.seconds
     done = evaluate(search.problem, scored)
     search.simulated += 1

@@ -47,9 +47,8 @@ class Frame:
 class JointSpace:
     """The joint space over a grid space.
 
-    A member is a frame, a cut of the chain of layers into ranks (any, each rank at least one layer a chunk, but for the ends of several
-    chunks, where the embedding or the head may be a chunk alone), a split for each rank, and for each rank the recompute of the first x
-    layers of each chunk in full and of the others none or selective.
+    A member is a frame, a cut of the chain of layers, a split for each rank, and the recompute of each rank: see `text`. How much a rank
+    recomputes is the least that fits, which no larger amount beats.
     """
 
     grids: Space
@@ -61,9 +60,10 @@ class JointSpace:
         """The space for a person and for the digest."""
         return (
             f"joint over {self.base.text()}; chunks a rank {{{', '.join(map(str, self.chunks))}}}; zero {{{', '.join(map(str, self.zeros))}}}; "
-            "any number of layers a rank, spread over its chunks as evenly as possible; splits of ranks may differ where each rank's devices"
-            " are consecutive and it has one chunk; each rank recomputes any number of its first layers in full and the others not or"
-            f" selectively; and every member of {self.grids.text()}"
+            "one chunk: any cut into ranks of at least one layer, splits of ranks may differ where each rank's devices are consecutive, each"
+            " rank recomputes any number of its first layers in full and the others not or selectively; several chunks: any first and last"
+            " chunk up to twice the mean, the others equal up to one, or ranks of equal chunks with any first and last rank, and each rank"
+            f" recomputes any number of the first layers of its chunks in full; and every member of {self.grids.text()}"
         )
 
     def digest(self, problem: str) -> str:

@@ -7,16 +7,24 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.cost.critical_path import _walk as walk
+from shardwright.cost.critical_path import picoseconds
+from shardwright.cost.member import MAX_PIECES
+from shardwright.schedules.table import ActionTable, B, F
 from shardwright.search.joint.labels import (
     BACKWARD,
     BORDER,
     ENDS_BACKWARD,
     ENDS_FORWARD,
     FORWARD,
+    GATHER,
+    REDUCE,
     SCALES,
+    SLOWER,
     UPDATE,
     Pipeline,
     Splits,
+    in_flight,
 )
 
 FloatArray = npt.NDArray[np.float64]
@@ -49,7 +57,8 @@ def spreads(layers: int, ranks: int, chunks: int) -> IntArray:
 
 
 def spread_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> FloatArray:
-    """(shapes,) a lower bound of the seconds of each shape without recompute: every rank's head, work and tail, then its update.
+    """(shapes,) a lower bound of the seconds of each shape without recompute: every rank's head, work and tail; its work beside
+    its collectives; what it has left from its first backward on; then its update.
 
     Args:
         splits: of one split, with every position as it is (not the cheapest of all).
@@ -65,12 +74,84 @@ def spread_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> FloatArra
     time[:, 0] += ends[1]
     time[:, -1] += ends[-1] - ends[-2]
     rank_time = time.reshape(len(shapes), v, p).sum(axis=1)
-    rank_update = np.diff(sums[UPDATE]).min() * shapes.reshape(len(shapes), v, p).sum(axis=1)
+    rank_layers = shapes.reshape(len(shapes), v, p).sum(axis=1)
+    rank_update = np.diff(sums[UPDATE]).min() * rank_layers
     head = np.concatenate([np.zeros((len(shapes), 1)), np.cumsum(time[:, : p - 1], axis=1)], axis=1)
     rank = np.arange(p)
     sends = np.zeros(p)
     if pipe.blocking:
         passes = np.where(rank < p - 1, v, v - 1) + np.where(rank > 0, v, v - 1)
         sends = np.maximum(m * passes - 1.0, 0.0) * fixed[BORDER]
-    result: FloatArray = (head + 2.0 * rank * fixed[BORDER] + m * rank_time + sends + rank_update).max(axis=1)
+    through = head + 2.0 * rank * fixed[BORDER] + m * rank_time + sends
+    slowed = m * rank_time + sends + fixed[SLOWER] * np.diff(sums[GATHER] + sums[REDUCE]).min() * rank_layers
+    forward, backward = _each(sums, FORWARD, ENDS_FORWARD, starts, stops), _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops)
+    drained = _drained(forward + fixed[SCALES], backward + fixed[SCALES], pipe)
+    result: FloatArray = (np.maximum(np.maximum(through, slowed), drained) + rank_update).max(axis=1)
     return result
+
+
+def _each(sums: FloatArray, row: int, ends: int, starts: IntArray, stops: IntArray) -> FloatArray:
+    """(shapes, chunks) seconds of one pass of each chunk."""
+    layers = sums[row] - sums[ends]
+    result: FloatArray = layers[stops] - layers[starts]
+    result[:, 0] += sums[ends, 1]
+    result[:, -1] += sums[ends, -1] - sums[ends, -2]
+    return result
+
+
+def _drained(forward: FloatArray, backward: FloatArray, pipe: Pipeline) -> FloatArray:
+    """(shapes, ranks) seconds with what each rank has left when it begins its first backward, that of its last chunk.
+
+    Until then one microbatch has been forward through all chunks and back through those behind; the rank has done its warm-up, in rounds of
+    p microbatches a chunk. Behind its last backward come those of the chunks before its first.
+    """
+    p, v, m = pipe.ranks, pipe.chunks, pipe.microbatches
+    shapes = len(forward)
+    behind = backward.sum(axis=1, keepdims=True) - np.cumsum(backward, axis=1)
+    before = np.cumsum(backward, axis=1) - backward
+    own_forward, own_backward = forward.reshape(shapes, v, p), backward.reshape(shapes, v, p)
+    done = np.zeros((v, p))
+    for rank in range(p):
+        warm = np.arange(int(in_flight(p, v, rank, m)))
+        done[:, rank] = np.bincount(warm // p % v, minlength=v)
+    left = m * own_backward.sum(axis=1) + ((m - done)[None] * own_forward).sum(axis=1)
+    result: FloatArray = forward.sum(axis=1)[:, None] + behind[:, -p:] + left + before[:, :p]
+    return result
+
+
+def spread_path(splits: Splits, pipe: Pipeline, table: ActionTable, shape: IntArray, *, pieces: bool) -> float:
+    """Seconds of the longest path of one shape without recompute, its update left out: the walk of B1 over the chunks' times.
+
+    Args:
+        splits: as of `spread_bounds`. table: the order. pieces: a chunk's reduction is cut into pieces (`cost.member.pieces_of`).
+    """
+    stops = np.cumsum(shape)
+    starts = stops - shape
+    sums, fixed = splits.sums[0], splits.fixed[0]
+    durations = np.zeros((5, len(shape)), dtype=np.int64)
+    one = np.newaxis
+    durations[F] = picoseconds(_each(sums, FORWARD, ENDS_FORWARD, starts[one], stops[one])[0] + fixed[SCALES])
+    durations[B] = picoseconds(_each(sums, BACKWARD, ENDS_BACKWARD, starts[one], stops[one])[0] + fixed[SCALES])
+    border = np.full(len(shape), int(fixed[BORDER] / 1e-12), dtype=np.int64)
+    # Collectives of the ends are left out: they may stand beside kernels of either rank.
+    gather = picoseconds(np.diff(sums[GATHER]).min() * shape * float(pipe.gathers_first))
+    reduce = picoseconds(np.diff(sums[REDUCE]).min() * shape)
+    cut = np.clip(shape, 1, MAX_PIECES) if pieces else np.ones_like(shape)
+    ready = walk(
+        table.row_start,
+        table.kind,
+        table.chunk,
+        table.microbatch,
+        table.num_microbatches,
+        durations,
+        border,
+        border,
+        gather,
+        reduce,
+        cut,
+        pipe.blocking,
+        pipe.reduces_last,
+        float(fixed[SLOWER]),
+    )
+    rank_layers = shape.reshape(pipe.chunks, pipe.ranks).sum(axis=0)
+    return float(ready.max()) * 1e-12 + float(np.diff(sums[UPDATE]).min() * rank_layers.max())
