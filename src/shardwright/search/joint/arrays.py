@@ -16,7 +16,7 @@ from shardwright.search.joint.labels import Pipeline, Splits
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-ROWS = labels.ENDS_BACKWARD + 1
+ROWS = labels.ENDS_SAVED + 1
 COLUMNS = labels.SLOWER + 1
 
 
@@ -59,6 +59,7 @@ def splits_of(problem: Problem, framed: Framed, chain: Chain, frame: Frame, fact
     if frame.chunks > 1:
         inner = np.broadcast_to(inner.min(axis=2, keepdims=True), inner.shape).copy()
     ends[:, labels.ENDS_FORWARD], ends[:, labels.ENDS_BACKWARD] = ends[:, labels.FORWARD], ends[:, labels.BACKWARD]
+    ends[:, labels.ENDS_STATIC], ends[:, labels.ENDS_SAVED] = ends[:, labels.STATIC], ends[:, labels.SAVED]
     sums = np.zeros((len(rows), ROWS, len(chain) + 1))
     np.cumsum(inner + ends, axis=2, out=sums[:, :, 1:])
     saved = framed.costs.saved[:, :, layer]

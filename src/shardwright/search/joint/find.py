@@ -12,6 +12,7 @@ import numpy as np
 from shardwright.errors import InfeasibleError
 from shardwright.program.lower import order_table
 from shardwright.program.problem import Problem
+from shardwright.schedules.table import ActionTable
 from shardwright.search.answer import Answer
 from shardwright.search.find import find, problem_text, universal_bound
 from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
@@ -22,7 +23,7 @@ from shardwright.search.joint.member import JointPlan, plan_of_cut, plan_of_size
 from shardwright.search.joint.quick import frame_bounds
 from shardwright.search.joint.score import Scored, evaluate, path_score
 from shardwright.search.joint.solve import Solved, solve
-from shardwright.search.joint.spreads import spread_bounds, spread_path, spreads
+from shardwright.search.joint.spreads import IntArray, least_redone, spread_bounds, spread_path, spreads
 from shardwright.search.prepare import facts_of
 from shardwright.search.space import Space
 from shardwright.strategy.grid_rules import GridFacts
@@ -234,22 +235,36 @@ def _spread(search: _Search, frame: Frame, pipe: Pipeline, exact: Splits, norm: 
     bounds = (spread_bounds(exact, pipe, shapes) + norm) * jitter
     grid = split_grid(search.framed, frame.outers[0], chunks=frame.chunks, zero=frame.zero)
     table = order_table(grid, microbatches=frame.microbatches)
-    nothing, plain = (0,) * frame.ranks, (False,) * frame.ranks
-    paths: list[tuple[float, int]] = []
+    pieces = search.problem.runtime.overlap_grad_reduce
+    paths: list[tuple[float, int, tuple[int, ...]]] = []
     least = float("inf")
     for row in np.argsort(bounds, kind="stable").tolist():
         if bounds[row] >= search.enough_s:
             least = float(bounds[row])
             break
-        path = spread_path(exact, pipe, table, shapes[row], pieces=search.problem.runtime.overlap_grad_reduce)
-        paths.append(((path + norm) * jitter * (1 - 1e-7), row))
-    for path, row in sorted(paths):
+        redone = np.zeros_like(shapes[row])
+        path = _path(exact, pipe, table, shapes[row], redone, pieces, norm, jitter)
+        if path < search.enough_s:
+            needed = least_redone(exact, pipe, shapes[row])
+            if needed is None:
+                search.infeasible += 1
+                continue
+            if needed.any():
+                redone, path = needed, _path(exact, pipe, table, shapes[row], needed, pieces, norm, jitter)
+        paths.append((path, row, tuple(redone.tolist())))
+    for path, row, first in sorted(paths):
         if path >= search.enough_s:
             search.scored += 1
             least = min(least, path)
         else:
-            least = min(least, _try(search, plan_of_sizes(search.framed, frame, tuple(shapes[row].tolist()), nothing, plain)))
+            least = min(least, _try(search, plan_of_sizes(search.framed, frame, tuple(shapes[row].tolist()), first)))
     return max(bound, least)
+
+
+def _path(
+    exact: Splits, pipe: Pipeline, table: ActionTable, shape: IntArray, redone: IntArray, pieces: bool, norm: float, jitter: float
+) -> float:
+    return (spread_path(exact, pipe, table, shape, redone, pieces=pieces) + norm) * jitter * (1 - 1e-7)
 
 
 def _try(search: _Search, plan: JointPlan) -> float:

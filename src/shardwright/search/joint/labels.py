@@ -17,7 +17,8 @@ from shardwright.cost.terms import reserved_bytes, temporary_bytes
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-(FORWARD, BACKWARD, SELECTIVE, FULL, SAVED, SAVED_SELECTIVE, SAVED_FULL, STATIC, UPDATE, GATHER, REDUCE, ENDS_FORWARD, ENDS_BACKWARD) = range(13)
+(FORWARD, BACKWARD, SELECTIVE, FULL, SAVED, SAVED_SELECTIVE, SAVED_FULL, STATIC, UPDATE, GATHER, REDUCE) = range(11)
+(ENDS_FORWARD, ENDS_BACKWARD, ENDS_STATIC, ENDS_SAVED) = range(11, 15)
 """Rows of `Splits.sums`."""
 (BORDER, SCALES, LOGITS, LOGITS_BLOCKS, END_BYTES, OUTSIDE, TIED, COPIED, SLOWER) = range(9)
 """Columns of `Splits.fixed`."""

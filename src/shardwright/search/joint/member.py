@@ -94,15 +94,15 @@ def plan_of_cut(framed: Framed, frame: Frame, cut: Cut) -> JointPlan:
     )
 
 
-def plan_of_sizes(framed: Framed, frame: Frame, sizes: tuple[int, ...], redone: tuple[int, ...], selective: tuple[bool, ...]) -> JointPlan:
-    """The plan whose chunks have these layers, and whose ranks recompute this many of each chunk in full, the others selectively or not."""
+def plan_of_sizes(framed: Framed, frame: Frame, sizes: tuple[int, ...], redone: tuple[int, ...]) -> JointPlan:
+    """The plan whose chunks have these layers and recompute so many of them in full."""
     grid = split_grid(framed, frame.outers[0], chunks=frame.chunks, zero=frame.zero)
     p = frame.ranks
     return JointPlan(
         grids=(grid,) * p,
         outers=(frame.outers[0],) * p,
         chunks=tuple(
-            _chunk(n, RankChoice(layers=n, split=0, selective=selective[c % p], redone=redone[c % p])) for c, n in enumerate(sizes)
+            ChunkChoice(layers=n, redone=min(x, n), selective=False) for n, x in zip(sizes, redone, strict=True)
         ),
         schedule=frame.schedule,
         microbatches=frame.microbatches,

@@ -10,17 +10,31 @@ import numpy.typing as npt
 from shardwright.cost.critical_path import _walk as walk
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.member import MAX_PIECES
+from shardwright.cost.terms import reserved_bytes, temporary_bytes
+from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable, B, F
+from shardwright.simulator.memory import in_flight as in_flight_rows
 from shardwright.search.joint.labels import (
     BACKWARD,
     BORDER,
     ENDS_BACKWARD,
     ENDS_FORWARD,
+    COPIED,
+    END_BYTES,
+    ENDS_SAVED,
+    ENDS_STATIC,
     FORWARD,
+    FULL,
     GATHER,
+    LOGITS,
+    LOGITS_BLOCKS,
+    OUTSIDE,
     REDUCE,
+    SAVED,
+    SAVED_FULL,
     SCALES,
     SLOWER,
+    STATIC,
     UPDATE,
     Pipeline,
     Splits,
@@ -119,11 +133,11 @@ def _drained(forward: FloatArray, backward: FloatArray, pipe: Pipeline) -> Float
     return result
 
 
-def spread_path(splits: Splits, pipe: Pipeline, table: ActionTable, shape: IntArray, *, pieces: bool) -> float:
-    """Seconds of the longest path of one shape without recompute, its update left out: the walk of B1 over the chunks' times.
+def spread_path(splits: Splits, pipe: Pipeline, table: ActionTable, shape: IntArray, redone: IntArray, *, pieces: bool) -> float:
+    """Lower bound of the seconds of one shape: the walk of B1 over the chunks' times.
 
     Args:
-        splits: as of `spread_bounds`. table: the order. pieces: a chunk's reduction is cut into pieces (`cost.member.pieces_of`).
+        splits: as of `spread_bounds`. table: the order. redone: (chunks,) layers recomputed in full. pieces: a chunk's reduction is cut into pieces (`cost.member.pieces_of`).
     """
     stops = np.cumsum(shape)
     starts = stops - shape
@@ -132,6 +146,7 @@ def spread_path(splits: Splits, pipe: Pipeline, table: ActionTable, shape: IntAr
     one = np.newaxis
     durations[F] = picoseconds(_each(sums, FORWARD, ENDS_FORWARD, starts[one], stops[one])[0] + fixed[SCALES])
     durations[B] = picoseconds(_each(sums, BACKWARD, ENDS_BACKWARD, starts[one], stops[one])[0] + fixed[SCALES])
+    durations[B] += picoseconds(sums[FULL][starts + redone] - sums[FULL][starts])
     border = np.full(len(shape), int(fixed[BORDER] / 1e-12), dtype=np.int64)
     # Collectives of the ends are left out: they may stand beside kernels of either rank.
     gather = picoseconds(np.diff(sums[GATHER]).min() * shape * float(pipe.gathers_first))
@@ -155,3 +170,52 @@ def spread_path(splits: Splits, pipe: Pipeline, table: ActionTable, shape: IntAr
     )
     rank_layers = shape.reshape(pipe.chunks, pipe.ranks).sum(axis=0)
     return float(ready.max()) * 1e-12 + float(np.diff(sums[UPDATE]).min() * rank_layers.max())
+
+
+@lru_cache(maxsize=256)
+def held_rows(ranks: int, chunks: int, microbatches: int) -> tuple[FloatArray, ...]:
+    """For each rank of interleaved 1F1B, (rows, chunks) microbatches of each chunk that it holds at once, where nothing holds more."""
+    table = schedule_table("interleaved-1f1b", num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches)
+    result = []
+    for rank in range(ranks):
+        rows = np.unique(in_flight_rows(table, rank), axis=0)
+        beaten = [(np.all(rows >= row, axis=1) & np.any(rows > row, axis=1)).any() for row in rows]
+        result.append(rows[~np.array(beaten)])
+    return tuple(result)
+
+
+def least_redone(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | None:
+    """(chunks,) the fewest first layers of each chunk, as many on all chunks of a rank, that must be recomputed in full; None: not enough.
+
+    By a lower bound of each rank's bytes, as `labels` has it for one chunk.
+    """
+    p, v = pipe.ranks, pipe.chunks
+    sums, fixed, again = splits.sums[0], splits.fixed[0], splits.again[0]
+    held = held_rows(p, v, pipe.microbatches)
+    stops = np.cumsum(shape)
+    starts = stops - shape
+    saved, full = sums[SAVED] - sums[ENDS_SAVED], sums[SAVED_FULL]
+    static = (sums[STATIC] - sums[ENDS_STATIC])[stops] - (sums[STATIC] - sums[ENDS_STATIC])[starts]
+    plain = saved[stops] - saved[starts]
+    redone = np.zeros_like(shape)
+    for rank in range(p):
+        mine = slice(rank, None, p)
+        last = rank == p - 1
+        fix = float(static[mine].sum()) + pipe.workspace + (sums[ENDS_STATIC, 1] if rank == 0 else 0.0)
+        fix += float(sums[ENDS_STATIC, -1] - sums[ENDS_STATIC, -2] + fixed[COPIED]) if last else 0.0
+        logits, blocks = (float(fixed[LOGITS]), float(fixed[LOGITS_BLOCKS])) if last else (0.0, 0.0)
+        end = float(fixed[END_BYTES]) if last or rank == 0 else 0.0
+        for first in range(int(shape[mine].max()) + 1):
+            x = np.minimum(first, shape[mine])
+            at = starts[mine]
+            kept = plain[mine] - (saved[at + x] - saved[at]) + np.maximum(full[at + x] - full[at] - sums[ENDS_SAVED, 1] * (at == 0), 0.0)
+            made = float(again[1].min()) if first else 0.0
+            temporary = temporary_bytes(made, end, logits)
+            allocated = fix + float((held[rank] @ kept).max()) + logits + temporary
+            need = reserved_bytes(allocated, temporary, logits, blocks + made + end, pipe.reserve) * (1.0 - 1e-9) + fixed[OUTSIDE]
+            if need <= pipe.capacity:
+                redone[mine] = x
+                break
+        else:
+            return None
+    return redone
