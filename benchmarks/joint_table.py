@@ -41,7 +41,7 @@ CASES = (
     Case(name="Llama-3.1 405B, PP16", request=_request("llama-3.1-405b", "h100-sxm:16384", seq_len=8192, batch=2048, pp=16)),
     Case(name="DeepSeek-V3, PP16", request=_request("deepseek-v3", "h100-sxm:2048", seq_len=4096, batch=15360, pp=16)),
     Case(name="Jamba-1.5 Large, PP8", request=_request("jamba-1.5-large", "h100-sxm:512", seq_len=8192, batch=512, pp=8)),
-    Case(name="Gemma-3 27B, PP8", request=_request("gemma-3-27b-it", "h100-sxm:64", seq_len=8192, batch=128, pp=8)),
+    Case(name="Gemma-3 27B, PP8", request=_request("gemma-3-27b-text", "h100-sxm:64", seq_len=8192, batch=128, pp=8)),
     Case(
         name="80 layers (Llama-3.1 70B), 1,024 devices",
         request=_request("llama-3.1-70b", "h100-sxm:1024", seq_len=8192, batch=1024),

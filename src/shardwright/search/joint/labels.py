@@ -22,7 +22,7 @@ IntArray = npt.NDArray[np.int64]
 """Rows of `Splits.sums`."""
 (BORDER, SCALES, LOGITS, LOGITS_BLOCKS, END_BYTES, OUTSIDE, TIED, COPIED, SLOWER) = range(9)
 """Columns of `Splits.fixed`."""
-OPTIONS = 4
+OPTIONS = 8
 """Options kept of one rank and run; further ones are merged into a bound of them."""
 PIECES = 4.0
 

@@ -16,16 +16,13 @@ from shardwright.simulator.breakdown import Simulated
 from shardwright.simulator.evaluate import path_seconds, simulate_grid
 from shardwright.simulator.memory import reserved_bytes
 
-KINDS_OF_TIME = ("simulated", "path")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
     """A plan with its step.
 
     Args:
-        seconds: of a step. need: (bytes) of the fullest rank. over: rank that is fullest. simulated: None where the plan is no grid with
-            stages of its own, and the longest path counts.
+        seconds: of a step. need: (ranks,) bytes at the peak. simulated: None if `seconds` is of the longest path.
     """
 
     plan: JointPlan
@@ -53,8 +50,15 @@ def path_score(problem: Problem, framed: Framed, plan: JointPlan) -> Scored:
 
 
 def evaluate(problem: Problem, scored: Scored) -> Scored:
-    """The simulation (S) of a scored plan; where ranks have unlike splits its path stands in."""
-    if not scored.plan.is_uniform:
-        return scored
-    simulated = simulate_grid(problem, scored.plan.grids[0], costs=scored.costs)
-    return Scored(plan=scored.plan, costs=scored.costs, seconds=simulated.step_time_s, need=scored.need, simulated=simulated)
+    """The simulation (S) of a scored plan.
+
+    Where ranks have unlike splits the tasks are simulated on the groups of each split in turn, and the slowest counts: what a general
+    plan's simulation gives exactly.
+    """
+    best: Simulated | None = None
+    for grid in dict.fromkeys(scored.plan.grids):
+        simulated = simulate_grid(problem, grid, costs=scored.costs)
+        if best is None or simulated.step_time_s > best.step_time_s:
+            best = simulated
+    assert best is not None
+    return Scored(plan=scored.plan, costs=scored.costs, seconds=best.step_time_s, need=scored.need, simulated=best)
