@@ -116,6 +116,8 @@ def frames_of(problem: Problem, space: JointSpace, facts: GridFacts) -> Framed |
     lone: list[tuple[int, int, int]] = []
     for row in range(len(members.outers)):
         p, m = int(columns["pp"][row]), int(columns["microbatches"][row])
+        if p > facts.layers:
+            continue
         if contiguous[row]:
             groups.setdefault((p, m), []).append(row)
         lone.append((row, p, m))
@@ -128,4 +130,6 @@ def frames_of(problem: Problem, space: JointSpace, facts: GridFacts) -> Framed |
                     frames.append(Frame(outers=(row,), ranks=p, chunks=v, microbatches=m, zero=zero))
             if v == 1:
                 frames += [Frame(outers=tuple(rows), ranks=p, chunks=1, microbatches=m, zero=zero) for (p, m), rows in groups.items()]
+    if not frames:
+        return None
     return Framed(members=members, prepared=prepared, costs=costs_of(problem, prepared), frames=tuple(frames), columns=columns)
