@@ -12,7 +12,6 @@ import numpy as np
 from shardwright.errors import InfeasibleError
 from shardwright.program.lower import order_table
 from shardwright.program.problem import Problem
-from shardwright.schedules.table import ActionTable
 from shardwright.search.answer import Answer
 from shardwright.search.find import find, problem_text, universal_bound
 from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
@@ -23,7 +22,7 @@ from shardwright.search.joint.member import JointPlan, plan_of_cut, plan_of_size
 from shardwright.search.joint.quick import frame_bounds
 from shardwright.search.joint.score import Scored, evaluate, path_score
 from shardwright.search.joint.solve import Solved, solve
-from shardwright.search.joint.spreads import IntArray, least_redone, spread_bounds, spread_path, spreads
+from shardwright.search.joint.spreads import least_redone, shape_times, spread_bounds, spread_path, spreads
 from shardwright.search.prepare import facts_of
 from shardwright.search.space import Space
 from shardwright.strategy.grid_rules import GridFacts
@@ -235,22 +234,21 @@ def _spread(search: _Search, frame: Frame, pipe: Pipeline, exact: Splits, norm: 
     bounds = (spread_bounds(exact, pipe, shapes) + norm) * jitter
     grid = split_grid(search.framed, frame.outers[0], chunks=frame.chunks, zero=frame.zero)
     table = order_table(grid, microbatches=frame.microbatches)
-    pieces = search.problem.runtime.overlap_grad_reduce
+    order = np.argsort(bounds, kind="stable")
+    some = order[bounds[order] < search.enough_s]
+    least = float(bounds[order[len(some)]]) if len(some) < len(order) else float("inf")
+    times = shape_times(exact, pipe, shapes[some], pieces=search.problem.runtime.overlap_grad_reduce)
     paths: list[tuple[float, int, tuple[int, ...]]] = []
-    least = float("inf")
-    for row in np.argsort(bounds, kind="stable").tolist():
-        if bounds[row] >= search.enough_s:
-            least = float(bounds[row])
-            break
+    for place, row in enumerate(some.tolist()):
         redone = np.zeros_like(shapes[row])
-        path = _path(exact, pipe, table, shapes[row], redone, pieces, norm, jitter)
+        path = (spread_path(times, pipe, table, place) + norm) * jitter * (1 - 1e-7)
         if path < search.enough_s:
             needed = least_redone(exact, pipe, shapes[row])
             if needed is None:
                 search.infeasible += 1
                 continue
             if needed.any():
-                redone, path = needed, _path(exact, pipe, table, shapes[row], needed, pieces, norm, jitter)
+                redone, path = needed, (spread_path(times, pipe, table, place, needed) + norm) * jitter * (1 - 1e-7)
         paths.append((path, row, tuple(redone.tolist())))
     for path, row, first in sorted(paths):
         if path >= search.enough_s:
@@ -259,12 +257,6 @@ def _spread(search: _Search, frame: Frame, pipe: Pipeline, exact: Splits, norm: 
         else:
             least = min(least, _try(search, plan_of_sizes(search.framed, frame, tuple(shapes[row].tolist()), first)))
     return max(bound, least)
-
-
-def _path(
-    exact: Splits, pipe: Pipeline, table: ActionTable, shape: IntArray, redone: IntArray, pieces: bool, norm: float, jitter: float
-) -> float:
-    return (spread_path(exact, pipe, table, shape, redone, pieces=pieces) + norm) * jitter * (1 - 1e-7)
 
 
 def _try(search: _Search, plan: JointPlan) -> float:

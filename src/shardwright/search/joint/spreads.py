@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -133,25 +134,61 @@ def _drained(forward: FloatArray, backward: FloatArray, pipe: Pipeline) -> Float
     return result
 
 
-def spread_path(splits: Splits, pipe: Pipeline, table: ActionTable, shape: IntArray, redone: IntArray, *, pieces: bool) -> float:
-    """Lower bound of the seconds of one shape: the walk of B1 over the chunks' times.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShapeTimes:
+    """What the walk of B1 reads of each shape without recompute: (shapes, kinds, chunks) and (shapes, chunks) picoseconds.
+
+    Collectives and the update of the ends are left out: those of the layers, each as the cheapest, bound them.
+    """
+
+    shapes: IntArray
+    durations: IntArray
+    border: IntArray
+    gather: IntArray
+    reduce: IntArray
+    pieces: IntArray
+    update_s: FloatArray
+    full: FloatArray
+    slower: float
+
+
+def shape_times(splits: Splits, pipe: Pipeline, shapes: IntArray, *, pieces: bool) -> ShapeTimes:
+    """The times of `shapes`.
 
     Args:
-        splits: as of `spread_bounds`. table: the order. redone: (chunks,) layers recomputed in full. pieces: a chunk's reduction is cut into pieces (`cost.member.pieces_of`).
+        splits: as of `spread_bounds`. pieces: a chunk's reduction is cut into pieces (`cost.member.pieces_of`).
     """
-    stops = np.cumsum(shape)
-    starts = stops - shape
+    stops = np.cumsum(shapes, axis=1)
+    starts = stops - shapes
     sums, fixed = splits.sums[0], splits.fixed[0]
-    durations = np.zeros((5, len(shape)), dtype=np.int64)
-    one = np.newaxis
-    durations[F] = picoseconds(_each(sums, FORWARD, ENDS_FORWARD, starts[one], stops[one])[0] + fixed[SCALES])
-    durations[B] = picoseconds(_each(sums, BACKWARD, ENDS_BACKWARD, starts[one], stops[one])[0] + fixed[SCALES])
-    durations[B] += picoseconds(sums[FULL][starts + redone] - sums[FULL][starts])
-    border = np.full(len(shape), int(fixed[BORDER] / 1e-12), dtype=np.int64)
-    # Collectives of the ends are left out: they may stand beside kernels of either rank.
-    gather = picoseconds(np.diff(sums[GATHER]).min() * shape * float(pipe.gathers_first))
-    reduce = picoseconds(np.diff(sums[REDUCE]).min() * shape)
-    cut = np.clip(shape, 1, MAX_PIECES) if pieces else np.ones_like(shape)
+    durations = np.zeros((len(shapes), 5, shapes.shape[1]), dtype=np.int64)
+    durations[:, F] = picoseconds(_each(sums, FORWARD, ENDS_FORWARD, starts, stops) + fixed[SCALES])
+    durations[:, B] = picoseconds(_each(sums, BACKWARD, ENDS_BACKWARD, starts, stops) + fixed[SCALES])
+    rank_layers = shapes.reshape(len(shapes), pipe.chunks, pipe.ranks).sum(axis=1)
+    return ShapeTimes(
+        shapes=shapes,
+        durations=durations,
+        border=np.full(shapes.shape[1], int(fixed[BORDER] / 1e-12), dtype=np.int64),
+        gather=picoseconds(np.diff(sums[GATHER]).min() * shapes * float(pipe.gathers_first)),
+        reduce=picoseconds(np.diff(sums[REDUCE]).min() * shapes),
+        pieces=np.clip(shapes, 1, MAX_PIECES) if pieces else np.ones_like(shapes),
+        update_s=np.diff(sums[UPDATE]).min() * rank_layers.max(axis=1),
+        full=sums[FULL],
+        slower=float(fixed[SLOWER]),
+    )
+
+
+def spread_path(times: ShapeTimes, pipe: Pipeline, table: ActionTable, row: int, redone: IntArray | None = None) -> float:
+    """Lower bound of the seconds of shape `row`: the walk of B1 over its chunks' times.
+
+    Args:
+        table: the order. redone: (chunks,) layers recomputed in full.
+    """
+    durations = times.durations[row]
+    if redone is not None:
+        starts = np.cumsum(times.shapes[row]) - times.shapes[row]
+        durations = durations.copy()
+        durations[B] += picoseconds(times.full[starts + redone] - times.full[starts])
     ready = walk(
         table.row_start,
         table.kind,
@@ -159,17 +196,16 @@ def spread_path(splits: Splits, pipe: Pipeline, table: ActionTable, shape: IntAr
         table.microbatch,
         table.num_microbatches,
         durations,
-        border,
-        border,
-        gather,
-        reduce,
-        cut,
+        times.border,
+        times.border,
+        times.gather[row],
+        times.reduce[row],
+        times.pieces[row],
         pipe.blocking,
         pipe.reduces_last,
-        float(fixed[SLOWER]),
+        times.slower,
     )
-    rank_layers = shape.reshape(pipe.chunks, pipe.ranks).sum(axis=0)
-    return float(ready.max()) * 1e-12 + float(np.diff(sums[UPDATE]).min() * rank_layers.max())
+    return float(int(ready.max())) * 1e-12 + float(times.update_s[row])
 
 
 @lru_cache(maxsize=256)
