@@ -58,8 +58,8 @@ def _grid(problem: Problem, request: Request) -> Answer | None:
         return None
 
 
-def best_with_ends(problem: Problem, request: Request, bar_s: float) -> Answer | None:
-    """The best grid with Megatron's first and last stage: every pair of numbers that leaves the others equal, up to the mean and one."""
+def best_with_ends(problem: Problem, request: Request) -> Answer | None:
+    """The best grid with Megatron's first and last stage: every pair near the mean that leaves the others equal."""
     pins = dict(request.pins)
     if "pp" not in pins:
         return None
@@ -87,7 +87,7 @@ def _row(case: Case) -> str:
     )
     spent = time.monotonic() - begun
     equal = joint.grid
-    ends = best_with_ends(problem, case.request, joint.step_time_s)
+    ends = best_with_ends(problem, case.request)
     c = joint.certificate
     text = short_text(joint.best.plan) if joint.best else "the grid of (a)"
     cells = [case.name, _cell(equal), _cell(ends), f"{c.best_s:.4f} s: {text}", _gain(equal, c.best_s), _gain(ends, c.best_s)]
@@ -117,11 +117,12 @@ HEAD = (
 
 def main(names: list[str]) -> None:
     """Print the table of the cases whose name contains one of `names` (all if none)."""
-    print("| " + " | ".join(HEAD) + " |")
-    print("|" + " --- |" * len(HEAD))
+    sys.stdout.write("| " + " | ".join(HEAD) + " |\n")
+    sys.stdout.write("|" + " --- |" * len(HEAD) + "\n")
     for case in CASES:
         if not names or any(name.lower() in case.name.lower() for name in names):
-            print(_row(case), flush=True)
+            sys.stdout.write(_row(case) + "\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

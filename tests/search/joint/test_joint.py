@@ -80,7 +80,6 @@ def test_never_worse_than_a_grid_and_accounted_for(block: int, record_property: 
         seen["problems"] += 1
     for name, number in seen.items():
         record_property(name, number)
-    print(dict(seen))
     assert seen["problems"] >= SMALL // 4 // 2
     assert seen["joint is better"]
 
@@ -112,7 +111,6 @@ def test_first_and_last_are_in_the_space(record_property: Callable[[str, object]
                     assert answer.certificate.lower_bound_s <= grid.certificate.best_s * ROUNDING, grid.grid
                     assert answer.step_time_s <= grid.certificate.best_s * ROUNDING, grid.grid
     record_property("grids with ends", compared)
-    print(compared)
     assert compared > 50
 
 

@@ -89,7 +89,10 @@ def rank_numbers(splits: Splits, pipe: Pipeline, k: int, i: int, j: int, option:
         "way": forward + backward + (2 * fixed[labels.BORDER] if k < p - 1 else 0.0),
         "work": m * (forward + backward) + sends + update,
         "drain": (m - 1) * backward + max(m - p + k, 0) * forward + update,
-        "alone": m * (forward + backward) + sends + update + reduce * (1.0 if pipe.reduces_last else slower)
+        "alone": m * (forward + backward)
+        + sends
+        + update
+        + reduce * (1.0 if pipe.reduces_last else slower)
         + (gather * slower if pipe.gathers_first else 0.0),
         "begin": reduce / labels.PIECES + (gather if pipe.gathers_first else 0.0),
     }
@@ -152,7 +155,6 @@ def test_labels_equal_brute_force(block: int, record_property: Callable[[str, ob
             assert len(cut) == pipe.ranks
     for name, number in seen.items():
         record_property(name, number)
-    print(dict(seen))
     assert seen["instances"] >= INSTANCES // BLOCKS // 2
     assert seen["infeasible"]
     assert seen["tight"] == seen["instances"] - seen["infeasible"]

@@ -89,7 +89,7 @@ class _Search:
     simulated: int = 0
     lower: dict[int, float] = field(default_factory=dict)
     tolerance: float = 0.0
-    looked: int = 0
+    deadline: float = float("inf")
 
     @property
     def enough_s(self) -> float:
@@ -110,7 +110,8 @@ def find_joint(
     """The best plan of the joint space over `space`, certified; the grid space is searched first and is part of it.
 
     Args:
-        capacity: bytes of a device. tolerance: gap that is good enough; 0 = look on until no cut that the bounds leave is unseen. time_limit_s: past it the best so far stands with its proven gap.
+        capacity: bytes of a device. tolerance: gap that is good enough; 0 = look on until nothing that the bounds leave is unseen.
+        time_limit_s: past it the best so far stands with its proven gap.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -125,6 +126,7 @@ def find_joint(
     complete = grid is None or grid.certificate.optimal
     if framed is not None:
         search = _Search(problem=problem, framed=framed, capacity=capacity, best_s=best_s, tolerance=tolerance)
+        search.deadline = deadline
         complete &= _search(search, deadline, progress)
         lower = min(search.lower.values(), default=float("inf"))
         sizes = [_num_members(f, facts.layers) for f in framed.frames]
@@ -206,7 +208,6 @@ def _search(search: _Search, deadline: float, progress: Progress | None) -> bool
             progress("bound cuts", turn, len(order))
     if progress is not None:
         progress("bound cuts", len(order), len(order))
-    search.looked = turn
     waiting.sort(key=lambda entry: entry[0])
     for turn, (bound, place, solved) in enumerate(waiting):
         search.lower[place] = bound
@@ -240,6 +241,9 @@ def _spread(search: _Search, frame: Frame, pipe: Pipeline, exact: Splits, norm: 
     times = shape_times(exact, pipe, shapes[some], pieces=search.problem.runtime.overlap_grad_reduce)
     paths: list[tuple[float, int, tuple[int, ...]]] = []
     for place, row in enumerate(some.tolist()):
+        if place % 64 == 63 and time.monotonic() > search.deadline:
+            least = min(least, float(bounds[row]))
+            break
         redone = np.zeros_like(shapes[row])
         path = (spread_path(times, pipe, table, place) + norm) * jitter * (1 - 1e-7)
         if path < search.enough_s:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.cost.bound_arrays import Costs
 from shardwright.program.problem import Problem
 from shardwright.search.members import Members, enumerate_members
 from shardwright.search.prepare import Prepared, costs_of, prepare
 from shardwright.search.space import AXES, Space, Value
-from shardwright.cost.bound_arrays import Costs
 from shardwright.strategy.grid_rules import GridFacts
 
 IntArray = npt.NDArray[np.int64]
@@ -58,12 +58,13 @@ class JointSpace:
 
     def text(self) -> str:
         """The space for a person and for the digest."""
+        chunks, zeros = ", ".join(map(str, self.chunks)), ", ".join(map(str, self.zeros))
         return (
-            f"joint over {self.base.text()}; chunks a rank {{{', '.join(map(str, self.chunks))}}}; zero {{{', '.join(map(str, self.zeros))}}}; "
-            "one chunk: any cut into ranks of at least one layer, splits of ranks may differ where each rank's devices are consecutive, each"
-            " rank recomputes any number of its first layers in full and the others not or selectively; several chunks: any first and last"
-            " chunk up to twice the mean, the others equal up to one, or ranks of equal chunks with any first and last rank, and each rank"
-            f" recomputes any number of the first layers of its chunks in full; and every member of {self.grids.text()}"
+            f"joint over {self.base.text()}; chunks a rank {{{chunks}}}; zero {{{zeros}}}; "
+            "one chunk: any cut into ranks of at least one layer, splits of ranks may differ where each rank's devices are consecutive, "
+            "each rank recomputes any number of its first layers in full and the others not or selectively; several chunks: any first and "
+            "last chunk up to twice the mean, the others equal up to one, or ranks of equal chunks with any first and last rank, and each "
+            f"rank recomputes any number of the first layers of its chunks in full; and every member of {self.grids.text()}"
         )
 
     def digest(self, problem: str) -> str:

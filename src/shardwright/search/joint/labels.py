@@ -58,9 +58,10 @@ class Pipeline(NamedTuple):
 class Cells(NamedTuple):
     """Options of rank k for the run that starts at i and has w + 1 positions, axes (k, i, w, option); inf = none.
 
-    way: seconds of one microbatch, out and back, borders included. work: of all microbatches, with the update. drain: what a rank has left
-    from its first backward on, with the update. alone: its work with the slowdown by its collectives. begin: (i = 0 only, k = 0) seconds before and after everything: gather, reduction.
-    code: split, mode and recomputed positions of a chunk, as one number (`decode`).
+    way: seconds of one microbatch, out and back, borders included. work: of all microbatches, with the update. drain: what a rank has
+    left from its first backward on, with the update. alone: its work with the slowdown by its collectives. begin: (i = 0 only, k = 0)
+    seconds before and after everything: gather, reduction. code: split, mode and recomputed positions of a chunk, as one number
+    (`solve.choice_of`).
     """
 
     way: FloatArray
@@ -98,7 +99,8 @@ def _need(splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, select
     temporary = temporary_bytes(again, end, logits)
     allocated = sums[s, STATIC, j] - sums[s, STATIC, i] + pipe.workspace + (fixed[s, COPIED] if k > 0 and j == sums.shape[2] - 1 else 0.0)
     allocated += in_flight(pipe.ranks, v, k, pipe.microbatches) * saved + logits + temporary
-    return reserved_bytes(allocated, temporary, logits, blocks + again + end, pipe.reserve) * (1.0 - 1e-9) + fixed[s, OUTSIDE]
+    reserved: float = reserved_bytes(allocated, temporary, logits, blocks + again + end, pipe.reserve) * (1.0 - 1e-9) + fixed[s, OUTSIDE]
+    return reserved
 
 
 @compiled
@@ -222,7 +224,9 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
                     cells.code[k, i, w] = cells.code[k, i - 1, w]
                     continue
                 for s in range(splits.sums.shape[0]):
-                    time = splits.sums[s, FORWARD, j] - splits.sums[s, FORWARD, i] + splits.sums[s, BACKWARD, j] - splits.sums[s, BACKWARD, i]
+                    time = (
+                        splits.sums[s, FORWARD, j] - splits.sums[s, FORWARD, i] + splits.sums[s, BACKWARD, j] - splits.sums[s, BACKWARD, i]
+                    )
                     if pipe.microbatches * time > limit:
                         continue
                     top = j - i if v == 1 else -(-(j - i) // v)

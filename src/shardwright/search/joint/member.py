@@ -101,9 +101,7 @@ def plan_of_sizes(framed: Framed, frame: Frame, sizes: tuple[int, ...], redone: 
     return JointPlan(
         grids=(grid,) * p,
         outers=(frame.outers[0],) * p,
-        chunks=tuple(
-            ChunkChoice(layers=n, redone=min(x, n), selective=False) for n, x in zip(sizes, redone, strict=True)
-        ),
+        chunks=tuple(ChunkChoice(layers=n, redone=min(x, n), selective=False) for n, x in zip(sizes, redone, strict=True)),
         schedule=frame.schedule,
         microbatches=frame.microbatches,
     )
@@ -186,28 +184,31 @@ def _merged(plan: JointPlan, by_outer: dict[int, StepCosts]) -> StepCosts:
     """Each rank's columns from its own split."""
     p = plan.ranks
     any_step = by_outer[plan.outers[0]]
+    of_chunk = [by_outer[plan.outers[c % p]] for c in range(len(plan.chunks))]
+    of_rank = [by_outer[outer] for outer in plan.outers]
 
-    def of(rank: int) -> StepCosts:
-        return by_outer[plan.outers[rank]]
-
-    def chunks(name: str) -> npt.NDArray[np.generic]:
-        return np.array([getattr(of(c % p), name)[c] for c in range(len(plan.chunks))])
-
-    def ranks(name: str) -> npt.NDArray[np.generic]:
-        return np.array([getattr(of(r), name)[r] for r in range(p)])
-
-    def items(name: str) -> tuple[tuple[str, IntArray], ...]:
-        listed = [dict(getattr(of(r), name)) for r in range(p)]
-        return tuple((key, np.array([listed[r][key][r] for r in range(p)], dtype=np.int64)) for key in listed[0])
+    def items(listed: list[tuple[tuple[str, IntArray], ...]]) -> tuple[tuple[str, IntArray], ...]:
+        named = [dict(entry) for entry in listed]
+        return tuple((name, np.array([named[r][name][r] for r in range(p)], dtype=np.int64)) for name in named[0])
 
     return replace(
         any_step,
-        **{name: chunks(name) for name in ("forward_s", "backward_s", "gather_s", "reduce_s", "pieces", "saved_bytes")},
-        **{name: ranks(name) for name in ("optimizer_s", "after_s", "transient_bytes", "logits_bytes", "blocks_bytes")},
-        parts=np.stack([of(c % p).parts[:, c] for c in range(len(plan.chunks))], axis=1),
+        forward_s=np.array([s.forward_s[c] for c, s in enumerate(of_chunk)]),
+        backward_s=np.array([s.backward_s[c] for c, s in enumerate(of_chunk)]),
+        gather_s=np.array([s.gather_s[c] for c, s in enumerate(of_chunk)]),
+        reduce_s=np.array([s.reduce_s[c] for c, s in enumerate(of_chunk)]),
+        pieces=np.array([s.pieces[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
+        saved_bytes=np.array([s.saved_bytes[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
+        optimizer_s=np.array([s.optimizer_s[r] for r, s in enumerate(of_rank)]),
+        after_s=np.array([s.after_s[r] for r, s in enumerate(of_rank)]),
+        transient_bytes=np.array([s.transient_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
+        logits_bytes=np.array([s.logits_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
+        blocks_bytes=np.array([s.blocks_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
+        parts=np.stack([s.parts[:, c] for c, s in enumerate(of_chunk)], axis=1),
+        # A border between unlike splits takes as long as the slower of the two.
         border_s=np.max([step.border_s for step in by_outer.values()], axis=0),
-        static_bytes=items("static_bytes"),
-        outside_bytes=items("outside_bytes"),
+        static_bytes=items([s.static_bytes for s in of_rank]),
+        outside_bytes=items([s.outside_bytes for s in of_rank]),
     )
 
 
@@ -230,7 +231,7 @@ def _with_recompute(problem: Problem, framed: Framed, plan: JointPlan, layout: L
             made = np.where((counts > 0) & layout.layer, again_bytes(held, mode), 0).max()
             again[c % p] = max(again[c % p], made)
     # Without recompute nothing is made again, so the blocks are those of the logits and of the ends' gradients.
-    heads = (layout.by_rank[:, layout.head] > 0).any(axis=1)
+    heads = layout.by_rank[:, layout.head].sum(axis=1) > 0
     blocks_of_logits = np.array(
         [layers.logits_blocks[int(framed.prepared.layer_row[o])] if h else 0 for o, h in zip(plan.outers, heads, strict=True)]
     )

@@ -14,14 +14,13 @@ from shardwright.cost.member import MAX_PIECES
 from shardwright.cost.terms import reserved_bytes, temporary_bytes
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable, B, F
-from shardwright.simulator.memory import in_flight as in_flight_rows
 from shardwright.search.joint.labels import (
     BACKWARD,
     BORDER,
-    ENDS_BACKWARD,
-    ENDS_FORWARD,
     COPIED,
     END_BYTES,
+    ENDS_BACKWARD,
+    ENDS_FORWARD,
     ENDS_SAVED,
     ENDS_STATIC,
     FORWARD,
@@ -41,6 +40,7 @@ from shardwright.search.joint.labels import (
     Splits,
     in_flight,
 )
+from shardwright.simulator.memory import in_flight as in_flight_rows
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -56,4 +56,4 @@ def short_text(plan: JointPlan) -> str:
         ranks = [str(r) for r, other in enumerate(plan.grids) if other == g]
         splits.append(" ".join(words) + ("" if plan.is_uniform else f" on ranks {','.join(ranks)}"))
     g = plan.grids[0]
-    return f"pp{g.pp} vpp{g.vpp} zero{g.zero} {' | '.join(splits)}; {plan.microbatches} microbatches, {plan.schedule}, layers {layers}"
+    return f"pp{g.pp} vpp{g.vpp} zero{g.zero} {', '.join(splits)}; {plan.microbatches} microbatches, {plan.schedule}, layers {layers}"
