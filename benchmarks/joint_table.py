@@ -24,7 +24,7 @@ from shardwright.strategy.grid_notation import print_grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A model on a cluster; `ends`: layers of the first and last stage that are tried for (b). `tolerance`: of the joint search."""
+    """A model on a cluster. `tolerance`, `limit_s`: of the joint search."""
 
     name: str
     request: Request
@@ -42,11 +42,7 @@ CASES = (
     Case(name="DeepSeek-V3, PP16", request=_request("deepseek-v3", "h100-sxm:2048", seq_len=4096, batch=15360, pp=16)),
     Case(name="Jamba-1.5 Large, PP8", request=_request("jamba-1.5-large", "h100-sxm:512", seq_len=8192, batch=512, pp=8)),
     Case(name="Gemma-3 27B, PP8", request=_request("gemma-3-27b-text", "h100-sxm:64", seq_len=8192, batch=128, pp=8)),
-    Case(
-        name="80 layers (Llama-3.1 70B), 1,024 devices",
-        request=_request("llama-3.1-70b", "h100-sxm:1024", seq_len=8192, batch=1024),
-        tolerance=0.01,
-    ),
+    Case(name="80 layers (Llama-3.1 70B), 1,024 devices", request=_request("llama-3.1-70b", "h100-sxm:1024", seq_len=8192, batch=1024)),
 )
 
 

@@ -9,6 +9,7 @@ from math import comb
 
 import numpy as np
 
+from shardwright.cost.bound_arrays import Facts
 from shardwright.errors import InfeasibleError
 from shardwright.program.lower import order_table
 from shardwright.program.problem import Problem
@@ -31,6 +32,8 @@ Progress = Callable[[str, int, int], None]
 
 OPEN_LIMIT = 1e9
 """Seconds of a limit that nothing exceeds: when no grid fits."""
+FIRST_LOOKS = 48
+"""Frames that are looked at before any is bounded by labels."""
 MOST_REPAIRS = 12
 """Times that a plan which does not fit recomputes one layer more."""
 
@@ -185,6 +188,7 @@ def _search(search: _Search, deadline: float, progress: Progress | None) -> bool
     alike, jitter = is_alike(chain), kernel_facts.jitter * (1 - 1e-9)
     quick = frame_bounds(problem, framed, chain, kernel_facts) * jitter
     order = np.argsort(quick, kind="stable")
+    _begin(search, order[:FIRST_LOOKS].tolist(), kernel_facts)
     waiting: list[tuple[float, int, Solved]] = []
     for turn, place in enumerate(order.tolist()):
         if quick[place] >= search.enough_s:
@@ -227,6 +231,23 @@ def _search(search: _Search, deadline: float, progress: Progress | None) -> bool
             norm = float(framed.costs.norm[framed.prepared.mesh_row[frame.outers[0]]])
             search.lower[place] = _spread(search, frame, pipe, exact, norm, jitter, bound)
     return -1 not in search.lower
+
+
+def _begin(search: _Search, places: list[int], facts: Facts) -> None:
+    """One shape of each of a few promising frames, so that a good plan is known before all are bounded. Counted when they come up again."""
+    counted = (search.infeasible, search.scored, search.simulated)
+    chain = chain_of(search.problem.model)
+    for place in places:
+        frame = search.framed.frames[place]
+        shapes = spreads(len(chain), frame.ranks, frame.chunks) if frame.chunks > 1 else np.empty((0, 0))
+        if len(shapes):
+            pipe = pipeline_of(search.problem, frame, facts)
+            exact = splits_of(search.problem, search.framed, chain, replace(frame, chunks=1), facts)
+            shape = shapes[int(spread_bounds(exact, pipe, shapes).argmin())]
+            redone = least_redone(exact, pipe, shape)
+            if redone is not None:
+                _try(search, plan_of_sizes(search.framed, frame, tuple(shape.tolist()), tuple(redone.tolist())))
+    search.infeasible, search.scored, search.simulated = counted
 
 
 def _spread(search: _Search, frame: Frame, pipe: Pipeline, exact: Splits, norm: float, jitter: float, bound: float) -> float:
