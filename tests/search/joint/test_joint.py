@@ -1,5 +1,6 @@
 """The joint search on small problems: never worse than the best grid, its bound holds, every member is accounted for."""
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -194,3 +195,34 @@ def test_time_limit_gives_a_valid_gap() -> None:
     assert not short.certificate.complete
     assert short.certificate.lower_bound_s <= whole.step_time_s <= short.step_time_s
     assert whole.certificate.gap <= short.certificate.gap
+
+
+def test_no_member_beats_the_certificate(record_property: Callable[[str, object], None]) -> None:
+    """Every shape and every cut without recompute of small frames: none that fits ends before the certified lower bound."""
+    compared = 0
+    for seed in range(20):
+        case = pipelined_case(seed)
+        problem, capacity = case.problem, effective_memory(case.problem.cluster)
+        answer = find_joint(problem, case.space, case.facts, capacity=capacity)
+        framed = frames_of(problem, joint_space(case.space), case.facts)
+        if framed is None:
+            continue
+        layers = len(chain_of(problem.model))
+        for frame in random.Random(seed).sample(framed.frames, min(12, len(framed.frames))):
+            if frame.chunks > 1:
+                plans = [
+                    plan_of_sizes(framed, frame, tuple(shape.tolist()), (0,) * len(shape))
+                    for shape in spreads(layers, frame.ranks, frame.chunks)[:40]
+                ]
+            else:
+                plans = [
+                    plan_of_cut(framed, frame, tuple(RankChoice(layers=b - a, split=0) for a, b in itertools.pairwise((0, *inner, layers))))
+                    for inner in itertools.islice(itertools.combinations(range(1, layers), frame.ranks - 1), 20)
+                ]
+            for plan in plans:
+                scored = path_score(problem, framed, plan)
+                if max(scored.need) <= capacity:
+                    compared += 1
+                    assert evaluate(problem, scored).seconds >= answer.certificate.lower_bound_s / ROUNDING, plan
+    record_property("members", compared)
+    assert compared > 300

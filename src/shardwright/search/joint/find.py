@@ -239,7 +239,9 @@ def _begin(search: _Search, places: list[int], facts: Facts) -> None:
     chain = chain_of(search.problem.model)
     for place in places:
         frame = search.framed.frames[place]
-        shapes = spreads(len(chain), frame.ranks, frame.chunks) if frame.chunks > 1 else np.empty((0, 0))
+        if frame.chunks == 1:
+            continue
+        shapes = spreads(len(chain), frame.ranks, frame.chunks)
         if len(shapes):
             pipe = pipeline_of(search.problem, frame, facts)
             exact = splits_of(search.problem, search.framed, chain, replace(frame, chunks=1), facts)
