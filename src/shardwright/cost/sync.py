@@ -12,7 +12,7 @@ from shardwright.collectives.choose import collective_seconds
 from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, span_of
 from shardwright.cost.block_table import parameter_elements
-from shardwright.cost.communication import Axes, Network, axes_of, move_seconds
+from shardwright.cost.communication import Axes, Network, axes_of, move_seconds, tokens_copied
 from shardwright.cost.rows import Rows, rows_of
 from shardwright.job.training import TrainingJob
 from shardwright.program.block import BlockProgram
@@ -53,6 +53,7 @@ def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:
 def sync_table(
     programs: tuple[BlockProgram, ...],
     *,
+    unrouted: tuple[BlockProgram, ...],
     repeats: tuple[int, ...],
     rows: Rows,
     shard: IntArray,
@@ -63,6 +64,7 @@ def sync_table(
     """Price every block's synchronisation for every row.
 
     Args:
+        unrouted: the blocks where experts are cut like the MLP, for rows that copy tokens over tp; empty = no such rows, or no experts.
         repeats: how often the model has each block.
         shard: members of a sharding group, shape (n,), dividing dp x cp (the whole of it for plain ZeRO).
 
@@ -79,6 +81,9 @@ def sync_table(
     counts = {name: np.zeros(shape, dtype=np.int64) for name in ("dense", "experts", "frozen", "tied")}
     wire, stored = gradient_bytes(job, runtime), job.parameter.bits // 8
     local = [parameter_elements(program, rows.degrees()) for program in programs]
+    if unrouted:
+        others, copied = (parameter_elements(program, rows.degrees()) for program in unrouted), tokens_copied(rows)
+        local = [{name: np.where(copied, b[name], a[name]) for name in a} for a, b in zip(local, others, strict=True)]
     for index, elements in enumerate(local):
         for name in counts:
             counts[name][index] = elements[name]

@@ -84,7 +84,7 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
 
     ``all`` is cut over dp (b), ring (s, dealt zigzag), ulysses (s) and tp (t); the stream and the router trade t for s (sp) or for
     copies; the core trades the ulysses part of s for heads; experts keep the token cuts of the devices that copy them and are cut
-    over ep (e) and etp (f).
+    over ep (e) and etp (f), but are cut like the rest where tokens are copied over tp.
 
     Args:
         experts, attention: the model has such operators (only then their placements are written).
@@ -101,12 +101,12 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
         classes = ("stream", "router") if experts else ("stream",)
         stream = _chain([*batch, *ring, *ulysses, *_pieces(atoms, "tp", stream_dim)])
         result.append(Placement(select=Selector(classes=classes), split=stream))
-    if experts and (grid.tp > 1 or grid.ep * grid.etp > 1):
+    if experts and (grid.sp or grid.ep * grid.etp > 1):
         tokens = [
             *_pieces(atoms, "dp", Dim.BATCH, expert="edp"),
             *_pieces(atoms, "ring", Dim.SEQUENCE, zigzag=True, expert="edp"),
             *_pieces(atoms, "ulysses", Dim.SEQUENCE, expert="edp"),
-            *_pieces(atoms, "tp", stream_dim, expert="edp"),
+            *_pieces(atoms, "tp", Dim.SEQUENCE, expert="edp"),
         ]
         split = [
             _Term(dim=dim, parts=a.size, step=a.stride)
