@@ -43,7 +43,8 @@ class StepCosts:
         gather_s, reduce_s: (c,) parameters gathered at the start of the step, gradients reduced at its end. pieces: (c,).
         optimizer_s: (r,) update, clipping, tied exchange; update_s: of it the update alone;
             after_s: (r,) parameters gathered at the end of the step.
-        static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch.
+        static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch;
+            restored_bytes: what an early recompute makes again.
         logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary.
         outside_bytes: items (name, (r,) bytes) outside the allocator.
     """
@@ -62,6 +63,7 @@ class StepCosts:
     after_s: FloatArray
     static_bytes: tuple[tuple[str, IntArray], ...]
     saved_bytes: IntArray
+    restored_bytes: IntArray
     transient_bytes: IntArray
     logits_bytes: IntArray
     blocks_bytes: IntArray
@@ -163,6 +165,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         after_s=after,
         static_bytes=_static_bytes(problem, choices, priced),
         saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
+        restored_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :1, row] - layers.saved_bytes[:, :, row]),
         transient_bytes=np.array(
             [int(temporary_bytes(float(a), float(e), float(x))) for a, e, x in zip(again, table, logits, strict=True)], dtype=np.int64
         ),

@@ -53,6 +53,13 @@ class FamilyCosts:
     coupled: tuple[int, ...]
     operators: frozenset[str]
 
+    def moved(self, by: int) -> FamilyCosts:
+        """The same costs of the same family of a stage that lies `by` devices further on."""
+        if not by:
+            return self
+        groups = tuple(tuple(d + by for d in g) for g in self.groups)
+        return replace(self, groups=groups, coupled=tuple(d + by for d in self.coupled))
+
 
 def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
     """Tokens of each slice of a lane's sequence, by weight; one if it is whole."""

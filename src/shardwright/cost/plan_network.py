@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+import numpy as np
+import numpy.typing as npt
+
 from shardwright.collectives.members import span_of_devices
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
 from shardwright.program.problem import Problem
+
+Int64 = npt.NDArray[np.int64]
 
 
 def kind_of(cluster: Cluster, device: int) -> int:
@@ -78,6 +83,10 @@ def group_span(devices: tuple[int, ...], network: Network) -> Span:
     return _span(devices, network.tiers, network.in_network_reduction)
 
 
-def tier_between(one: int, other: int, tiers: tuple[Tier, ...]) -> int:
-    """The innermost tier that has both devices below one unit."""
-    return next((i for i, tier in enumerate(tiers) if one // tier.num_devices == other // tier.num_devices), len(tiers) - 1)
+def tiers_between(one: Int64, other: Int64, tiers: tuple[Tier, ...]) -> Int64:
+    """The innermost tier that has both devices of each pair below one unit."""
+    tier = np.full(one.shape, len(tiers) - 1, dtype=np.int64)
+    for index in range(len(tiers) - 2, -1, -1):
+        size = tiers[index].num_devices
+        tier[one // size == other // size] = index
+    return tier

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from shardwright.collectives.algorithm import Collective
@@ -260,17 +260,34 @@ def component(device: int, source: Layout, wanted: Layout) -> tuple[Layout, Layo
             needs.setdefault(w.device, []).append(w)
     if not needs:
         return None
+    offers = _by_samples(source)
+    lacking = _by_samples(tuple(w for ws in needs.values() for w in ws))
     reached, frontier = {device}, [device]
     while frontier:
-        boxes = [w.box for d in frontier for w in needs.get(d, ())]
-        offers = [h.box for d in frontier for h in held.get(d, ())]
-        found = {h.device for h in source if h.device not in reached and any(intersection(h.box, b) for b in boxes)}
-        found |= {d for d, ws in needs.items() if d not in reached and any(intersection(w.box, b) for w in ws for b in offers)}
+        found = {d for one in frontier for w in needs.get(one, ()) for d in _meeting(w.box, offers)}
+        found |= {d for one in frontier for h in held.get(one, ()) for d in _meeting(h.box, lacking)}
+        frontier = sorted(found - reached)
         reached |= found
-        frontier = sorted(found)
     if len(reached) == 1:
         return None
     return tuple(h for h in source if h.device in reached), tuple(w for w in wanted if w.device in reached)
+
+
+def _by_samples(layout: Layout) -> dict[Box, dict[Box, list[int]]]:
+    """Devices by the samples of their boxes, and by the whole box: most pairs of devices differ in samples already."""
+    result: dict[Box, dict[Box, list[int]]] = {}
+    for h in layout:
+        result.setdefault(h.box[:1], {}).setdefault(h.box, []).append(h.device)
+    return result
+
+
+def _meeting(box: Box, layout: dict[Box, dict[Box, list[int]]]) -> Iterator[int]:
+    """Devices whose boxes have an element of `box`."""
+    for samples, boxes in layout.items():
+        if intersection(samples, box[:1]):
+            for other, devices in boxes.items():
+                if intersection(other, box):
+                    yield from devices
 
 
 def _satisfied(wanted: Holding, held: list[Holding]) -> bool:

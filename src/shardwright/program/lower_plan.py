@@ -1,6 +1,7 @@
 """Lower a general plan to a Program: actions of every class of devices on its streams, sends along stage edges, gathers, reductions.
 
-Left out: two actions of a pair that run overlapped are laid one after the other; what one hides of the other's communication is not.
+Two actions of a pair that run overlapped are laid one after the other, start when both can, and know each other: what one hides of the
+other's communication is priced (`simulator.plan_tasks`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from shardwright.program.action_rows import ActionRows
 from shardwright.program.instances import Instances, Stream, TaskKind
-from shardwright.program.plan_program import DeviceClass, LaneEdge, PlanProgram, PlanShape, PlanTemplate
+from shardwright.program.plan_program import DeviceClass, LaneEdge, PlanProgram, PlanShape, PlanTemplate, class_numbers
 from shardwright.program.stage_edges import Messages
 from shardwright.program.stage_parts import StageParts
 from shardwright.strategy.plan import Plan
@@ -69,7 +70,7 @@ class _Builder:
         self.ends: list[int] = []
         self.meets: list[int] = []
         self.pairs: list[tuple[int, int]] = []
-        self.class_of = {d: k for k, c in enumerate(classes) for d in c.devices}
+        self.class_of = class_numbers(classes)
         self.family = {(k, lane, chunk): f for k, c in enumerate(classes) for lane, chunk, f in c.families}
         self.members: dict[tuple[int, int], list[int]] = defaultdict(list)
         for k, c in enumerate(classes):
@@ -92,6 +93,8 @@ class _Builder:
         for place, (lane, chunk, kind, _, _) in enumerate(actions):
             if kind in _CLOSING:
                 final[lane, chunk] = place
+        early = {a[:2] + a[3:] for a in actions if a[2] == TaskKind.R}
+        partner = self._partners(span, actions)
         begins = max((place for place, a in enumerate(actions) if a[2] == TaskKind.F and a[3] == 0), default=0)
         first_close = min(final.values(), default=len(actions))
         previous, before = -1, None
@@ -100,7 +103,17 @@ class _Builder:
             pieces = self.shape.pieces.get((lane, chunk), 1) if closes else 1
             key = (klass, lane, chunk, kind, microbatch, part)
             for piece in range(pieces):
-                template = PlanTemplate(kind=TaskKind(kind), klass=klass, lane=lane, chunk=chunk, slice=part, piece=piece, pieces=pieces)
+                template = PlanTemplate(
+                    kind=TaskKind(kind),
+                    klass=klass,
+                    lane=lane,
+                    chunk=chunk,
+                    slice=part,
+                    piece=piece,
+                    pieces=pieces,
+                    early=kind in _BACK and (lane, chunk, microbatch, part) in early,
+                    partner=partner.get(place),
+                )
                 task = self.add(template, Stream.COMPUTE, microbatch)
                 if previous >= 0:
                     self.links.append((previous, task))
@@ -113,8 +126,23 @@ class _Builder:
             self.last[key] = previous
             if before is not None:
                 self.after[before] = self.first[key]
+                if place - 1 in partner and self._overlaps(span[place - 1]):
+                    self.pairs.append((self.first[key], self.first[before]))
             before = key
         self.ends.append(previous)
+
+    def _overlaps(self, action: int) -> bool:
+        return self.rows.overlapped is not None and bool(self.rows.overlapped[action])
+
+    def _partners(self, span: range, actions: list[tuple[int, int, int, int, int]]) -> dict[int, tuple[int, int, int, int]]:
+        """By place in the row: the other action of an overlapped pair."""
+        result = {}
+        for place, action in enumerate(span):
+            if self._overlaps(action):
+                for one, other in ((place, place + 1), (place + 1, place)):
+                    lane, chunk, kind, _, part = actions[other]
+                    result[one] = (lane, chunk, kind, part)
+        return result
 
     def coupled(self, klass: int, lane: int, chunk: int) -> list[int]:
         """Classes of a stage that start together with `klass`."""
@@ -131,8 +159,10 @@ class _Builder:
                     self.pairs.append((before, task))
             if kind == TaskKind.W:
                 self._link(self.last.get((klass, lane, chunk, int(TaskKind.I), microbatch, part)), task)
-            elif kind in _BACK:
+            elif kind in _BACK or kind == TaskKind.R:
                 self._link(self.last.get((klass, lane, chunk, int(TaskKind.F), microbatch, part)), task)
+            if kind in _BACK:
+                self._link(self.last.get((klass, lane, chunk, int(TaskKind.R), microbatch, part)), task)
 
     def _link(self, before: int | None, after: int) -> None:
         if before is not None:
@@ -214,8 +244,9 @@ class _Builder:
     def _reached(self, messages: Messages) -> dict[int, set[int]]:
         """Class -> classes that its devices send to."""
         result: dict[int, set[int]] = defaultdict(set)
-        for source, target, _ in messages.sends:
-            result[self.class_of[source]].add(self.class_of[target])
+        ends = self.class_of[messages.sends[:, :2] + messages.base]
+        for source, target in np.unique(ends, axis=0).tolist():
+            result[source].add(target)
         return result
 
     def lay_sync(self) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from shardwright.program.action_rows import ActionRows
 from shardwright.program.instances import Instances, TaskKind
 from shardwright.program.stage_edges import Messages, StageEdge
 from shardwright.program.stage_parts import StageParts
 from shardwright.strategy.plan import Plan
+
+Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +35,8 @@ class PlanTemplate:
 
     Args:
         kind: see `TaskKind`. klass: of devices. lane, chunk, slice: -1 where it has none. edge: index of a send's edge, else -1.
-        piece, pieces: a last backward, or a reduction, cut into buckets.
+        piece, pieces: a last backward, or a reduction, cut into buckets. early: what it recomputes has an action of its own.
+        partner: (lane, chunk, kind, slice) of the action that it runs overlapped with; None = it runs alone.
     """
 
     kind: TaskKind
@@ -41,6 +47,8 @@ class PlanTemplate:
     edge: int = -1
     piece: int = 0
     pieces: int = 1
+    early: bool = False
+    partner: tuple[int, int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,3 +106,11 @@ def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows)
         for device in devices:
             groups.setdefault((row, tuple(families[device])), []).append(device)
     return tuple(DeviceClass(devices=tuple(sorted(devices)), row=row, families=of) for (row, of), devices in groups.items())
+
+
+def class_numbers(classes: tuple[DeviceClass, ...]) -> Int64:
+    """The class of each device, -1 for devices of no stage."""
+    result = np.full(max(c.devices[-1] for c in classes) + 1, -1, dtype=np.int64)
+    for number, one in enumerate(classes):
+        result[list(one.devices)] = number
+    return result

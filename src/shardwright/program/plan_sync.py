@@ -62,7 +62,7 @@ def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, l
     found: dict[tuple[int, int, int, int], list[Held]] = {}
     cache: dict[object, tuple[SumGroup, ...]] = {}
     for places, layers in _parameters(stages, model=model):
-        groups = _groups(places, length=length, island=island, cache=cache)
+        base, groups = _groups(places, length=length, island=island, cache=cache)
         uses = tuple(place.use for place in places)
         counted: set[int] = set()
         for place in places:
@@ -73,12 +73,12 @@ def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, l
                 counted.add(device)
                 key = (*place.use, device)
                 for group in groups:
-                    mine = _group_of(group, device)
+                    mine = _group_of(group, device - base)
                     if mine is not None:
                         held = Held(
                             klass=place.parameter.klass,
                             elements=group.elements,
-                            group=mine,
+                            group=tuple(d + base for d in mine),
                             uses=uses,
                             trainable=place.parameter.trainable,
                             layers=layers,
@@ -127,23 +127,16 @@ def _parameters(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> 
     return [(places, layers) for places, layers in alike.values()]  # type: ignore[misc]
 
 
-def _groups(places: tuple[_Place, ...], *, length: int, island: int, cache: dict[object, tuple[SumGroup, ...]]) -> tuple[SumGroup, ...]:
-    """The sum groups of a parameter; stages that differ only by their place (in whole nodes) share one computation."""
+def _groups(
+    places: tuple[_Place, ...], *, length: int, island: int, cache: dict[object, tuple[SumGroup, ...]]
+) -> tuple[int, tuple[SumGroup, ...]]:
+    """The sum groups of a parameter, counted from a base; stages that differ only by their place (in whole nodes) share them."""
     base = places[0].stage.base - (places[0].stage.base % island if island else 0)
     key = tuple((p.stage.lane, p.stage.base - base, id(p.segment.cells), p.operator, p.parameter.name) for p in places)
     if key not in cache:
         shares = tuple(share for place in places for share in _shares(place, base=base, length=length))
         cache[key] = sum_groups(shares, island=island)
-    if not base:
-        return cache[key]
-    return tuple(_shifted(group, base) for group in cache[key])
-
-
-def _shifted(group: SumGroup, by: int) -> SumGroup:
-    def moved(groups: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(d + by for d in g) for g in groups)
-
-    return SumGroup(elements=group.elements, groups=moved(group.groups), copies=moved(group.copies), boxes=group.boxes)
+    return base, cache[key]
 
 
 def _shares(place: _Place, *, base: int, length: int) -> list[Share]:

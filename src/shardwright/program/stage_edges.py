@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.model.graph import Model
@@ -23,17 +26,28 @@ class StageEdge:
     run: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Messages:
-    """How one microbatch's tensor crosses an edge.
+    """How one microbatch's tensor crosses an edge. Equal only to itself.
 
     Args:
-        sends: (from, to, elements), devices as the cluster numbers them. collectives: (kind, devices, elements) that run on one side
+        sends: (n, 3) from, to, elements; devices are counted from `base`. collectives: (kind, devices, elements) that run on one side
             before or after them.
     """
 
-    sends: tuple[tuple[int, int, int], ...]
+    base: int
+    sends: Int64
     collectives: tuple[tuple[Collective, tuple[int, ...], int], ...] = ()
+
+
+class EdgeCache:
+    """Messages of pairs of layouts, by what they are counted from a base: stages that repeat share them."""
+
+    def __init__(self) -> None:
+        self.found: dict[object, Messages] = {}
 
 
 def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageEdge, ...]:
@@ -68,22 +82,36 @@ def _add(found: dict[tuple[int, int], StageEdge], edge: StageEdge) -> None:
 
 
 def edge_messages(
-    source: StageParts, target: StageParts, *, width: int, length: int, island: int, minimal: bool
+    source: StageParts, target: StageParts, *, width: int, length: int, island: int, minimal: bool, cache: EdgeCache
 ) -> tuple[Messages, Messages]:
     """Messages of an edge, forward and backward.
 
     Args:
         width: elements of one token. length: positions of the tensor's sequence. minimal: copies are sent once and gathered behind; else
-            a device sends all that its counterpart needs where both stages are laid out alike.
+            a device sends all that its counterpart needs where both stages are laid out alike. cache: of the plan.
     """
-    made = _stream(source, source.segments[-1], width=width, length=length, out=True)
-    wanted = _stream(target, target.segments[0], width=width, length=length, out=False)
-    return tuple(_messages(*pair, island=island, minimal=minimal) for pair in ((made, wanted), (wanted, made)))  # type: ignore[return-value]
+    base = min(source.base, target.base)
+    base -= base % island if island else 0
+    key = tuple(
+        (id(s.cells), s.operator and s.block.name, stage.base - base)
+        for stage, s in ((source, source.segments[-1]), (target, target.segments[0]))
+    )
+    made = (source, source.segments[-1], True)
+    wanted = (target, target.segments[0], False)
+    result = []
+    for way, (one, other) in enumerate(((made, wanted), (wanted, made))):
+        whole = (key, way, width, length, minimal)
+        if whole not in cache.found:
+            layouts = (_stream(s, segment, base=base, width=width, length=length, out=out) for s, segment, out in (one, other))
+            cache.found[whole] = _messages(*layouts, island=island, minimal=minimal)
+        found = cache.found[whole]
+        result.append(found if found.base == base else replace(found, base=base))
+    return result[0], result[1]
 
 
-def _stream(stage: StageParts, segment: Segment, *, width: int, length: int, out: bool) -> Layout:
+def _stream(stage: StageParts, segment: Segment, *, base: int, width: int, length: int, out: bool) -> Layout:
     found = border_layout(segment, width=width, length=length, out=out)
-    return tuple(Holding(device=h.device + stage.base, box=h.box) for h in found)
+    return tuple(Holding(device=h.device + stage.base - base, box=h.box) for h in found)
 
 
 def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> Layout:
@@ -99,20 +127,18 @@ def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> La
 def _messages(made: Layout, wanted: Layout, *, island: int, minimal: bool) -> Messages:
     if not minimal and [h.box for h in made] == [h.box for h in wanted]:
         pairs = zip(made, wanted, strict=True)
-        return Messages(sends=tuple((a.device, b.device, volume(a.box)) for a, b in pairs if a.device != b.device))
-    base = min(min(h.device for h in made), min(h.device for h in wanted))
-    base -= base % island if island else 0
-    found = transition(_moved(made, -base), _moved(wanted, -base), across=True, island=island)
+        return Messages(base=0, sends=_columns([(a.device, b.device, volume(a.box)) for a, b in pairs if a.device != b.device]))
+    found = transition(made, wanted, across=True, island=island)
     sends: list[tuple[int, int, int]] = []
     collectives: list[tuple[Collective, tuple[int, ...], int]] = []
     for step in found.steps:
         if step.kind is StepKind.SEND:
-            sends += [(a + base, b + base, n) for a, b, n in step.sends]
+            sends += step.sends
         else:
             kind = Collective.BROADCAST if step.kind is StepKind.REDUCE else Collective(step.kind.value)
-            collectives += [(kind, tuple(d + base for d in group), step.elements) for group in step.groups]
-    return Messages(sends=tuple(sends), collectives=tuple(collectives))
+            collectives += [(kind, group, step.elements) for group in step.groups]
+    return Messages(base=0, sends=_columns(sends), collectives=tuple(collectives))
 
 
-def _moved(layout: Layout, by: int) -> Layout:
-    return tuple(Holding(device=h.device + by, box=h.box, part=h.part) for h in layout) if by else layout
+def _columns(sends: list[tuple[int, int, int]]) -> Int64:
+    return np.array(sends, dtype=np.int64).reshape(-1, 3)

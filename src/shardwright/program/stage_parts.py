@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from shardwright.errors import StrategyError
 from shardwright.model.block import INPUT, Block
 from shardwright.model.graph import Model
-from shardwright.model.operator import OperatorClass
 from shardwright.program.cells import StageCells, class_trees, stage_cells
 from shardwright.strategy.coverage import Piece, stage_pieces
 from shardwright.strategy.lane import Lane
@@ -138,28 +138,13 @@ def _families(cells: list[StageCells]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(group) for group in groups.values())
 
 
-_SINGLE: dict[tuple[int, str], tuple[Block, Block]] = {}
-
-
+@lru_cache(maxsize=1024)
 def single_operator(block: Block, name: str) -> Block:
     """A block of one operator of `block`, which reads what the stage before it made."""
-    key = (id(block), name)
-    if key not in _SINGLE or _SINGLE[key][0] is not block:
-        operator = next(o for o in block.operators if o.name == name)
-        alone = replace(
-            operator,
-            inputs=tuple(dict.fromkeys(INPUT for _ in operator.inputs)),
-            keeps=tuple(dict.fromkeys(n if n == name else INPUT for n in operator.keeps)),
-        )
-        _SINGLE[key] = (block, replace(block, name=f"{block.name}.{name}", operators=(alone,)))
-    return _SINGLE[key][1]
-
-
-def runs_on(segment: Segment, device: int) -> bool:
-    """Some operator of the segment's block runs on `device` (counted from the stage's first)."""
-    return any(device in segment.cells.cells.get(o.klass, {}) for o in segment.block.operators)
-
-
-def stream_class(segment: Segment) -> OperatorClass:
-    """The class whose cells say where the block's input and output lie."""
-    return OperatorClass.STREAM if OperatorClass.STREAM in segment.cells.cells else segment.block.operators[0].klass
+    operator = next(o for o in block.operators if o.name == name)
+    alone = replace(
+        operator,
+        inputs=tuple(dict.fromkeys(INPUT for _ in operator.inputs)),
+        keeps=tuple(dict.fromkeys(n if n == name else INPUT for n in operator.keeps)),
+    )
+    return replace(block, name=f"{block.name}.{name}", operators=(alone,))

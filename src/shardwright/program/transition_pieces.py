@@ -46,7 +46,8 @@ class Component:
 
     Attributes:
         keeps: devices that hold some of what they want before anything moves. islands: of each device, numbered by first appearance.
-        sides: devices of the source and of the wanted layout between two stages; None inside one stage. collectives: whether copies may be made by collectives.
+        sides: devices of the source and of the wanted layout between two stages; None inside one stage.
+        collectives: whether copies may be made by collectives.
     """
 
     pieces: tuple[Piece, ...]

@@ -10,7 +10,7 @@ from shardwright.cost.member import StepCosts, held_bytes
 from shardwright.cost.plan_network import kind_problem
 from shardwright.program.plan_program import DeviceClass, PlanProgram
 from shardwright.program.problem import Problem
-from shardwright.schedules.table import B, F, W
+from shardwright.schedules.table import B, F, R, W
 from shardwright.simulator.plan_tasks import PlanCosts
 from shardwright.simulator.prediction import StageMemory
 
@@ -69,12 +69,17 @@ def _activations(program: PlanProgram, costs: PlanCosts, device_class: DeviceCla
     rows = program.rows
     span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
     kinds = rows.kind[span]
-    sign = np.where(kinds == F, 1, np.where((kinds == B) | (kinds == W), -1, 0)).astype(np.int64)
+    sign = np.where((kinds == F) | (kinds == R), 1, np.where((kinds == B) | (kinds == W), -1, 0)).astype(np.int64)
     size = np.zeros(len(kinds), dtype=np.int64)
     for lane, chunk, family in device_class.families:
         for part, step in enumerate(costs.families[lane, chunk, family].slices):
             chosen = (rows.lane[span] == lane) & (rows.chunk[span] == chunk) & (rows.slice[span] == part)
-            size[chosen] = int(step.saved_bytes[0])
+            early = chosen & np.isin(rows.microbatch[span], rows.microbatch[span][chosen & (kinds == R)])
+            saved, restored = int(step.saved_bytes[0]), int(step.restored_bytes[0])
+            size[chosen] = saved
+            # What is made again early lives from there to the last gradient.
+            size[early & (kinds == R)] = restored
+            size[early & ((kinds == B) | (kinds == W))] += restored
     return int(np.cumsum(sign * size).max(initial=0))
 
 

@@ -8,15 +8,16 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.cost.block_table import CP, EP, TP
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.critical_path import picoseconds
-from shardwright.cost.member import StepCosts
+from shardwright.cost.member import RECOMPUTE_PART, StepCosts
 from shardwright.cost.plan_costs import FamilyCosts, group_slowdown, slice_lengths
-from shardwright.cost.plan_network import group_span, kind_of, kind_problem, network_among, network_of_devices, tier_between
+from shardwright.cost.plan_network import group_span, kind_problem, network_among, network_of_devices, tiers_between
 from shardwright.cost.plan_shards import group_shares, shard_rule
 from shardwright.hardware.cluster import Tier
 from shardwright.program.instances import TaskKind
-from shardwright.program.plan_program import DeviceClass, LaneEdge, PlanProgram, PlanTemplate
+from shardwright.program.plan_program import DeviceClass, PlanProgram, PlanTemplate, class_numbers
 from shardwright.program.plan_sync import Holdings
 from shardwright.program.problem import Problem
 from shardwright.program.stage_edges import Messages
@@ -26,6 +27,8 @@ from shardwright.strategy.plan import Plan
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
+
+_COMMUNICATION = (TP, CP, EP)
 
 
 def plan_tiers(problem: Problem) -> tuple[Tier, ...]:
@@ -99,31 +102,56 @@ class PlanCosts:
         self, classes: tuple[DeviceClass, ...]
     ) -> dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[int, ...]], ...]]:
         """For each (lane, chunk, class): whose last backwards its reduction waits for."""
-        class_of = {d: k for k, c in enumerate(classes) for d in c.devices}
+        class_of = class_numbers(classes)
         result = {}
         for k, device_class in enumerate(classes):
             for lane, chunk, family in device_class.families:
                 found = self.uses.get((lane, chunk, family), ())
-                result[lane, chunk, k] = tuple((use, tuple(sorted({class_of[d] for d in devices}))) for use, devices in found)
+                result[lane, chunk, k] = tuple((use, tuple(np.unique(class_of[list(devices)]).tolist())) for use, devices in found)
         return result
 
     def step(self, lane: int, chunk: int, family: int, part: int = 0) -> StepCosts:
         """The composed step of one chunk."""
         return self.families[lane, chunk, family].slices[part]
 
-    def seconds(self, lane: int, chunk: int, family: int, part: int, kind: TaskKind) -> float:
-        """Seconds of an action: the slowest of the coupled families; those that run different operators one after the other."""
+    def seconds(self, lane: int, chunk: int, family: int, part: int, kind: TaskKind, *, early: bool = False) -> float:
+        """Seconds of an action: the slowest of the coupled families; those that run different operators one after the other.
+
+        Args:
+            early: what it recomputes has an action of its own.
+        """
         longest: dict[frozenset[str], float] = {}
         for one in self.coupled[lane, chunk, family]:
             cost = self.families[lane, chunk, one]
-            longest[cost.operators] = max(longest.get(cost.operators, 0.0), action_seconds(cost.slices[part], kind))
+            longest[cost.operators] = max(longest.get(cost.operators, 0.0), action_seconds(cost.slices[part], kind, early=early))
         return sum(longest.values())
 
 
-def action_seconds(step: StepCosts, kind: TaskKind) -> float:
+def action_seconds(step: StepCosts, kind: TaskKind, *, early: bool = False) -> float:
     """Seconds of one action of the only chunk of `step`."""
     forward, backward, weight = float(step.forward_s[0]), float(step.backward_s[0]), float(step.weight_s[0])
-    return {TaskKind.F: forward, TaskKind.B: backward, TaskKind.I: backward - weight, TaskKind.W: weight}.get(kind, 0.0)
+    again = float(step.parts[1, 0, RECOMPUTE_PART])
+    back = backward - again if early else backward
+    return {TaskKind.F: forward, TaskKind.B: back, TaskKind.I: back - weight, TaskKind.W: weight, TaskKind.R: again}.get(kind, 0.0)
+
+
+def _exposed(step: StepCosts, kind: TaskKind) -> float:
+    """Seconds of an action in which its kernels wait for communication (of a whole backward, all in the input gradient)."""
+    if kind not in (TaskKind.F, TaskKind.B, TaskKind.I):
+        return 0.0
+    return float(step.parts[0 if kind is TaskKind.F else 1, 0, list(_COMMUNICATION)].sum())
+
+
+def paired(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Seconds of two actions that run overlapped: the longest of both together in kernels, in communication, and each alone.
+
+    Args:
+        one, other: (seconds, seconds of them exposed communication).
+
+    Source: DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1 (attention, dispatch, experts and combine of one beside the other's).
+    """
+    kernels = sum(max(whole - moved, 0.0) for whole, moved in (one, other))
+    return max(kernels, one[1] + other[1], one[0], other[0])
 
 
 def _joined(stage: StageParts, families: dict[tuple[int, int, int], FamilyCosts]) -> tuple[tuple[int, ...], ...]:
@@ -150,39 +178,36 @@ class _Sent:
     into: tuple[tuple[int, float], ...]
 
 
-def _send(problem: Problem, program: PlanProgram, template: PlanTemplate, costs: PlanCosts, class_of: dict[int, int]) -> _Sent:
+def _send(problem: Problem, program: PlanProgram, template: PlanTemplate, costs: PlanCosts, class_of: Int64) -> _Sent:
     """What a class's part of an edge's messages takes; collectives on either side are done by the time that it arrives."""
     lane_edge = program.edges[template.edge]
     messages = lane_edge.forward if template.kind is TaskKind.SEND_F else lane_edge.backward
     lengths = costs.lengths[template.lane]
     scale = costs.element * lengths[template.slice] / sum(lengths)
-    sent: dict[int, float] = {}
-    received: dict[int, float] = {}
-    tier, latency = 0, 0.0
+    ends = messages.sends[:, :2] + messages.base
+    mine = class_of[ends[:, 0]] == template.klass
+    source, target, elements = ends[mine, 0], ends[mine, 1], messages.sends[mine, 2]
     tiers = plan_tiers(problem)
-    for source, target, elements in messages.sends:
-        if class_of[source] != template.klass:
-            continue
-        sent[source] = sent.get(source, 0.0) + elements * scale
-        received[target] = received.get(target, 0.0) + elements * scale
-        here = tier_between(source, target, tiers)
-        tier, latency = max(tier, here), max(latency, tiers[here].latency_s)
-    most = max(max(sent.values()), max(received.values()))
-    seconds = latency + most / tiers[tier].bandwidth + _collected(problem, messages, set(sent) | set(received), scale)
-    into: dict[int, float] = {}
-    for target, volume in received.items():
-        into[class_of[target]] = max(into.get(class_of[target], 0.0), volume / most)
-    return _Sent(seconds=seconds, tier=tier, out=max(sent.values()) / most, into=tuple(sorted(into.items())))
+    tier = int(tiers_between(source, target, tiers).max())
+    sent, received = np.bincount(source, elements), np.bincount(target, elements)
+    most = max(sent.max(), received.max()) * scale
+    seconds = tiers[tier].latency_s + most / tiers[tier].bandwidth
+    if messages.collectives:
+        seconds += _collected(problem, messages, set(source.tolist()) | set(target.tolist()), scale)
+    reached = np.unique(target)
+    into = [(int(k), float(received[reached[class_of[reached] == k]].max() * scale / most)) for k in np.unique(class_of[reached])]
+    return _Sent(seconds=seconds, tier=tier, out=float(sent.max() * scale / most), into=tuple(into))
 
 
 def _collected(problem: Problem, messages: Messages, devices: set[int], scale: float) -> float:
     """Seconds of the collectives of an edge that these devices take part in, the slowest group of each kind."""
     longest: dict[object, float] = {}
     for kind, group, elements in messages.collectives:
-        if not devices.isdisjoint(group):
-            network = network_of_devices(problem, group)
+        there = tuple(d + messages.base for d in group)
+        if not devices.isdisjoint(there):
+            network = network_of_devices(problem, there)
             volume = np.array([elements * scale])
-            spent = float(move_seconds(kind, volume=volume, span=group_span(group, network), network=network)[0])
+            spent = float(move_seconds(kind, volume=volume, span=group_span(there, network), network=network)[0])
             longest[kind] = max(longest.get(kind, 0.0), spent)
     return sum(longest.values())
 
@@ -262,7 +287,7 @@ def plan_kernel_tasks(
     problem: Problem, program: PlanProgram, costs: PlanCosts
 ) -> tuple[Int64, Int32, Int32, Int32, Int32, Int32, Int32, int]:
     """The Program as the kernel's arguments: work, dependencies, and what each task takes of the shared resources."""
-    class_of = {d: k for k, c in enumerate(program.classes) for d in c.devices}
+    class_of = class_numbers(program.classes)
     uses = _Uses(problem, program, costs)
     work, taken, start = [], [], [0]
     idle = []
@@ -303,16 +328,22 @@ def _seconds(program: PlanProgram, template: PlanTemplate, costs: PlanCosts, sen
         return norm + sum(float(s.update_s[0] + s.after_s[0]) for s in steps)
     family = next(f for lane, chunk, f in families if (lane, chunk) == (template.lane, template.chunk))
     if template.kind <= TaskKind.R:
-        return costs.seconds(template.lane, template.chunk, family, template.slice, template.kind)
+        return _action(costs, families, template)
     step = costs.step(template.lane, template.chunk, family)
     return float(step.gather_s[0] if template.kind is TaskKind.GATHER else step.reduce_s[0])
 
 
-def edge_of(program: PlanProgram, template: PlanTemplate) -> LaneEdge:
-    """The edge that a send crosses."""
-    return program.edges[template.edge]
+def _action(costs: PlanCosts, families: tuple[tuple[int, int, int], ...], template: PlanTemplate) -> float:
+    """Seconds of an action; of one that runs overlapped with another, its share of the pair's."""
+    family_of = {(lane, chunk): family for lane, chunk, family in families}
 
+    def spent(lane: int, chunk: int, kind: int, part: int, *, early: bool) -> tuple[float, float]:
+        family = family_of[lane, chunk]
+        seconds = costs.seconds(lane, chunk, family, part, TaskKind(kind), early=early)
+        return seconds, min(_exposed(costs.step(lane, chunk, family, part), TaskKind(kind)), seconds)
 
-def class_kind(problem: Problem, device_class: DeviceClass) -> int:
-    """Node group of a class's devices."""
-    return kind_of(problem.cluster, device_class.devices[0])
+    own = spent(template.lane, template.chunk, int(template.kind), template.slice, early=template.early)
+    if template.partner is None or own[0] == 0.0:
+        return own[0]
+    other = spent(*template.partner, early=template.early)
+    return own[0] * paired(own, other) / (own[0] + other[0])

@@ -14,9 +14,9 @@ from shardwright.errors import StrategyError
 from shardwright.program.action_rows import action_rows
 from shardwright.program.lower_plan import lower_plan
 from shardwright.program.plan_program import LaneEdge, PlanProgram, PlanShape, device_classes
-from shardwright.program.plan_sync import plan_holdings
+from shardwright.program.plan_sync import Holdings, plan_holdings
 from shardwright.program.problem import Problem
-from shardwright.program.stage_edges import edge_messages, stage_edges
+from shardwright.program.stage_edges import EdgeCache, edge_messages, stage_edges
 from shardwright.program.stage_parts import StageParts, plan_stages
 from shardwright.simulator.evaluate import jitter
 from shardwright.simulator.kernel import longest_path, simulate
@@ -86,14 +86,31 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
     holdings = plan_holdings(stages, model=problem.model, length=problem.job.sequence_length, island=island)
     used = {d for lane in stages for stage in lane for d in stage.devices}
     ranks = len({stage.devices for lane in stages for stage in lane})
+    unit = problem.cluster.tiers()[-2].num_devices if len(problem.cluster.tiers()) > 1 else 1
+    alike: dict[object, tuple[int, FamilyCosts]] = {}
     families: dict[tuple[int, int, int], FamilyCosts] = {}
     for lane in stages:
         for stage in lane:
             for index in range(len(stage.families)):
-                families[stage.lane, stage.chunk, index] = family_costs(
-                    problem, plan, stage, index, holdings=holdings, shape=(len(used), ranks)
-                )
+                key = (_signature(stage, index, holdings), stage.base % unit if problem.cluster.is_uniform else stage.base)
+                if key not in alike:
+                    found = family_costs(problem, plan, stage, index, holdings=holdings, shape=(len(used), ranks))
+                    alike[key] = (stage.base, found)
+                base, found = alike[key]
+                families[stage.lane, stage.chunk, index] = found.moved(stage.base - base)
     return PlanCosts.of(problem, plan, stages, families, holdings)
+
+
+def _signature(stage: StageParts, family: int, holdings: Holdings) -> object:
+    """What a family's costs depend on, devices counted from the stage's first."""
+    device, base = stage.families[family][0], stage.base
+    held = tuple(
+        (h.klass, h.elements, h.trainable, h.layers, tuple(d - base for d in h.group))
+        for number in range(len(stage.segments))
+        for h in holdings.get((stage.lane, stage.chunk, number, device), ())
+    )
+    segments = tuple((id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments)
+    return (stage.lane, device - base, segments, held)
 
 
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
@@ -101,6 +118,7 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
     model, job = problem.model, problem.job
     island = plan_tiers(problem)[0].num_devices
     found = []
+    cache = EdgeCache()
     for edge in stage_edges(lane, model=model):
         block = model.blocks[model.runs[edge.run].block]
         width = max((e.size for o in block.operators for e in o.writes if e.dim.value == "d"), default=model.hidden)
@@ -111,6 +129,7 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
             length=job.tokens(block.sequence) or job.sequence_length,
             island=island,
             minimal=problem.runtime.p2p_scatter_gather,
+            cache=cache,
         )
         found.append(LaneEdge(lane=lane[0].lane, edge=edge, forward=forward, backward=backward))
     return tuple(found)

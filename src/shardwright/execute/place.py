@@ -1,0 +1,52 @@
+"""Where an operator runs: one device's share of it, as its numerics need it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.model.operator import Operator
+from shardwright.program.layout import Box, Indices, Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Numbers of a model that sizes do not tell.
+
+    Args:
+        rope_base: of rotary positions. eps: of norms. seed: of parameters that are made, not loaded.
+    """
+
+    rope_base: float = 10000.0
+    eps: float = 1e-5
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One operator on one device.
+
+    Args:
+        operator: what runs. samples, positions: the device's share of the microbatch and of the sequence (rows of its tensors, in order).
+        length: positions of the whole sequence. memory_positions, memory_length: of its memory sequence (cross-attention).
+        reads, writes: elements of each extent that the device has. parameters: by name, indices of each dim (in the order of its extents).
+        heads, kv_heads: query heads, and key heads that they read. experts: local experts. vocabulary: rows of the table or logits.
+        groups: devices for communication inside the operator, this one among them: ``vocab`` (other parts of the logits), ``hidden`` (other
+            parts of a norm's width), ``ring`` (other positions of the same heads); absent where nothing is split.
+        device: number of this device.
+    """
+
+    operator: Operator
+    device: int
+    samples: Indices
+    positions: Indices
+    length: int
+    reads: tuple[Interval, ...]
+    writes: tuple[Interval, ...]
+    parameters: dict[str, Box]
+    settings: Settings
+    memory_positions: Indices = ()
+    memory_length: int = 0
+    heads: Interval = (0, 0)
+    kv_heads: Interval = (0, 0)
+    experts: Interval = (0, 0)
+    groups: dict[str, tuple[int, ...]]

@@ -1,0 +1,76 @@
+"""What a device asks of its transport: it yields a request and is sent the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Hashable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class Reduction(StrEnum):
+    """How members' tensors become one."""
+
+    SUM = "sum"
+    MAX = "max"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduce:
+    """All members give a tensor of one shape and get their reduction. Answer: a tensor.
+
+    Args:
+        group: sorted devices. key: the same on all members, different from what else they may ask at that point.
+    """
+
+    group: tuple[int, ...]
+    tensor: torch.Tensor
+    key: Hashable
+    reduction: Reduction = Reduction.SUM
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Each member gives one tensor (or none) for each member of the group and gets one from each. Answer: {device: tensor}.
+
+    An all_gather gives everyone the same tensor, an all_to_all each its own. `receives`: shape of what comes from each device; shapes are
+    known on both sides, so nothing is negotiated.
+
+    Args:
+        kind: words of `Collective`, for the trace. elements: full buffer as in `Collective`, for the trace.
+    """
+
+    group: tuple[int, ...]
+    gives: dict[int, torch.Tensor]
+    receives: dict[int, tuple[int, ...]]
+    key: Hashable
+    kind: str
+    elements: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Post:
+    """Send a tensor to another device; the sender goes on at once. Answer: None."""
+
+    to: int
+    tensor: torch.Tensor
+    key: Hashable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """Receive what another device posts under the same key. Answer: a tensor."""
+
+    source: int
+    shape: tuple[int, ...]
+    key: Hashable
+
+
+Request = Reduce | Exchange | Post | Take
+Answer = torch.Tensor | dict[int, torch.Tensor] | None
+Task = Generator[Request, Answer, T]
+"""A piece of a device's work: yields requests, returns a T."""
