@@ -24,6 +24,24 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Trainable elements of one device whose states are cut alike.
+
+    Args:
+        optimizer, gradient, parameter: devices that share one copy of each state (1 = whole).
+    """
+
+    elements: int
+    optimizer: int
+    gradient: int
+    parameter: int
+
+    def held(self, level: int) -> int:
+        """Elements of the state that ZeRO stage `level` begins to shard: ceil(elements / degree)."""
+        return -(-self.elements // (self.optimizer, self.gradient, self.parameter)[level - 1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SyncTable:
     """Per mesh row and block: seconds to synchronise one layer; shape (blocks, n).
 
@@ -32,6 +50,7 @@ class SyncTable:
         reduce: reduce_scatter in the sharding group and all_reduce across groups. gather: all_gather of parameters in the group.
         shard, expert_shard: members that share one copy of the states, shape (n,).
         dense, experts: local trainable elements. frozen: without gradient. tied: trainable elements that another block owns.
+        cuts: of a general plan's device, whose parameters may be cut differently: all of its elements; empty = by `shard`.
     """
 
     all_reduce: FloatArray
@@ -43,6 +62,7 @@ class SyncTable:
     experts: IntArray
     frozen: IntArray
     tied: IntArray
+    cuts: tuple[Cut, ...] = ()
 
 
 def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:

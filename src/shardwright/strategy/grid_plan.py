@@ -184,8 +184,12 @@ def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
             host=host,
         )
 
-    if experts and grid.shard and grid.edp % grid.shard:
-        return (rule(grid.shard), rule(gcd(grid.shard, grid.edp), parameters=("experts",)))
+    holders = grid.cp * grid.dp
+    copies = holders if grid.tp > 1 and not grid.sp else grid.edp
+    # A sharding group of some of the holders has that part of an expert's holders, at least one.
+    of_experts = gcd(max(grid.shard * copies // holders, 1), copies)
+    if experts and grid.shard and of_experts != grid.shard:
+        return (rule(grid.shard), rule(of_experts, parameters=("experts",)))
     return (rule(grid.shard or ALL),)
 
 
