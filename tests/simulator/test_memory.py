@@ -138,7 +138,7 @@ def test_states_of_a_dense_model_by_hand() -> None:
         [Grid(pp=2, dp=2, microbatch=m, recompute=r) for m in (4, 2, 1) for r in (Recompute.NONE, Recompute.SELECTIVE)],
         [Grid(pp=2, dp=2), *(Grid(pp=2, dp=2, recompute=Recompute.FULL, recompute_layers=k) for k in (1, 3, 6))],
         [Grid(tp=t, sp=t > 1) for t in (1, 2, 4, 8)],
-        [Grid(tp=4), Grid(tp=4, sp=True)],
+        [Grid(tp=4), Grid(tp=4, sp=True, etp=4)],
         [Grid(cp=c) for c in (1, 2, 4)],
         [Grid(pp=p) for p in (1, 2, 3, 4)],
         [Grid(pp=4, schedule="gpipe"), Grid(pp=4)],

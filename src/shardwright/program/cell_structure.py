@@ -46,10 +46,19 @@ class CellStructure:
 
     @property
     def routed(self) -> bool:
-        """The device's experts serve tokens of other devices (or it has none)."""
+        """The device's experts serve tokens of other devices, or it has whole ones (or none): nobody shares tokens and experts with it."""
         if self.cell(OperatorClass.EXPERTS) is None:
             return True
-        return self._count(OperatorClass.EXPERTS, self.length) > self._count(OperatorClass.ROUTER, self.length)
+        if self._count(OperatorClass.EXPERTS, self.length) > self._count(OperatorClass.ROUTER, self.length):
+            return True
+        return len(self._coset()) == 1
+
+    def _coset(self) -> tuple[int, ...]:
+        """Devices whose experts serve the tokens that the device's own serve (or that it routes), or some of them."""
+        experts = self.stage.cells.get(OperatorClass.EXPERTS, {})
+        served = {d: self._region(c) for d, c in experts.items()}
+        mine = served.get(self.device) or self._region(self.stage.cells[OperatorClass.ROUTER][self.device])
+        return tuple(d for d, region in served.items() if _covers(region, mine) or _covers(mine, region))
 
     def _count(self, klass: OperatorClass, length: int) -> int:
         cell = self.cell(klass)
@@ -98,7 +107,7 @@ class CellStructure:
         experts = self.stage.cells.get(OperatorClass.EXPERTS, {})
         served = {d: self._region(c) for d, c in experts.items()}
         mine = served.get(self.device) or self._region(self.stage.cells[OperatorClass.ROUTER][self.device])
-        coset = [d for d in experts if _covers(served[d], mine) or _covers(mine, served[d])]
+        coset = self._coset()
         alone = [
             d for d, c in self.stage.cells.get(OperatorClass.ROUTER, {}).items() if d not in experts and _covers(mine, self._region(c))
         ]

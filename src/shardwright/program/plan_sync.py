@@ -21,13 +21,15 @@ class Held:
     """Parameters of one layer of a segment that one device holds and sums with the same devices.
 
     Args:
-        klass: of the parameters. elements: local. group: devices that sum, sorted; one device = nothing to sum. uses: all uses, of all
-            lanes. trainable: frozen ones have no gradient. layers: layers of the segment with these uses.
+        klass: of the parameters. elements: local. group: devices that sum, sorted; one device = nothing to sum. near: of them those that
+            use it in the same operator: states are sharded among them, copies of tied weights in other stages have their own.
+        uses: all uses, of all lanes. trainable: frozen ones have no gradient. layers: layers of the segment with these uses.
     """
 
     klass: ParameterClass
     elements: int
     group: tuple[int, ...]
+    near: tuple[int, ...]
     uses: tuple[Use, ...]
     trainable: bool
     layers: int
@@ -47,6 +49,15 @@ class _Place:
     operator: Operator
     parameter: Parameter
 
+    def runs_on(self, device: int) -> bool:
+        """`device`, as the cluster numbers it, runs the operator."""
+        return device - self.stage.base in self.segment.cells.cells.get(self.operator.klass, {})
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Devices that run the operator."""
+        return tuple(d + self.stage.base for d in self.segment.cells.cells.get(self.operator.klass, {}))
+
 
 def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, island: int) -> Holdings:
     """What the first device of every family of every stage holds of each segment's layers.
@@ -65,20 +76,25 @@ def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, l
         base, groups = _groups(places, length=length, island=island, cache=cache)
         uses = tuple(place.use for place in places)
         counted: set[int] = set()
+        alone = len({place.operator.name for place in places}) == 1
         for place in places:
+            holders = frozenset() if alone else frozenset(d for p in places if p.operator.name == place.operator.name for d in p.devices)
+            before = frozenset(counted)
             for family in place.stage.families:
                 device = family[0]
-                if device in counted or device - place.stage.base not in place.segment.cells.cells.get(place.operator.klass, {}):
+                if device in before or not place.runs_on(device):
                     continue
-                counted.add(device)
+                counted.update(family)
                 key = (*place.use, device)
                 for group in groups:
                     mine = _group_of(group, device - base)
                     if mine is not None:
+                        whole = tuple(d + base for d in mine)
                         held = Held(
                             klass=place.parameter.klass,
                             elements=group.elements,
-                            group=tuple(d + base for d in mine),
+                            group=whole,
+                            near=whole if alone else tuple(d for d in whole if d in holders),
                             uses=uses,
                             trainable=place.parameter.trainable,
                             layers=layers,

@@ -105,7 +105,7 @@ def _signature(stage: StageParts, family: int, holdings: Holdings) -> object:
     """What a family's costs depend on, devices counted from the stage's first."""
     device, base = stage.families[family][0], stage.base
     held = tuple(
-        (h.klass, h.elements, h.trainable, h.layers, tuple(d - base for d in h.group))
+        (h.klass, h.elements, h.trainable, h.layers, tuple(d - base for d in h.group), tuple(d - base for d in h.near))
         for number in range(len(stage.segments))
         for h in holdings.get((stage.lane, stage.chunk, number, device), ())
     )
