@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from shardwright.execute.place import Settings
 from shardwright.model.graph import Model
 from shardwright.model.operator import Operator
 from shardwright.model.tensor import Parameter
@@ -89,6 +90,7 @@ class ParameterStore:
 
     model: Model
     source: Source
+    settings: Settings
     held: dict[Key, dict[Box, Held]] = field(default_factory=dict)
 
     def use(self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box) -> torch.Tensor:
