@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwright.model.operator import Operator
 from shardwright.program.layout import Box, Indices, Interval
@@ -32,6 +32,7 @@ class Place:
         heads, kv_heads: query heads, and key heads that they read. experts: local experts. vocabulary: rows of the table or logits.
         groups: devices for communication inside the operator, this one among them: ``vocab`` (other parts of the logits), ``hidden`` (other
             parts of a norm's width), ``ring`` (other positions of the same heads); absent where nothing is split.
+        ring_positions: of every device of the ring: positions of its keys (of its memory, in cross-attention).
         device: number of this device.
     """
 
@@ -50,3 +51,4 @@ class Place:
     kv_heads: Interval = (0, 0)
     experts: Interval = (0, 0)
     groups: dict[str, tuple[int, ...]]
+    ring_positions: dict[int, Indices] = field(default_factory=dict)

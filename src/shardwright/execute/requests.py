@@ -70,7 +70,7 @@ class Take:
     key: Hashable
 
 
-Request: TypeAlias = Reduce | Exchange | Post | Take
+Request = Reduce | Exchange | Post | Take
 Answer: TypeAlias = torch.Tensor | dict[int, torch.Tensor] | None
-Task: TypeAlias = Generator[Request, Answer, T]
+Task = Generator[Request, Answer, T]
 """A piece of a device's work: yields requests, returns a T."""

@@ -1,0 +1,74 @@
+"""Token embedding, with its table cut by rows (parts of a sum) or by width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shardwright.execute.numerics.boxes import given, numbers
+from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
+from shardwright.execute.place import Place
+from shardwright.execute.requests import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding:
+    """y = table[id] (+ positions[position] + types[0]): zero for rows that the device lacks.
+
+    The device of the first rows adds positions and types. The table of relative position biases that a T5 stores here is not used by its
+    attention (no operator reads it): its gradient is zero.
+    """
+
+    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+        """See `Numerics`."""
+        yield from ()
+        ids = inputs[0][0][..., 0]
+        table = weights[place.operator.parameters[0].name]
+        rows, inside = _rows(place, ids)
+        y = table[rows] * inside.unsqueeze(-1)
+        for name, kind in _others(place):
+            if kind == "positions" and _first(place):
+                y = y + weights[name][numbers(place.positions, like=ids)]
+            if kind == "types" and _first(place):
+                y = y + weights[name][0]
+        return (y,), Saved(inputs=inputs)
+
+    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+        """See `Numerics`: token ids have none."""
+        yield from ()
+        return (None,) * len(saved.inputs)
+
+    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+        """See `Numerics`."""
+        yield from ()
+        grad = given(grads[0])
+        ids = saved.inputs[0][0][..., 0]
+        rows, inside = _rows(place, ids)
+        found = {p.name: torch.zeros_like(weights[p.name]) for p in place.operator.parameters if p.trainable}
+        table = place.operator.parameters[0].name
+        if table in found:
+            found[table].index_add_(0, rows.flatten(), (grad * inside.unsqueeze(-1)).flatten(0, 1))
+        for name, kind in _others(place):
+            if name in found and kind == "positions" and _first(place):
+                found[name].index_add_(0, numbers(place.positions, like=ids), grad.sum(0))
+            if name in found and kind == "types" and _first(place):
+                found[name][0] = grad.sum((0, 1))
+        return found
+
+
+def _rows(place: Place, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(row of the local table, 0 for ids outside; whether the id is inside)."""
+    low, high = place.reads[0]
+    inside = (ids >= low) & (ids < high)
+    return torch.where(inside, ids - low, 0), inside
+
+
+def _first(place: Place) -> bool:
+    low, high = place.reads[0]
+    return low == 0 and high > low
+
+
+def _others(place: Place) -> list[tuple[str, str]]:
+    """(name, last word of it) of the parameters beside the table."""
+    return [(p.name, p.name.rpartition(".")[2]) for p in place.operator.parameters[1:]]

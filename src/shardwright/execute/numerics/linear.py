@@ -1,0 +1,90 @@
+"""y = x W (+ b), with explicit gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shardwright.errors import StrategyError
+from shardwright.execute.numerics.boxes import given, only, returned
+from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
+from shardwright.execute.place import Place
+from shardwright.execute.requests import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """y_i = x W_i (+ b_i) for every extent written; x: the first extent of every input, side by side.
+
+    Where the contracted dim is cut, y is a part of a sum, and the device of the first part adds the bias (and has its gradient).
+    A parameter beside weights and biases (the position table of a patch projection) is not used; its gradient is zero.
+    """
+
+    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+        """See `Numerics`.
+
+        Raises:
+            StrategyError: the input is not as wide as the weight (projectors that merge patches); rule ``execute.width``.
+        """
+        yield from ()
+        x = _joined(inputs)
+        matrices, biases = names(place)
+        if x.shape[-1] != weights[matrices[0]].shape[0]:
+            raise StrategyError(
+                f"{place.operator.name} reads {x.shape[-1]} elements with a weight of {weights[matrices[0]].shape[0]} rows",
+                hint="a projector that merges patches cannot be executed yet",
+                rule="execute.width",
+            )
+        outputs = [x @ weights[name] for name in matrices]
+        if biases and first_part(place):
+            outputs = [y + weights[name] for y, name in zip(outputs, biases, strict=True)]
+        return tuple(outputs), Saved(inputs=tuple(only(values, 0) for values in inputs))
+
+    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+        """See `Numerics`."""
+        yield from ()
+        matrices, _ = names(place)
+        dx = sum_of([given(g) @ weights[name].T for g, name in zip(grads, matrices, strict=True)])
+        pieces = torch.split(dx, [values[0].shape[-1] for values in saved.inputs], dim=-1)
+        return tuple(returned(values, {0: piece}) for values, piece in zip(saved.inputs, pieces, strict=True))
+
+    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+        """See `Numerics`."""
+        yield from ()
+        x = _joined(saved.inputs).flatten(0, 1)
+        matrices, biases = names(place)
+        found = {name: x.T @ given(g).flatten(0, 1) for name, g in zip(matrices, grads, strict=True)}
+        if biases and first_part(place):
+            found |= {name: given(g).sum((0, 1)) for name, g in zip(biases, grads, strict=True)}
+        return {
+            p.name: found[p.name] if p.name in found else torch.zeros_like(weights[p.name])
+            for p in place.operator.parameters
+            if p.trainable
+        }
+
+
+def names(place: Place) -> tuple[list[str], list[str]]:
+    """(weights, biases) in the order of the extents written; no biases where the operator has none."""
+    count = len(place.operator.writes)
+    listed = [p.name for p in place.operator.parameters]
+    biases = [name for name in listed[count:] if name.rpartition("bias")[1]]
+    return listed[:count], biases
+
+
+def first_part(place: Place) -> bool:
+    """The device has the first part of what the operator contracts (all of it, where it is not cut)."""
+    low, high = place.reads[0]
+    return low == 0 and high > low
+
+
+def sum_of(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """The sum of at least one tensor."""
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = total + tensor
+    return total
+
+
+def _joined(inputs: tuple[Values, ...]) -> torch.Tensor:
+    return inputs[0][0] if len(inputs) == 1 else torch.cat([values[0] for values in inputs], dim=-1)

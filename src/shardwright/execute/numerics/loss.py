@@ -1,0 +1,64 @@
+"""Cross-entropy over logits that may be cut by vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shardwright.execute.numerics.boxes import given
+from shardwright.execute.numerics.groups import reduced
+from shardwright.execute.numerics.linear import first_part
+from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
+from shardwright.execute.place import Place
+from shardwright.execute.requests import Reduction, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """-log softmax(logits)[label] of every token, not divided: (samples, positions, 1); zero where the label is negative.
+
+    Cut by vocabulary (`groups["vocab"]`), the maxima, sums and labels' logits are reduced, and the value is a part of a sum: the device of
+    the first rows returns it, the others zero.
+    """
+
+    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+        """See `Numerics`."""
+        logits, labels = inputs[0][0], inputs[-1][0]
+        top = logits.amax(-1, keepdim=True) if logits.shape[-1] else logits.new_full((*logits.shape[:-1], 1), -torch.inf)
+        top = yield from reduced(place, "vocab", top, what="max", reduction=Reduction.MAX)
+        rows, inside = _target(place, labels)
+        chosen = torch.where(inside, _chosen(logits, rows), 0)
+        sums = torch.cat([(logits - top).exp().sum(-1, keepdim=True), chosen], dim=-1)
+        sums = yield from reduced(place, "vocab", sums, what="sum")
+        normal = top + sums[..., :1].log()
+        value = torch.where(labels >= 0, normal - sums[..., 1:], 0)
+        saved = Saved(inputs=inputs, own=(normal,))
+        return (value if first_part(place) else torch.zeros_like(value),), saved
+
+    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+        """See `Numerics`: (softmax - one) x gradient; every device of the vocabulary's group is given the gradient of the whole value."""
+        yield from ()
+        logits, labels = saved.inputs[0][0], saved.inputs[-1][0]
+        scale = torch.where(labels >= 0, given(grads[0]), 0)
+        dx = (logits - saved.own[0]).exp() * scale
+        rows, inside = _target(place, labels)
+        if logits.shape[-1]:
+            dx.scatter_add_(-1, rows, torch.where(inside, -scale, 0))
+        return (dx,), None
+
+    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+        """See `Numerics`."""
+        yield from ()
+        return {}
+
+
+def _target(place: Place, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(column of the local logits, 0 for labels outside; whether the label is inside)."""
+    low, high = place.reads[0]
+    inside = (labels >= low) & (labels < high)
+    return torch.where(inside, labels - low, 0), inside
+
+
+def _chosen(logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    return logits.gather(-1, rows) if logits.shape[-1] else logits.new_zeros(rows.shape)

@@ -1,0 +1,146 @@
+"""RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) and LayerNorm (Ba et al. 2016, arXiv 1607.06450), whole, by head, or split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shardwright.execute.numerics.boxes import given, only, returned
+from shardwright.execute.numerics.groups import members, reduced
+from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
+from shardwright.execute.place import Place
+from shardwright.execute.requests import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """How one extent is normed.
+
+    Args:
+        index: of the extent. block: local elements that share a mean square. size: elements of the whole block over all devices.
+        split: other devices have parts of the block. gain, bias: names of parameters, empty = none.
+    """
+
+    index: int
+    block: int
+    size: int
+    split: bool
+    gain: str
+    bias: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """y = (x - mean) / sqrt(var + eps) x gain + bias; without a bias mean is 0.
+
+    The first `reads` extents are normed, each over blocks as wide as its gain (without a gain: one head), and those that follow pass
+    through (a value that the input lacks is the last extent that it has: shared keys and values). Where a block is cut over
+    `groups["hidden"]`, its sums are reduced, forward and backward; a head that several devices hold counts once.
+    """
+
+    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+        """See `Numerics`."""
+        (values,) = inputs
+        outputs, own = [], []
+        parts = _parts(place)
+        for part in parts:
+            x = _blocks(values[part.index], part)
+            copies = yield from _copies(place, part, x)
+            mean, scale = yield from _statistics(place, part, x, copies)
+            y = (x - mean) * scale
+            outputs.append(_affine(y, part, weights).reshape(values[part.index].shape))
+            own += [mean, scale, copies if copies is not None else x.new_ones(1)]
+        passed = [values[min(i, len(values) - 1)] for i in range(len(parts), len(place.operator.writes))]
+        return (*outputs, *passed), Saved(inputs=(only(values, *(part.index for part in parts)),), own=tuple(own))
+
+    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+        """See `Numerics`."""
+        (values,) = saved.inputs
+        found: dict[int, torch.Tensor] = {}
+        parts = _parts(place)
+        for part in parts:
+            y, scale, copies = _normed(part, saved)
+            g = given(grads[part.index]).reshape(y.shape)
+            g = g * weights[part.gain] if part.gain else g
+            sums = torch.cat([(g * y).sum(-1, keepdim=True), g.sum(-1, keepdim=True)], dim=-1)[..., : 2 if part.bias else 1]
+            if part.split:
+                sums = yield from reduced(place, "hidden", sums, what=f"backward.{part.index}")
+            mean = sums / part.size
+            dx = g - y * mean[..., :1] / copies
+            found[part.index] = (scale * (dx - mean[..., 1:] if part.bias else dx)).reshape(values[part.index].shape)
+        for i in range(len(parts), len(place.operator.writes)):
+            source = min(i, len(values) - 1)
+            found[source] = found[source] + given(grads[i]) if source in found else given(grads[i])
+        return (returned(values, found),)
+
+    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+        """See `Numerics`."""
+        yield from ()
+        found = {}
+        for part in _parts(place):
+            y, _, _ = _normed(part, saved)
+            g = given(grads[part.index]).reshape(y.shape)
+            if part.gain:
+                found[part.gain] = (g * y).sum((0, 1, 2))
+            if part.bias:
+                found[part.bias] = g.sum((0, 1, 2))
+        return {p.name: found[p.name] for p in place.operator.parameters if p.trainable}
+
+
+def _parts(place: Place) -> list[_Part]:
+    operator = place.operator
+    biased = len(operator.parameters) == 2 and len(operator.reads) == 1
+    parts = []
+    for i, extent in enumerate(operator.reads):
+        gain = operator.parameters[i] if i < len(operator.parameters) else None
+        block = gain.extents[0].size if gain is not None else extent.quantum
+        low, high = place.reads[i]
+        # A group may have a member with all of the block: it takes part like the others.
+        split = block == extent.size and extent.runs > 1 and bool(members(place, "hidden"))
+        bias = operator.parameters[1].name if biased else ""
+        name = gain.name if gain is not None else ""
+        parts.append(_Part(index=i, block=high - low if split else block, size=block, split=split, gain=name, bias=bias))
+    return parts
+
+
+def _copies(place: Place, part: _Part, x: torch.Tensor) -> Task[torch.Tensor | None]:
+    """How many devices of the group hold each local element; None where no run can have copies (or nothing is split)."""
+    extent = place.operator.reads[part.index]
+    if not part.split or extent.quantum == 1:
+        return None
+    low, high = (end // extent.quantum for end in place.reads[part.index])
+    held = x.new_zeros(extent.runs)
+    held[low:high] = 1
+    counts = yield from reduced(place, "hidden", held, what=f"copies.{part.index}")
+    return counts[low:high].repeat_interleave(extent.quantum)
+
+
+def _statistics(place: Place, part: _Part, x: torch.Tensor, copies: torch.Tensor | None) -> Task[tuple[torch.Tensor, torch.Tensor]]:
+    """(mean, 1 / sqrt(var + eps)) of every block; mean 0 without a bias."""
+    eps = place.settings.eps
+    if not part.split:
+        mean = x.mean(-1, keepdim=True) if part.bias else x.new_zeros(1)
+        return mean, ((x - mean).square().mean(-1, keepdim=True) + eps).rsqrt()
+    counted = x if copies is None else x / copies
+    sums = torch.cat([(x * counted).sum(-1, keepdim=True), counted.sum(-1, keepdim=True)], dim=-1)[..., : 2 if part.bias else 1]
+    sums = yield from reduced(place, "hidden", sums, what=f"forward.{part.index}")
+    mean = sums[..., 1:] / part.size if part.bias else x.new_zeros(1)
+    return mean, (sums[..., :1] / part.size - mean.square() + eps).rsqrt()
+
+
+def _affine(y: torch.Tensor, part: _Part, weights: Weights) -> torch.Tensor:
+    y = y * weights[part.gain] if part.gain else y
+    return y + weights[part.bias] if part.bias else y
+
+
+def _blocks(x: torch.Tensor, part: _Part) -> torch.Tensor:
+    """(samples, positions, blocks, elements of a block)."""
+    return x.unsqueeze(-2) if part.split else x.unflatten(-1, (-1, part.block))
+
+
+def _normed(part: _Part, saved: Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(normed input by blocks, its scale, copies of each element)."""
+    mean, scale, copies = saved.own[3 * part.index : 3 * part.index + 3]
+    x = _blocks(saved.inputs[0][part.index], part)
+    return (x - mean) * scale, scale, copies

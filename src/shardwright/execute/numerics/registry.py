@@ -1,0 +1,45 @@
+"""Operator -> its numerics."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.errors import StrategyError
+from shardwright.execute.numerics.activation import activation
+from shardwright.execute.numerics.attention import Attention
+from shardwright.execute.numerics.embedding import Embedding
+from shardwright.execute.numerics.linear import Linear
+from shardwright.execute.numerics.local import Local
+from shardwright.execute.numerics.loss import Loss
+from shardwright.execute.numerics.norm import Norm
+from shardwright.execute.numerics.protocol import Numerics
+from shardwright.execute.numerics.residual import Residual
+from shardwright.execute.numerics.rotary import Rotary
+from shardwright.model.operator import Operator, OperatorKind
+
+NUMERICS: Final[dict[OperatorKind, Numerics]] = {
+    OperatorKind.LINEAR: Linear(),
+    OperatorKind.NORM: Norm(),
+    OperatorKind.ROTARY: Rotary(),
+    OperatorKind.ATTENTION: Attention(),
+    OperatorKind.ACTIVATION: Local(function=activation),
+    OperatorKind.RESIDUAL: Residual(),
+    OperatorKind.EMBEDDING: Embedding(),
+    OperatorKind.LOSS: Loss(),
+}
+
+
+def numerics(operator: Operator) -> Numerics:
+    """How an operator computes.
+
+    Raises:
+        StrategyError: no numerics for its kind (rule ``execute.operator``).
+    """
+    found = NUMERICS.get(operator.kind)
+    if found is None:
+        raise StrategyError(
+            f"operator {operator.name} ({operator.kind.value}) cannot be executed yet",
+            hint="choose a model without it, or simulate the plan instead",
+            rule="execute.operator",
+        )
+    return found

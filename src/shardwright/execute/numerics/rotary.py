@@ -1,0 +1,71 @@
+"""Rotary positions (Su et al. 2021, arXiv 2104.09864, section 3.2), in the form that pairs element i with element i + half."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shardwright.execute.numerics.boxes import given, numbers, only, returned
+from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
+from shardwright.execute.place import Place
+from shardwright.execute.requests import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotary:
+    """Queries and keys turned by their global positions; values pass through. Backward turns back and keeps nothing.
+
+    One input: q k v (more extents are not read). Three (latent attention): q; k without positions and v; latent and the rotary part of
+    the keys, one for all heads: the last ``rope`` elements of a query head are turned, and every key head is joined with the turned part.
+    The whole head is turned otherwise.
+    """
+
+    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+        """See `Numerics`."""
+        yield from ()
+        saved = Saved(inputs=tuple(only(values) for values in inputs))
+        width = place.operator.reads[0].quantum
+        if len(inputs) == 1:
+            query, key, *rest = inputs[0]
+            return (_turned(query, place, width, width), _turned(key, place, width, width), rest[0] if rest else key), saved
+        (query, *_), (plain, value), (_, rope) = inputs
+        turned = _turned(rope, place, rope.shape[-1], rope.shape[-1])
+        heads = plain.unflatten(-1, (-1, width - rope.shape[-1]))
+        key = torch.cat([heads, turned.unsqueeze(-2).expand(*heads.shape[:-1], -1)], dim=-1).flatten(-2)
+        return (_turned(query, place, width, rope.shape[-1]), key, value), saved
+
+    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+        """See `Numerics`."""
+        yield from ()
+        query, key, value = (given(g) for g in grads)
+        width = place.operator.reads[0].quantum
+        if len(saved.inputs) == 1:
+            back = _turned(query, place, width, width, sign=-1), _turned(key, place, width, width, sign=-1)
+            parts = {0: back[0], 1: back[1], 2: value} if len(saved.inputs[0]) > 2 else {0: back[0], 1: back[1] + value}
+            return (returned(saved.inputs[0], parts),)
+        rope = saved.inputs[2][1].shape[-1]
+        heads = key.unflatten(-1, (-1, width))
+        shared = _turned(heads[..., -rope:].sum(-2), place, rope, rope, sign=-1)
+        return (
+            returned(saved.inputs[0], {0: _turned(query, place, width, rope, sign=-1)}),
+            returned(saved.inputs[1], {0: heads[..., :-rope].flatten(-2), 1: value}),
+            returned(saved.inputs[2], {1: shared}),
+        )
+
+    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+        """See `Numerics`."""
+        yield from ()
+        return {}
+
+
+def _turned(x: torch.Tensor, place: Place, width: int, rope: int, *, sign: int = 1) -> torch.Tensor:
+    """The last `rope` elements of every head of `width`, turned by the tokens' positions (`sign` -1: back)."""
+    heads = x.unflatten(-1, (-1, width))
+    half = rope // 2
+    rates = place.settings.rope_base ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
+    angles = numbers(place.positions, like=x).unsqueeze(-1) * rates
+    cos, sin = angles.cos().to(x.dtype).unsqueeze(-2), sign * angles.sin().to(x.dtype).unsqueeze(-2)
+    start = width - rope
+    low, high = heads[..., start : start + half], heads[..., start + half :]
+    return torch.cat([heads[..., :start], low * cos - high * sin, high * cos + low * sin], dim=-1).flatten(-2)

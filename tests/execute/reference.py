@@ -1,0 +1,141 @@
+"""Operators as a textbook writes them, whole and for torch.autograd: what the numerics are held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch.nn import functional
+
+from shardwright.model.operator import Mask, Operator, OperatorClass, OperatorKind
+
+Values = tuple[torch.Tensor, ...]
+Weights = Mapping[str, torch.Tensor]
+EPS, BASE = 1e-5, 10000.0
+
+
+def linear(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
+    x = torch.cat([v[0] for v in inputs], -1)
+    n = len(o.writes)
+    named = [w[p.name] for p in o.parameters]
+    biases = named[n : 2 * n] if len(named) >= 2 * n and ".bias" in o.parameters[n].name else [None] * n
+    return tuple(functional.linear(x, named[i].T, biases[i]) for i in range(n))
+
+
+def norm(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
+    (values,) = inputs
+    result = []
+    for i, extent in enumerate(o.reads):
+        x = values[i]
+        if len(o.parameters) == 2 and len(o.reads) == 1:
+            result.append(functional.layer_norm(x, x.shape[-1:], w[o.parameters[0].name], w[o.parameters[1].name], EPS))
+            continue
+        gain = w[o.parameters[i].name] if o.parameters else torch.ones(extent.quantum, dtype=x.dtype)
+        heads = x.reshape(*x.shape[:-1], -1, len(gain))
+        result.append(functional.rms_norm(heads, gain.shape, gain, EPS).reshape(x.shape))
+    while len(result) < len(o.writes):
+        result.append(values[min(len(result), len(values) - 1)])
+    return tuple(result)
+
+
+def _rotate(x: torch.Tensor, width: int) -> torch.Tensor:
+    """By complex numbers: the pair (i, i + half) is one."""
+    half = width // 2
+    heads = x.reshape(*x.shape[:-1], -1, width)
+    z = torch.complex(heads[..., :half], heads[..., half:])
+    angles = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * BASE ** (-torch.arange(half, dtype=torch.float64) / half)
+    z = z * torch.polar(torch.ones_like(angles), angles)[:, None]
+    return torch.cat([z.real, z.imag], -1).reshape(x.shape)
+
+
+def rotary(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
+    width = o.reads[0].quantum
+    if len(inputs) == 1:
+        q, k = inputs[0][:2]
+        return _rotate(q, width), _rotate(k, width), inputs[0][2] if len(inputs[0]) > 2 else k
+    (q,), (plain, v), (_, rope) = inputs
+    r = rope.shape[-1]
+    queries = [torch.cat([h[..., : width - r], _rotate(h[..., width - r :], r)], -1) for h in q.split(width, -1)]
+    turned = _rotate(rope, r)
+    keys = [torch.cat([h, turned], -1) for h in plain.split(width - r, -1)]
+    return torch.cat(queries, -1), torch.cat(keys, -1), v
+
+
+def attention(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
+    """One head, one query at a time."""
+    a = o.attention
+    q, k, v = [x for values in inputs for x in values][:3]
+    slope = [2.0 ** (-8.0 * (h + 1) / a.heads) for h in range(a.heads)]
+    outputs = []
+    for h in range(a.heads):
+        g = h // (a.heads // a.kv_heads)
+        qh = q[..., h * a.head_dim : (h + 1) * a.head_dim]
+        kh = k[..., g * a.head_dim : (g + 1) * a.head_dim]
+        vh = v[..., g * a.value_dim : (g + 1) * a.value_dim]
+        rows = []
+        for t in range(q.shape[1]):
+            seen = [u for u in range(k.shape[1]) if _sees(a, t, u)]
+            scores = (qh[:, t : t + 1] * kh[:, seen]).sum(-1) / a.head_dim**0.5
+            if a.soft_cap:
+                scores = a.soft_cap * torch.tanh(scores / a.soft_cap)
+            if a.alibi:
+                scores = scores - slope[h] * torch.tensor([abs(t - u) for u in seen], dtype=scores.dtype)
+            if a.sinks:
+                sink = w[o.parameters[0].name][h].expand(len(scores), 1)
+                p = torch.softmax(torch.cat([scores, sink], -1), -1)[:, :-1]
+            else:
+                p = torch.softmax(scores, -1)
+            rows.append((p[..., None] * vh[:, seen]).sum(1))
+        outputs.append(torch.stack(rows, 1))
+    return (torch.cat(outputs, -1),)
+
+
+def _sees(a: object, t: int, u: int) -> bool:
+    if a.mask is Mask.CAUSAL and u > t:
+        return False
+    if a.window and a.chunked:
+        return t // a.window == u // a.window
+    return not a.window or abs(t - u) < a.window
+
+
+def activation(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
+    if len(inputs) == 1:
+        x = inputs[0]
+        return (functional.silu(x[0]) * x[1] if o.gated else functional.gelu(x[0], approximate="tanh"),)
+    x, other = inputs[0][0], inputs[1]
+    gate = {1: other[0], 2: other[-1], 4: other[-1], 5: other[0], 6: other[3] if len(other) == 6 else None}[len(other)]
+    act = functional.silu(gate) if o.klass is OperatorClass.SSM else torch.sigmoid(gate)
+    return (x * act.repeat_interleave(x.shape[-1] // act.shape[-1], -1),)
+
+
+def residual(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
+    return (sum(v[0] for v in inputs),)
+
+
+def embedding(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
+    ids = inputs[0][0][..., 0]
+    y = functional.embedding(ids, w[o.parameters[0].name])
+    for p in o.parameters[1:]:
+        if p.name.endswith("positions"):
+            y = y + w[p.name][: ids.shape[1]]
+        if p.name.endswith("types"):
+            y = y + w[p.name][0]
+    return (y,)
+
+
+def loss(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
+    logits, labels = inputs[0][0], inputs[-1][0][..., 0]
+    each = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=-1)
+    return (each.reshape(*labels.shape, 1),)
+
+
+REFERENCE: dict[OperatorKind, Callable[[Operator, tuple[Values, ...], Weights], Values]] = {
+    OperatorKind.LINEAR: linear,
+    OperatorKind.NORM: norm,
+    OperatorKind.ROTARY: rotary,
+    OperatorKind.ATTENTION: attention,
+    OperatorKind.ACTIVATION: activation,
+    OperatorKind.RESIDUAL: residual,
+    OperatorKind.EMBEDDING: embedding,
+    OperatorKind.LOSS: loss,
+}
