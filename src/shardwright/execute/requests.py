@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Hashable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 
@@ -70,7 +70,7 @@ class Take:
     key: Hashable
 
 
-Request = Reduce | Exchange | Post | Take
-Answer = torch.Tensor | dict[int, torch.Tensor] | None
-Task = Generator[Request, Answer, T]
+Request: TypeAlias = Reduce | Exchange | Post | Take
+Answer: TypeAlias = torch.Tensor | dict[int, torch.Tensor] | None
+Task: TypeAlias = Generator[Request, Answer, T]
 """A piece of a device's work: yields requests, returns a T."""

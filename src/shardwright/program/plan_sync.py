@@ -40,7 +40,7 @@ Holdings = dict[tuple[int, int, int, int], tuple[Held, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class ParameterPlace:
     """One use: the operator's segment and its stage."""
 
     use: Use
@@ -115,9 +115,11 @@ def _group_of(found: SumGroup, device: int) -> tuple[int, ...] | None:
     return None
 
 
-def _parameters(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> list[tuple[tuple[_Place, ...], int]]:
-    """(all uses of a parameter, number of layers that are used so), each parameter of each block once."""
-    where: dict[tuple[int, int, str, str], list[_Place]] = {}
+def parameter_places(
+    stages: tuple[tuple[StageParts, ...], ...], *, model: Model
+) -> dict[tuple[int, int, str, str], tuple[ParameterPlace, ...]]:
+    """By (run, layer, operator, parameter) of a parameter's owner, all its uses: the owner's first."""
+    where: dict[tuple[int, int, str, str], list[ParameterPlace]] = {}
     owners = {f"{b.name}.{p.name}": (i, o.name, p.name) for i, b in enumerate(model.blocks) for o in b.operators for p in o.parameters}
     first_run = {run.block: i for i, run in reversed(list(enumerate(model.runs)))}
     for lane in stages:
@@ -125,7 +127,7 @@ def _parameters(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> 
             for number, segment in enumerate(stage.segments):
                 for operator in segment.block.operators:
                     for parameter in operator.parameters:
-                        place = _Place(
+                        place = ParameterPlace(
                             use=(stage.lane, stage.chunk, number), stage=stage, segment=segment, operator=operator, parameter=parameter
                         )
                         owner = owners.get(parameter.tied_to) if parameter.tied_to else None
@@ -134,28 +136,32 @@ def _parameters(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> 
                             continue
                         for layer in range(segment.first, segment.first + segment.count):
                             where.setdefault((segment.run, layer, operator.name, parameter.name), []).append(place)
+    return {key: tuple(sorted(places, key=lambda p: (bool(p.parameter.tied_to), p.use))) for key, places in where.items()}
+
+
+def _parameters(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> list[tuple[tuple[ParameterPlace, ...], int]]:
+    """(all uses of a parameter, number of layers that are used so), each parameter of each block once."""
     alike: dict[tuple[object, ...], list[object]] = {}
-    for (run, _, operator_name, name), places in where.items():
-        ordered = sorted(places, key=lambda p: (bool(p.parameter.tied_to), p.use))
+    for (run, _, operator_name, name), ordered in parameter_places(stages, model=model).items():
         key = (run, operator_name, name, tuple(p.use for p in ordered))
-        entry = alike.setdefault(key, [tuple(ordered), 0])
+        entry = alike.setdefault(key, [ordered, 0])
         entry[1] += 1  # type: ignore[operator]
     return [(places, layers) for places, layers in alike.values()]  # type: ignore[misc]
 
 
 def _groups(
-    places: tuple[_Place, ...], *, length: int, island: int, cache: dict[object, tuple[SumGroup, ...]]
+    places: tuple[ParameterPlace, ...], *, length: int, island: int, cache: dict[object, tuple[SumGroup, ...]]
 ) -> tuple[int, tuple[SumGroup, ...]]:
     """The sum groups of a parameter, counted from a base; stages that differ only by their place (in whole nodes) share them."""
     base = places[0].stage.base - (places[0].stage.base % island if island else 0)
     key = tuple((p.stage.lane, p.stage.base - base, id(p.segment.cells), p.operator, p.parameter.name) for p in places)
     if key not in cache:
-        shares = tuple(share for place in places for share in _shares(place, base=base, length=length))
+        shares = tuple(share for place in places for share in shares_of(place, base=base, length=length))
         cache[key] = sum_groups(shares, island=island)
     return base, cache[key]
 
 
-def _shares(place: _Place, *, base: int, length: int) -> list[Share]:
+def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
     operator = place.operator
     order = sorted(range(len(place.parameter.extents)), key=lambda i: place.parameter.extents[i].dim.value)
     extents = [place.parameter.extents[i] for i in order]
