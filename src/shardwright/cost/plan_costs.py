@@ -214,7 +214,7 @@ def cell_rows(structure: CellStructure, *, shape: tuple[int, int], contributions
         "ulysses": ulysses,
         "gather": int(structure.gather),
         "ep": ep,
-        "etp": _ways(expert, *width) if ep > 1 else 1,
+        "etp": _ways(expert, *width) if expert is not None and structure.routed else 1,
         "dp": max(contributions // cp, 1),
         "pp": shape[1],
         "mbs": here,

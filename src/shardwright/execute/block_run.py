@@ -219,9 +219,7 @@ def run_backward(
         made_at, streamed = _exit(run, last)
         if made_at != streamed:
             whole = tuple(Holding(device=h.device, box=h.box) for h in made_at)
-            gradient = yield from redistribute(
-                gradient, streamed, whole, device=device, key=(*run.key, "enter"), island=run.island
-            )
+            gradient = yield from redistribute(gradient, streamed, whole, device=device, key=(*run.key, "enter"), island=run.island)
         cotangents[last.name] = [gradient]
     for operator in reversed(run.block.operators):
         yield from _collect(run, operator.name, waiting, cotangents)

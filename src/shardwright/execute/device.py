@@ -183,8 +183,10 @@ class _Walker:
     def _node_forward(self, node: Node, place: tuple[int, int, int], flow: _Flow) -> Task[None]:
         stage = self.work.stages[place[0]][place[1]]
         stream, memory = yield from self._inputs(node, place, flow)
-        sources = (flow.outputs.get(node.input_run) if node.input_run is not None else None,
-                   flow.outputs.get(node.memory_run) if node.memory_run is not None else None)
+        sources = (
+            flow.outputs.get(node.input_run) if node.input_run is not None else None,
+            flow.outputs.get(node.memory_run) if node.memory_run is not None else None,
+        )
         run = self._run(node, place)
         value, state = yield from run_forward(run, stream, memory, self.store, self.losses)
         state.sources = sources

@@ -76,9 +76,7 @@ def run_step(model: Model, job: TrainingJob, plan: Plan, *, batch: Batch, source
     """Run one step of `plan` on virtual devices."""
     work, groups = prepare(model, job, plan)
     chosen = settings or Settings()
-    stores = {
-        d: ParameterStore(model=model, source=source, settings=chosen) for devices in work.rows.devices for d in devices
-    }
+    stores = {d: ParameterStore(model=model, source=source, settings=chosen) for devices in work.rows.devices for d in devices}
     outcomes = run({d: _whole(d, work, groups, batch, store) for d, store in stores.items()})
     losses: dict[object, torch.Tensor] = {}
     for outcome in outcomes.values():

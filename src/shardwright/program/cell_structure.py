@@ -9,7 +9,7 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, Extent
 from shardwright.program.cells import Cell, StageCells, cut_dims, image, indices, interval, reference_runs, token_box
-from shardwright.program.layout import Box, Holding, Layout, count, intersection
+from shardwright.program.layout import Box, Holding, Interval, Layout, count, intersection
 from shardwright.program.placing import Change
 from shardwright.program.sizes import Size
 from shardwright.program.transition import StepKind, Transition, transition
@@ -160,10 +160,31 @@ class CellStructure:
             made, wanted = made_layout(self.stage, maker, extent, length), wanted_layout(self.stage, target, extent, length)
             full = tuple(Holding(device=h.device, box=h.box) for h in made)
             cotangent = cotangent_layout(self.stage, target, extent, length)
+            if extent.runs < reference_runs(target, extent.dim):
+                cotangent, full = self._own_part(maker, target, extent, cotangent, full)
             for source_layout, wanted_part, forward in ((made, wanted, True), (cotangent, full, False)):
                 found = self._steps(source_layout, wanted_part)
                 result += _changes(found, self.device, element * repeats, forward=forward)
         return _merged(result)
+
+    def _own_part(self, maker: Operator, target: Operator, extent: Extent, cotangent: Layout, full: Layout) -> tuple[Layout, Layout]:
+        """Of a coarse extent's cotangent (key heads under query heads) what belongs to the device's own part of the finer list.
+
+        Readers of parts of it (query heads over positions) hold parts of a sum; what other parts return stays with their weights' gradients.
+        """
+        runs = reference_runs(target, extent.dim)
+
+        def fine(device: int, operator: Operator) -> Interval | None:
+            cell = self.stage.cells.get(operator.klass, {}).get(device)
+            return None if cell is None else image(cut_dims(cell, operator).get(extent.dim, ()), runs, runs)
+
+        mine = fine(self.device, maker)
+        if mine is None:
+            return cotangent, full
+        read = {h.device: fine(h.device, target) for h in cotangent}
+        inside = tuple(h for h in cotangent if (part := read[h.device]) is not None and mine[0] <= part[0] and part[1] <= mine[1])
+        parts = tuple(h if read[h.device] == mine else replace(h, part=((extent.dim, read[h.device]),)) for h in inside)
+        return parts, tuple(h for h in full if fine(h.device, maker) == mine)
 
     def _steps(self, source: Layout, wanted: Layout) -> Transition | None:
         """The transition of what this device exchanges with others; None if it has what it needs and nobody asks."""
