@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from shardwright.execute.numerics.protocol import Saved, Values
-from shardwright.execute.numerics.registry import numerics_of
+from shardwright.execute.numerics.protocol import Gradients, Saved, Values
+from shardwright.execute.numerics.registry import numerics
 from shardwright.execute.parameters import ParameterStore
 from shardwright.execute.place import Place
 from shardwright.execute.places import Site, place_of
-from shardwright.execute.redistribute import redistribute
+from shardwright.execute.moved import moved, scoped
 from shardwright.execute.requests import Task
 from shardwright.model.block import INPUT, MEMORY, Block
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
@@ -38,7 +38,6 @@ class BlockRun:
     data: Mapping[str, torch.Tensor]
     key: tuple[int, ...]
     scale: float
-    island: int
 
 
 @dataclass(slots=True)
@@ -46,7 +45,7 @@ class _Ran:
     """An operator that ran: what it saved, and the gradients of its outputs once they are known."""
 
     saved: Saved
-    grads: Values = ()
+    grads: Gradients = ()
 
 
 @dataclass(slots=True)
@@ -117,32 +116,31 @@ def run_forward(
     """The layer's output on this device (None where it has none), and what its backward needs."""
     state = LayerState()
     values: dict[str, tuple[torch.Tensor | None, ...]] = {INPUT: (stream,), MEMORY: (memory,)}
-    moved: dict[object, torch.Tensor | None] = {}
+    there: dict[object, torch.Tensor | None] = {}
     for operator in run.block.operators:
         place = place_of(run.site, operator)
         inputs: list[tuple[torch.Tensor | None, ...]] = []
         for name in operator.inputs:
             if operator.kind is OperatorKind.EMBEDDING:
                 continue
-            inputs.append((yield from _brought(run, operator, name, values, moved)))
+            inputs.append((yield from _brought(run, operator, name, values, there)))
         if place is None or not _has_tokens(place):
             values[operator.name] = (None,) * len(operator.writes)
             continue
         inputs += _data(run, operator, place, losses)
-        made, saved = yield from numerics_of(operator).forward(place, tuple(inputs), _weights(run, operator, place, store))
+        given = tuple(tuple(t for t in one if t is not None) for one in inputs)
+        made, saved = yield from scoped(numerics(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F"))
         state.ran[operator.name] = _Ran(saved=saved)
         values[operator.name] = made
         if operator.kind is OperatorKind.LOSS:
-            losses[run.key[0], run.key[2], place.samples, place.positions] = made[0].sum()
+            losses[run.key[0], run.key[2], place.samples, place.positions, place.reads] = made[0].sum()
     last = run.block.operators[-1]
     if last.kind is OperatorKind.LOSS:
         return None, state
     made_at, streamed = _exit(run, last)
     value = values[last.name][0]
     if made_at != streamed:
-        value = yield from redistribute(
-            value, made_at, streamed, device=run.site.device + run.site.base, key=(*run.key, "exit"), island=run.island
-        )
+        value = yield from moved(value, made_at, streamed, device=run.site.device + run.site.base, key=(*run.key, "exit"))
     return value, state
 
 
@@ -164,35 +162,27 @@ def _brought(
     operator: Operator,
     name: str,
     values: dict[str, tuple[torch.Tensor | None, ...]],
-    moved: dict[object, torch.Tensor | None],
+    there: dict[object, torch.Tensor | None],
 ) -> Task[tuple[torch.Tensor | None, ...]]:
     """All extents of one input in the cells of `operator`; an extent that several operators want alike moves once."""
     found: list[torch.Tensor | None] = []
     device = run.site.device + run.site.base
     for edge in _edges(run, operator, name):
         key = (name, edge.index, edge.wanted)
-        if key not in moved:
-            value = values[name][edge.index]
-            if edge.made != edge.wanted:
-                value = yield from redistribute(
-                    value,
-                    edge.made,
-                    edge.wanted,
-                    device=device,
-                    key=(*run.key, "F", operator.name, name, edge.index),
-                    island=run.island,
-                )
-            moved[key] = value
-        found.append(moved[key])
+        if key not in there:
+            there[key] = yield from moved(
+                values[name][edge.index], edge.made, edge.wanted, device=device, key=(*run.key, "F", operator.name, name, edge.index)
+            )
+        found.append(there[key])
     return tuple(found)
 
 
 def _data(run: BlockRun, operator: Operator, place: Place, losses: dict[object, torch.Tensor]) -> list[Values]:
     """Token ids of a lookup, features of a first layer, labels of a loss."""
     if operator.kind is OperatorKind.EMBEDDING:
-        return [(_rows(run.data[run.block.sequence], place.samples, place.positions),)]
+        return [(_rows(run.data[run.block.sequence], place.samples, place.positions).unsqueeze(-1),)]
     if operator.kind is OperatorKind.LOSS:
-        return [(_rows(run.data["labels"], place.samples, place.positions),)]
+        return [(_rows(run.data["labels"], place.samples, place.positions).unsqueeze(-1),)]
     return []
 
 
@@ -219,18 +209,18 @@ def run_backward(
         made_at, streamed = _exit(run, last)
         if made_at != streamed:
             whole = tuple(Holding(device=h.device, box=h.box) for h in made_at)
-            gradient = yield from redistribute(gradient, streamed, whole, device=device, key=(*run.key, "enter"), island=run.island)
+            gradient = yield from moved(gradient, streamed, whole, device=device, key=(*run.key, "enter"))
         cotangents[last.name] = [gradient]
     for operator in reversed(run.block.operators):
         yield from _collect(run, operator.name, waiting, cotangents)
         ran = state.ran.get(operator.name)
-        backs: tuple[Values | None, ...] = ()
+        backs: tuple[Gradients | None, ...] = ()
         if ran is not None:
             place = place_of(run.site, operator)
             assert place is not None
             ran.grads = _output_grads(run, operator, place, cotangents)
             weights = _weights(run, operator, place, store)
-            backs = yield from numerics_of(operator).input_grad(place, ran.saved, ran.grads, weights)
+            backs = yield from scoped(numerics(operator).input_grad(place, ran.saved, ran.grads, weights), (*run.key, "I"))
         if operator.kind is OperatorKind.EMBEDDING:
             continue
         for number, name in enumerate(operator.inputs):
@@ -260,9 +250,7 @@ def _collect(
             value = sum(here[1:], here[0]) if here else None
             whole = tuple(Holding(device=h.device, box=h.box) for h in made)
             if returned != whole:
-                value = yield from redistribute(
-                    value, returned, whole, device=device, key=(*run.key, "B", name, index, number), island=run.island
-                )
+                value = yield from moved(value, returned, whole, device=device, key=(*run.key, "B", name, index, number))
             if value is not None:
                 total = value if total is None else total + value
         known = cotangents.setdefault(name, [])
@@ -271,7 +259,7 @@ def _collect(
             known[index] = total if known[index] is None else known[index] + total
 
 
-def _output_grads(run: BlockRun, operator: Operator, place: Place, cotangents: dict[str, list[torch.Tensor | None]]) -> Values:
+def _output_grads(run: BlockRun, operator: Operator, place: Place, cotangents: dict[str, list[torch.Tensor | None]]) -> Gradients:
     """Cotangents of all extents that an operator wrote, zeros where nobody read; of a loss, the factor of each token."""
     shape = (_count(place.samples), _count(place.positions))
     dtype = torch.float64
@@ -297,7 +285,8 @@ def run_weights(run: BlockRun, state: LayerState, store: ParameterStore) -> Task
             continue
         place = place_of(run.site, operator)
         assert place is not None
-        found = yield from numerics_of(operator).weight_grad(place, ran.saved, ran.grads)
+        weights = _weights(run, operator, place, store)
+        found = yield from scoped(numerics(operator).weight_grad(place, ran.saved, ran.grads, weights), (*run.key, "W"))
         for parameter in operator.parameters:
             if parameter.trainable and parameter.name in found:
                 box = place.parameters[parameter.name]

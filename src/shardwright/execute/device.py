@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -10,7 +10,8 @@ import torch
 from shardwright.execute.block_run import BlockRun, LayerState, run_backward, run_forward, run_weights
 from shardwright.execute.parameters import ParameterStore
 from shardwright.execute.places import Site
-from shardwright.execute.redistribute import post, redistribute, take
+from shardwright.execute.moved import moved
+from shardwright.execute.redistribute import Halfway, post, take
 from shardwright.execute.requests import Task
 from shardwright.execute.stage_nodes import Node, stage_nodes
 from shardwright.model.graph import Model
@@ -95,6 +96,7 @@ class _Walker:
         self.device, self.work, self.batch, self.store = device, work, batch, store
         self.flows: dict[tuple[int, int, int], _Flow] = {}
         self.losses: dict[object, torch.Tensor] = {}
+        self.halfway: dict[object, Halfway | None] = {}
 
     def _run(self, node: Node, place: tuple[int, int, int]) -> BlockRun:
         """A node on this device, with its data."""
@@ -121,7 +123,6 @@ class _Walker:
             data=data,
             key=(*place, node.number),
             scale=work.scale,
-            island=work.island,
         )
 
     def _stream(self, node: Node, stage: StageParts, *, out: bool, run: int | None = None) -> Layout:
@@ -140,7 +141,7 @@ class _Walker:
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.target == chunk:
                 source, target = self._edge_layouts(lane, edge)
-                value = yield from take(source, target, device=self.device, key=("F", number, *place[::2]), island=self.work.island)
+                value = yield from self._take(source, target, ("F", number, *place[::2]))
                 identity = -1 - number
                 flow.values[identity], flow.layouts[identity] = value, target
                 flow.outputs[edge.run] = flow.received[number] = identity
@@ -151,7 +152,7 @@ class _Walker:
                 source, target = self._edge_layouts(lane, edge)
                 identity = flow.outputs[edge.run]
                 value = yield from self._moved(flow.values[identity], flow.layouts[identity], source, ("out", number, *place))
-                yield from post(value, source, target, device=self.device, key=("F", number, *place[::2]), island=self.work.island)
+                yield from self._post(value, source, target, ("F", number, *place[::2]))
 
     def _edge_layouts(self, lane: int, edge: StageEdge) -> tuple[Layout, Layout]:
         """Where the tensor of an edge lies on both sides."""
@@ -161,10 +162,19 @@ class _Walker:
         source = self._stream(made, stages[edge.source], out=True, run=edge.run)
         return source, self._stream(read, stages[edge.target], out=False, run=edge.run)
 
-    def _moved(self, value: torch.Tensor | None, source: Layout, wanted: Layout, key: object) -> Task[torch.Tensor | None]:
-        if source == wanted:
-            return value
-        return (yield from redistribute(value, source, wanted, device=self.device, key=key, island=self.work.island))
+    def _moved(self, value: torch.Tensor | None, source: Layout, wanted: Layout, key: Hashable) -> Task[torch.Tensor | None]:
+        return (yield from moved(value, source, wanted, device=self.device, key=key))
+
+    def _post(self, value: torch.Tensor | None, source: Layout, wanted: Layout, key: Hashable) -> Task[None]:
+        if any(h.device == self.device for h in source):
+            given = (value,) if value is not None else ()
+            self.halfway[key] = yield from post(given, source, wanted, device=self.device, key=key)
+
+    def _take(self, source: Layout, wanted: Layout, key: Hashable) -> Task[torch.Tensor | None]:
+        if not any(h.device == self.device for h in wanted):
+            return None
+        found = yield from take(self.halfway.pop(key, None), source, wanted, device=self.device, key=key, dtype=torch.float64)
+        return found[0] if found else None
 
     def _inputs(self, node: Node, place: tuple[int, int, int], flow: _Flow) -> Task[tuple[torch.Tensor | None, torch.Tensor | None]]:
         """The node's stream and memory, in its own cells."""
@@ -216,7 +226,7 @@ class _Walker:
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.source == chunk:
                 source, target = self._edge_layouts(lane, edge)
-                back = yield from take(target, source, device=self.device, key=("B", number, *place[::2]), island=self.work.island)
+                back = yield from self._take(target, source, ("B", number, *place[::2]))
                 identity = flow.outputs[edge.run]
                 back = yield from self._moved(back, source, flow.layouts[identity], ("back", number, *place))
                 self._add(flow, identity, back)
@@ -228,7 +238,7 @@ class _Walker:
                 value = flow.cotangents.get(flow.received[number])
                 if value is None and flow.values[flow.received[number]] is not None:
                     value = torch.zeros_like(flow.values[flow.received[number]])
-                yield from post(value, target, source, device=self.device, key=("B", number, *place[::2]), island=self.work.island)
+                yield from self._post(value, target, source, ("B", number, *place[::2]))
 
     def _add(self, flow: _Flow, identity: int, gradient: torch.Tensor | None) -> None:
         if gradient is not None:
