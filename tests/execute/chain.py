@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from shardwright.execute.numerics.registry import numerics
+from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.block import INPUT, MEMORY
 from shardwright.model.graph import Model
 from shardwright.model.operator import Operator, OperatorKind
@@ -53,7 +53,7 @@ class Chain:
         saved, losses = {}, []
         for i, (operator, key, reads) in enumerate(self.steps):
             place = self._place(operator, ids)
-            values[i], saved[i] = alone(numerics(operator).forward(place, tuple(values[r] for r in reads), weights[key]))
+            values[i], saved[i] = alone(numerics_of(operator).forward(place, tuple(values[r] for r in reads), weights[key]))
             assert not any(v.requires_grad for v in values[i])
             if operator.kind is OperatorKind.LOSS:
                 losses.append(values[i][0].sum())
@@ -66,8 +66,8 @@ class Chain:
             if i not in grads:
                 continue
             own = tuple(grads[i])
-            back = alone(numerics(operator).input_grad(place, saved[i], own, weights[key]))
-            found[key] = alone(numerics(operator).weight_grad(place, saved[i], own, weights[key]))
+            back = alone(numerics_of(operator).input_grad(place, saved[i], own, weights[key]))
+            found[key] = alone(numerics_of(operator).weight_grad(place, saved[i], own, weights[key]))
             for r, parts in zip(reads, back, strict=True):
                 if parts is None:
                     continue

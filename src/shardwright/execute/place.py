@@ -22,6 +22,22 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """What a device is to routed tokens.
+
+    Args:
+        home: samples and positions whose tokens it holds with their probabilities; () = none. Devices may hold the same tokens.
+        serves: samples and positions whose tokens its experts work on; () = none. experts: which.
+        copy: another device has the same experts, the same part of their width and the same tokens, and answers for both.
+    """
+
+    home: Box
+    serves: Box
+    experts: Interval
+    copy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """One operator on one device.
 
@@ -33,6 +49,9 @@ class Place:
         groups: devices for communication inside the operator, this one among them: ``vocab`` (other parts of the logits), ``hidden`` (other
             parts of a norm's width), ``ring`` (other positions of the same heads); absent where nothing is split.
         ring_positions: of every device of the ring: positions of its keys (of its memory, in cross-attention).
+        key_positions: of the device's own keys where they are not its queries' (those of earlier slices too); empty = as the queries', or
+            as the memory's in cross-attention.
+        routing: of every device that routed tokens of this one may meet, this one among them; empty = nothing is split.
         device: number of this device.
     """
 
@@ -52,3 +71,5 @@ class Place:
     experts: Interval = (0, 0)
     groups: dict[str, tuple[int, ...]]
     ring_positions: dict[int, Indices] = field(default_factory=dict)
+    key_positions: Indices = ()
+    routing: dict[int, Routed] = field(default_factory=dict)

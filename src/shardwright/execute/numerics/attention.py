@@ -134,6 +134,8 @@ def _parts(inputs: tuple[Values, ...]) -> tuple[torch.Tensor, torch.Tensor, torc
 
 
 def _own_positions(place: Place) -> tuple[tuple[int, int], ...]:
+    if place.key_positions:
+        return place.key_positions
     return place.memory_positions if shape_of(place).cross else place.positions
 
 

@@ -35,3 +35,8 @@ def given(gradient: torch.Tensor | None) -> torch.Tensor:
     """The gradient of a floating tensor, which is never None."""
     assert gradient is not None
     return gradient
+
+
+def column(numbers: torch.Tensor) -> torch.Tensor:
+    """Ids or labels as (samples, positions, 1), whether they came so or without the last dim."""
+    return numbers.unsqueeze(-1) if numbers.dim() == 2 else numbers

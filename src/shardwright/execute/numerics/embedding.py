@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shardwright.execute.numerics.boxes import given, numbers
+from shardwright.execute.numerics.boxes import column, given, numbers
 from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
 from shardwright.execute.place import Place
 from shardwright.execute.requests import Task
@@ -23,7 +23,7 @@ class Embedding:
     def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
         """See `Numerics`."""
         yield from ()
-        ids = inputs[0][0][..., 0]
+        ids = column(inputs[0][0])[..., 0]
         table = weights[place.operator.parameters[0].name]
         rows, inside = _rows(place, ids)
         y = table[rows] * inside.unsqueeze(-1)
@@ -43,7 +43,7 @@ class Embedding:
         """See `Numerics`."""
         yield from ()
         grad = given(grads[0])
-        ids = saved.inputs[0][0][..., 0]
+        ids = column(saved.inputs[0][0])[..., 0]
         rows, inside = _rows(place, ids)
         found = {p.name: torch.zeros_like(weights[p.name]) for p in place.operator.parameters if p.trainable}
         table = place.operator.parameters[0].name

@@ -11,6 +11,7 @@ from shardwright.execute.numerics.boxes import given, only, returned
 from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
 from shardwright.execute.place import Place
 from shardwright.execute.requests import Task
+from shardwright.model.tensor import ParameterClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,14 +19,16 @@ class Linear:
     """y_i = x W_i (+ b_i) for every extent written; x: the first extent of every input, side by side.
 
     Where the contracted dim is cut, y is a part of a sum, and the device of the first part adds the bias (and has its gradient).
-    A parameter beside weights and biases (the position table of a patch projection) is not used; its gradient is zero.
+    An adapter (class lora) is added to the first weight. Another parameter beside weights and biases (the position table of a patch
+    projection) is not used; its gradient is zero.
     """
 
     def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
         """See `Numerics`.
 
         Raises:
-            StrategyError: the input is not as wide as the weight (projectors that merge patches); rule ``execute.width``.
+            StrategyError: the input is not as wide as the weight (projectors that merge patches); rule ``execute.width``. The operator reads
+                and writes one dim, and it is cut (rule ``execute.diagonal``): a device would have only a part of its own part.
         """
         yield from ()
         x = _joined(inputs)
@@ -36,7 +39,10 @@ class Linear:
                 hint="a projector that merges patches cannot be executed yet",
                 rule="execute.width",
             )
+        _check_whole(place)
         outputs = [x @ weights[name] for name in matrices]
+        for name in adapters(place):
+            outputs[0] = outputs[0] + x @ weights[name]
         if biases and first_part(place):
             outputs = [y + weights[name] for y, name in zip(outputs, biases, strict=True)]
         return tuple(outputs), Saved(inputs=tuple(only(values, 0) for values in inputs))
@@ -45,7 +51,8 @@ class Linear:
         """See `Numerics`."""
         yield from ()
         matrices, _ = names(place)
-        dx = sum_of([given(g) @ weights[name].T for g, name in zip(grads, matrices, strict=True)])
+        terms = [given(g) @ weights[name].T for g, name in zip(grads, matrices, strict=True)]
+        dx = sum_of(terms + [given(grads[0]) @ weights[name].T for name in adapters(place)])
         pieces = torch.split(dx, [values[0].shape[-1] for values in saved.inputs], dim=-1)
         return tuple(returned(values, {0: piece}) for values, piece in zip(saved.inputs, pieces, strict=True))
 
@@ -54,7 +61,9 @@ class Linear:
         yield from ()
         x = _joined(saved.inputs).flatten(0, 1)
         matrices, biases = names(place)
-        found = {name: x.T @ given(g).flatten(0, 1) for name, g in zip(matrices, grads, strict=True)}
+        frozen = {p.name for p in place.operator.parameters if not p.trainable}
+        pairs = [*zip(matrices, grads, strict=True), *((name, grads[0]) for name in adapters(place))]
+        found = {name: x.T @ given(g).flatten(0, 1) for name, g in pairs if name not in frozen}
         if biases and first_part(place):
             found |= {name: given(g).sum((0, 1)) for name, g in zip(biases, grads, strict=True)}
         return {
@@ -70,6 +79,22 @@ def names(place: Place) -> tuple[list[str], list[str]]:
     listed = [p.name for p in place.operator.parameters]
     biases = [name for name in listed[count:] if name.rpartition("bias")[1]]
     return listed[:count], biases
+
+
+def adapters(place: Place) -> list[str]:
+    """Names of the adapters of the first weight."""
+    return [p.name for p in place.operator.parameters if p.klass is ParameterClass.LORA]
+
+
+def _check_whole(place: Place) -> None:
+    operator = place.operator
+    cut = place.reads[0] != (0, operator.reads[0].size)
+    if cut and any(extent.dim is operator.reads[0].dim for extent in operator.writes):
+        raise StrategyError(
+            f"{operator.name} reads and writes dim {operator.reads[0].dim.value}, which is cut",
+            hint="replicate this operator's class over that cut",
+            rule="execute.diagonal",
+        )
 
 
 def first_part(place: Place) -> bool:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from shardwright.execute.numerics.boxes import given
+from shardwright.execute.numerics.boxes import column, given
 from shardwright.execute.numerics.groups import reduced
-from shardwright.execute.numerics.linear import first_part
 from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
 from shardwright.execute.place import Place
 from shardwright.execute.requests import Reduction, Task
@@ -18,13 +17,12 @@ from shardwright.execute.requests import Reduction, Task
 class Loss:
     """-log softmax(logits)[label] of every token, not divided: (samples, positions, 1); zero where the label is negative.
 
-    Cut by vocabulary (`groups["vocab"]`), the maxima, sums and labels' logits are reduced, and the value is a part of a sum: the device of
-    the first rows returns it, the others zero.
+    Cut by vocabulary (`groups["vocab"]`), the maxima, sums and labels' logits are reduced: every device of the group has the whole value.
     """
 
     def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
         """See `Numerics`."""
-        logits, labels = inputs[0][0], inputs[-1][0]
+        logits, labels = inputs[0][0], column(inputs[-1][0])
         top = logits.amax(-1, keepdim=True) if logits.shape[-1] else logits.new_full((*logits.shape[:-1], 1), -torch.inf)
         top = yield from reduced(place, "vocab", top, what="max", reduction=Reduction.MAX)
         rows, inside = _target(place, labels)
@@ -34,12 +32,12 @@ class Loss:
         normal = top + sums[..., :1].log()
         value = torch.where(labels >= 0, normal - sums[..., 1:], 0)
         saved = Saved(inputs=inputs, own=(normal,))
-        return (value if first_part(place) else torch.zeros_like(value),), saved
+        return (value,), saved
 
     def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`: (softmax - one) x gradient; every device of the vocabulary's group is given the gradient of the whole value."""
         yield from ()
-        logits, labels = saved.inputs[0][0], saved.inputs[-1][0]
+        logits, labels = saved.inputs[0][0], column(saved.inputs[-1][0])
         scale = torch.where(labels >= 0, given(grads[0]), 0)
         dx = (logits - saved.own[0]).exp() * scale
         rows, inside = _target(place, labels)

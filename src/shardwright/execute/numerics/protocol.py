@@ -43,7 +43,8 @@ class Numerics(Protocol):
         Args:
             inputs: in the order of `operator.inputs`, each all extents that its producer writes, in the box that this operator reads
                 (elements whole where it does not cut that dim). An embedding has one input: ((token ids,),), int64, (samples,
-                positions, 1). A loss has a last one more: ((labels,),) of that form, negative where there is nothing to predict.
+                positions) or with a last dim of one. A loss has a last one more: ((labels,),) of that form, negative where there is
+                nothing to predict.
         """
         ...
 

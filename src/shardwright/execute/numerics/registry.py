@@ -8,6 +8,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.numerics.activation import activation
 from shardwright.execute.numerics.attention import Attention
 from shardwright.execute.numerics.embedding import Embedding
+from shardwright.execute.numerics.experts import GroupedLinear, Permute, Unpermute, route
 from shardwright.execute.numerics.linear import Linear
 from shardwright.execute.numerics.local import Local
 from shardwright.execute.numerics.loss import Loss
@@ -26,16 +27,20 @@ NUMERICS: Final[dict[OperatorKind, Numerics]] = {
     OperatorKind.RESIDUAL: Residual(),
     OperatorKind.EMBEDDING: Embedding(),
     OperatorKind.LOSS: Loss(),
+    OperatorKind.ROUTE: Local(function=route),
+    OperatorKind.GROUPED_LINEAR: GroupedLinear(),
 }
 
 
-def numerics(operator: Operator) -> Numerics:
+def numerics_of(operator: Operator) -> Numerics:
     """How an operator computes.
 
     Raises:
         StrategyError: no numerics for its kind (rule ``execute.operator``).
     """
     found = NUMERICS.get(operator.kind)
+    if operator.kind is OperatorKind.PERMUTE and operator.experts is not None:
+        found = Unpermute() if operator.name.endswith("unpermute") else Permute()
     if found is None:
         raise StrategyError(
             f"operator {operator.name} ({operator.kind.value}) cannot be executed yet",

@@ -1,0 +1,177 @@
+"""Mixture of experts: the choice of experts, the way of tokens to them and back, and their products.
+
+Between ``permute`` and ``unpermute`` a value is (1, rows, elements) for each extent, one row for each token that visits a local expert,
+and behind the extents one tensor of integers ``routes`` (2, rows): local number of the expert, and number of the token
+(sample x length + position). Rows are sorted by expert, then token, whoever sent them. No capacity: no token is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shardwright.errors import StrategyError
+from shardwright.execute.numerics.boxes import given, hollow, returned
+from shardwright.execute.numerics.linear import names, sum_of
+from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
+from shardwright.execute.numerics.routes import collected, dispatched
+from shardwright.execute.place import Place
+from shardwright.execute.requests import Task
+
+
+def route(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
+    """The `topk` experts of the highest score, ties to the lower number: (their probabilities, their numbers as int64).
+
+    Scores are softmax(router); with a stored correction sigmoid(router), and the correction counts in the choice only. Probabilities are
+    made to add up to one over the chosen, then multiplied by the experts' learned scales where there are such.
+    Routing limited to groups of experts is not: an operator does not say how many groups there are.
+
+    Raises:
+        StrategyError: the scores are cut (rule ``execute.scores``).
+    """
+    operator = place.operator
+    assert operator.experts is not None
+    logits = inputs[0][0]
+    if logits.shape[-1] != operator.experts.experts:
+        raise StrategyError(
+            f"{operator.name} sees the scores of only {logits.shape[-1]} of {operator.experts.experts} experts",
+            hint="do not cut the router by experts",
+            rule="execute.scores",
+        )
+    own = {p.name.rpartition(".")[2]: weights[p.name] for p in operator.parameters}
+    scores = torch.sigmoid(logits) if "correction" in own else torch.softmax(logits, dim=-1)
+    ranked = scores.detach() + own["correction"].detach() if "correction" in own else scores.detach()
+    chosen = torch.sort(ranked, dim=-1, descending=True, stable=True).indices[..., : operator.experts.topk]
+    picked = scores.gather(-1, chosen)
+    picked = picked / picked.sum(-1, keepdim=True)
+    if "expert_scale" in own:
+        picked = picked * own["expert_scale"][chosen]
+    return picked, chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permute:
+    """Rows of tokens, copied to every expert that they chose. Inputs: x and ``route``'s (probabilities, numbers), of the same tokens."""
+
+    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+        """See `Numerics`."""
+        x, (probabilities, chosen) = inputs[0][0], inputs[1]
+        routes, rows = yield from dispatched(
+            place, chosen, lambda tokens, _: x.flatten(0, 1)[tokens], width=x.shape[-1], like=x, what="rows"
+        )
+        saved = Saved(inputs=((hollow(x),), (hollow(probabilities), chosen)), own=(routes,))
+        return (rows.unsqueeze(0), routes), saved
+
+    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+        """See `Numerics`: gradients of all copies of a token, added where it is held. Probabilities have theirs from ``unpermute``."""
+        (x,), (_, chosen) = saved.inputs
+        came = yield from collected(place, chosen, saved.own[0], given(grads[0]).squeeze(0), what="gradients")
+        dx = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+        for (tokens, _), rows in came:
+            dx.view(-1, x.shape[-1]).index_add_(0, tokens, rows)
+        return (dx,), returned(saved.inputs[1], {})
+
+    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+        """See `Numerics`."""
+        yield from ()
+        return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpermute:
+    """y = sum over a token's experts of probability x row. Inputs: the experts' rows and ``route``'s values where the tokens are held."""
+
+    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+        """See `Numerics`."""
+        (rows, routes), (probabilities, chosen) = inputs
+        answers = yield from collected(place, chosen, routes, rows.squeeze(0), what="rows")
+        # (tokens, topk, elements): what came for each choice; parts of an expert's width are added.
+        each = rows.new_zeros((*chosen.flatten(0, 1).shape, rows.shape[-1]))
+        for (tokens, slots), part in answers:
+            each.index_put_((tokens, slots), part, accumulate=True)
+        each = each.unflatten(0, chosen.shape[:2])
+        y = (probabilities.unsqueeze(-1) * each).sum(-2)
+        return (y,), Saved(inputs=((hollow(rows), routes), inputs[1]), own=(each,))
+
+    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+        """See `Numerics`."""
+        (_, _), (probabilities, chosen) = saved.inputs
+        grad = given(grads[0])
+        products = (saved.own[0] * grad.unsqueeze(-2)).sum(-1)
+        flat, shares = grad.flatten(0, 1), probabilities.flatten(0, 1)
+        _, rows = yield from dispatched(
+            place,
+            chosen,
+            lambda tokens, slots: flat[tokens] * shares[tokens, slots].unsqueeze(-1),
+            width=grad.shape[-1],
+            like=grad,
+            what="gradients",
+        )
+        return (rows.unsqueeze(0), None), (products, None)
+
+    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+        """See `Numerics`."""
+        yield from ()
+        return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedLinear:
+    """y_e = x_e W_e (+ b_e) for the rows of every local expert, with explicit gradients.
+
+    Where the contracted width is cut, y is a part of a sum, and the device of the first part adds the bias.
+    """
+
+    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+        """See `Numerics`."""
+        yield from ()
+        x, routes = inputs[0][0].squeeze(0), inputs[0][-1]
+        counts = _counts(place, routes)
+        matrices, biases = names(place)
+        outputs = [_product(x, weights[name], counts) for name in matrices]
+        if biases and _first(place):
+            outputs = [y + weights[name][routes[0]] for y, name in zip(outputs, biases, strict=True)]
+        saved = Saved(inputs=((inputs[0][0], *(hollow(v) for v in inputs[0][1:-1]), routes),))
+        return (*(y.unsqueeze(0) for y in outputs), routes), saved
+
+    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+        """See `Numerics`."""
+        yield from ()
+        counts = _counts(place, saved.inputs[0][-1])
+        pairs = zip(grads, names(place)[0], strict=False)
+        dx = sum_of([_product(given(g).squeeze(0), weights[name].transpose(1, 2), counts) for g, name in pairs])
+        return (returned(saved.inputs[0], {0: dx.unsqueeze(0)}),)
+
+    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+        """See `Numerics`."""
+        yield from ()
+        x, routes = saved.inputs[0][0].squeeze(0), saved.inputs[0][-1]
+        counts = _counts(place, routes)
+        matrices, biases = names(place)
+        found = {}
+        for name, g in zip(matrices, grads, strict=False):
+            pieces = zip(x.split(counts), given(g).squeeze(0).split(counts), strict=True)
+            found[name] = torch.stack([a.T @ b for a, b in pieces]) if counts else torch.zeros_like(weights[name])
+        for name, g in zip(biases, grads, strict=False):
+            found[name] = torch.zeros_like(weights[name])
+            if _first(place):
+                found[name].index_add_(0, routes[0], given(g).squeeze(0))
+        return {p.name: found[p.name] for p in place.operator.parameters if p.trainable}
+
+
+def _counts(place: Place, routes: torch.Tensor) -> list[int]:
+    low, high = place.experts
+    counts: list[int] = torch.bincount(routes[0], minlength=high - low).tolist()
+    return counts if high > low else []
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor, counts: list[int]) -> torch.Tensor:
+    if not counts:
+        return x.new_zeros((0, weight.shape[-1]))
+    return torch.cat([part @ matrix for part, matrix in zip(x.split(counts), weight, strict=True)])
+
+
+def _first(place: Place) -> bool:
+    low, high = place.reads[0]
+    return low == 0 and high > low
