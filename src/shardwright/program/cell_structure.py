@@ -57,7 +57,7 @@ class CellStructure:
         """Devices whose experts serve the tokens that the device's own serve (or that it routes), or some of them."""
         experts = self.stage.cells.get(OperatorClass.EXPERTS, {})
         served = {d: self._region(c) for d, c in experts.items()}
-        mine = served.get(self.device) or self._region(self.stage.cells[OperatorClass.ROUTER][self.device])
+        mine = self._own_region()
         return tuple(d for d, region in served.items() if _covers(region, mine) or _covers(mine, region))
 
     def _count(self, klass: OperatorClass, length: int) -> int:
@@ -102,11 +102,16 @@ class CellStructure:
         """The routed copies of all devices that share its experts."""
         return routed.scaled(max(len(self.expert_groups()[1]), 1))
 
+    def _own_region(self) -> Box:
+        """Tokens that the device's experts serve, or else that it routes or makes."""
+        classes = (OperatorClass.EXPERTS, OperatorClass.ROUTER, OperatorClass.STREAM)
+        cell = next((c for klass in classes if (c := self.cell(klass)) is not None), None)
+        return self._region(cell) if cell is not None else ((), ())
+
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Devices with other experts for the same tokens (or that only own such tokens), and with other parts of the same experts."""
         experts = self.stage.cells.get(OperatorClass.EXPERTS, {})
-        served = {d: self._region(c) for d, c in experts.items()}
-        mine = served.get(self.device) or self._region(self.stage.cells[OperatorClass.ROUTER][self.device])
+        mine = self._own_region()
         coset = self._coset()
         alone = [
             d for d, c in self.stage.cells.get(OperatorClass.ROUTER, {}).items() if d not in experts and _covers(mine, self._region(c))
@@ -170,7 +175,7 @@ class CellStructure:
     def _own_part(self, maker: Operator, target: Operator, extent: Extent, cotangent: Layout, full: Layout) -> tuple[Layout, Layout]:
         """Of a coarse extent's cotangent (key heads under query heads) what belongs to the device's own part of the finer list.
 
-        Readers of parts of it (query heads over positions) hold parts of a sum; what other parts return stays with their weights' gradients.
+        Readers of parts of it hold parts of a sum; what other parts return stays with the gradients of their weights.
         """
         runs = reference_runs(target, extent.dim)
 
