@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 import torch
 
 from shardwright.execute.numerics.protocol import Gradients, Saved, Values
-from shardwright.execute.numerics.registry import numerics
+from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.parameters import ParameterStore
+from shardwright.execute.past import Past
 from shardwright.execute.place import Place
 from shardwright.execute.places import Site, place_of
 from shardwright.execute.moved import moved, scoped
@@ -18,6 +20,7 @@ from shardwright.model.block import INPUT, MEMORY, Block
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, Extent
 from shardwright.program.cell_structure import cotangent_layout, made_layout, stream_operator, wanted_layout
+from shardwright.program.cells import StageCells
 from shardwright.program.layout import Holding, Indices, Layout
 from shardwright.program.placing import is_routed
 
@@ -95,25 +98,50 @@ def _stream_extents(block: Block, reader: Operator, name: str) -> tuple[Extent, 
     return (hidden,) if all(e.size != hidden.size for e in reader.reads) else (next(e for e in reader.reads if e.size == hidden.size),)
 
 
+def _passed(run: BlockRun, reader: Operator, name: str) -> bool:
+    """The value stays as it is on the device: between an expert's operators, and from the choice of experts to what moves tokens."""
+    maker = next((o for o in run.block.operators if o.name == name), None)
+    return maker is not None and is_routed(reader) and (is_routed(maker) or maker.kind is OperatorKind.ROUTE)
+
+
+def _layout(cells: StageCells, operator: Operator, extent: Extent, length: int, kind: str) -> Layout:
+    """Where an operator makes, wants or returns an extent; what moves tokens to experts (and back) does so where tokens are routed."""
+    if is_routed(operator):
+        held = replace(stream_operator((extent,)), klass=OperatorClass.ROUTER)
+        return made_layout(cells, held, extent, length)
+    return {"made": made_layout, "wanted": wanted_layout, "returned": cotangent_layout}[kind](cells, operator, extent, length)
+
+
 def _edges(run: BlockRun, reader: Operator, name: str) -> tuple[_Edge, ...]:
-    """How an input reaches `reader`: nothing moves between an expert's operators and where tokens are sent (numerics does)."""
+    """How an input reaches `reader`, extent by extent."""
     maker = _maker(run, name, reader)
     length = run.site.memory_length if name == MEMORY or maker.inputs == (MEMORY,) else run.site.length
     cells, base = run.site.cells, run.site.base
-    inside = is_routed(reader) or is_routed(maker)
-    result = []
-    for index, extent in enumerate(maker.writes):
-        made = _at(made_layout(cells, maker, extent, length), base)
-        wanted = made if inside else _at(wanted_layout(cells, reader, extent, length), base)
-        returned = made if inside else _at(cotangent_layout(cells, reader, extent, length), base)
-        result.append(_Edge(name=name, index=index, made=made, wanted=wanted, returned=returned))
-    return tuple(result)
+    return tuple(
+        _Edge(
+            name=name,
+            index=index,
+            made=_at(_layout(cells, maker, extent, length, "made"), base),
+            wanted=_at(_layout(cells, reader, extent, length, "wanted"), base),
+            returned=_at(_layout(cells, reader, extent, length, "returned"), base),
+        )
+        for index, extent in enumerate(maker.writes)
+    )
 
 
 def run_forward(
-    run: BlockRun, stream: torch.Tensor | None, memory: torch.Tensor | None, store: ParameterStore, losses: dict[object, torch.Tensor]
+    run: BlockRun,
+    stream: torch.Tensor | None,
+    memory: torch.Tensor | None,
+    store: ParameterStore,
+    losses: dict[object, torch.Tensor],
+    past: Past,
 ) -> Task[tuple[torch.Tensor | None, LayerState]]:
-    """The layer's output on this device (None where it has none), and what its backward needs."""
+    """The layer's output on this device (None where it has none), and what its backward needs.
+
+    Args:
+        past: keys of the microbatch's earlier slices.
+    """
     state = LayerState()
     values: dict[str, tuple[torch.Tensor | None, ...]] = {INPUT: (stream,), MEMORY: (memory,)}
     there: dict[object, torch.Tensor | None] = {}
@@ -123,17 +151,22 @@ def run_forward(
         for name in operator.inputs:
             if operator.kind is OperatorKind.EMBEDDING:
                 continue
-            inputs.append((yield from _brought(run, operator, name, values, there)))
-        if place is None or not _has_tokens(place):
-            values[operator.name] = (None,) * len(operator.writes)
+            if _passed(run, operator, name):
+                inputs.append(values[name])
+            else:
+                inputs.append((yield from _brought(run, operator, name, values, there)))
+        if place is None or not (_has_tokens(place) or is_routed(operator)):
+            values[operator.name] = _nothing(run, operator, values)
             continue
-        inputs += _data(run, operator, place, losses)
-        given = tuple(tuple(t for t in one if t is not None) for one in inputs)
-        made, saved = yield from scoped(numerics(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F"))
+        inputs += _data(run, operator, place)
+        given = tuple(_given(run, operator, name, one) for name, one in zip_longest(operator.inputs, inputs, fillvalue=""))
+        if operator.attention is not None and run.site.whole:
+            given = past.longer(operator.name, given)
+        made, saved = yield from scoped(numerics_of(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F"))
         state.ran[operator.name] = _Ran(saved=saved)
         values[operator.name] = made
         if operator.kind is OperatorKind.LOSS:
-            losses[run.key[0], run.key[2], place.samples, place.positions, place.reads] = made[0].sum()
+            losses[run.key[0], run.key[2], place.samples, place.positions] = made[0].sum()
     last = run.block.operators[-1]
     if last.kind is OperatorKind.LOSS:
         return None, state
@@ -144,6 +177,25 @@ def run_forward(
     return value, state
 
 
+def _nothing(run: BlockRun, operator: Operator, values: dict[str, tuple[torch.Tensor | None, ...]]) -> tuple[torch.Tensor | None, ...]:
+    """What a device without the operator has of its output: of experts that it has not, no rows."""
+    if is_routed(operator) and values[operator.inputs[0]][0] is not None:
+        return values[operator.inputs[0]]
+    return (None,) * len(operator.writes)
+
+
+def _given(run: BlockRun, operator: Operator, name: str, found: tuple[torch.Tensor | None, ...] | str) -> Values:
+    """Tensors of an input; of tokens that the device does not hold, none."""
+    assert not isinstance(found, str)
+    if is_routed(operator) and all(t is None for t in found):
+        maker = next((o for o in run.block.operators if o.name == name), None)
+        if maker is not None and maker.kind is OperatorKind.ROUTE:
+            width = maker.writes[0].size
+            return (torch.zeros((0, 0, width), dtype=torch.float64), torch.zeros((0, 0, width), dtype=torch.int64))
+        return (torch.zeros((0, 0, operator.reads[0].size), dtype=torch.float64),)
+    return tuple(t for t in found if t is not None)
+
+
 def _has_tokens(place: Place) -> bool:
     return bool(place.samples) and bool(place.positions)
 
@@ -151,7 +203,7 @@ def _has_tokens(place: Place) -> bool:
 def _exit(run: BlockRun, last: Operator) -> tuple[Layout, Layout]:
     """Where the last operator leaves the layer's output, and where the stream wants it (nothing moves at a cut inside a block)."""
     cells, base, length = run.site.cells, run.site.base, run.site.length
-    made = _at(made_layout(cells, last, last.writes[0], length), base)
+    made = _at(_layout(cells, last, last.writes[0], length, "made"), base)
     if len(run.block.operators) == 1 and last.klass is not OperatorClass.STREAM and last.kind is OperatorKind.LINEAR:
         return made, made
     return made, _at(made_layout(cells, stream_operator(last.writes[:1]), last.writes[0], length), base)
@@ -177,7 +229,7 @@ def _brought(
     return tuple(found)
 
 
-def _data(run: BlockRun, operator: Operator, place: Place, losses: dict[object, torch.Tensor]) -> list[Values]:
+def _data(run: BlockRun, operator: Operator, place: Place) -> list[tuple[torch.Tensor | None, ...]]:
     """Token ids of a lookup, features of a first layer, labels of a loss."""
     if operator.kind is OperatorKind.EMBEDDING:
         return [(_rows(run.data[run.block.sequence], place.samples, place.positions).unsqueeze(-1),)]
@@ -198,7 +250,7 @@ def _weights(run: BlockRun, operator: Operator, place: Place, store: ParameterSt
 
 
 def run_backward(
-    run: BlockRun, state: LayerState, gradient: torch.Tensor | None, store: ParameterStore
+    run: BlockRun, state: LayerState, gradient: torch.Tensor | None, store: ParameterStore, past: Past
 ) -> Task[tuple[torch.Tensor | None, torch.Tensor | None]]:
     """Cotangents of the layer's stream and memory on this device."""
     device = run.site.device + run.site.base
@@ -220,18 +272,33 @@ def run_backward(
             assert place is not None
             ran.grads = _output_grads(run, operator, place, cotangents)
             weights = _weights(run, operator, place, store)
-            backs = yield from scoped(numerics(operator).input_grad(place, ran.saved, ran.grads, weights), (*run.key, "I"))
+            backs = yield from scoped(numerics_of(operator).input_grad(place, ran.saved, ran.grads, weights), (*run.key, "I"))
+            if operator.attention is not None and run.site.whole:
+                backs = past.shorter(operator.name, backs)
         if operator.kind is OperatorKind.EMBEDDING:
             continue
         for number, name in enumerate(operator.inputs):
+            back = backs[number] if ran is not None else None
+            if _passed(run, operator, name):
+                _keep(cotangents, name, back or ())
+                continue
             for edge in _edges(run, operator, name):
-                back = backs[number] if ran is not None else None
                 part = back[edge.index] if back is not None else None
                 sums = waiting.setdefault((name, edge.index), {}).setdefault((edge.returned, edge.made), [])
                 sums.append(part)
     yield from _collect(run, INPUT, waiting, cotangents)
     yield from _collect(run, MEMORY, waiting, cotangents)
     return (cotangents.get(INPUT) or [None])[0], (cotangents.get(MEMORY) or [None])[0]
+
+
+def _keep(cotangents: dict[str, list[torch.Tensor | None]], name: str, parts: Gradients) -> None:
+    """Add gradients of a value that did not move."""
+    known = cotangents.setdefault(name, [])
+    known += [None] * (len(parts) - len(known))
+    for index, part in enumerate(parts):
+        if part is not None:
+            before = known[index]
+            known[index] = part if before is None else before + part
 
 
 def _collect(
@@ -261,6 +328,8 @@ def _collect(
 
 def _output_grads(run: BlockRun, operator: Operator, place: Place, cotangents: dict[str, list[torch.Tensor | None]]) -> Gradients:
     """Cotangents of all extents that an operator wrote, zeros where nobody read; of a loss, the factor of each token."""
+    if is_routed(operator) or operator.kind is OperatorKind.ROUTE:
+        return tuple(cotangents.get(operator.name, ()))
     shape = (_count(place.samples), _count(place.positions))
     dtype = torch.float64
     if operator.kind is OperatorKind.LOSS:
@@ -286,7 +355,7 @@ def run_weights(run: BlockRun, state: LayerState, store: ParameterStore) -> Task
         place = place_of(run.site, operator)
         assert place is not None
         weights = _weights(run, operator, place, store)
-        found = yield from scoped(numerics(operator).weight_grad(place, ran.saved, ran.grads, weights), (*run.key, "W"))
+        found = yield from scoped(numerics_of(operator).weight_grad(place, ran.saved, ran.grads, weights), (*run.key, "W"))
         for parameter in operator.parameters:
             if parameter.trainable and parameter.name in found:
                 box = place.parameters[parameter.name]

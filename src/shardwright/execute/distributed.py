@@ -95,7 +95,9 @@ class Network:
         """
         strangers = [device for device in tasks if self.rank_of_device.get(device) != self.rank]
         if strangers:
-            raise StrategyError(f"device {strangers[0]} does not run on rank {self.rank}", hint="give each rank its devices", rule="run.place")
+            raise StrategyError(
+                f"device {strangers[0]} does not run on rank {self.rank}", hint="give each rank its devices", rule="run.place"
+            )
         running = {device: as_messages(tasks[device], device=device, trace=trace) for device in sorted(tasks)}
         returned: dict[int, T] = {}
         waiting: dict[int, Take] = {}
@@ -186,7 +188,9 @@ class Network:
         for rank, why in sorted(self._inbox.failed.items()):
             devices = ", ".join(str(device) for device, other in sorted(self.rank_of_device.items()) if other == rank)
             raise StrategyError(
-                f"rank {rank} (devices {devices}) is gone: {why}", hint="see that rank's own error; resume from the last checkpoint", rule="run.peer"
+                f"rank {rank} (devices {devices}) is gone: {why}",
+                hint="see that rank's own error; resume from the last checkpoint",
+                rule="run.peer",
             )
 
     def _post(self, device: int, request: Post) -> None:

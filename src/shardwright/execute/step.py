@@ -17,6 +17,7 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.graph import Model
 from shardwright.model.tensor import Dim
 from shardwright.program.action_rows import action_rows
+from shardwright.program.cells import largest_remainder
 from shardwright.program.stage_edges import stage_edges
 from shardwright.program.stage_parts import plan_stages
 from shardwright.strategy.lane import Lane
@@ -55,6 +56,7 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, island: int = 0) -> t
     work = Work(
         model=model,
         lanes=plan.lanes,
+        slices=tuple(largest_remainder(length, lane.slices) if lane.slices else (length,) for lane in plan.lanes),
         stages=stages,
         rows=action_rows(plan),
         edges=tuple(stage_edges(lane, model=model) for lane in stages),
