@@ -83,14 +83,27 @@ def assert_equals_grid(problem: Problem, grid: Grid, found: PlanResult) -> None:
     whole = simulate_grid(problem, grid)
     costs = whole.costs
     assert found.step_time_s == pytest.approx(whole.step_time_s, rel=SAME)
-    for (_, chunk, _), family in found.costs.families.items():
+    for (_, chunk, number), family in found.costs.families.items():
+        if number:
+            continue  # a width that does not divide: a grid counts the largest part everywhere, which family 0 has
         step = family.slices[0]
         for name in ("forward_s", "backward_s", "weight_s", "gather_s", "reduce_s", "saved_bytes"):
             assert float(getattr(step, name)[0]) == pytest.approx(float(getattr(costs, name)[chunk]), rel=SAME, abs=1e-15), (name, chunk)
     memory = stage_memory(problem, grid, costs, whole.program.table)
     for device_class, mine in zip(found.program.classes, found.memory, strict=True):
         rank = device_class.families[0][1] % grid.pp
-        assert dict(mine.items) == dict(memory[rank].items)
+        if not any(number for _, _, number in device_class.families):
+            assert dict(mine.items) == dict(memory[rank].items)
+
+
+def lies_in_nodes(problem: Problem, grid: Grid) -> bool:
+    """Every run of axes, from the innermost on, fits into units of each tier or fills them: a grid prices all groups of an axis alike."""
+    size = 1
+    for axis in (a for a in grid.order if a in ("tp", "cp", "dp", "pp")):
+        size *= getattr(grid, axis)
+        if any(size % tier.num_devices and tier.num_devices % size for tier in problem.cluster.tiers()):
+            return False
+    return True
 
 
 @pytest.mark.parametrize("block", range(8))
@@ -99,7 +112,7 @@ def test_a_grid_is_the_same_through_cells(block: int, monkeypatch: pytest.Monkey
     checked = 0
     for seed in range(16 * block, 16 * block + 16):
         for problem, grid in grids(seed):
-            if is_tied(problem.model) and grid.pp > 1:
+            if (is_tied(problem.model) and grid.pp > 1) or not lies_in_nodes(problem, grid):
                 continue
             holders = in_groups_of_axes(grid)
             monkeypatch.setattr(plans_module, "plan_holdings", holders)
@@ -116,6 +129,8 @@ def test_a_grid_is_the_same_through_cells(block: int, monkeypatch: pytest.Monkey
 def test_true_groups_cost_little_more(seed: int) -> None:
     """Chunks to 1e-9 but for sharding traffic; the step within GROUPS; states in larger groups are never more than the grid's."""
     for problem, grid in grids(seed, most=2):
+        if not lies_in_nodes(problem, grid):
+            continue
         plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
         found, whole = simulate_plan(problem, plan), simulate_grid(problem, grid)
         assert found.step_time_s == pytest.approx(whole.step_time_s, rel=GROUPS)
@@ -125,7 +140,7 @@ def test_true_groups_cost_little_more(seed: int) -> None:
             for name, size in mine.items:
                 if name in ("optimizer", "gradients"):
                     assert size <= wanted[name]
-                elif name not in ("fragmentation", "parameters"):
+                elif name not in ("fragmentation", "parameters", "communication"):
                     assert size == wanted[name], name
 
 
