@@ -33,7 +33,7 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.schedules.grid_order import order_violations
 from shardwright.search.answer import Answer, Goodput, Sensitivity
 from shardwright.search.find import find
-from shardwright.search.orders.resolve_plan import resolved
+from shardwright.search.orders.resolve_plan import is_open, resolved
 from shardwright.search.recheck import DRIFT, Recheck, recheck
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation, Verified
@@ -210,7 +210,8 @@ def simulation(request: Request, *, strategy: str) -> Simulation:
         check_grid(problem, given.strategy)
         return _simulated(request, problem, name=given.name, grid=given.strategy)
     check_plan(problem, given.strategy)
-    return _simulated(request, problem, name=given.name, grid=grid_of(given.strategy, model=problem.model), plan=given.strategy)
+    grid = None if is_open(given.strategy) else grid_of(given.strategy, model=problem.model)
+    return _simulated(request, problem, name=given.name, grid=grid, plan=given.strategy)
 
 
 def _simulated(request: Request, problem: Problem, *, name: str, grid: Grid | None, plan: Plan | None = None) -> Simulation:
