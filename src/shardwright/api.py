@@ -257,7 +257,7 @@ def check_plan(problem: Problem, plan: Plan) -> None:
             hint="a cluster of as many devices or more",
             rule="plan.devices",
         )
-    require_valid(plan, model=problem.model, global_batch=problem.job.global_batch)
+    require_valid(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
     zero = max((3 if s.parameter != 1 else 2 if s.gradient != 1 else int(s.optimizer != 1) for s in plan.shards), default=0)
     bases = {(stage.base, stage.placements) for lane in plan.lanes for stage in lane.stages}
     _check_zero(problem, zero=zero, pipeline=len(bases) > 1)

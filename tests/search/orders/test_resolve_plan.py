@@ -97,5 +97,5 @@ def test_limits_are_of_each_kind_of_device() -> None:
     assert limit is not None
     capacity = np.array([kind_problem(problem, d).cluster.node.accelerator.memory_bytes for d in range(3)])
     assert limit[0] == limit[1]
-    assert (0 < limit).all()
+    assert (limit > 0).all()
     assert (limit < capacity).all()

@@ -49,7 +49,7 @@ def resolved(problem: Problem, plan: Plan, *, effort: float = 1.0) -> Plan:
     """
     if not is_open(plan):
         return plan
-    require_valid(plan, model=problem.model, global_batch=problem.job.global_batch)
+    require_valid(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
     return resolve(plan, times=stage_times(problem, plan), effort=effort)
 
 
