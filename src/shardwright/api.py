@@ -354,6 +354,8 @@ def check(request: Request, answer: Answer, *, seed: int = 0, progress: Progress
     problem = problem_of(request)
     facts = facts_of(problem)
     space = space_of(request, problem, facts)
+    if answer.plan is not None and answer.plan != plan_of(answer.grid, model=problem.model, global_batch=problem.job.global_batch):
+        raise DataError("the stored plan is not that of the stored strategy", hint="was the file edited? plan again")
     return recheck(
         problem, space, facts, answer, capacity=effective_memory(problem.cluster), generator=random.Random(seed), progress=progress
     )

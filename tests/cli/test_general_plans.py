@@ -251,3 +251,31 @@ def test_a_plan_of_fewer_devices_than_the_cluster_has(capsys: pytest.CaptureFixt
     assert run(wide) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["tokens_per_s_per_device"] == pytest.approx(document["tokens_per_s"] / 8)
+
+
+def test_mixed_devices_are_each_measured_by_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mixed.json"
+    mixed = "plan survey devices 3\nlane main samples 12 in 4\n  stages embed+16+head on 0\n    all = b[2:1]{t2, .+2}\norder 1f1b(main)\n"
+    words = ["simulate", ON[0], "a100-sxm-80gb:2+v100-sxm-32gb:1", "--seq-len", "2048", "--global-batch", "12", "--strategy", mixed]
+    assert run([*words, "-o", str(path)]) == 0
+    screen = capsys.readouterr().out
+    rows = json.loads(path.read_text())["stages"]
+    shares = [row["reserved_bytes"] / row["capacity_bytes"] for row in rows]
+    assert rows[0]["capacity_bytes"] > 2 * rows[1]["capacity_bytes"]
+    assert all(f"{share:.0%}".replace("%", " %") in screen for share in shares)
+    assert run(["check", str(path), "--quiet"]) == 0
+    assert run(["explain", str(path), "--json"]) == 0
+    assert capsys.readouterr().out == path.read_text()
+
+
+def test_check_reads_the_plan_of_an_answer_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "plan.json"
+    pins = ["--pin", "tp=2", "--pin", "pp=2", "--pin", "mbs=1", "--pin", "recompute=none", "--top", "0"]
+    assert run(["plan", *ON, *JOB, *pins, "-o", str(path), "--quiet"]) == 0
+    assert run(["check", str(path), "--quiet"]) == 0
+    document = json.loads(path.read_text())
+    document["plan"]["lanes"][0]["microbatches"] *= 2
+    path.write_text(to_text(document))
+    capsys.readouterr()
+    assert run(["check", str(path)]) == 7
+    assert "the stored plan is not that of the stored strategy" in capsys.readouterr().err

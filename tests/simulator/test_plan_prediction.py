@@ -106,7 +106,8 @@ def test_a_prediction_of_unequal_devices() -> None:
     assert [s.devices for s in found.stages] == [2, 1]
     low, high = found.interval_s
     assert low < found.step_time_s < high
-    full = [s.reserved / c for s, c in zip(found.stages, _capacities(entry), strict=True)]
+    assert [s.capacity for s in found.stages] == _capacities(entry)
+    full = [s.reserved / s.capacity for s in found.stages]
     assert found.reserved_bytes / found.capacity_bytes == max(full)
     assert 0 < found.mfu_causal < found.mfu_full < 1
     parts = dict(found.breakdown_s)

@@ -124,6 +124,7 @@ def _stage(stage: StageMemory) -> dict[str, Any]:
         "memory_bytes": dict(stage.items),
         "allocated_bytes": stage.allocated,
         "reserved_bytes": stage.reserved,
+        **({"capacity_bytes": stage.capacity} if stage.capacity else {}),
     }
 
 

@@ -41,14 +41,14 @@ def memory_table(prediction: Prediction, *, all_stages: bool = False, classes: t
         before = run[-1].rank
         rows.append(_row(run, names=names, capacity=prediction.capacity_bytes, classes=classes))
     header = ("devices" if classes else "ranks", "holds", *(_short(name) for name in names), "allocated", "reserved", "full")
-    return plain_table(header, rows, right=tuple(range(2, len(header))), whole=(0,))
+    return plain_table(header, rows, right=tuple(range(2, len(header))), whole=() if classes else (0,))
 
 
 def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]]:
     """Runs of neighbouring ranks with the same memory, layers and number of devices."""
 
     def look(stage: StageMemory) -> tuple[object, ...]:
-        return (stage.layers, stage.devices, stage.items, stage.allocated, stage.reserved)
+        return (stage.layers, stage.devices, stage.items, stage.allocated, stage.reserved, stage.capacity)
 
     return [tuple(run) for _, run in groupby(sorted(stages, key=lambda s: s.rank), key=look)]
 
@@ -67,7 +67,7 @@ def _short(name: str) -> str:
 
 def _row(run: tuple[StageMemory, ...], *, names: tuple[str, ...], capacity: int, classes: tuple[str, ...]) -> tuple[str, ...]:
     stage = run[0]
-    items = dict(stage.items)
+    items, room = dict(stage.items), stage.capacity or capacity
     numbers = [classes[s.rank] for s in run] if classes else [str(s.rank) for s in run]
     ranks = numbers[0] if len(run) == 1 else f"{numbers[0]} .. {numbers[-1]}" if classes else f"{numbers[0]}-{numbers[-1]}"
     return (
@@ -76,7 +76,7 @@ def _row(run: tuple[StageMemory, ...], *, names: tuple[str, ...], capacity: int,
         *(_gib(items.get(name, 0)) for name in names),
         _gib(stage.allocated),
         _gib(stage.reserved),
-        format_percent(stage.reserved / capacity, digits=0) if capacity else "",
+        format_percent(stage.reserved / room, digits=0) if room else "",
     )
 
 

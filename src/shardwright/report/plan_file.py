@@ -161,6 +161,8 @@ def _stage(fields: Fields) -> StageMemory:
         items=fields.section("memory_bytes").integers(),
         allocated=fields.integer("allocated_bytes"),
         reserved=fields.integer("reserved_bytes"),
+        # Only where devices differ.
+        capacity=fields.integer("capacity_bytes") if "capacity_bytes" in fields.names else 0,
     )
 
 

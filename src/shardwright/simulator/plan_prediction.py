@@ -13,7 +13,7 @@ from shardwright.simulator.evaluate import problem_sources
 from shardwright.simulator.interval import doubts, interval
 from shardwright.simulator.plan_breakdown import critical_class, plan_breakdown
 from shardwright.simulator.plans import PlanResult, simulate_plan
-from shardwright.simulator.prediction import Prediction, Source
+from shardwright.simulator.prediction import Prediction, Source, StageMemory
 from shardwright.strategy.plan import Plan
 
 
@@ -53,10 +53,17 @@ def predict_plan(problem: Problem, plan: Plan, result: PlanResult | None = None)
         allocated_bytes=done.memory[worst].allocated,
         reserved_bytes=done.memory[worst].reserved,
         capacity_bytes=capacity[worst],
-        stages=done.memory,
+        stages=_stages(problem, done.memory, capacity),
         breakdown_s=parts,
         sources=_sources(problem, plan),
     )
+
+
+def _stages(problem: Problem, memory: tuple[StageMemory, ...], capacity: list[int]) -> tuple[StageMemory, ...]:
+    """Each class with what its own devices have, where devices differ."""
+    if problem.cluster.is_uniform:
+        return memory
+    return tuple(replace(one, capacity=room) for one, room in zip(memory, capacity, strict=True))
 
 
 def kind_memory(problem: Problem, kind: int) -> int:
