@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.model.huggingface import model_from_config  # noqa: E402
-from tests.execute.chain import Chain  # noqa: E402
+from shardwright.model.huggingface import model_from_config
+from tests.execute.chain import Chain
 
 SMALL = {
     "hidden_size": 24,

@@ -201,6 +201,23 @@ def _send(problem: Problem, program: PlanProgram, template: PlanTemplate, costs:
     return _Sent(seconds=seconds, tier=tier, out=float(sent.max() * scale / most), into=tuple(into))
 
 
+def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> float:
+    """Seconds of an edge's messages alone: latency, the busiest device's bytes over the tier's bandwidth, and the collectives around them.
+
+    Args:
+        scale: bytes of an element, times the share of the sequence that is at work.
+    """
+    devices = messages.sends[:, :2] + messages.base
+    seconds = 0.0
+    if len(devices):
+        tiers = plan_tiers(problem)
+        tier = int(tiers_between(devices[:, 0], devices[:, 1], tiers).max())
+        most = max(np.bincount(devices[:, side], messages.sends[:, 2]).max() for side in (0, 1)) * scale
+        seconds = tiers[tier].latency_s + float(most) / tiers[tier].bandwidth
+    there = {d + messages.base for _, group, _ in messages.collectives for d in group}
+    return seconds + _collected(problem, messages, there, scale)
+
+
 def _collected(problem: Problem, messages: Messages, devices: set[int], scale: float) -> float:
     """Seconds of the collectives of an edge that these devices take part in, the slowest group of each kind."""
     longest: dict[object, float] = {}
