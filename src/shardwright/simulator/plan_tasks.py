@@ -45,7 +45,7 @@ class PlanCosts:
     Args:
         families: by (lane, chunk, family). stages: by lane and chunk. coupled: families of the same stage that start together.
         pieces: of the last backward, by (lane, chunk). uses: of each family's gradients: ((lane, chunk), devices) that hold them too.
-        capacity: bytes of the devices of each class, filled in by order of classes. element: bytes of an activation element.
+        element: bytes of an activation element.
         lengths: tokens of each slice, by lane.
     """
 
@@ -56,7 +56,6 @@ class PlanCosts:
     uses: dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[int, ...]], ...]]
     lengths: tuple[tuple[int, ...], ...]
     element: int
-    capacity: tuple[int, ...] = ()
 
     @staticmethod
     def of(
