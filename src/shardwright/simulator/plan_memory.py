@@ -53,6 +53,7 @@ def _class_memory(problem: Problem, program: PlanProgram, costs: PlanCosts, numb
         items=tuple(items.items()),
         allocated=allocated,
         reserved=int(held[0]),
+        capacity=own.cluster.node.accelerator.memory_bytes,
     )
 
 

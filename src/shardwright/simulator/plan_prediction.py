@@ -62,7 +62,7 @@ def predict_plan(problem: Problem, plan: Plan, result: PlanResult | None = None)
 def _stages(problem: Problem, memory: tuple[StageMemory, ...], capacity: list[int]) -> tuple[StageMemory, ...]:
     """Each class with what its own devices have, where devices differ."""
     if problem.cluster.is_uniform:
-        return memory
+        return tuple(replace(one, capacity=0) for one in memory)
     return tuple(replace(one, capacity=room) for one, room in zip(memory, capacity, strict=True))
 
 
