@@ -204,7 +204,8 @@ def test_generated_plans_simulate_or_say_why(case: Case) -> None:
     try:
         found = simulate_plan(generated_problem(case), case.plan)
     except StrategyError as error:
-        assert error.rule in LEFT_OUT
+        if error.rule not in LEFT_OUT:
+            raise
         OUTCOMES[str(error.rule)] += 1
         return
     OUTCOMES["simulated"] += 1
