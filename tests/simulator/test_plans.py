@@ -40,6 +40,7 @@ their own, where a grid adds them to the groups of its axes (seconds of latency 
 """
 LEFT_OUT = {
     "grad.overlap": "two holders compute a gradient of partly the same tokens: no sum of parts is right",
+    "layout.coverage": "key heads under query heads whose parts do not nest, and cuts inside a block that two later operators read",
     "order.deadlock": "a generated table in which coupled devices wait for one another",
 }
 """Rules that a generated plan, legal by structure, may break when it is lowered, and why."""

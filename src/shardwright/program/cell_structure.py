@@ -187,6 +187,9 @@ class CellStructure:
         if mine is None:
             return cotangent, full
         read = {h.device: fine(h.device, target) for h in cotangent}
+        meeting = (r for r in read.values() if r is not None and r[0] < mine[1] and mine[0] < r[1])
+        if any(r[0] < mine[0] or mine[1] < r[1] for r in meeting):
+            return cotangent, full  # parts that do not nest
         inside = tuple(h for h in cotangent if (part := read[h.device]) is not None and mine[0] <= part[0] and part[1] <= mine[1])
         parts = tuple(h if read[h.device] == mine else replace(h, part=((extent.dim, read[h.device]),)) for h in inside)
         return parts, tuple(h for h in full if fine(h.device, maker) == mine)
