@@ -32,7 +32,10 @@ T = TypeVar("T")
 Place = tuple[int, int, int, int]
 """(from, to, digest of the key in two words)."""
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
+DTYPES = (
+    *(torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+)
 FOREVER = timedelta(days=365)
 MESSAGE, GOODBYE = 1, 0
 
@@ -134,7 +137,8 @@ class Network:
         """Wait until all that was posted has come, and say goodbye. All ranks call it.
 
         Raises:
-            StrategyError: run.peer if a rank is gone or does not take what was posted to it.
+            StrategyError: run.peer if a rank is gone or does not take what was posted to it; run.untaken if a message that came was not
+                taken.
         """
         for rank, (_, queue) in self._sent.items():
             if rank not in self._inbox.failed:
@@ -146,6 +150,13 @@ class Network:
                 self._inbox.fail(rank, f"still silent after {self.timeout_s:g} s")
         self.abandon()
         self._raise_failure()
+        left = [place for place, messages in self._inbox.messages.items() if messages]
+        if left:
+            raise StrategyError(
+                f"{len(left)} messages are never taken, the first from device {left[0][0]} to {left[0][1]}",
+                hint="each post has its take",
+                rule="run.untaken",
+            )
 
     def abandon(self) -> None:
         """Stop without waiting for other ranks: connections are closed, so that they learn of it."""
