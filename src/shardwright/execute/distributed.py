@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import blake2b
