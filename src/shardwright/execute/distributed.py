@@ -75,7 +75,8 @@ class Network:
     Raises:
         StrategyError: run.world if the process group has fewer ranks than the devices need.
 
-    Leaves out: NCCL. It needs ranks that agree on an order of messages; here bytes go by the host.
+    Leaves out: NCCL. It needs ranks that agree on an order of messages; here bytes go by the host. A bound on what waits to be taken: it is
+    what other ranks have posted.
     """
 
     def __init__(self, rank_of_device: Mapping[int, int], *, timeout_s: float = 300.0, on: torch.device | str = "cpu") -> None:
@@ -140,15 +141,17 @@ class Network:
             StrategyError: run.peer if a rank is gone or does not take what was posted to it; run.untaken if a message that came was not
                 taken.
         """
-        for rank, (_, queue) in self._sent.items():
-            if rank not in self._inbox.failed:
+        try:
+            self._raise_failure()
+            for rank, (_, queue) in self._sent.items():
                 self._send(rank, torch.tensor([GOODBYE, 0, 0, 0, 0, 0, 0]))
-            queue.put(None)
-        for rank, thread in self._threads():
-            thread.join(self.timeout_s)
-            if thread.is_alive():
-                self._inbox.fail(rank, f"still silent after {self.timeout_s:g} s")
-        self.abandon()
+                queue.put(None)
+            for rank, thread in self._threads():
+                thread.join(self.timeout_s)
+                if thread.is_alive():
+                    self._inbox.fail(rank, f"still silent after {self.timeout_s:g} s")
+        finally:
+            self.abandon()
         self._raise_failure()
         left = [place for place, messages in self._inbox.messages.items() if messages]
         if left:
