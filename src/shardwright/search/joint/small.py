@@ -1,7 +1,7 @@
 """Exact joint search for small clusters, uniform or mixed: cut, device sets, trees, microbatches and order together.
 
-Best first over shapes (plans but for their order): all stages are priced once; a closed-form bound of every shape; then, in the order of these
-bounds, the longest path of every order that fits in memory; then the simulated step of those that may still win.
+Best first over shapes (plans but for their order): all stages are priced once; a closed-form bound of every shape; then, in the order of
+these bounds, the longest path of every order that fits in memory; then the simulated step of those that may still win.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from functools import lru_cache
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwright.cost.plan_network import kind_problem
 from shardwright.errors import InfeasibleError
@@ -42,7 +41,7 @@ class SmallAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Choices:
+class StageChoices:
     """Trees of one stage on its devices: all, legal ones, and one of each set of legal ones that are alike."""
 
     trees: int
@@ -56,9 +55,9 @@ class StagePrices:
 
     problem: Problem
     space: JointSpace
-    known: dict[object, _Choices] = field(default_factory=dict)
+    known: dict[object, StageChoices] = field(default_factory=dict)
 
-    def choices(self, frame: Frame) -> tuple[_Choices, ...]:
+    def choices(self, frame: Frame) -> tuple[StageChoices, ...]:
         """Of each stage of a frame."""
         alone = len(frame.ends) == 1
         starts = (0, *frame.ends)
@@ -67,7 +66,7 @@ class StagePrices:
             for start, end, devices in zip(starts, frame.ends, frame.devices, strict=False)
         )
 
-    def _of(self, start: int, end: int, devices: tuple[tuple[int, ...], ...], *, microbatches: int, alone: bool) -> _Choices:
+    def _of(self, start: int, end: int, devices: tuple[tuple[int, ...], ...], *, microbatches: int, alone: bool) -> StageChoices:
         key = start, end, devices, microbatches, alone
         if key not in self.known:
             trees, legal = 0, 0
@@ -82,7 +81,7 @@ class StagePrices:
                 if isinstance(found, StageOption):
                     legal += 1
                     unlike.setdefault(found.alike, found)
-            self.known[key] = _Choices(trees=trees, legal=legal, options=tuple(unlike.values()))
+            self.known[key] = StageChoices(trees=trees, legal=legal, options=tuple(unlike.values()))
         return self.known[key]
 
 
@@ -104,7 +103,7 @@ class _Priced:
     """A frame with its choices, and the bound of each of its shapes in picoseconds (flat; `_NEVER`: no order fits in memory)."""
 
     frame: Frame
-    choices: tuple[_Choices, ...]
+    choices: tuple[StageChoices, ...]
     bounds: Int64
 
     def options(self, shape: int) -> tuple[StageOption, ...]:
@@ -127,11 +126,13 @@ class _Best:
     microbatches: int = 0
 
 
-def search_small(problem: Problem, space: JointSpace, *, time_limit_s: float = float("inf"), prices: StagePrices | None = None) -> SmallAnswer:
+def search_small(
+    problem: Problem, space: JointSpace, *, time_limit_s: float = float("inf"), prices: StagePrices | None = None
+) -> SmallAnswer:
     """The plan of `space` with the least simulated step (tier S) that fits in memory.
 
-    Past `time_limit_s` (and at least one simulated plan) the best so far, with the least bound of what is left; members that nobody looked at
-    count as bounded then.
+    Past `time_limit_s` (and at least one simulated plan) the best so far, with the least bound of what is left; members that nobody
+    looked at count as bounded then.
 
     Args:
         prices: stages already priced for this problem and space.
@@ -140,7 +141,8 @@ def search_small(problem: Problem, space: JointSpace, *, time_limit_s: float = f
         InfeasibleError: no member fits in memory. StrategyError: the model is no chain, or shares weights between blocks.
     """
     deadline = time.monotonic() + time_limit_s
-    counts, best, messages = _Counts(), _Best(), {}
+    counts, best = _Counts(), _Best()
+    messages: Messages = {}
     prices = prices or StagePrices(problem=problem, space=space)
     ranked, unpriced = _priced(problem, space, prices, counts, deadline)
     lower = universal_picoseconds(problem) if unpriced else _NEVER
@@ -163,14 +165,13 @@ def search_small(problem: Problem, space: JointSpace, *, time_limit_s: float = f
         counts.bounded_b0 += len(fitting)
     if best.order is None:
         raise InfeasibleError(
-            f"none of {counts.enumerated} plans fits in memory", hint="more or larger devices, a smaller model, or fewer samples a microbatch"
+            f"none of {counts.enumerated} plans fits in memory",
+            hint="more or larger devices, a smaller model, or fewer samples a microbatch",
         )
     return _answer(problem, space, best, counts, min(lower, best.picoseconds))
 
 
-def _priced(
-    problem: Problem, space: JointSpace, prices: StagePrices, counts: _Counts, deadline: float
-) -> tuple[list[_Priced], bool]:
+def _priced(problem: Problem, space: JointSpace, prices: StagePrices, counts: _Counts, deadline: float) -> tuple[list[_Priced], bool]:
     """Every frame with bounds of its shapes; members that are illegal or duplicates are counted. And whether time ran out."""
     result: list[_Priced] = []
     late = False
@@ -188,11 +189,11 @@ def _priced(
         counts.enumerated += trees * orders
         counts.illegal += (trees - legal) * orders + unlike * (orders - live)
         counts.duplicates += (legal - unlike) * orders
-        result.append(_Priced(frame=frame, choices=choices, bounds=_bounds(choices, frame.microbatches).ravel()))
+        result.append(_Priced(frame=frame, choices=choices, bounds=shape_bounds(choices, frame.microbatches).ravel()))
     return result, late
 
 
-def _bounds(choices: tuple[_Choices, ...], microbatches: int) -> Int64:
+def shape_bounds(choices: tuple[StageChoices, ...], microbatches: int) -> Int64:
     """A lower bound of each shape, picoseconds, one axis a stage.
 
     max over stages of head + m (forward + backward) + max(last bucket, tail), head and tail being the forwards and backwards of the stages
@@ -227,9 +228,7 @@ def _fitting(stages: int, microbatches: int, rooms: tuple[int, ...]) -> tuple[in
     return len(orders), orders[(peaks <= np.array(rooms)).all(axis=1)]
 
 
-def _refine(
-    problem: Problem, space: JointSpace, priced: _Priced, shape: int, *, best: _Best, counts: _Counts, messages: Messages
-) -> None:
+def _refine(problem: Problem, space: JointSpace, priced: _Priced, shape: int, *, best: _Best, counts: _Counts, messages: Messages) -> None:
     """Paths of all orders of a shape, then the steps of those whose path is below the best."""
     options, microbatches = priced.options(shape), priced.frame.microbatches
     live, orders = _fitting(len(options), microbatches, tuple(o.room for o in options))

@@ -136,9 +136,7 @@ def price_stage(
         holdings = plan_holdings(((parts,),), model=problem.model, length=problem.job.sequence_length, island=island)
         # A stage's costs depend on the others by whether there are any: a pipeline's communicator.
         shape = (problem.cluster.num_devices, 1 if alone else 2)
-        families = tuple(
-            family_costs(problem, plan, parts, index, holdings=holdings, shape=shape) for index in range(len(parts.families))
-        )
+        families = tuple(family_costs(problem, plan, parts, index, holdings=holdings, shape=shape) for index in range(len(parts.families)))
     except StrategyError as error:
         return Illegal(rule=error.rule or "lower")
     costs = PlanCosts.of(problem, plan, ((parts,),), {(0, 0, i): cost for i, cost in enumerate(families)}, holdings)
@@ -161,9 +159,7 @@ def price_stage(
     )
 
 
-def _around(
-    problem: Problem, stage: Stage, *, first: int, end: int, microbatches: int, shards: tuple[Shards, ...]
-) -> tuple[Plan, int]:
+def _around(problem: Problem, stage: Stage, *, first: int, end: int, microbatches: int, shards: tuple[Shards, ...]) -> tuple[Plan, int]:
     """A plan with this stage, all else being on its first device; and the stage's number."""
     blocks = chain_blocks(problem)
     before = () if not first else (small_stage(problem, first=0, end=first, tree=None, base=stage.base),)

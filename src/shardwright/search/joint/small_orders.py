@@ -1,10 +1,10 @@
 """All static orders of a pipeline of disjoint stages, and what a shape costs under each of them.
 
 A stage's order is when it runs a forward and when a backward; microbatches keep their number's order in both. This loses nothing: let any
-orders of all stages be given with their times. Rename on each stage the microbatch of the k-th forward to k, and of the k-th backward to k.
-All start times may stay, since k forwards (backwards) started on a stage need k distinct ones finished where they come from, so the k-th finish
-there is early enough; kinds stand where they stood, so memory is the same. This holds for actions of one length for all microbatches and
-uncontended links; that contention does not change it is tested, not proven.
+orders of all stages be given with their times. Rename on each stage the microbatch of the k-th forward to k, and of the k-th backward to
+k. All start times may stay, since k forwards (backwards) started on a stage need k distinct ones finished where they come from, so the
+k-th finish there is early enough; kinds stand where they stood, so memory is the same. This holds for actions of one length for all
+microbatches and uncontended links; that contention does not change it is tested, not proven.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_ORDERS = 1_000_000
 
 @lru_cache(maxsize=64)
 def stage_orders(microbatches: int) -> tuple[tuple[int, ...], ...]:
-    """Every order of one stage: its actions, 0 .. m - 1 the forwards, m .. 2 m - 1 the backwards; a microbatch's backward after its forward."""
+    """Every order of one stage: 0 .. m - 1 the forwards, m .. 2 m - 1 the backwards; a microbatch's backward after its forward."""
     found: list[tuple[int, ...]] = []
 
     def walk(done: tuple[int, ...], forwards: int, backwards: int) -> None:
@@ -46,7 +46,7 @@ def stage_orders(microbatches: int) -> tuple[tuple[int, ...], ...]:
 
 def in_flight(order: tuple[int, ...], microbatches: int) -> int:
     """Most microbatches whose forward is done and whose backward is not."""
-    return int(np.cumsum([1 if action < microbatches else -1 for action in order]).max())
+    return max(int(held) for held in np.cumsum([1 if action < microbatches else -1 for action in order]))
 
 
 @lru_cache(maxsize=64)
@@ -152,7 +152,7 @@ def finish_times(
             after[place[links[link, 0]]] = links[link, 1]
             place[links[link, 0]] += 1
         if contended:
-            _, finish, done = _simulate(work, indegree, start, after, use_start, use_resource, use_weight, num_resources)
+            _, finish, _ = _simulate(work, indegree, start, after, use_start, use_resource, use_weight, num_resources)
         else:
             _, finish = _longest_path(work, indegree, start, after)
         result[number] = finish.max() if finish.min() >= 0 else -1

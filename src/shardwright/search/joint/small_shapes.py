@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.plan_costs import FamilyCosts
+from shardwright.program.action_rows import TABLE_SEARCH
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.lower_plan import lower_plan
 from shardwright.program.plan_program import LaneEdge, PlanProgram, PlanShape, device_classes
@@ -20,7 +21,6 @@ from shardwright.simulator.plans import lane_edges
 from shardwright.strategy.lane import Lane
 from shardwright.strategy.order import Action, Kind, Named, Table
 from shardwright.strategy.plan import Plan, Shards
-from shardwright.program.action_rows import TABLE_SEARCH
 
 Messages = dict[tuple[int, int], LaneEdge]
 """Edges already derived, by the ids of the options on both sides."""
@@ -192,4 +192,5 @@ def _of_order(program: PlanProgram, links: Int64, last: Int64) -> npt.NDArray[np
     source, target = links[:, 0], links[:, 1]
     ends = np.zeros(len(acts), dtype=np.bool_)
     ends[last.ravel()] = True
-    return acts[target] & (chunk[source] == chunk[target]) & ((acts[source] & ends[source]) | sends[source])
+    found: npt.NDArray[np.bool_] = acts[target] & (chunk[source] == chunk[target]) & ((acts[source] & ends[source]) | sends[source])
+    return found

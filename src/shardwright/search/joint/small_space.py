@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations, product
 
-from shardwright.cost.plan_network import kind_of, network_among
+from shardwright.cost.plan_network import network_among
 from shardwright.hardware.cluster import Cluster
 from shardwright.program.problem import Problem
 from shardwright.search.joint.small_trees import Node, TreeSpace, labelled_trees
@@ -23,7 +23,7 @@ class JointSpace:
         trees: of every stage. microbatches: numbers of them. max_stages: most stages. shards: rules of every plan (ZeRO).
     """
 
-    trees: TreeSpace = TreeSpace()
+    trees: TreeSpace = field(default_factory=TreeSpace)
     microbatches: tuple[int, ...] = (1, 2, 3)
     max_stages: int = 4
     shards: tuple[Shards, ...] = ()
@@ -53,14 +53,19 @@ class Frame:
 
 
 def device_labels(cluster: Cluster, *, library: str) -> tuple[tuple[int, ...], ...]:
-    """Devices in classes that nothing tells apart: of one kind, in the same unit of every tier of every network that kinds share."""
+    """Devices in classes that nothing tells apart: of one node, and on every tier of every network that kinds share, in one unit or each
+    alone in its own.
+    """
     kinds = range(len(cluster.groups))
     subsets = [(0,)] if cluster.is_uniform else [s for n in range(1, len(cluster.groups) + 1) for s in combinations(kinds, n)]
     sizes = sorted({tier.num_devices for subset in subsets for tier in network_among(cluster, subset, library).tiers})
     nodes = [number for number, size in enumerate(g.kind.num_devices for g in cluster.groups for _ in range(g.count)) for _ in range(size)]
     classes: dict[tuple[int, ...], list[int]] = {}
     for device in range(cluster.num_devices):
-        classes.setdefault((kind_of(cluster, device), nodes[device], *(device // size for size in sizes)), []).append(device)
+        units = (
+            device // size if device // size * size + 1 < min(device // size * size + size, cluster.num_devices) else -1 for size in sizes
+        )
+        classes.setdefault((nodes[device], *units), []).append(device)
     return tuple(tuple(devices) for devices in classes.values())
 
 

@@ -1,7 +1,8 @@
 """Split trees of small stages: all of a declared depth, cut dims and weights, up to the exchange of devices that are alike.
 
-A labelled tree names its leaves by the class of devices they are of; `split_on` puts it on devices. One tree rules a whole stage: for operators
-of a class that lack the dim of a cut, the cut is a copy (heads are cut in attention and its core, hidden rows and columns outside the core).
+A labelled tree names its leaves by the class of devices they are of; `split_on` puts it on devices. One tree rules a whole stage: for
+operators of a class that lack the dim of a cut, the cut is a copy (heads are cut in attention and its core, hidden rows and columns
+outside the core).
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class TreeSpace:
 def labelled_trees(counts: tuple[int, ...], space: TreeSpace, *, depth: int | None = None) -> Iterator[Node | int]:
     """Every tree with `counts[label]` leaves of each label.
 
-    Two parts: any weights of the space, any two trees (both orders of unequal ones: the first takes the larger share, or what rounding leaves).
-    Three parts or more are equal: of one tree each, or single devices in the order of their labels.
+    Two parts: any weights of the space, any two trees (both orders of unequal ones: the first takes the larger share, or what rounding
+    leaves). Three parts or more are equal: of one tree each, or single devices in the order of their labels.
 
     Args:
         depth: cuts that are left; None = the space's.
