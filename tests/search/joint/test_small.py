@@ -32,7 +32,7 @@ from shardwright.simulator.plans import simulate_plan
 from shardwright.strategy.notation import print_plan
 from shardwright.strategy.order import Action, Kind, Table
 from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.plan import Plan
+from shardwright.strategy.plan import ALL, Plan, Shards
 from shardwright.strategy.verify import verify
 from shardwright.units import PICOSECONDS_PER_SECOND
 from tests.search.joint.brute_joint import Found, Instance, brute_force, cluster_of, draw_instance, model_of
@@ -243,3 +243,23 @@ def test_paths_are_bounds_of_steps() -> None:
             assert not all(o.room for o in stages) or bounds[at] <= paths.min()
             assert (paths > 0).all()
             assert (paths <= steps).all()
+
+
+def test_sharded_states_and_several_numbers_of_microbatches() -> None:
+    problem = small_problem("h100-sxm:2", batch=4)
+    space = JointSpace(
+        trees=TreeSpace(dims=(Dim.BATCH,), weights=(1, 3)), microbatches=(1, 2, 3, 4), max_stages=2, shards=(Shards(optimizer=ALL),)
+    )
+    answer = search_small(problem, space)
+    assert answer.plan.shards == space.shards
+    assert accounted(answer.certificate) == answer.certificate.enumerated
+    assert simulate_plan(problem, answer.plan).step_time_s == answer.step_time_s
+    # 3 does not divide the batch. One stage: on one device, or one of two trees on two; two stages: 2 cuts of the 3 blocks.
+    assert answer.certificate.enumerated == sum(3 * num_orders(1, m) + 2 * num_orders(2, m) for m in (1, 2, 4))
+
+
+def test_certificates_are_reproducible() -> None:
+    problem, space = small_problem("h100-sxm:2"), JointSpace(trees=TreeSpace(weights=(1,)), microbatches=(2,))
+    assert search_small(problem, space) == search_small(problem, space)
+    other = search_small(problem, replace(space, microbatches=(3,)))
+    assert other.certificate.digest != search_small(problem, space).certificate.digest

@@ -146,8 +146,8 @@ def search_small(
     prices = prices or StagePrices(problem=problem, space=space)
     ranked, unpriced = _priced(problem, space, prices, counts, deadline)
     lower = universal_picoseconds(problem) if unpriced else _NEVER
-    queue = np.concatenate([[(number, shape) for shape in range(len(p.bounds))] for number, p in enumerate(ranked) if len(p.bounds)])
-    bounds = np.concatenate([p.bounds for p in ranked])
+    queue = [(number, shape) for number, priced in enumerate(ranked) for shape in range(len(priced.bounds))]
+    bounds = np.concatenate([np.zeros(0, dtype=np.int64), *(priced.bounds for priced in ranked)])
     turn = np.argsort(bounds, kind="stable")
     place = 0
     for place, at in enumerate(turn):  # noqa: B007 - what is left counts from here
@@ -260,7 +260,7 @@ def _answer(problem: Problem, space: JointSpace, best: _Best, counts: _Counts, l
     seconds, bound = best.picoseconds / PICOSECONDS_PER_SECOND * factor, lower / PICOSECONDS_PER_SECOND * factor
     certificate = Certificate(
         space=space.text(),
-        digest=hashlib.sha256(f"{space!r}\n{problem_text(problem)}".encode()).hexdigest()[:16],
+        digest=hashlib.sha256(f"{space!r}\n{problem_text(problem)}".encode()).hexdigest(),
         enumerated=counts.enumerated,
         illegal=counts.illegal,
         duplicates=counts.duplicates,

@@ -10,7 +10,7 @@ microbatches and uncontended links; that contention does not change it is tested
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import product
+from itertools import accumulate, product
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,7 @@ def stage_orders(microbatches: int) -> tuple[tuple[int, ...], ...]:
 
 def in_flight(order: tuple[int, ...], microbatches: int) -> int:
     """Most microbatches whose forward is done and whose backward is not."""
-    return max(int(held) for held in np.cumsum([1 if action < microbatches else -1 for action in order]))
+    return int(max(accumulate(1 if action < microbatches else -1 for action in order)))
 
 
 @lru_cache(maxsize=64)
