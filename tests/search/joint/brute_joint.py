@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise, permutations, product
 from random import Random
 
@@ -70,10 +71,13 @@ class Trees:
     def __init__(self, labels: Sequence[int], space: TreeSpace) -> None:
         self.labels, self.space = labels, space
         self.known: dict[tuple[Devices, int], list[Drawn]] = {}
+        self.rising: dict[Devices, list[Tree]] = {}
 
     def of(self, devices: Devices) -> list[Tree]:
         """Those whose leaves of one label rise."""
-        return [t.split for t in self._all(tuple(sorted(devices)), self.space.depth) if self._rises(t.leaves)]
+        if devices not in self.rising:
+            self.rising[devices] = [t.split for t in self._all(devices, self.space.depth) if self._rises(t.leaves)]
+        return self.rising[devices]
 
     def _rises(self, leaves: Devices) -> bool:
         return all(a < b for i, a in enumerate(leaves) for b in leaves[i + 1 :] if self.labels[a] == self.labels[b])
@@ -122,6 +126,13 @@ class Trees:
         return Drawn(split=split, leaves=leaves, look=(dim, weights, tuple(b.look for b in below)))
 
 
+@lru_cache(maxsize=16)
+def all_trees(labels: tuple[int, ...], space: TreeSpace) -> Trees:
+    """The trees of devices with these labels: one table for all who ask."""
+    return Trees(labels, space)
+
+
+@lru_cache(maxsize=8)
 def orders_of(microbatches: int) -> list[tuple[int, ...]]:
     """Orders of one stage: 0 .. m - 1 forwards, m .. 2 m - 1 backwards."""
     found = []
@@ -166,7 +177,7 @@ class Instance:
 
     def sizes(self) -> tuple[int, int, int]:
         """Members; shapes; stages to price."""
-        trees = Trees(self.labels, self.space.trees)
+        trees = all_trees(self.labels, self.space.trees)
         members, shapes = 0, 0
         stages: set[tuple[int, int, Devices, bool]] = set()
         numbers = [m for m in self.space.microbatches if self.problem.job.global_batch % m == 0]
@@ -195,7 +206,7 @@ class Found:
 def brute_force(instance: Instance, *, generator: Random, samples: int) -> Found:
     """Simulate every member; and of `samples` shapes one member each by `simulate_plan`, which must say the same."""
     problem, space, found = instance.problem, instance.space, Found()
-    trees = Trees(instance.labels, space.trees)
+    trees = all_trees(instance.labels, space.trees)
     _, shapes, _ = instance.sizes()
     share = samples / max(shapes, 1)
     messages: Messages = {}

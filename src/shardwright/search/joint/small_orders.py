@@ -103,8 +103,9 @@ def _links(
     """The links of a shape under one order of each stage, (links, 2)."""
     classes, actions = first.shape
     found = np.empty((base.shape[0] + 2 * classes * classes * actions, 2), np.int64)
-    found[: base.shape[0]] = base
     count = base.shape[0]
+    for link in range(count):
+        found[link, 0], found[link, 1] = base[link, 0], base[link, 1]
     for one in range(classes):
         row = order[stage_of[one]]
         for place in range(1, actions):
