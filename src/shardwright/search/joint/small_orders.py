@@ -74,7 +74,8 @@ def pipeline_orders(stages: int, microbatches: int) -> tuple[Int64, Int64]:
 
 def num_orders(stages: int, microbatches: int) -> int:
     """Combinations of stage orders, deadlocked ones included."""
-    return len(stage_orders(microbatches)) ** stages
+    found: int = len(stage_orders(microbatches)) ** stages
+    return found
 
 
 def _runs(orders: list[tuple[int, ...]], microbatches: int) -> bool:
