@@ -1,0 +1,278 @@
+"""Exact joint search for small clusters, uniform or mixed: cut, device sets, trees, microbatches and order together.
+
+Best first over shapes (plans but for their order): all stages are priced once; a closed-form bound of every shape; then, in the order of
+these bounds, the longest path of every order that fits in memory; then the simulated step of those that may still win.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from shardwright.cost.plan_network import kind_problem
+from shardwright.errors import InfeasibleError
+from shardwright.program.problem import Problem
+from shardwright.search.certificate import Certificate
+from shardwright.search.find import problem_text, universal_bound
+from shardwright.search.joint.small_options import StageOption, chain_blocks, price_stage, small_stage
+from shardwright.search.joint.small_orders import Int64, num_orders, pipeline_orders
+from shardwright.search.joint.small_shapes import Messages, shape_tasks, small_plan
+from shardwright.search.joint.small_space import Frame, JointSpace, frames, stage_trees
+from shardwright.search.joint.small_trees import split_on
+from shardwright.simulator.evaluate import jitter
+from shardwright.strategy.plan import Plan
+from shardwright.units import PICOSECONDS_PER_SECOND
+
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallAnswer:
+    """The best plan of a `JointSpace`, its simulated seconds, and why no other is better."""
+
+    plan: Plan
+    step_time_s: float
+    certificate: Certificate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageChoices:
+    """Trees of one stage on its devices: all, legal ones, and one of each set of legal ones that are alike."""
+
+    trees: int
+    legal: int
+    options: tuple[StageOption, ...]
+
+
+@dataclass(slots=True)
+class StagePrices:
+    """Stages priced so far, by blocks, devices and microbatches."""
+
+    problem: Problem
+    space: JointSpace
+    known: dict[object, StageChoices] = field(default_factory=dict)
+
+    def choices(self, frame: Frame) -> tuple[StageChoices, ...]:
+        """Of each stage of a frame."""
+        alone = len(frame.ends) == 1
+        starts = (0, *frame.ends)
+        return tuple(
+            self._of(start, end, devices, microbatches=frame.microbatches, alone=alone)
+            for start, end, devices in zip(starts, frame.ends, frame.devices, strict=False)
+        )
+
+    def _of(self, start: int, end: int, devices: tuple[tuple[int, ...], ...], *, microbatches: int, alone: bool) -> StageChoices:
+        key = start, end, devices, microbatches, alone
+        if key not in self.known:
+            trees, legal = 0, 0
+            unlike: dict[object, StageOption] = {}
+            base = min(device for some in devices for device in some)
+            for tree in stage_trees(devices, self.space):
+                trees += 1
+                stage = small_stage(self.problem, first=start, end=end, tree=split_on(tree, devices), base=base)
+                found = price_stage(
+                    self.problem, stage, first=start, end=end, microbatches=microbatches, alone=alone, shards=self.space.shards
+                )
+                if isinstance(found, StageOption):
+                    legal += 1
+                    unlike.setdefault(found.alike, found)
+            self.known[key] = StageChoices(trees=trees, legal=legal, options=tuple(unlike.values()))
+        return self.known[key]
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Members accounted for; see `Certificate`."""
+
+    enumerated: int = 0
+    illegal: int = 0
+    duplicates: int = 0
+    infeasible: int = 0
+    bounded_b0: int = 0
+    bounded_b1: int = 0
+    simulated: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Priced:
+    """A frame with its choices, and the bound of each of its shapes in picoseconds (flat; `_NEVER`: no order fits in memory)."""
+
+    frame: Frame
+    choices: tuple[StageChoices, ...]
+    bounds: Int64
+
+    def options(self, shape: int) -> tuple[StageOption, ...]:
+        """The stages of one shape."""
+        places = np.unravel_index(shape, tuple(len(c.options) for c in self.choices))
+        return tuple(c.options[int(i)] for c, i in zip(self.choices, places, strict=True))
+
+    def rooms(self, shape: int) -> tuple[int, ...]:
+        """Microbatches in flight that each stage of a shape has room for."""
+        return tuple(option.room for option in self.options(shape))
+
+
+@dataclass(slots=True)
+class _Best:
+    """The best member so far."""
+
+    picoseconds: int = _NEVER
+    options: tuple[StageOption, ...] = ()
+    order: Int64 | None = None
+    microbatches: int = 0
+
+
+def search_small(
+    problem: Problem, space: JointSpace, *, time_limit_s: float = float("inf"), prices: StagePrices | None = None
+) -> SmallAnswer:
+    """The plan of `space` with the least simulated step (tier S) that fits in memory.
+
+    Past `time_limit_s` (and at least one simulated plan) the best so far, with the least bound of what is left; members that nobody
+    looked at count as bounded then.
+
+    Args:
+        prices: stages already priced for this problem and space.
+
+    Raises:
+        InfeasibleError: no member fits in memory. StrategyError: the model is no chain, or shares weights between blocks.
+    """
+    deadline = time.monotonic() + time_limit_s
+    counts, best = _Counts(), _Best()
+    messages: Messages = {}
+    prices = prices or StagePrices(problem=problem, space=space)
+    ranked, unpriced = _priced(problem, space, prices, counts, deadline)
+    lower = universal_picoseconds(problem) if unpriced else _NEVER
+    queue = [(number, shape) for number, priced in enumerate(ranked) for shape in range(len(priced.bounds))]
+    bounds = np.concatenate([np.zeros(0, dtype=np.int64), *(priced.bounds for priced in ranked)])
+    turn = np.argsort(bounds, kind="stable")
+    place = 0
+    for place, at in enumerate(turn):  # noqa: B007 - what is left counts from here
+        late = best.order is not None and time.monotonic() > deadline
+        if late or bounds[at] >= best.picoseconds:
+            lower = min(lower, int(bounds[at]))
+            break
+        _refine(problem, space, ranked[queue[at][0]], int(queue[at][1]), best=best, counts=counts, messages=messages)
+    else:
+        place = len(turn)
+    for at in turn[place:]:
+        priced = ranked[queue[at][0]]
+        live, fitting = _fitting(len(priced.choices), priced.frame.microbatches, priced.rooms(int(queue[at][1])))
+        counts.infeasible += live - len(fitting)
+        counts.bounded_b0 += len(fitting)
+    if best.order is None:
+        raise InfeasibleError(
+            f"none of {counts.enumerated} plans fits in memory",
+            hint="more or larger devices, a smaller model, or fewer samples a microbatch",
+        )
+    return _answer(problem, space, best, counts, min(lower, best.picoseconds))
+
+
+def _priced(problem: Problem, space: JointSpace, prices: StagePrices, counts: _Counts, deadline: float) -> tuple[list[_Priced], bool]:
+    """Every frame with bounds of its shapes; members that are illegal or duplicates are counted. And whether time ran out."""
+    result: list[_Priced] = []
+    late = False
+    for frame in frames(problem, space, blocks=chain_blocks(problem)):
+        orders = num_orders(len(frame.ends), frame.microbatches)
+        late = late or (time.monotonic() > deadline and any((p.bounds < _NEVER).any() for p in result))
+        if late:
+            members = prod(sum(1 for _ in stage_trees(devices, space)) for devices in frame.devices) * orders
+            counts.enumerated += members
+            counts.bounded_b0 += members
+            continue
+        choices = prices.choices(frame)
+        trees, legal, unlike = prod(c.trees for c in choices), prod(c.legal for c in choices), prod(len(c.options) for c in choices)
+        live = len(pipeline_orders(len(frame.ends), frame.microbatches)[0])
+        counts.enumerated += trees * orders
+        counts.illegal += (trees - legal) * orders + unlike * (orders - live)
+        counts.duplicates += (legal - unlike) * orders
+        result.append(_Priced(frame=frame, choices=choices, bounds=shape_bounds(choices, frame.microbatches).ravel()))
+    return result, late
+
+
+def shape_bounds(choices: tuple[StageChoices, ...], microbatches: int) -> Int64:
+    """A lower bound of each shape, picoseconds, one axis a stage.
+
+    max over stages of head + m (forward + backward) + max(last bucket, tail), head and tail being the forwards and backwards of the stages
+    before it on their fastest family; then the slowest update. Left out: messages.
+    """
+    stages = len(choices)
+    shape = tuple(len(c.options) for c in choices)
+    if 0 in shape:
+        return np.zeros(shape, dtype=np.int64)
+
+    def along(stage: int, values: list[int]) -> Int64:
+        return np.array(values, dtype=np.int64).reshape(tuple(-1 if axis == stage else 1 for axis in range(stages)))
+
+    head, tail, bound, update = (np.zeros(shape, dtype=np.int64) for _ in range(4))
+    fits = np.ones(shape, dtype=np.bool_)
+    for stage, chosen in enumerate(choices):
+        own = [microbatches * (o.forward + o.backward) for o in chosen.options]
+        reduced = along(stage, [int((w + o.reduced).max()) for w, o in zip(own, chosen.options, strict=True)])
+        busy = along(stage, [int(w.max()) for w in own])
+        bound = np.maximum(bound, head + np.maximum(reduced, busy + tail))
+        head = head + along(stage, [int(o.forward.min()) for o in chosen.options])
+        tail = tail + along(stage, [int(o.backward.min()) for o in chosen.options])
+        update = np.maximum(update, along(stage, [o.update for o in chosen.options]))
+        fits &= along(stage, [o.room for o in chosen.options]) > 0
+    return np.where(fits, bound + update, _NEVER)
+
+
+@lru_cache(maxsize=4096)
+def _fitting(stages: int, microbatches: int, rooms: tuple[int, ...]) -> tuple[int, Int64]:
+    """Orders that do not deadlock, and those of them that hold no more microbatches in flight than there is room for."""
+    orders, peaks = pipeline_orders(stages, microbatches)
+    return len(orders), orders[(peaks <= np.array(rooms)).all(axis=1)]
+
+
+def _refine(problem: Problem, space: JointSpace, priced: _Priced, shape: int, *, best: _Best, counts: _Counts, messages: Messages) -> None:
+    """Paths of all orders of a shape, then the steps of those whose path is below the best."""
+    options, microbatches = priced.options(shape), priced.frame.microbatches
+    live, orders = _fitting(len(options), microbatches, tuple(o.room for o in options))
+    counts.infeasible += live - len(orders)
+    tasks = shape_tasks(problem, options, microbatches=microbatches, shards=space.shards, messages=messages)
+    paths = tasks.finish(orders, contended=False)
+    for place in np.argsort(paths, kind="stable"):
+        if paths[place] >= best.picoseconds:
+            counts.bounded_b1 += 1
+            continue
+        counts.simulated += 1
+        step = int(tasks.finish(orders[place : place + 1], contended=True)[0])
+        if step < best.picoseconds:
+            best.picoseconds, best.options, best.order, best.microbatches = step, options, orders[place], microbatches
+
+
+def universal_picoseconds(problem: Problem) -> int:
+    """Picoseconds that no plan whatever can beat, jitter left out: model FLOPs over the rate of all devices of all kinds together."""
+    cluster = problem.cluster
+    rate, first = 0.0, 0
+    for group in cluster.groups:
+        rate += group.count * group.kind.num_devices / universal_bound(kind_problem(problem, first), 1)
+        first += group.count * group.kind.num_devices
+    return int(PICOSECONDS_PER_SECOND / rate)
+
+
+def _answer(problem: Problem, space: JointSpace, best: _Best, counts: _Counts, lower: int) -> SmallAnswer:
+    factor = jitter(problem, problem.cluster.num_devices)
+    seconds, bound = best.picoseconds / PICOSECONDS_PER_SECOND * factor, lower / PICOSECONDS_PER_SECOND * factor
+    certificate = Certificate(
+        space=space.text(),
+        digest=hashlib.sha256(f"{space!r}\n{problem_text(problem)}".encode()).hexdigest(),
+        enumerated=counts.enumerated,
+        illegal=counts.illegal,
+        duplicates=counts.duplicates,
+        infeasible=counts.infeasible,
+        bounded_b0=counts.bounded_b0,
+        bounded_b1=counts.bounded_b1,
+        simulated=counts.simulated,
+        best_s=seconds,
+        lower_bound_s=bound,
+        gap=(seconds - bound) / seconds,
+        optimal=lower >= best.picoseconds,
+        universal_gap=1.0 - universal_picoseconds(problem) / best.picoseconds,
+    )
+    plan = small_plan(problem, best.options, microbatches=best.microbatches, order=best.order, shards=space.shards)
+    return SmallAnswer(plan=plan, step_time_s=seconds, certificate=certificate)

@@ -1,0 +1,226 @@
+"""What one stage of a small plan may be: a tree on its devices, priced by the functions that price general plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.critical_path import picoseconds
+from shardwright.cost.plan_costs import FamilyCosts, family_costs
+from shardwright.errors import StrategyError
+from shardwright.hardware.cluster import Cluster
+from shardwright.model.operator import Operator
+from shardwright.program.action_rows import TABLE_SEARCH, ActionRows
+from shardwright.program.instances import TaskKind
+from shardwright.program.lower_plan import lower_plan
+from shardwright.program.plan_program import PlanShape, device_classes
+from shardwright.program.plan_sync import Holdings, plan_holdings
+from shardwright.program.problem import Problem
+from shardwright.program.stage_edges import border_layout
+from shardwright.program.stage_parts import StageParts, plan_stages
+from shardwright.schedules.table import B, F
+from shardwright.search.joint.small_trees import tree_placements
+from shardwright.simulator.plan_memory import plan_memory
+from shardwright.simulator.plan_tasks import PlanCosts
+from shardwright.strategy.lane import Lane
+from shardwright.strategy.order import Named
+from shardwright.strategy.plan import Plan, Shards
+from shardwright.strategy.split import Split
+from shardwright.strategy.stages import Item, Stage
+from shardwright.strategy.verify import verify
+
+Int64 = npt.NDArray[np.int64]
+LANE = "main"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageOption:
+    """One stage of a plan, priced. Equal only to itself.
+
+    Args:
+        stage: as a plan says it. parts: resolved, as chunk 0. families, holdings: as `PlanCosts` has them, of chunk 0.
+        forward, backward: picoseconds of a microbatch on each family. reduced: of the last bucket of its gradients. update: of the
+        optimizer, the slowest family. room: most microbatches in flight that fit in every device's memory, at most all.
+        alike: equal for options that cost the same in every plan.
+    """
+
+    stage: Stage
+    parts: StageParts
+    families: tuple[FamilyCosts, ...]
+    holdings: Holdings
+    forward: Int64
+    backward: Int64
+    reduced: Int64
+    update: int
+    room: int
+    alike: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Illegal:
+    """A stage that breaks a rule."""
+
+    rule: str
+
+
+def chain_items(problem: Problem) -> tuple[tuple[str, int], ...]:
+    """(run, its number of blocks) of the model's chain.
+
+    Raises:
+        StrategyError: the blocks are no chain, or share weights (rules ``search.chain``, ``search.tied``): this search leaves both out.
+    """
+    runs = problem.model.runs
+    for before, run in zip((None, *runs), runs, strict=False):
+        if run.inputs != (() if before is None else (before.name,)):
+            raise StrategyError(
+                f"{run.name} does not follow the block before it alone", hint="this search cuts chains only", rule="search.chain"
+            )
+    if any(p.tied_to for block in problem.model.blocks for o in block.operators for p in o.parameters):
+        raise StrategyError("weights are shared between blocks", hint="this search prices stages one by one", rule="search.tied")
+    return tuple((run.name, run.count) for run in runs)
+
+
+def chain_blocks(problem: Problem) -> int:
+    """Blocks of the chain."""
+    return sum(count for _, count in chain_items(problem))
+
+
+def items_between(problem: Problem, first: int, end: int) -> tuple[Item, ...]:
+    """Blocks first .. end - 1 of the chain as a stage's items."""
+    found, passed = [], 0
+    for name, count in chain_items(problem):
+        here = min(end, passed + count) - max(first, passed)
+        if here > 0:
+            found.append(Item(name=name, count=here if count > 1 else 0))
+        passed += count
+    return tuple(found)
+
+
+def operators_between(problem: Problem, first: int, end: int) -> tuple[Operator, ...]:
+    """Operators of blocks first .. end - 1 of the chain."""
+    names = {item.name for item in items_between(problem, first, end)}
+    model = problem.model
+    return tuple(o for run in model.runs if run.name in names for o in model.blocks[run.block].operators)
+
+
+def capacities(cluster: Cluster) -> tuple[int, ...]:
+    """Bytes of each device."""
+    return tuple(g.kind.accelerator.memory_bytes for g in cluster.groups for _ in range(g.count * g.kind.num_devices))
+
+
+def small_stage(problem: Problem, *, first: int, end: int, tree: Split | None, base: int) -> Stage:
+    """Blocks first .. end - 1 of the chain under one tree that begins at device `base`."""
+    operators = operators_between(problem, first, end)
+    return Stage(items=items_between(problem, first, end), base=base, placements=tree_placements(tree, operators))
+
+
+def price_stage(
+    problem: Problem, stage: Stage, *, first: int, end: int, microbatches: int, alone: bool, shards: tuple[Shards, ...] = ()
+) -> StageOption | Illegal:
+    """Price one stage of blocks first .. end - 1, whatever the other stages (on other devices) are.
+
+    Args:
+        alone: it is the only stage. microbatches: that the global batch is cut into.
+    """
+    plan, chunk = _around(problem, stage, first=first, end=end, microbatches=microbatches, shards=shards)
+    path = f"lane {LANE} / stage {chunk}"
+    violations = verify(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+    broken = next((v for v in violations if not v.path.startswith(f"lane {LANE} / stage") or f"{v.path} ".startswith(f"{path} ")), None)
+    if broken is not None:
+        return Illegal(rule=broken.rule)
+    try:
+        parts = replace(plan_stages(plan, model=problem.model)[0][chunk], chunk=0)
+        island = problem.cluster.tiers()[0].num_devices
+        holdings = plan_holdings(((parts,),), model=problem.model, length=problem.job.sequence_length, island=island)
+        # A stage's costs depend on the others by whether there are any: a pipeline's communicator.
+        shape = (problem.cluster.num_devices, 1 if alone else 2)
+        families = tuple(family_costs(problem, plan, parts, index, holdings=holdings, shape=shape) for index in range(len(parts.families)))
+    except StrategyError as error:
+        return Illegal(rule=error.rule or "lower")
+    costs = PlanCosts.of(problem, plan, ((parts,),), {(0, 0, i): cost for i, cost in enumerate(families)}, holdings)
+    numbers = range(len(families))
+    steps = [costs.step(0, 0, i) for i in numbers]
+    update = [float(s.optimizer_s[0]) - float(s.update_s[0]) + float(s.update_s[0] + s.after_s[0]) for s in steps]
+    pieces = costs.pieces[0, 0]
+    reduced = picoseconds(np.array([float(s.reduce_s[0]) for s in steps]))
+    return StageOption(
+        stage=stage,
+        parts=parts,
+        families=families,
+        holdings=holdings,
+        forward=picoseconds(np.array([costs.seconds(0, 0, i, 0, TaskKind.F) for i in numbers])),
+        backward=picoseconds(np.array([costs.seconds(0, 0, i, 0, TaskKind.B) for i in numbers])),
+        reduced=reduced - reduced * (pieces - 1) // pieces,
+        update=int(picoseconds(np.array(update)).max()),
+        room=_room(problem, plan, costs, parts, microbatches=microbatches),
+        alike=_alike(problem, parts, families, holdings),
+    )
+
+
+def _around(problem: Problem, stage: Stage, *, first: int, end: int, microbatches: int, shards: tuple[Shards, ...]) -> tuple[Plan, int]:
+    """A plan with this stage, all else being on its first device; and the stage's number."""
+    blocks = chain_blocks(problem)
+    before = () if not first else (small_stage(problem, first=0, end=first, tree=None, base=stage.base),)
+    after = () if end == blocks else (small_stage(problem, first=end, end=blocks, tree=None, base=stage.base),)
+    lane = Lane(name=LANE, samples=problem.job.global_batch, microbatches=microbatches, stages=(*before, stage, *after))
+    order = Named(schedule=TABLE_SEARCH, lanes=(LANE,))
+    return Plan(devices=problem.cluster.num_devices, lanes=(lane,), orders=(order,), shards=shards), len(before)
+
+
+def _room(problem: Problem, plan: Plan, costs: PlanCosts, parts: StageParts, *, microbatches: int) -> int:
+    """Most microbatches in flight under which no family's peak exceeds its devices' memory; 0 = not even one."""
+    capacity = capacities(problem.cluster)
+    alone = replace(plan, lanes=(replace(plan.lanes[0], stages=plan.lanes[0].stages[:1]),))
+    rows = flight_rows((parts.devices,), microbatches, flying=microbatches)
+    classes = device_classes(((parts,),), rows)
+    shape = PlanShape(pieces={}, coupled={}, holders={}, gathers=False, blocking=False, reduces_last=False)
+    program = lower_plan(alone, stages=((parts,),), rows=rows, classes=classes, edges=(), shape=shape)
+    for flying in range(microbatches, 0, -1):
+        memory = plan_memory(problem, replace(program, rows=flight_rows((parts.devices,), microbatches, flying=flying)), costs)
+        if all(m.reserved <= capacity[c.devices[0]] for m, c in zip(memory, classes, strict=True)):
+            return flying
+    return 0
+
+
+def flight_rows(devices: tuple[tuple[int, ...], ...], microbatches: int, *, flying: int) -> ActionRows:
+    """One row of every stage (given its devices): `flying` forwards, then a backward and a forward in turns, then the other backwards."""
+    row = [(F, k) for k in range(flying)]
+    for k in range(microbatches):
+        row.append((B, k))
+        if k + flying < microbatches:
+            row.append((F, k + flying))
+    turn = sorted(range(len(devices)), key=lambda stage: devices[stage][0])
+    kind, microbatch = (np.tile(np.array(column), len(devices)) for column in zip(*row, strict=True))
+    zero = np.zeros(len(kind), dtype=np.int32)
+    return ActionRows(
+        devices=tuple(devices[stage] for stage in turn),
+        row_start=(np.arange(len(devices) + 1) * len(row)).astype(np.int32),
+        kind=kind.astype(np.int8),
+        lane=zero,
+        chunk=np.repeat(np.array(turn), len(row)).astype(np.int32),
+        microbatch=microbatch.astype(np.int32),
+        slice=zero,
+    )
+
+
+def _alike(problem: Problem, parts: StageParts, families: tuple[FamilyCosts, ...], holdings: Holdings) -> object:
+    """What every plan sees of a stage: costs of its families, who sums with whom, and where its input and output lie."""
+    width, length = problem.model.hidden, problem.job.sequence_length
+    ends = (
+        border_layout(parts.segments[0], width=width, length=length, out=False),
+        border_layout(parts.segments[-1], width=width, length=length, out=True),
+    )
+    return parts.base, parts.families, ends, _exact(families), tuple(sorted(holdings.items(), key=lambda item: item[0]))
+
+
+def _exact(value: object) -> object:
+    """A value of dataclasses, tuples and arrays as something hashable, bit by bit."""
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype.str, value.tobytes()
+    if isinstance(value, tuple):
+        return tuple(_exact(one) for one in value)
+    if is_dataclass(value):
+        return tuple(_exact(getattr(value, field.name)) for field in fields(value))
+    return value
