@@ -257,3 +257,19 @@ def test_two_groups_of_one_kind_are_the_uniform_cluster() -> None:
     one, two = mixed("h100-sxm:16"), mixed("h100-sxm:8+h100-sxm:8")
     assert two.step_time_s == pytest.approx(one.step_time_s, rel=1e-12)
     assert [dict(m.items) for m in two.memory] == [dict(m.items) for m in one.memory]
+
+
+def test_equal_parts_on_unlike_devices_are_not_one_family() -> None:
+    """Two replicas of one tree, one of them on a slower kind: each its own class, and the step waits for the slower."""
+    text = "plan mixed devices 2\nlane main samples 4 in 2\n  stages embed+2+head on 0\n    all = b2\norder 1f1b(main)\n"
+    model = dense(layers=2)
+    job = training_job(seq_len=512, global_batch=4)
+    runtime = load_runtime("megatron-core")
+    seconds = {}
+    for cluster in ("h100-sxm:1+v100-sxm-32gb:1", "h100-sxm:2", "v100-sxm-32gb:2"):
+        problem = Problem(model=model, cluster=parse_cluster(cluster), job=job, runtime=runtime)
+        found = simulate_plan(problem, parse_plan(text))
+        seconds[cluster] = (found.step_time_s, len(found.program.classes))
+    assert seconds["h100-sxm:1+v100-sxm-32gb:1"][1] == 2
+    assert seconds["h100-sxm:2"][1] == 1
+    assert seconds["h100-sxm:1+v100-sxm-32gb:1"][0] >= 0.9 * seconds["v100-sxm-32gb:2"][0] > seconds["h100-sxm:2"][0]

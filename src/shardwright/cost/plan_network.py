@@ -46,7 +46,10 @@ def kind_problem(problem: Problem, device: int) -> Problem:
 
 @lru_cache(maxsize=4096)
 def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Network:
-    """The network that devices of these kinds share: on every tier the slowest of them, and an island of the smallest."""
+    """The network that devices of these kinds share: on every tier the slowest of them, and an island of the smallest.
+
+    Left out: nodes of unequal size one behind the other, whose borders are not at multiples of the smallest island.
+    """
     networks = [network_of(of_kind(cluster, kind), library=library) for kind in kinds]
     if len(networks) == 1:
         return networks[0]

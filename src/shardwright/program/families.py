@@ -33,17 +33,19 @@ def refine_families(
     crossings: Iterable[Crossing],
     length: Callable[[Segment], int],
     units: tuple[int, ...],
+    kind: Callable[[int], int] | None = None,
 ) -> tuple[tuple[StageParts, ...], ...]:
     """The stages with families of devices that are alike.
 
     Args:
         crossings: messages of all edges, both ways. length: positions of a segment's sequence. units: devices of one unit of each tier of
-            the network, innermost first.
+            the network, innermost first. kind: of a device; None = all are of one.
     """
     listed = list(crossings)
-    if _plain(stages, listed, length, units):
+    if kind is None and _plain(stages, listed, length, units):
         return stages
-    colours: dict[int, list[Hashable]] = {d: [] for lane in stages for stage in lane for d in stage.devices}
+    kinds = kind or (lambda device: 0)
+    colours: dict[int, list[Hashable]] = {d: [kinds(d)] for lane in stages for stage in lane for d in stage.devices}
     for stage in (stage for lane in stages for stage in lane):
         families = {d: i for i, family in enumerate(stage.families) for d in family}
         for device in stage.devices:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.plan_costs import FamilyCosts, family_costs
+from shardwright.cost.plan_network import kind_of
 from shardwright.cost.tables import problem_machine
 from shardwright.errors import StrategyError
 from shardwright.program.action_rows import action_rows
@@ -97,6 +99,7 @@ def refined(
         crossings=ways,
         length=lambda segment: problem.job.tokens(segment.block.sequence) or problem.job.sequence_length,
         units=tuple(tier.num_devices for tier in plan_tiers(problem)),
+        kind=None if problem.cluster.is_uniform else partial(kind_of, problem.cluster),
     )
 
 
