@@ -13,6 +13,7 @@ import shardwright.simulator.plans as plans_module
 from shardwright.errors import StrategyError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import SequenceLength, TrainingJob, training_job
+from shardwright.model.catalog import load_model
 from shardwright.model.graph import Model
 from shardwright.model.tensor import ParameterClass
 from shardwright.program.plan_sync import Holdings, plan_holdings
@@ -261,9 +262,9 @@ def test_two_groups_of_one_kind_are_the_uniform_cluster() -> None:
 
 def test_equal_parts_on_unlike_devices_are_not_one_family() -> None:
     """Two replicas of one tree, one of them on a slower kind: each its own class, and the step waits for the slower."""
-    text = "plan mixed devices 2\nlane main samples 4 in 2\n  stages embed+2+head on 0\n    all = b2\norder 1f1b(main)\n"
-    model = dense(layers=2)
-    job = training_job(seq_len=512, global_batch=4)
+    text = "plan mixed devices 2\nlane main samples 4 in 2\n  stages embed+16+head on 0\n    all = b2\norder 1f1b(main)\n"
+    model = load_model("llama-3.2-1b")
+    job = training_job(seq_len=2048, global_batch=4)
     runtime = load_runtime("megatron-core")
     seconds = {}
     for cluster in ("h100-sxm:1+v100-sxm-32gb:1", "h100-sxm:2", "v100-sxm-32gb:2"):
