@@ -12,12 +12,49 @@ from tests.execute.chain import Chain  # noqa: E402
 from tests.execute.small_models import small_model  # noqa: E402
 
 MODELS = (
-    "llama-7b mistral-7b phi-3-mini qwen2-7b qwen3-0.6b gemma-2b gemma-2-2b gemma-3-1b glm-4-9b glm-4-32b megatron-1.7b gpt-neox-20b opt-6.7b "
-    "bloom-7b1 mpt-7b falcon-7b falcon-40b nemotron-4-15b mixtral-8x7b qwen1.5-moe-a2.7b qwen3-30b-a3b deepseek-v2 deepseek-v2-lite "
-    "deepseek-v3 glm-4.5 gpt-oss-20b llama-4-scout-text llama-4-maverick-text mamba-codestral-7b jamba-v0.1 falcon-h1-7b "
-    "granite-4.0-h-small nemotron-h-56b nemotron-3-nano nemotron-3-super qwen3-next-80b-a3b minimax-m2.5 mimo-7b mimo-v2-flash bert-base "
-    "t5-11b t5-v1.1-xxl"
-).split()
+    "llama-7b",
+    "mistral-7b",
+    "phi-3-mini",
+    "qwen2-7b",
+    "qwen3-0.6b",
+    "gemma-2b",
+    "gemma-2-2b",
+    "gemma-3-1b",
+    "glm-4-9b",
+    "glm-4-32b",
+    "megatron-1.7b",
+    "gpt-neox-20b",
+    "opt-6.7b",
+    "bloom-7b1",
+    "mpt-7b",
+    "falcon-7b",
+    "falcon-40b",
+    "nemotron-4-15b",
+    "mixtral-8x7b",
+    "qwen1.5-moe-a2.7b",
+    "qwen3-30b-a3b",
+    "deepseek-v2",
+    "deepseek-v2-lite",
+    "deepseek-v3",
+    "glm-4.5",
+    "gpt-oss-20b",
+    "llama-4-scout-text",
+    "llama-4-maverick-text",
+    "mamba-codestral-7b",
+    "jamba-v0.1",
+    "falcon-h1-7b",
+    "granite-4.0-h-small",
+    "nemotron-h-56b",
+    "nemotron-3-nano",
+    "nemotron-3-super",
+    "qwen3-next-80b-a3b",
+    "minimax-m2.5",
+    "mimo-7b",
+    "mimo-v2-flash",
+    "bert-base",
+    "t5-11b",
+    "t5-v1.1-xxl",
+)
 
 
 @pytest.mark.parametrize("name", MODELS)
