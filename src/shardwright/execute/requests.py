@@ -1,4 +1,8 @@
-"""What a device asks of its transport: it yields a request and is sent the answer."""
+"""What a device asks of its transport: it yields a request and is sent the answer.
+
+Keys are made of strings, integers and tuples of them, so that they are the same on all ranks. Messages between two devices under one key
+come in the order in which they were posted. A posted tensor may be changed once the post is answered; an answer belongs to who asked.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +45,7 @@ class Exchange:
     known on both sides, so nothing is negotiated.
 
     Args:
+        dtype: of what comes; None: that of what is given.
         kind: words of `Collective`, for the trace. elements: full buffer as in `Collective`, for the trace.
     """
 
@@ -50,6 +55,7 @@ class Exchange:
     key: Hashable
     kind: str
     elements: int
+    dtype: torch.dtype | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +69,15 @@ class Post:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """Receive what another device posts under the same key. Answer: a tensor."""
+    """Receive what another device posts under the same key. Answer: a tensor. dtype: None: torch's default."""
 
     source: int
     shape: tuple[int, ...]
     key: Hashable
+    dtype: torch.dtype | None = None
 
 
-Request = Reduce | Exchange | Post | Take
+Request: TypeAlias = Reduce | Exchange | Post | Take
 Answer: TypeAlias = torch.Tensor | dict[int, torch.Tensor] | None
-Task = Generator[Request, Answer, T]
+Task: TypeAlias = Generator[Request, Answer, T]
 """A piece of a device's work: yields requests, returns a T."""
