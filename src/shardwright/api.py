@@ -25,6 +25,7 @@ from shardwright.report.profile_file import read_profile
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.answer import Answer, Goodput, Sensitivity
 from shardwright.search.find import find
+from shardwright.search.joint.find import JointAnswer, find_joint
 from shardwright.search.recheck import Recheck, recheck
 from shardwright.search.request import Request
 from shardwright.search.space import Space, exhaustive_space, restricted, standard_space
@@ -136,6 +137,23 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
     )
 
 
+def plan_joint(
+    request: Request, *, tolerance: float = 0.01, time_limit_s: float = float("inf"), progress: Progress | None = None
+) -> JointAnswer:
+    """The best plan of the joint space over the grids that the request asks for: cut, splits, recompute, microbatches and order together.
+
+    Args:
+        tolerance: gap that is good enough.
+
+    Raises:
+        InfeasibleError: nothing fits.
+    """
+    problem = problem_of(request)
+    facts = facts_of(problem)
+    space, capacity = space_of(request, problem, facts), effective_memory(problem.cluster)
+    return find_joint(problem, space, facts, capacity=capacity, tolerance=tolerance, time_limit_s=time_limit_s, progress=progress)
+
+
 def _sensitivity(problem: Problem, space: Space, facts: GridFacts, grid: Grid, progress: Progress | None) -> Sensitivity | None:
     if problem.cluster.num_devices <= problem.cluster.node.island:
         return None
@@ -229,6 +247,7 @@ __all__ = [
     "Calibration",
     "DataError",
     "InfeasibleError",
+    "JointAnswer",
     "Prediction",
     "Request",
     "accelerator",
@@ -237,5 +256,6 @@ __all__ = [
     "check_calibration",
     "draw",
     "plan",
+    "plan_joint",
     "simulate",
 ]

@@ -7,7 +7,7 @@ from random import Random
 import torch
 
 from shardwright.execute.redistribute import Tensors, post, redistribute, take
-from shardwright.execute.requests import Task
+from shardwright.execute.requests import Reduce, Task
 from shardwright.program.layout import Box, Holding, Layout
 from tests.program.test_transition import SIDE, cells_of, filled
 
@@ -50,10 +50,11 @@ def whole_tasks(
 def two_sided(
     tensors: dict[int, list[torch.Tensor]], source: Layout, wanted: Layout, keywords: dict[str, object], *, device: int, key: object = "x"
 ) -> Task[Tensors]:
-    """The sender's side, then the receiver's, as a pipeline's devices run them."""
+    """The sender's side, then the receiver's; nobody begins to receive before all have sent, so a sender that waits is a deadlock."""
     halfway = None
     if device in tensors:
         halfway = yield from post(tensors[device], source, wanted, device=device, key=key, **keywords)  # type: ignore[arg-type]
+    yield Reduce(group=tuple(devices_of(source, wanted)), tensor=torch.zeros(1), key=("all have sent", key))
     if any(h.device == device for h in wanted):
         return (yield from take(halfway, source, wanted, device=device, key=key, dtype=torch.float64, **keywords))  # type: ignore[arg-type]
     return ()

@@ -39,7 +39,7 @@ def test_devices_get_the_wanted_boxes_of_the_global_tensor(case: Case) -> None:
 @settings(max_examples=400, deadline=None)
 @given(cases())
 def test_a_senders_side_then_a_receivers_side_is_the_whole(case: Case) -> None:
-    """Senders never wait for receivers: all senders are done before any receiver begins."""
+    """Senders never wait for receivers: all are done before any receiver begins."""
     source, wanted, keywords, random = case
     keywords.pop("across")
     tensors, values = held(source, random)

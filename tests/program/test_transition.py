@@ -327,9 +327,9 @@ def backward(found: Transition, store: Store) -> Store:
     return after
 
 
-@st.composite
-def cases(draw: st.DrawFn) -> tuple[Layout, Layout, dict[str, object], Random]:
-    random = Random(draw(st.integers(0, 2**32)))
+def case_of(seed: int) -> tuple[Layout, Layout, dict[str, object], Random]:
+    """(source, wanted, keywords of a transition, the generator that made them)."""
+    random = Random(seed)
     across = random.random() < 0.5
     devices = list(range(random.randint(1, 9)))
     others = [random.choice((0, 1)) * len(devices) + i for i in range(random.randint(1, 9))] if across else list(devices)
@@ -340,6 +340,10 @@ def cases(draw: st.DrawFn) -> tuple[Layout, Layout, dict[str, object], Random]:
     wanted += [Holding(device=random.choice(others), box=(indices(random), indices(random)))] * random.randint(0, 1)
     keywords = {"across": across, "collectives": random.random() < 0.8, "island": random.choice((0, 2, 4))}
     return tuple(source), tuple(wanted), keywords, random
+
+
+def cases() -> st.SearchStrategy[tuple[Layout, Layout, dict[str, object], Random]]:
+    return st.integers(0, 2**32).map(case_of)
 
 
 def filled(source: Layout, random: Random) -> tuple[Store, Store]:

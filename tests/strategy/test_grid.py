@@ -305,7 +305,7 @@ def test_memory_choices() -> None:
     experts = plan_of(parse_grid("dp8 zero1 shard8 ep4"), model=SPARSE, global_batch=8).shards
     assert [rule.optimizer for rule in experts] == [ALL]
     two = plan_of(parse_grid("dp8 zero1 shard4 ep4"), model=SPARSE, global_batch=8).shards
-    assert [(rule.parameters, rule.optimizer) for rule in two] == [((), 4), (("experts",), 2)]
+    assert [(rule.parameters, rule.optimizer) for rule in two] == [((), 4), (("experts",), 1)]
     stages = plan_of(parse_grid("pp2 recompute=full:3"), model=DENSE, global_batch=8).lanes[0].stages
     assert [stage.keeps[0].blocks for stage in stages] == [(0, 2), (0, 2)]
 

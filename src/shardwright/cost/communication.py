@@ -19,6 +19,7 @@ from shardwright.hardware.link import Link
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,12 @@ def _curve_origin(name: str, link: Link, curves: tuple[CollectiveCurve, ...]) ->
 Axes = tuple[tuple[IntArray, IntArray], ...]
 
 
+def tokens_copied(rows: Rows) -> BoolArray:
+    """(n,) tokens are copied over tp: experts are cut like the MLP, without a mesh of their own."""
+    copied: BoolArray = (rows["tp"] > 1) & (rows["sp"] == 0)
+    return copied
+
+
 def axes_of(axis: str, rows: Rows) -> Axes:
     """(degree, stride) arrays of the groups along `axis` (a mesh axis, or one folded from several).
 
@@ -83,7 +90,11 @@ def axes_of(axis: str, rows: Rows) -> Axes:
     if axis == "world":
         return ((tp * cp * dp * rows["pp"], np.ones_like(tp)),)
     start = {"etp": np.ones_like(tp), "ep": rows["etp"], "edp": rows["etp"] * rows["ep"]}[axis]
+    copied = tokens_copied(rows)
     edp = tp * cp * dp // (rows["ep"] * rows["etp"])
+    if axis == "edp" and bool(copied.any()):
+        folded, dense = _folded(edp, rows["etp"] * rows["ep"], rows), axes_of("dp-cp", rows)
+        return tuple((np.where(copied, d, f), np.where(copied, s, t)) for (d, s), (f, t) in zip(dense, folded, strict=True))
     degree = {"etp": rows["etp"], "ep": rows["ep"], "edp": edp}[axis]
     return _folded(degree, start, rows)
 

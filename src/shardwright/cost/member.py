@@ -11,6 +11,7 @@ from shardwright.cost.block_table import MODES, PARTS
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.layout import Layout, layout_of, recomputed
 from shardwright.cost.rows import rows_of
+from shardwright.cost.sync import Cut
 from shardwright.cost.tables import LayerTable, MeshTable, layer_table, mesh_table
 from shardwright.cost.terms import (
     backward_layer,
@@ -225,18 +226,15 @@ def _step_end(
     problem: Problem, choices: Choices, priced: Priced, start: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Seconds of each rank's end of the step, of its update alone, and end gathers; and the gathers left at the start of the step."""
-    sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
+    row = priced.mesh_row
     device = problem.cluster.node.accelerator
     bandwidth = device.memory_bandwidth * device.element_efficiency
     traffic, rate, share = update_bytes(problem), host_update_rate(problem), choices.offload / 100.0
-    shards = (float(sync.shard[row]), float(sync.expert_shard[row])) if choices.zero else (1.0, 1.0)
-    dense, experts = by_rank @ sync.dense[:, row], by_rank @ sync.experts[:, row]
     pp, vpp = priced.layout.pp, priced.layout.vpp
     optimizer, update = np.empty(pp), np.empty(pp)
-    for r in range(pp):
-        spent = optimizer_seconds(float(dense[r]), shards[0], traffic, bandwidth, share, rate)
-        spent += optimizer_seconds(float(experts[r]), shards[1], traffic, bandwidth, share, rate)
-        spent += (float(dense[r]) + float(experts[r])) * float(priced.meshes.gradient_bytes[row]) / bandwidth
+    for r, cuts in enumerate(_cuts(choices, priced)):
+        spent = sum(optimizer_seconds(float(c.elements), float(c.optimizer), traffic, bandwidth, share, rate) for c in cuts)
+        spent += sum(float(c.elements) for c in cuts) * float(priced.meshes.gradient_bytes[row]) / bandwidth
         tied = priced.meshes.tied_s[row] if r in (0, pp - 1) else 0.0
         update[r] = spent
         optimizer[r] = spent + priced.meshes.norm_s[row] + tied
@@ -268,20 +266,33 @@ def host_update_rate(problem: Problem) -> float:
     return 1.0 / (over_pcie + in_memory)
 
 
-def _static_bytes(problem: Problem, choices: Choices, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
-    """Parameters, gradients, optimizer states and workspace of each rank (ceil of equal shards).
+def _cuts(choices: Choices, priced: Priced) -> list[tuple[Cut, ...]]:
+    """Trainable elements of each rank by how their states are cut.
 
     A rank with a tied weight but without its owner holds a copy of its own, with gradient and states (Megatron-LM's and DeepSpeed's
     tied embeddings under pipeline parallelism).
     """
-    sync, row, by_rank, layer = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank, priced.layout.layer
-    dense, experts, frozen = by_rank @ sync.dense[:, row], by_rank @ sync.experts[:, row], by_rank @ sync.frozen[:, row]
+    sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
+    if sync.cuts:
+        return [sync.cuts]
+    dense, experts = by_rank @ sync.dense[:, row], by_rank @ sync.experts[:, row]
     dense[1:] += np.where(by_rank > 0, sync.tied[:, row][None, :], 0).max(axis=1)[1:]
-    shard = (int(sync.shard[row]), int(sync.expert_shard[row]))
+
+    def cut(elements: int, shard: int) -> Cut:
+        optimizer, gradient, parameter = (shard if choices.zero >= level else 1 for level in (1, 2, 3))
+        return Cut(elements=elements, optimizer=optimizer, gradient=gradient, parameter=parameter)
+
+    shards = int(sync.shard[row]), int(sync.expert_shard[row])
+    return [(cut(int(d), shards[0]), cut(int(e), shards[1])) for d, e in zip(dense, experts, strict=True)]
+
+
+def _static_bytes(problem: Problem, choices: Choices, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
+    """Parameters, gradients, optimizer states and workspace of each rank (ceil of equal shards)."""
+    sync, row, by_rank, layer = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank, priced.layout.layer
+    frozen, ranks = by_rank @ sync.frozen[:, row], _cuts(choices, priced)
 
     def held(level: int) -> IntArray:
-        cut = shard if choices.zero >= level else (1, 1)
-        return -(-dense // cut[0]) - (-experts // cut[1])
+        return np.array([sum(c.held(level) for c in cuts) for cuts in ranks], dtype=np.int64)
 
     block = sync.dense[:, row] + sync.experts[:, row]
     largest = np.where((by_rank > 0) & layer, block[None, :], 0).max(axis=1)
@@ -289,8 +300,8 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced) -> tuple[t
     prefetch, width, cut_width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8, shard_bytes(problem)
     gathered = [gathered_elements(float(e), float(most), prefetch) for e, most in zip(ends, largest, strict=True)]
     parameters = [
-        int(parameter_bytes(choices.zero, float(d + e), float(s), float(f), whole, width, cut_width))
-        for d, e, s, f, whole in zip(dense, experts, held(3), frozen, gathered, strict=True)
+        int(parameter_bytes(choices.zero, float(sum(c.elements for c in cuts)), float(s), float(f), whole, width, cut_width))
+        for cuts, s, f, whole in zip(ranks, held(3), frozen, gathered, strict=True)
     ]
     return (
         ("parameters", np.array(parameters, dtype=np.int64)),

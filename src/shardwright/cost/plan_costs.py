@@ -105,14 +105,25 @@ def family_costs(
 
 
 def held_groups(held: list[tuple[Held, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Groups of more than one device, by falling number of elements that they sum; those of experts alone come last."""
+    """Groups of more than one device, by falling number of elements that they sum; those of experts alone, then of tied weights alone,
+    come last.
+    """
     elements: dict[tuple[int, ...], list[int]] = {}
     for items in held:
         for h in items:
             if len(h.group) > 1 and h.trainable:
-                sums = elements.setdefault(h.group, [0, 0])
-                sums[h.klass is ParameterClass.EXPERTS] += h.elements * h.layers
-    return tuple(sorted(elements, key=lambda g: (-elements[g][0], -elements[g][1], g)))
+                sums = elements.setdefault(h.group, [0, 0, 0])
+                sums[2 if h.near != h.group else h.klass is ParameterClass.EXPERTS] -= h.elements * h.layers
+    return tuple(sorted(elements, key=lambda g: (*elements[g], g)))
+
+
+def main_contributions(held: list[tuple[Held, ...]]) -> int:
+    """Devices that sum most of the dense elements (1 = most are summed with nobody): the degree that data parallelism amounts to."""
+    elements: dict[tuple[int, ...], int] = {}
+    for h in (h for items in held for h in items):
+        if h.trainable and h.near == h.group and h.klass is not ParameterClass.EXPERTS:
+            elements[h.group] = elements.get(h.group, 0) + h.elements * h.layers
+    return len(max(elements, key=lambda g: (elements[g], g))) if elements else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +148,7 @@ def _compose(
 ) -> StepCosts:
     """One slice's step of one chunk, composed by the grid's own function."""
     tables, rows = [], []
-    groups = held_groups([part.held for part in here])
-    contributions = len(groups[0]) if groups else 1
+    contributions = main_contributions([part.held for part in here])
     for part in here:
         table, row, joined = _table(
             own, problem, part.segment, device - stage.base, stage.base, shape=shape, contributions=contributions, cut=cut
@@ -204,7 +214,7 @@ def cell_rows(structure: CellStructure, *, shape: tuple[int, int], contributions
         "ulysses": ulysses,
         "gather": int(structure.gather),
         "ep": ep,
-        "etp": _ways(expert, *width) if ep > 1 else 1,
+        "etp": _ways(expert, *width) if expert is not None and structure.routed else 1,
         "dp": max(contributions // cp, 1),
         "pp": shape[1],
         "mbs": here,
@@ -290,7 +300,7 @@ def _logits(own: Problem, stage: StageParts, device: int, segment: Segment) -> t
 
 
 def _mesh_table(own: Problem, problem: Problem, here: list[_Segment], rows: list[Rows], *, rule: ShardRule) -> MeshTable:
-    sync = sync_of(problem, [part.held for part in here], rule=rule)
+    sync = sync_of(problem, [part.held for part in here], layers=tuple(part.segment.count for part in here), rule=rule)
     groups = held_groups([part.held for part in here])
     group = groups[0] if groups else ()
     network = network_of_devices(problem, group or (0,))

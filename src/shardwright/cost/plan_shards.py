@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.plan_network import group_span, network_of_devices
-from shardwright.cost.sync import SyncTable, gradient_bytes, wire_shares
+from shardwright.cost.sync import Cut, SyncTable, gradient_bytes, wire_shares
 from shardwright.model.tensor import ParameterClass
 from shardwright.program.contribution import shard_groups
 from shardwright.program.plan_sync import Held
@@ -20,18 +20,21 @@ from shardwright.units import MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRule:
-    """ZeRO as a stage (0 to 3), members of a sharding group (0 = all) of dense parameters and of experts, percent of states on the host."""
+    """ZeRO as a stage (0 to 3) that says when collectives run, and how many members share each state.
+
+    Args:
+        degrees: of each class (optimizer, gradient, parameter; 0 = all). offload: percent of the optimizer's states on the host.
+    """
 
     zero: int
-    shard: int
-    expert_shard: int
+    degrees: dict[ParameterClass, tuple[int, int, int]]
     offload: int
 
 
 def shard_rule(plan: Plan) -> ShardRule:
-    """The rules of a plan as one stage: that of the rule which holds for dense parameters (the last that names them, or all).
+    """The rules of a plan: the last that names a class, or all, holds for it.
 
-    Left out: rules of their own for embeddings, heads and adapters are priced as the dense ones.
+    Left out: the cadence of gathers and reductions is that of dense parameters for all classes.
     """
 
     def last(*names: str) -> Shards | None:
@@ -39,50 +42,58 @@ def shard_rule(plan: Plan) -> ShardRule:
         return chosen[-1] if chosen else None
 
     dense = last(ParameterClass.DENSE.value) or last(*(k.value for k in ParameterClass))
-    experts = last(ParameterClass.EXPERTS.value) or dense
     if dense is None:
-        return ShardRule(zero=0, shard=1, expert_shard=1, offload=0)
-    degrees = (dense.optimizer, dense.gradient, dense.parameter)
-    zero = next((level for level, degree in zip((3, 2, 1), reversed(degrees), strict=True) if degree != 1), 0)
-    host = dict(dense.host).get(State.OPTIMIZER, 0)
-    return ShardRule(zero=zero, shard=dense.optimizer, expert_shard=experts.optimizer if experts is not None else 1, offload=host)
+        return ShardRule(zero=0, degrees={}, offload=0)
+    degrees = {k: (r.optimizer, r.gradient, r.parameter) for k in ParameterClass if (r := last(k.value)) is not None}
+    of_dense = (dense.optimizer, dense.gradient, dense.parameter)
+    zero = next((level for level, wanted in zip((3, 2, 1), reversed(of_dense), strict=True) if wanted != 1), 0)
+    return ShardRule(zero=zero, degrees=degrees, offload=dict(dense.host).get(State.OPTIMIZER, 0))
 
 
-def degree(rule: ShardRule, klass: ParameterClass, members: int) -> int:
-    """Members that share one copy of a class's states in a group of `members`."""
-    if not rule.zero:
-        return 1
-    wanted = rule.expert_shard if klass is ParameterClass.EXPERTS else rule.shard
+def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int = 1) -> int:
+    """Members, of a group of so many, that share one copy of the state which ZeRO stage `level` begins to shard."""
+    wanted = rule.degrees.get(klass, (1, 1, 1))[level - 1]
     if wanted == ALL or wanted >= members:
         return members
     return max(d for d in range(1, wanted + 1) if members % d == 0)
 
 
-def sync_of(problem: Problem, held: list[tuple[Held, ...]], *, rule: ShardRule) -> SyncTable:
+def cuts_of(held: list[tuple[Held, ...]], *, rule: ShardRule) -> tuple[Cut, ...]:
+    """All trainable elements of a device by how their states are cut, experts last."""
+    found: dict[tuple[bool, int, int, int], int] = {}
+    for h in (h for items in held for h in items if h.trainable):
+        optimizer, gradient, parameter = (degree(rule, h.klass, len(h.near), level=level) for level in (1, 2, 3))
+        key = (h.klass is ParameterClass.EXPERTS, optimizer, gradient, parameter)
+        found[key] = found.get(key, 0) + h.elements * h.layers
+    cuts = (Cut(elements=n, optimizer=o, gradient=g, parameter=p) for (_, o, g, p), n in sorted(found.items()))
+    return tuple(cuts) or (Cut(elements=0, optimizer=1, gradient=1, parameter=1),)
+
+
+def sync_of(problem: Problem, held: list[tuple[Held, ...]], *, layers: tuple[int, ...], rule: ShardRule) -> SyncTable:
     """Synchronisation of one layer of each segment, as a table of one row.
 
     A layer below the runtime's bucket size shares its bucket's latency with its neighbours, as in `sync_table`.
+
+    Args:
+        layers: of each segment. Parameters of some of them (the others are shared with other stages) are spread over all.
     """
     blocks = len(held)
     seconds = {name: np.zeros((blocks, 1)) for name in ("all_reduce", "reduce", "gather")}
     counts = {name: np.zeros((blocks, 1), dtype=np.int64) for name in ("dense", "experts", "frozen", "tied")}
     shards = {ParameterClass.DENSE: 1, ParameterClass.EXPERTS: 1}
-    largest = {ParameterClass.DENSE: 0, ParameterClass.EXPERTS: 0}
-    for b, items in enumerate(held):
-        by_group: dict[tuple[tuple[int, ...], ParameterClass], int] = {}
-        layers = max((h.layers for h in items), default=1)
+    for b, (items, count) in enumerate(zip(held, layers, strict=True)):
+        together: dict[tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int], int] = {}
         for h in items:
             kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
-            # Parameters that some layers of the segment share with other stages than the rest do are spread over all of its layers.
-            elements = h.elements * h.layers // layers
             name = "frozen" if not h.trainable else "experts" if kind is ParameterClass.EXPERTS else "dense"
-            counts[name][b, 0] += elements
+            counts[name][b, 0] += -(-h.elements * h.layers // count)
             if h.trainable:
-                by_group[h.group, kind] = by_group.get((h.group, kind), 0) + elements
-        for (group, kind), elements in by_group.items():
-            if elements > largest[kind]:
-                largest[kind], shards[kind] = elements, degree(rule, kind, len(group))
-            for name, spent in _layer(problem, group, elements, degree(rule, kind, len(group))).items():
+                shard = degree(rule, h.klass, len(h.near))
+                key = (h.group, h.near, kind, shard)
+                together[key] = together.get(key, 0) + h.elements * h.layers
+                shards[kind] = max(shards[kind], shard)
+        for (group, near, _, shard), elements in together.items():
+            for name, spent in _layer(problem, group, near, elements / count, shard).items():
                 seconds[name][b, 0] += spent
     return SyncTable(
         all_reduce=seconds["all_reduce"],
@@ -90,16 +101,17 @@ def sync_of(problem: Problem, held: list[tuple[Held, ...]], *, rule: ShardRule) 
         gather=seconds["gather"],
         shard=np.array([shards[ParameterClass.DENSE]], dtype=np.int64),
         expert_shard=np.array([shards[ParameterClass.EXPERTS]], dtype=np.int64),
+        cuts=cuts_of(held, rule=rule),
         **counts,
     )
 
 
-def _layer(problem: Problem, group: tuple[int, ...], elements: int, shard: int) -> dict[str, float]:
+def _layer(problem: Problem, group: tuple[int, ...], near: tuple[int, ...], elements: float, shard: int) -> dict[str, float]:
     """Seconds to sum, to reduce into shards, and to gather one layer's elements over one group."""
     if len(group) < 2:
         return dict.fromkeys(("all_reduce", "reduce", "gather"), 0.0)
     network = network_of_devices(problem, group)
-    inner, across = shard_groups(group, shard)
+    inner, across = _sharing(group, near, shard)
     wire, stored, bucket = gradient_bytes(problem.job, problem.runtime), problem.job.parameter.bits // 8, problem.runtime.bucket_bytes
     gradient = max(elements * float(wire), float(bucket))
     parameter = max(elements * float(stored), float(bucket) * stored / wire)
@@ -110,10 +122,18 @@ def _layer(problem: Problem, group: tuple[int, ...], elements: int, shard: int) 
 
     return {
         "all_reduce": share * spent(Collective.ALL_REDUCE, gradient, group),
-        "reduce": share
-        * (spent(Collective.REDUCE_SCATTER, gradient, inner[0]) + spent(Collective.ALL_REDUCE, gradient / shard, across[0])),
-        "gather": share * spent(Collective.ALL_GATHER, parameter, inner[0]),
+        "reduce": share * (spent(Collective.REDUCE_SCATTER, gradient, inner) + spent(Collective.ALL_REDUCE, gradient / shard, across)),
+        "gather": share * spent(Collective.ALL_GATHER, parameter, inner),
     }
+
+
+def _sharing(group: tuple[int, ...], near: tuple[int, ...], shard: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Devices that share one copy of the states, and those that hold the same piece; other stages' holders of a tied weight come last."""
+    ordered = (*near, *(d for d in group if d not in near))
+    if len(ordered) % shard:
+        return near[:shard], (near[0], *ordered[len(near) :])
+    inner, across = shard_groups(ordered, shard)
+    return inner[0], across[0]
 
 
 SMALLEST_BUCKET_BYTES = 64 * MIB

@@ -12,7 +12,7 @@ from shardwright.collectives.choose import collective_seconds
 from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, span_of
 from shardwright.cost.block_table import parameter_elements
-from shardwright.cost.communication import Axes, Network, axes_of, move_seconds
+from shardwright.cost.communication import Axes, Network, axes_of, move_seconds, tokens_copied
 from shardwright.cost.rows import Rows, rows_of
 from shardwright.job.training import TrainingJob
 from shardwright.program.block import BlockProgram
@@ -24,6 +24,24 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Trainable elements of one device whose states are cut alike.
+
+    Args:
+        optimizer, gradient, parameter: devices that share one copy of each state (1 = whole).
+    """
+
+    elements: int
+    optimizer: int
+    gradient: int
+    parameter: int
+
+    def held(self, level: int) -> int:
+        """Elements of the state that ZeRO stage `level` begins to shard: ceil(elements / degree)."""
+        return -(-self.elements // (self.optimizer, self.gradient, self.parameter)[level - 1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SyncTable:
     """Per mesh row and block: seconds to synchronise one layer; shape (blocks, n).
 
@@ -32,6 +50,7 @@ class SyncTable:
         reduce: reduce_scatter in the sharding group and all_reduce across groups. gather: all_gather of parameters in the group.
         shard, expert_shard: members that share one copy of the states, shape (n,).
         dense, experts: local trainable elements. frozen: without gradient. tied: trainable elements that another block owns.
+        cuts: of a general plan's device, whose parameters may be cut differently: all of its elements; empty = by `shard`.
     """
 
     all_reduce: FloatArray
@@ -43,6 +62,7 @@ class SyncTable:
     experts: IntArray
     frozen: IntArray
     tied: IntArray
+    cuts: tuple[Cut, ...] = ()
 
 
 def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:
@@ -53,6 +73,7 @@ def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:
 def sync_table(
     programs: tuple[BlockProgram, ...],
     *,
+    unrouted: tuple[BlockProgram, ...],
     repeats: tuple[int, ...],
     rows: Rows,
     shard: IntArray,
@@ -63,6 +84,7 @@ def sync_table(
     """Price every block's synchronisation for every row.
 
     Args:
+        unrouted: the blocks where experts are cut like the MLP, for rows that copy tokens over tp; empty = no such rows, or no experts.
         repeats: how often the model has each block.
         shard: members of a sharding group, shape (n,), dividing dp x cp (the whole of it for plain ZeRO).
 
@@ -79,6 +101,9 @@ def sync_table(
     counts = {name: np.zeros(shape, dtype=np.int64) for name in ("dense", "experts", "frozen", "tied")}
     wire, stored = gradient_bytes(job, runtime), job.parameter.bits // 8
     local = [parameter_elements(program, rows.degrees()) for program in programs]
+    if unrouted:
+        others, copied = (parameter_elements(program, rows.degrees()) for program in unrouted), tokens_copied(rows)
+        local = [{name: np.where(copied, b[name], a[name]) for name in a} for a, b in zip(local, others, strict=True)]
     for index, elements in enumerate(local):
         for name in counts:
             counts[name][index] = elements[name]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.block_table import MODES, PARTS, PHASES, BlockTable, block_table
-from shardwright.cost.communication import Network, border_seconds, move_seconds, network_of, span_along
+from shardwright.cost.communication import Network, border_seconds, move_seconds, network_of, span_along, tokens_copied
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
 from shardwright.cost.rows import Rows
@@ -192,10 +192,21 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
     """Price the step's end for every mesh row and sharding group."""
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
     programs = programs_of(problem, Structure(routed=True))
+    copied = tokens_copied(rows)
+    moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
     repeats = [0] * len(programs)
     for run in problem.model.runs:
         repeats[run.block] += run.count
-    sync = sync_table(programs, repeats=tuple(repeats), rows=rows, shard=shard, network=network, job=problem.job, runtime=problem.runtime)
+    sync = sync_table(
+        programs,
+        unrouted=programs_of(problem, Structure(routed=False)) if moe and bool(copied.any()) else (),
+        repeats=tuple(repeats),
+        rows=rows,
+        shard=shard,
+        network=network,
+        job=problem.job,
+        runtime=problem.runtime,
+    )
     n = len(rows)
     norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), span=span_along("world", rows, network), network=network)
     table_elements = -(-problem.model.vocab // rows["tp"]) * problem.model.hidden

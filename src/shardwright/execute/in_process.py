@@ -10,7 +10,8 @@ from typing import Generic, TypeVar
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.requests import Answer, Exchange, Post, Reduce, Reduction, Request, Take, Task
+from shardwright.execute.messages import reduced
+from shardwright.execute.requests import Answer, Exchange, Post, Reduce, Request, Take, Task
 from shardwright.execute.trace import Trace
 
 T = TypeVar("T")
@@ -126,13 +127,11 @@ class _State(Generic[T]):
 def _reduced(members: Mapping[int, Reduce | Exchange]) -> dict[int, Answer]:
     asked = {device: request for device, request in members.items() if isinstance(request, Reduce)}
     first = next(iter(asked.values()))
-    total = first.tensor.clone()
-    for number, (device, request) in enumerate(asked.items()):
-        _agree(request.tensor, tuple(total.shape), total.dtype, what=f"{request.key!r} of device {device}")
+    for device, request in asked.items():
+        _agree(request.tensor, tuple(first.tensor.shape), first.tensor.dtype, what=f"{request.key!r} of device {device}")
         if request.reduction is not first.reduction:
             raise StrategyError(f"{request.key!r}: {request.reduction} on device {device}, not {first.reduction}", rule="run.mismatch")
-        if number:
-            total = total + request.tensor if request.reduction is Reduction.SUM else torch.maximum(total, request.tensor)
+    total = reduced({device: request.tensor for device, request in asked.items()}, first.reduction)
     return {device: total.clone() for device in asked}
 
 

@@ -14,10 +14,11 @@ class Moved:
     """One device's part in one communication.
 
     Args:
-        kind: words of `Collective`; ``send`` and ``receive`` for messages, ``all_reduce`` for a `Reduce`. group: sorted devices; of a
-            message its two ends. elements: the full buffer, as `Collective` counts it. sent, received: elements that the device gave to others and
-            got from them, by the tensors' sizes; of a reduce those of the textbook's share-out and gather, 2 (n - 1) / n of the buffer,
-            rounded up. element: bytes of one. action: what the device was doing; empty if nobody said.
+        kind: words of `Collective`; ``send`` and ``receive`` for messages, ``all_reduce`` for a `Reduce`.
+        group: sorted devices; of a message its two ends. elements: the full buffer, as `Collective` counts it.
+        sent, received: elements that the device gave to others and got from them, by the tensors' sizes; of a reduce those of the
+            textbook's share-out and gather, 2 (n - 1) / n of the buffer, rounded up. element: bytes of one.
+        action: what the device was doing; empty if nobody said.
     """
 
     device: int

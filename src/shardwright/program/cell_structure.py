@@ -9,7 +9,7 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, Extent
 from shardwright.program.cells import Cell, StageCells, cut_dims, image, indices, interval, reference_runs, token_box
-from shardwright.program.layout import Box, Holding, Layout, count, intersection
+from shardwright.program.layout import Box, Holding, Interval, Layout, count, intersection
 from shardwright.program.placing import Change
 from shardwright.program.sizes import Size
 from shardwright.program.transition import StepKind, Transition, transition
@@ -46,10 +46,19 @@ class CellStructure:
 
     @property
     def routed(self) -> bool:
-        """The device's experts serve tokens of other devices (or it has none)."""
+        """The device's experts serve tokens of other devices, or it has whole ones (or none): nobody shares tokens and experts with it."""
         if self.cell(OperatorClass.EXPERTS) is None:
             return True
-        return self._count(OperatorClass.EXPERTS, self.length) > self._count(OperatorClass.ROUTER, self.length)
+        if self._count(OperatorClass.EXPERTS, self.length) > self._count(OperatorClass.ROUTER, self.length):
+            return True
+        return len(self._coset()) == 1
+
+    def _coset(self) -> tuple[int, ...]:
+        """Devices whose experts serve the tokens that the device's own serve (or that it routes), or some of them."""
+        experts = self.stage.cells.get(OperatorClass.EXPERTS, {})
+        served = {d: self._region(c) for d, c in experts.items()}
+        mine = self._own_region()
+        return tuple(d for d, region in served.items() if _covers(region, mine) or _covers(mine, region))
 
     def _count(self, klass: OperatorClass, length: int) -> int:
         cell = self.cell(klass)
@@ -93,12 +102,17 @@ class CellStructure:
         """The routed copies of all devices that share its experts."""
         return routed.scaled(max(len(self.expert_groups()[1]), 1))
 
+    def _own_region(self) -> Box:
+        """Tokens that the device's experts serve, or else that it routes or makes."""
+        classes = (OperatorClass.EXPERTS, OperatorClass.ROUTER, OperatorClass.STREAM)
+        cell = next((c for klass in classes if (c := self.cell(klass)) is not None), None)
+        return self._region(cell) if cell is not None else ((), ())
+
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Devices with other experts for the same tokens (or that only own such tokens), and with other parts of the same experts."""
         experts = self.stage.cells.get(OperatorClass.EXPERTS, {})
-        served = {d: self._region(c) for d, c in experts.items()}
-        mine = served.get(self.device) or self._region(self.stage.cells[OperatorClass.ROUTER][self.device])
-        coset = [d for d in experts if _covers(served[d], mine) or _covers(mine, served[d])]
+        mine = self._own_region()
+        coset = self._coset()
         alone = [
             d for d, c in self.stage.cells.get(OperatorClass.ROUTER, {}).items() if d not in experts and _covers(mine, self._region(c))
         ]
@@ -151,10 +165,31 @@ class CellStructure:
             made, wanted = made_layout(self.stage, maker, extent, length), wanted_layout(self.stage, target, extent, length)
             full = tuple(Holding(device=h.device, box=h.box) for h in made)
             cotangent = cotangent_layout(self.stage, target, extent, length)
+            if extent.runs < reference_runs(target, extent.dim):
+                cotangent, full = self._own_part(maker, target, extent, cotangent, full)
             for source_layout, wanted_part, forward in ((made, wanted, True), (cotangent, full, False)):
                 found = self._steps(source_layout, wanted_part)
                 result += _changes(found, self.device, element * repeats, forward=forward)
         return _merged(result)
+
+    def _own_part(self, maker: Operator, target: Operator, extent: Extent, cotangent: Layout, full: Layout) -> tuple[Layout, Layout]:
+        """Of a coarse extent's cotangent (key heads under query heads) what belongs to the device's own part of the finer list.
+
+        Readers of parts of it hold parts of a sum; what other parts return stays with the gradients of their weights.
+        """
+        runs = reference_runs(target, extent.dim)
+
+        def fine(device: int, operator: Operator) -> Interval | None:
+            cell = self.stage.cells.get(operator.klass, {}).get(device)
+            return None if cell is None else image(cut_dims(cell, operator).get(extent.dim, ()), runs, runs)
+
+        mine = fine(self.device, maker)
+        if mine is None:
+            return cotangent, full
+        read = {h.device: fine(h.device, target) for h in cotangent}
+        inside = tuple(h for h in cotangent if (part := read[h.device]) is not None and mine[0] <= part[0] and part[1] <= mine[1])
+        parts = tuple(h if read[h.device] == mine else replace(h, part=((extent.dim, read[h.device]),)) for h in inside)
+        return parts, tuple(h for h in full if fine(h.device, maker) == mine)
 
     def _steps(self, source: Layout, wanted: Layout) -> Transition | None:
         """The transition of what this device exchanges with others; None if it has what it needs and nobody asks."""

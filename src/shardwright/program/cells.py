@@ -141,7 +141,7 @@ class StageCells:
     Args:
         samples: of one microbatch of the lane. cells: by class, device -> cell. exchange: of the core.
         devices: all, sorted. families: devices that every tree reaches by the same unequal choices, by their lowest device.
-        boxes: layouts already derived from the cells.
+        splits: the trees. boxes: layouts already derived from the cells.
     """
 
     samples: int
@@ -149,6 +149,7 @@ class StageCells:
     exchange: Exchange | None
     devices: tuple[int, ...]
     families: tuple[tuple[int, ...], ...]
+    splits: tuple[Split | None, ...] = ()
     boxes: dict[object, Layout] = field(default_factory=dict)
 
     def family_of(self, device: int) -> int:
@@ -204,6 +205,7 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
         exchange=exchange,
         devices=tuple(sorted(families)),
         families=tuple(tuple(group) for group in groups.values()),
+        splits=tuple(dict.fromkeys(tree.split for tree in trees)),
     )
 
 

@@ -21,13 +21,15 @@ class Held:
     """Parameters of one layer of a segment that one device holds and sums with the same devices.
 
     Args:
-        klass: of the parameters. elements: local. group: devices that sum, sorted; one device = nothing to sum. uses: all uses, of all
-            lanes. trainable: frozen ones have no gradient. layers: layers of the segment with these uses.
+        klass: of the parameters. elements: local. group: devices that sum, sorted; one device = nothing to sum. near: of them those that
+            use it in the same operator: states are sharded among them, copies of tied weights in other stages have their own.
+        uses: all uses, of all lanes. trainable: frozen ones have no gradient. layers: layers of the segment with these uses.
     """
 
     klass: ParameterClass
     elements: int
     group: tuple[int, ...]
+    near: tuple[int, ...]
     uses: tuple[Use, ...]
     trainable: bool
     layers: int
@@ -38,7 +40,7 @@ Holdings = dict[tuple[int, int, int, int], tuple[Held, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class ParameterPlace:
     """One use: the operator's segment and its stage."""
 
     use: Use
@@ -46,6 +48,15 @@ class _Place:
     segment: Segment
     operator: Operator
     parameter: Parameter
+
+    def runs_on(self, device: int) -> bool:
+        """`device`, as the cluster numbers it, runs the operator."""
+        return device - self.stage.base in self.segment.cells.cells.get(self.operator.klass, {})
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Devices that run the operator."""
+        return tuple(d + self.stage.base for d in self.segment.cells.cells.get(self.operator.klass, {}))
 
 
 def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, island: int) -> Holdings:
@@ -65,20 +76,25 @@ def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, l
         base, groups = _groups(places, length=length, island=island, cache=cache)
         uses = tuple(place.use for place in places)
         counted: set[int] = set()
+        alone = len({place.operator.name for place in places}) == 1
         for place in places:
+            holders = frozenset() if alone else frozenset(d for p in places if p.operator.name == place.operator.name for d in p.devices)
+            before = frozenset(counted)
             for family in place.stage.families:
                 device = family[0]
-                if device in counted or device - place.stage.base not in place.segment.cells.cells.get(place.operator.klass, {}):
+                if device in before or not place.runs_on(device):
                     continue
-                counted.add(device)
+                counted.update(family)
                 key = (*place.use, device)
                 for group in groups:
                     mine = _group_of(group, device - base)
                     if mine is not None:
+                        whole = tuple(d + base for d in mine)
                         held = Held(
                             klass=place.parameter.klass,
                             elements=group.elements,
-                            group=tuple(d + base for d in mine),
+                            group=whole,
+                            near=whole if alone else tuple(d for d in whole if d in holders),
                             uses=uses,
                             trainable=place.parameter.trainable,
                             layers=layers,
@@ -99,9 +115,11 @@ def _group_of(found: SumGroup, device: int) -> tuple[int, ...] | None:
     return None
 
 
-def _parameters(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> list[tuple[tuple[_Place, ...], int]]:
-    """(all uses of a parameter, number of layers that are used so), each parameter of each block once."""
-    where: dict[tuple[int, int, str, str], list[_Place]] = {}
+def parameter_places(
+    stages: tuple[tuple[StageParts, ...], ...], *, model: Model
+) -> dict[tuple[int, int, str, str], tuple[ParameterPlace, ...]]:
+    """By (run, layer, operator, parameter) of a parameter's owner, all its uses: the owner's first."""
+    where: dict[tuple[int, int, str, str], list[ParameterPlace]] = {}
     owners = {f"{b.name}.{p.name}": (i, o.name, p.name) for i, b in enumerate(model.blocks) for o in b.operators for p in o.parameters}
     first_run = {run.block: i for i, run in reversed(list(enumerate(model.runs)))}
     for lane in stages:
@@ -109,7 +127,7 @@ def _parameters(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> 
             for number, segment in enumerate(stage.segments):
                 for operator in segment.block.operators:
                     for parameter in operator.parameters:
-                        place = _Place(
+                        place = ParameterPlace(
                             use=(stage.lane, stage.chunk, number), stage=stage, segment=segment, operator=operator, parameter=parameter
                         )
                         owner = owners.get(parameter.tied_to) if parameter.tied_to else None
@@ -118,28 +136,32 @@ def _parameters(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> 
                             continue
                         for layer in range(segment.first, segment.first + segment.count):
                             where.setdefault((segment.run, layer, operator.name, parameter.name), []).append(place)
+    return {key: tuple(sorted(places, key=lambda p: (bool(p.parameter.tied_to), p.use))) for key, places in where.items()}
+
+
+def _parameters(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> list[tuple[tuple[ParameterPlace, ...], int]]:
+    """(all uses of a parameter, number of layers that are used so), each parameter of each block once."""
     alike: dict[tuple[object, ...], list[object]] = {}
-    for (run, _, operator_name, name), places in where.items():
-        ordered = sorted(places, key=lambda p: (bool(p.parameter.tied_to), p.use))
+    for (run, _, operator_name, name), ordered in parameter_places(stages, model=model).items():
         key = (run, operator_name, name, tuple(p.use for p in ordered))
-        entry = alike.setdefault(key, [tuple(ordered), 0])
+        entry = alike.setdefault(key, [ordered, 0])
         entry[1] += 1  # type: ignore[operator]
     return [(places, layers) for places, layers in alike.values()]  # type: ignore[misc]
 
 
 def _groups(
-    places: tuple[_Place, ...], *, length: int, island: int, cache: dict[object, tuple[SumGroup, ...]]
+    places: tuple[ParameterPlace, ...], *, length: int, island: int, cache: dict[object, tuple[SumGroup, ...]]
 ) -> tuple[int, tuple[SumGroup, ...]]:
     """The sum groups of a parameter, counted from a base; stages that differ only by their place (in whole nodes) share them."""
     base = places[0].stage.base - (places[0].stage.base % island if island else 0)
     key = tuple((p.stage.lane, p.stage.base - base, id(p.segment.cells), p.operator, p.parameter.name) for p in places)
     if key not in cache:
-        shares = tuple(share for place in places for share in _shares(place, base=base, length=length))
+        shares = tuple(share for place in places for share in shares_of(place, base=base, length=length))
         cache[key] = sum_groups(shares, island=island)
     return base, cache[key]
 
 
-def _shares(place: _Place, *, base: int, length: int) -> list[Share]:
+def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
     operator = place.operator
     order = sorted(range(len(place.parameter.extents)), key=lambda i: place.parameter.extents[i].dim.value)
     extents = [place.parameter.extents[i] for i in order]

@@ -58,7 +58,7 @@ def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageE
             for block in range(segment.first, segment.first + segment.count):
                 where.setdefault((segment.run, block), []).append((stage.chunk, segment.operator))
     names = {run.name: i for i, run in enumerate(model.runs)}
-    found: dict[tuple[int, int], StageEdge] = {}
+    found: dict[tuple[int, int, int], StageEdge] = {}
     for (run, block), places in where.items():
         before = [(run, block - 1)] if block else [(names[n], model.runs[names[n]].count - 1) for n in model.runs[run].inputs]
         if block and model.blocks[model.runs[run].block].memory:
@@ -76,28 +76,42 @@ def _is_memory(model: Model, run: int, source: int) -> bool:
     return model.blocks[model.runs[source].block].sequence == model.blocks[model.runs[run].block].memory
 
 
-def _add(found: dict[tuple[int, int], StageEdge], edge: StageEdge) -> None:
+def _add(found: dict[tuple[int, int, int], StageEdge], edge: StageEdge) -> None:
     if edge.source != edge.target:
-        found.setdefault((edge.source, edge.target), edge)
+        found.setdefault((edge.source, edge.target, edge.run), edge)
+
+
+def edge_segments(edge: StageEdge, source: StageParts, target: StageParts, *, model: Model) -> tuple[Segment, Segment]:
+    """The segment that makes what crosses an edge, and the first one that reads it."""
+    name = model.runs[edge.run].name
+    made = [s for s in source.segments if s.run == edge.run]
+    wanted = [s for s in target.segments if s.run == edge.run or (s.first == 0 and name in model.runs[s.run].inputs)]
+    return (made or list(source.segments))[-1], (wanted or list(target.segments))[0]
 
 
 def edge_messages(
-    source: StageParts, target: StageParts, *, width: int, length: int, island: int, minimal: bool, cache: EdgeCache
+    source: StageParts,
+    target: StageParts,
+    *,
+    segments: tuple[Segment, Segment],
+    width: int,
+    length: int,
+    island: int,
+    minimal: bool,
+    cache: EdgeCache,
 ) -> tuple[Messages, Messages]:
     """Messages of an edge, forward and backward.
 
     Args:
+        segments: the one that makes the tensor, and the one that reads it.
         width: elements of one token. length: positions of the tensor's sequence. minimal: copies are sent once and gathered behind; else
             a device sends all that its counterpart needs where both stages are laid out alike. cache: of the plan.
     """
     base = min(source.base, target.base)
     base -= base % island if island else 0
-    key = tuple(
-        (id(s.cells), s.operator and s.block.name, stage.base - base)
-        for stage, s in ((source, source.segments[-1]), (target, target.segments[0]))
-    )
-    made = (source, source.segments[-1], True)
-    wanted = (target, target.segments[0], False)
+    key = tuple((id(s.cells), s.operator and s.block.name, stage.base - base) for stage, s in zip((source, target), segments, strict=True))
+    made = (source, segments[0], True)
+    wanted = (target, segments[1], False)
     result = []
     for way, (one, other) in enumerate(((made, wanted), (wanted, made))):
         whole = (key, way, width, length, minimal)

@@ -8,10 +8,11 @@ from functools import lru_cache
 from shardwright.errors import StrategyError
 from shardwright.model.block import INPUT, Block
 from shardwright.model.graph import Model
-from shardwright.program.cells import StageCells, class_trees, stage_cells
+from shardwright.program.cells import StageCells, class_trees, leaves, stage_cells
 from shardwright.strategy.coverage import Piece, stage_pieces
 from shardwright.strategy.lane import Lane
 from shardwright.strategy.plan import Plan
+from shardwright.strategy.split import num_leaves
 from shardwright.strategy.stages import Keep, Stage
 
 
@@ -112,6 +113,10 @@ def _stage(stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, number: int, 
                     )
                 )
     families = _families([s.cells for s in segments])
+    working = {d for family in families for d in family}
+    # Devices of trees that later placements override take part in the stage's actions, but run nothing.
+    idle = sorted({d for p in stage.placements for d, _, _ in leaves(p.split, p.offset)} - working) if _overridden(stage) else []
+    families += tuple((d,) for d in idle) if unfolded else (tuple(idle),) * bool(idle)
     shifted = tuple(tuple(d + stage.base for d in family) for family in families)
     return StageParts(
         lane=number,
@@ -122,6 +127,11 @@ def _stage(stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, number: int, 
         families=shifted,
         samples=samples,
     )
+
+
+def _overridden(stage: Stage) -> bool:
+    """Some tree may have devices that no other has."""
+    return len({(num_leaves(p.split), p.offset) for p in stage.placements}) > 1
 
 
 def _families(cells: list[StageCells]) -> tuple[tuple[int, ...], ...]:

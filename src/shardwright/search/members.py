@@ -184,7 +184,7 @@ def _options_are_legal(facts: GridFacts, mesh: dict[str, IntArray], option: dict
     legal &= (ring == 1) | (facts.seq_len % (2 * ring) == 0)
     legal &= (sp == 0) | (tp > 1)
     legal &= (facts.global_batch // mesh["dp"]) % mbs == 0
-    legal &= ~((mesh["ep"] > 1) & (tp > 1) & (sp == 0))
+    legal &= ~((mesh["ep"] * mesh["etp"] > 1) & (tp > 1) & (sp == 0))
     return legal
 
 

@@ -30,7 +30,8 @@ class Prepared:
     """Tables, and the row of each outer in them.
 
     Args:
-        layer_row, mesh_row: (outers,) rows; the mesh row is that of shard option 0. layouts: by (pp, vpp).
+        layer_row, mesh_row: (outers,) rows; the mesh row is that of shard option 0 (of the meshes that
+            copy tokens over tp where experts are cut like the MLP). layouts: by (pp, vpp).
     """
 
     members: Members
@@ -63,13 +64,16 @@ class Prepared:
 def prepare(problem: Problem, members: Members) -> Prepared:
     """Price what the members need, each distinct row once."""
     layer_rows, layer_row = _layer_rows(problem, members)
-    mesh_rows, shard = _mesh_rows(members)
+    moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
+    mesh_rows, shard = _mesh_rows(members, moe=moe)
+    outer, mesh = members.outers.columns, members.meshes.columns
+    copied = (outer["sp"] == 0) & (mesh["tp"][outer["mesh"]] > 1) if moe else np.zeros(len(outer["mesh"]), dtype=np.bool_)
     return Prepared(
         members=members,
         layers=layer_table(problem, layer_rows),
         meshes=mesh_table(problem, mesh_rows, shard),
         layer_row=layer_row,
-        mesh_row=members.outers.columns["mesh"] * len(members.space.of("shard")),
+        mesh_row=(outer["mesh"] + copied * len(members.meshes)) * len(members.space.of("shard")),
         layouts=_layouts(problem, members),
     )
 
@@ -101,16 +105,22 @@ def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
     return Rows(columns={name: np.ascontiguousarray(columns[name][first]) for name in names}), inverse.reshape(-1).astype(np.int64)
 
 
-def _mesh_rows(members: Members) -> tuple[Rows, IntArray]:
-    """Each mesh with each sharding group; groups that are not legal there stand in with the whole."""
+def _mesh_rows(members: Members, *, moe: bool) -> tuple[Rows, IntArray]:
+    """Each mesh with each sharding group; groups that are not legal there stand in with the whole.
+
+    Args:
+        moe: with experts: first the meshes with the stream cut over tp, then those with copies of it.
+    """
     mesh = members.meshes.columns
     shards = [int(s) for s in members.space.of("shard")]
-    columns = {name: np.repeat(mesh[name], len(shards)) for name in ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp")}
+    names = ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp")
+    columns = {name: np.tile(np.repeat(mesh[name], len(shards)), 1 + moe) for name in names}
     ones = np.ones_like(columns["tp"])
-    columns |= {"sp": 0 * ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones}
+    cut = (columns["tp"] > 1) & (np.arange(len(ones)) < len(members.meshes) * len(shards)) & moe
+    columns |= {"sp": cut.astype(np.int64), "ulysses": ones, "gather": 0 * ones, "mbs": ones}
     holders = columns["cp"] * columns["dp"]
     inner = np.where(columns["s_cp"] < columns["s_dp"], columns["cp"], columns["dp"])
-    wanted = np.tile(np.array(shards, dtype=np.int64), len(members.meshes))
+    wanted = np.tile(np.array(shards, dtype=np.int64), len(members.meshes) * (1 + moe))
     cases = zip(wanted.tolist(), holders.tolist(), inner.tolist(), strict=True)
     legal = np.array([shard_is_legal(s, holders=h, inner=i) for s, h, i in cases], dtype=bool)
     return Rows(columns=columns), np.where(legal & (wanted > 0), wanted, holders)

@@ -38,7 +38,8 @@ def _class_memory(problem: Problem, program: PlanProgram, costs: PlanCosts, numb
             items[name] = max(items.get(name, 0), value) if name in _ONCE else items.get(name, 0) + value
     items["activations"] = _activations(program, costs, device_class)
     items["logits"] = max(int(s.logits_bytes[0]) for s in steps)
-    items["temporary"] = max(int(s.transient_bytes[0]) for s in steps)
+    # The logits are gone when a layer is made again, of whichever stage.
+    items["temporary"] = max(int(s.transient_bytes[0] + s.logits_bytes[0]) for s in steps) - items["logits"]
     allocated = sum(items.values())
     outside = {name: int(values[0]) for name, values in firsts[0].outside_bytes}
     blocks = max((s for s in steps), key=lambda s: int(s.blocks_bytes[0]))

@@ -190,7 +190,9 @@ def _send(problem: Problem, program: PlanProgram, template: PlanTemplate, costs:
     tiers = plan_tiers(problem)
     tier = int(tiers_between(source, target, tiers).max())
     sent, received = np.bincount(source, elements), np.bincount(target, elements)
-    most = max(sent.max(), received.max()) * scale
+    # What others send to the same devices arrives with it: so one sender, or all of them as one class, take equally long.
+    arriving = np.bincount(ends[:, 1], messages.sends[:, 2])[target]
+    most = max(sent.max(), arriving.max()) * scale
     seconds = tiers[tier].latency_s + most / tiers[tier].bandwidth
     if messages.collectives:
         seconds += _collected(problem, messages, set(source.tolist()) | set(target.tolist()), scale)

@@ -12,11 +12,12 @@ from shardwright.cost.plan_costs import FamilyCosts, family_costs
 from shardwright.cost.tables import problem_machine
 from shardwright.errors import StrategyError
 from shardwright.program.action_rows import action_rows
+from shardwright.program.families import refine_families
 from shardwright.program.lower_plan import lower_plan
 from shardwright.program.plan_program import LaneEdge, PlanProgram, PlanShape, device_classes
 from shardwright.program.plan_sync import Holdings, plan_holdings
 from shardwright.program.problem import Problem
-from shardwright.program.stage_edges import EdgeCache, edge_messages, stage_edges
+from shardwright.program.stage_edges import EdgeCache, edge_messages, edge_segments, stage_edges
 from shardwright.program.stage_parts import StageParts, plan_stages
 from shardwright.simulator.evaluate import jitter
 from shardwright.simulator.kernel import longest_path, simulate
@@ -65,10 +66,12 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False) -> tuple[Plan
     """
     require_valid(plan, model=problem.model, global_batch=problem.job.global_batch)
     stages = plan_stages(plan, model=problem.model, unfolded=unfolded)
+    edges = tuple(edge for lane in stages for edge in lane_edges(problem, lane))
+    if not unfolded:
+        stages = refined(problem, stages, edges)
     rows = action_rows(plan)
     costs = price_stages(problem, plan, stages)
     classes = device_classes(stages, rows)
-    edges = tuple(edge for lane in stages for edge in lane_edges(problem, lane))
     shape = PlanShape(
         pieces=costs.pieces,
         coupled=costs.coupled,
@@ -78,6 +81,23 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False) -> tuple[Plan
         reduces_last=not problem.runtime.overlap_grad_reduce,
     )
     return lower_plan(plan, stages=stages, rows=rows, classes=classes, edges=edges, shape=shape), costs
+
+
+def refined(
+    problem: Problem, stages: tuple[tuple[StageParts, ...], ...], edges: tuple[LaneEdge, ...]
+) -> tuple[tuple[StageParts, ...], ...]:
+    """The stages with families of devices that hold as much and lie alike on the network."""
+    ways = [
+        (e.lane, *ends, m)
+        for e in edges
+        for ends, m in (((e.edge.source, e.edge.target), e.forward), ((e.edge.target, e.edge.source), e.backward))
+    ]
+    return refine_families(
+        stages,
+        crossings=ways,
+        length=lambda segment: problem.job.tokens(segment.block.sequence) or problem.job.sequence_length,
+        units=tuple(tier.num_devices for tier in plan_tiers(problem)),
+    )
 
 
 def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...]) -> PlanCosts:
@@ -105,7 +125,7 @@ def _signature(stage: StageParts, family: int, holdings: Holdings) -> object:
     """What a family's costs depend on, devices counted from the stage's first."""
     device, base = stage.families[family][0], stage.base
     held = tuple(
-        (h.klass, h.elements, h.trainable, h.layers, tuple(d - base for d in h.group))
+        (h.klass, h.elements, h.trainable, h.layers, tuple(d - base for d in h.group), tuple(d - base for d in h.near))
         for number in range(len(stage.segments))
         for h in holdings.get((stage.lane, stage.chunk, number, device), ())
     )
@@ -125,6 +145,7 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
         forward, backward = edge_messages(
             lane[edge.source],
             lane[edge.target],
+            segments=edge_segments(edge, lane[edge.source], lane[edge.target], model=model),
             width=width,
             length=job.tokens(block.sequence) or job.sequence_length,
             island=island,

@@ -84,7 +84,7 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
 
     ``all`` is cut over dp (b), ring (s, dealt zigzag), ulysses (s) and tp (t); the stream and the router trade t for s (sp) or for
     copies; the core trades the ulysses part of s for heads; experts keep the token cuts of the devices that copy them and are cut
-    over ep (e) and etp (f).
+    over ep (e) and etp (f), but are cut like the rest where tokens are copied over tp.
 
     Args:
         experts, attention: the model has such operators (only then their placements are written).
@@ -101,12 +101,12 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
         classes = ("stream", "router") if experts else ("stream",)
         stream = _chain([*batch, *ring, *ulysses, *_pieces(atoms, "tp", stream_dim)])
         result.append(Placement(select=Selector(classes=classes), split=stream))
-    if experts and (grid.tp > 1 or grid.ep * grid.etp > 1):
+    if experts and (grid.sp or grid.ep * grid.etp > 1):
         tokens = [
             *_pieces(atoms, "dp", Dim.BATCH, expert="edp"),
             *_pieces(atoms, "ring", Dim.SEQUENCE, zigzag=True, expert="edp"),
             *_pieces(atoms, "ulysses", Dim.SEQUENCE, expert="edp"),
-            *_pieces(atoms, "tp", stream_dim, expert="edp"),
+            *_pieces(atoms, "tp", Dim.SEQUENCE, expert="edp"),
         ]
         split = [
             _Term(dim=dim, parts=a.size, step=a.stride)
@@ -184,8 +184,12 @@ def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
             host=host,
         )
 
-    if experts and grid.shard and grid.edp % grid.shard:
-        return (rule(grid.shard), rule(gcd(grid.shard, grid.edp), parameters=("experts",)))
+    holders = grid.cp * grid.dp
+    copies = holders if grid.tp > 1 and not grid.sp else grid.edp
+    # A sharding group of some of the holders has that part of an expert's holders, at least one.
+    of_experts = gcd(max(grid.shard * copies // holders, 1), copies)
+    if experts and grid.shard and of_experts != grid.shard:
+        return (rule(grid.shard), rule(of_experts, parameters=("experts",)))
     return (rule(grid.shard or ALL),)
 
 

@@ -127,9 +127,11 @@ def _experts(grid: Grid, facts: GridFacts) -> Iterator[Violation]:
             message=f"edp {grid.edp} x ep {grid.ep} x etp {grid.etp} does not line up with tp, cp, dp in order {'-'.join(grid.order)}",
             hint="going outwards, the products of both meshes must divide one another",
         )
-    if grid.ep > 1 and grid.tp > 1 and not grid.sp:
+    if grid.tp > 1 and not grid.sp:
         yield Violation(
-            rule="grid.experts", message="ep with tp needs sp", hint="else every token is dispatched by each member of its tp group: add sp"
+            rule="grid.experts",
+            message=f"{'ep' if grid.ep > 1 else 'etp'} with tp needs sp",
+            hint="else each member of a tp group has every token, and experts are cut like the MLP by tp: add sp",
         )
 
 

@@ -1,0 +1,125 @@
+"""The table of docs/joint.md: the joint plan against the best equal grid and the best grid with first and last stages, simulated.
+
+Run: ``python -m benchmarks.joint_table [case ...]``. Prints markdown.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, replace
+
+from shardwright.api import facts_of, problem_of, space_of
+from shardwright.errors import InfeasibleError, StrategyError, UsageError
+from shardwright.hardware.overrides import effective_memory
+from shardwright.program.problem import Problem
+from shardwright.search.answer import Answer
+from shardwright.search.find import find
+from shardwright.search.joint.find import JointAnswer, find_joint
+from shardwright.search.joint.written import short_text
+from shardwright.search.request import Request
+from shardwright.strategy.grid_facts import num_layers
+from shardwright.strategy.grid_notation import print_grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A model on a cluster. `tolerance`, `limit_s`: of the joint search."""
+
+    name: str
+    request: Request
+    tolerance: float = 0.0
+    limit_s: float = 60.0
+
+
+def _request(model: str, cluster: str, *, seq_len: int, batch: int, **pins: int) -> Request:
+    chosen = tuple((axis, (str(value),)) for axis, value in pins.items())
+    return Request(model=model, cluster=cluster, seq_len=seq_len, global_batch=batch, pins=chosen)
+
+
+CASES = (
+    Case(name="Llama-3.1 405B, PP16", request=_request("llama-3.1-405b", "h100-sxm:16384", seq_len=8192, batch=2048, pp=16)),
+    Case(name="DeepSeek-V3, PP16", request=_request("deepseek-v3", "h100-sxm:2048", seq_len=4096, batch=15360, pp=16)),
+    Case(name="Jamba-1.5 Large, PP8", request=_request("jamba-1.5-large", "h100-sxm:512", seq_len=8192, batch=512, pp=8)),
+    Case(name="Gemma-3 27B, PP8", request=_request("gemma-3-27b-text", "h100-sxm:64", seq_len=8192, batch=128, pp=8)),
+    Case(name="80 layers (Llama-3.1 70B), 1,024 devices", request=_request("llama-3.1-70b", "h100-sxm:1024", seq_len=8192, batch=1024)),
+)
+
+
+def _grid(problem: Problem, request: Request) -> Answer | None:
+    facts = facts_of(problem)
+    try:
+        return find(problem, space_of(request, problem, facts), facts, capacity=effective_memory(problem.cluster), top=1)
+    except (InfeasibleError, StrategyError, UsageError):
+        return None
+
+
+def best_with_ends(problem: Problem, request: Request) -> Answer | None:
+    """The best grid with Megatron's first and last stage: every pair near the mean that leaves the others equal."""
+    pins = dict(request.pins)
+    if "pp" not in pins:
+        return None
+    ranks, layers = int(pins["pp"][0]), num_layers(problem.model)
+    mean, best = -(-layers // ranks), None
+    for first in range(max(mean - 4, 0), mean + 2):
+        for last in range(max(mean - 6, 0), mean + 2):
+            others = ranks - (first > 0) - (last > 0)
+            if (first or last) and (layers - first - last) % others == 0 and abs((layers - first - last) // others - mean) <= 2:
+                ends = tuple((name, (str(value),)) for name, value in (("first", first), ("last", last)) if value)
+                answer = _grid(problem, replace(request, pins=(*request.pins, *ends)))
+                if answer and (best is None or answer.certificate.best_s < best.certificate.best_s):
+                    best = answer
+    return best
+
+
+def _row(case: Case) -> str:
+    problem = problem_of(case.request)
+    facts = facts_of(problem)
+    space = space_of(case.request, problem, facts)
+    find_joint(problem, space, facts, capacity=effective_memory(problem.cluster), tolerance=0.5)  # loads compiled kernels
+    begun = time.monotonic()
+    joint: JointAnswer = find_joint(
+        problem, space, facts, capacity=effective_memory(problem.cluster), tolerance=case.tolerance, time_limit_s=case.limit_s
+    )
+    spent = time.monotonic() - begun
+    equal = joint.grid
+    ends = best_with_ends(problem, case.request)
+    c = joint.certificate
+    text = short_text(joint.best.plan) if joint.best else "the grid of (a)"
+    cells = [case.name, _cell(equal), _cell(ends), f"{c.best_s:.4f} s: {text}", _gain(equal, c.best_s), _gain(ends, c.best_s)]
+    cells += [f"{_most(equal, c.lower_bound_s)} / {_most(ends, c.lower_bound_s)}", f"{c.lower_bound_s:.4f} s ({c.gap:.2%})"]
+    cells += [f"{c.universal_gap:.1%}", f"{c.frames} frames, {c.enumerated:.3g} members, {c.scored} scored, {c.simulated} simulated"]
+    return "| " + " | ".join([*cells, f"{spent:.1f} s"]) + " |"
+
+
+def _cell(answer: Answer | None) -> str:
+    return f"{answer.certificate.best_s:.4f} s: {print_grid(answer.grid)}" if answer else "-"
+
+
+def _gain(answer: Answer | None, best_s: float) -> str:
+    return f"{answer.certificate.best_s / best_s - 1:.2%}" if answer else "-"
+
+
+def _most(answer: Answer | None, lower_s: float) -> str:
+    """The most that any member of the space can be faster, proven."""
+    return f"{answer.certificate.best_s / lower_s - 1:.2%}" if answer else "-"
+
+
+HEAD = (
+    *("case", "(a) equal grid", "(b) first/last", "joint plan", "over (a)", "over (b)", "proven most over (a) / (b)"),
+    *("lower bound (gap)", "universal gap", "certificate", "search"),
+)
+
+
+def main(names: list[str]) -> None:
+    """Print the table of the cases whose name contains one of `names` (all if none)."""
+    sys.stdout.write("| " + " | ".join(HEAD) + " |\n")
+    sys.stdout.write("|" + " --- |" * len(HEAD) + "\n")
+    for case in CASES:
+        if not names or any(name.lower() in case.name.lower() for name in names):
+            sys.stdout.write(_row(case) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

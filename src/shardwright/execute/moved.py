@@ -1,0 +1,35 @@
+"""A device's one tensor of a layout, moved to another; and requests with the keys of what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+
+import torch
+
+from shardwright.execute.redistribute import redistribute
+from shardwright.execute.requests import Answer, T, Task
+from shardwright.program.layout import Layout
+
+
+def moved(
+    value: torch.Tensor | None, source: Layout, wanted: Layout, *, device: int, key: Hashable, across: bool = False
+) -> Task[torch.Tensor | None]:
+    """The device's tensor in `wanted`; None for a device that neither layout, or only `source`, has."""
+    if source == wanted or not any(h.device == device for h in (*source, *wanted)):
+        return value
+    given = (value,) if value is not None else ()
+    found = yield from redistribute(given, source, wanted, device=device, key=key, dtype=torch.float64, across=across)
+    return found[0] if found else None
+
+
+def scoped(task: Task[T], key: Hashable) -> Task[T]:
+    """`task` with `key` before the keys of all that it asks."""
+    answer: Answer = None
+    while True:
+        try:
+            request = task.send(answer)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        answer = yield replace(request, key=(key, request.key))

@@ -1,0 +1,152 @@
+"""The places of a stage's operators on one device, from the cells that lowering uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from shardwright.execute.place import Place, Routed, Settings
+from shardwright.model.operator import Operator, OperatorClass, OperatorKind
+from shardwright.model.tensor import Dim
+from shardwright.program.cell_structure import CellStructure
+from shardwright.program.cells import Cell, StageCells, cut_dims, image, indices, interval, reference_runs
+from shardwright.program.layout import Box, Indices, intersection
+from shardwright.program.placing import is_routed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One device of a stage.
+
+    Args:
+        cells: of the stage. device: counted from the stage's first; base: of the stage. length: positions of the block's sequence, or of
+            the slice of it that is at work; start: of the slice; whole: positions of the sequence. memory_length: of its memory sequence.
+        earlier: (start, length) of the slices before.
+    """
+
+    cells: StageCells
+    device: int
+    base: int
+    length: int
+    memory_length: int
+    settings: Settings
+    start: int = 0
+    whole: int = 0
+    earlier: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def structure(self) -> CellStructure:
+        """The device as lowering sees it."""
+        return CellStructure(stage=self.cells, device=self.device, length=self.length)
+
+
+@lru_cache(maxsize=65536)
+def place_of(site: Site, operator: Operator) -> Place | None:
+    """Where `operator` runs on the device; None if it does not. Tokens meet their experts also where they only are held."""
+    moves = operator.kind is OperatorKind.PERMUTE and is_routed(operator)
+    cell = site.structure.cell(operator.klass)
+    if cell is None and not (moves and site.device in site.cells.cells.get(OperatorClass.ROUTER, {})):
+        return None
+    cuts = cut_dims(cell, operator) if cell is not None else {}
+    heads, kv_heads = _heads(operator, cell) if cell is not None else ((0, 0), (0, 0))
+    samples, positions = _home(site) if moves else _tokens(site, cell)
+    ring = site.structure.members(operator, Dim.SEQUENCE) if cell is not None else ()
+    key_length = site.memory_length if operator.attention is not None and operator.attention.cross else 0
+    return Place(
+        operator=operator,
+        device=site.device + site.base,
+        samples=samples,
+        positions=positions,
+        length=site.whole or site.length,
+        reads=tuple(interval(e, operator, cuts) for e in operator.reads),
+        writes=tuple(interval(e, operator, cuts) for e in operator.writes),
+        parameters={p.name: tuple((interval(e, operator, cuts),) for e in p.extents) for p in operator.parameters},
+        settings=site.settings,
+        memory_positions=indices(cell.way(Dim.SEQUENCE), site.memory_length) if cell is not None else (),
+        memory_length=site.memory_length,
+        heads=heads,
+        kv_heads=kv_heads,
+        experts=_experts(operator, cell) if cell is not None else (0, 0),
+        groups=_groups(site, operator) if cell is not None else {},
+        ring_positions={d + site.base: _keys(site, site.cells.cells[operator.klass][d], key_length) for d in ring if len(ring) > 1},
+        key_positions=_keys(site, cell, 0) if site.earlier and cell is not None else (),
+        routing=_routing(site, operator) if moves else {},
+    )
+
+
+def _tokens(site: Site, cell: Cell | None) -> tuple[Indices, Indices]:
+    """Samples and positions (of the whole sequence) of a cell."""
+    if cell is None:
+        return (), ()
+    return indices(cell.way(Dim.BATCH), site.cells.samples), _shifted(indices(cell.way(Dim.SEQUENCE), site.length), site.start)
+
+
+def _shifted(taken: Indices, by: int) -> Indices:
+    return tuple((a + by, b + by) for a, b in taken)
+
+
+def _keys(site: Site, cell: Cell, memory_length: int) -> Indices:
+    """Positions of a device's own keys: of its memory, or of its slice and those before."""
+    way = cell.way(Dim.SEQUENCE)
+    if memory_length:
+        return indices(way, memory_length)
+    slices = (*site.earlier, (site.start, site.length))
+    return tuple(i for start, length in slices for i in _shifted(indices(way, length), start))
+
+
+def _home(site: Site) -> tuple[Indices, Indices]:
+    return _tokens(site, site.cells.cells.get(OperatorClass.ROUTER, {}).get(site.device))
+
+
+def _routing(site: Site, operator: Operator) -> dict[int, Routed]:
+    """Every device whose tokens or experts those of this one meet, directly or through others."""
+    routers, experts = site.cells.cells.get(OperatorClass.ROUTER, {}), site.cells.cells.get(OperatorClass.EXPERTS, {})
+    home = {d: _tokens(site, cell) for d, cell in routers.items()}
+    serves = {d: _tokens(site, cell) for d, cell in experts.items()}
+    reached, frontier = {site.device}, [site.device]
+    while frontier:
+        one = frontier.pop()
+        for d in sorted({*home, *serves} - reached):
+            if _meet(home.get(one), serves.get(d)) or _meet(serves.get(one), home.get(d)):
+                reached.add(d)
+                frontier.append(d)
+    seen: set[object] = set()
+    result = {}
+    for d in sorted(reached):
+        cell = experts.get(d)
+        width = tuple((x, w) for x, w in cut_dims(cell, operator).items() if x is not Dim.EXPERTS) if cell is not None else ()
+        inner = cell.way(Dim.FFN, Dim.WIDTH) if cell is not None else ()
+        held = _experts(operator, cell) if cell is not None else (0, 0)
+        mark = (serves.get(d), held, width, inner)
+        result[d + site.base] = Routed(home=home.get(d, ()), serves=serves.get(d, ()), experts=held, copy=mark in seen or cell is None)
+        seen.add(mark)
+    return result if len(result) > 1 else {}
+
+
+def _meet(one: Box | None, other: Box | None) -> bool:
+    return bool(one) and bool(other) and intersection(one or (), other or ()) is not None
+
+
+def _heads(operator: Operator, cell: Cell) -> tuple[tuple[int, int], tuple[int, int]]:
+    if operator.attention is None and operator.scan is None:
+        return (0, 0), (0, 0)
+    count = operator.attention.heads if operator.attention is not None else operator.scan.heads if operator.scan is not None else 1
+    fewer = operator.attention.kv_heads if operator.attention is not None else count
+    way = cut_dims(cell, operator).get(Dim.HEADS, ())
+    reference = reference_runs(operator, Dim.HEADS)
+    return image(way, count, reference), image(way, fewer, reference)
+
+
+def _experts(operator: Operator, cell: Cell) -> tuple[int, int]:
+    if operator.experts is None:
+        return (0, 0)
+    return image(cut_dims(cell, operator).get(Dim.EXPERTS, ()), operator.experts.experts, operator.experts.experts)
+
+
+_INSIDE = {"vocab": Dim.VOCAB, "hidden": Dim.HIDDEN, "ring": Dim.SEQUENCE}
+
+
+def _groups(site: Site, operator: Operator) -> dict[str, tuple[int, ...]]:
+    """Groups of more than one device for communication inside an operator."""
+    found = {name: site.structure.members(operator, dim) for name, dim in _INSIDE.items()}
+    return {name: tuple(d + site.base for d in group) for name, group in found.items() if len(group) > 1}

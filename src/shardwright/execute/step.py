@@ -1,0 +1,116 @@
+"""One step of a plan on virtual devices in this process: loss and gradients, to be compared with the unsplit model's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from shardwright.execute.device import Batch, Outcome, Work, device_task
+from shardwright.execute.gradients import Groups, gradient_groups, sum_gradients
+from shardwright.execute.in_process import run
+from shardwright.execute.parameters import Key, ParameterStore, Source, whole_shape
+from shardwright.execute.place import Settings
+from shardwright.execute.requests import Task
+from shardwright.job.training import TrainingJob
+from shardwright.model.graph import Model
+from shardwright.model.tensor import Dim
+from shardwright.program.action_rows import action_rows
+from shardwright.program.cells import largest_remainder
+from shardwright.program.stage_edges import stage_edges
+from shardwright.program.stage_parts import plan_stages
+from shardwright.strategy.lane import Lane
+from shardwright.strategy.order import Named
+from shardwright.strategy.plan import Plan
+from shardwright.strategy.stages import Item, Placement, Selector, Stage
+from shardwright.strategy.verify import require_valid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a step gave.
+
+    Args:
+        loss: mean over the step's tokens. stores: by device, its parameters with their gradients.
+    """
+
+    loss: torch.Tensor
+    stores: Mapping[int, ParameterStore]
+
+
+def prepare(model: Model, job: TrainingJob, plan: Plan, *, island: int = 0) -> tuple[Work, Groups]:
+    """What all devices know of a step of `plan`.
+
+    Raises:
+        StrategyError: the plan breaks a rule, or holds what is not executed.
+    """
+    require_valid(plan, model=model, global_batch=job.global_batch)
+    stages = plan_stages(plan, model=model, unfolded=True)
+    lengths = {s.name: s.tokens for s in job.sequences}
+    first, begins = 0, []
+    for lane in plan.lanes:
+        begins.append(first)
+        first += lane.samples
+    length = job.sequence_length
+    work = Work(
+        model=model,
+        lanes=plan.lanes,
+        slices=tuple(largest_remainder(length, lane.slices) if lane.slices else (length,) for lane in plan.lanes),
+        stages=stages,
+        rows=action_rows(plan),
+        edges=tuple(stage_edges(lane, model=model) for lane in stages),
+        lengths=lengths,
+        widths=tuple(_width(model, run.block) for run in model.runs),
+        first_sample=tuple(begins),
+        scale=1.0 / (job.global_batch * length),
+        island=island,
+    )
+    return work, gradient_groups(stages, model=model, length=length, island=island)
+
+
+def _width(model: Model, block: int) -> int:
+    sizes = [e.size for o in model.blocks[block].operators for e in o.writes if e.dim is Dim.HIDDEN]
+    return max(sizes, default=model.hidden)
+
+
+def run_step(model: Model, job: TrainingJob, plan: Plan, *, batch: Batch, source: Source, settings: Settings | None = None) -> StepResult:
+    """Run one step of `plan` on virtual devices."""
+    work, groups = prepare(model, job, plan)
+    chosen = settings or Settings()
+    stores = {d: ParameterStore(model=model, source=source, settings=chosen) for devices in work.rows.devices for d in devices}
+    outcomes = run({d: _whole(d, work, groups, batch, store) for d, store in stores.items()})
+    losses: dict[object, torch.Tensor] = {}
+    for outcome in outcomes.values():
+        losses |= outcome.losses
+    return StepResult(loss=torch.stack(list(losses.values())).sum() * work.scale, stores=stores)
+
+
+def _whole(device: int, work: Work, groups: Groups, batch: Batch, store: ParameterStore) -> Task[Outcome]:
+    outcome = yield from device_task(device, work, batch=batch, store=store)
+    yield from sum_gradients(device, groups, store)
+    return outcome
+
+
+def unsplit(model: Model, job: TrainingJob) -> Plan:
+    """The plan of one device that runs everything, one microbatch."""
+    items = tuple(Item(name=run.name, count=run.count if run.count > 1 else 0) for run in model.runs)
+    stage = Stage(items=items, base=0, placements=(Placement(select=Selector(), split=None),))
+    lane = Lane(name="main", samples=job.global_batch, microbatches=1, stages=(stage,))
+    return Plan(devices=1, lanes=(lane,), orders=(Named(schedule="gpipe", lanes=("main",)),))
+
+
+def differences(one: StepResult, other: StepResult) -> Iterator[tuple[Key, int, float]]:
+    """(parameter, device, largest difference of its gradient) of every part that a device of `one` holds, against the unsplit `other`."""
+    (whole,) = other.stores.values()
+    for device, store in one.stores.items():
+        for key, boxes in store.held.items():
+            (reference,) = whole.held[key].values()
+            assert tuple(reference.value.shape) == whole_shape(store.model, key)
+            for held in boxes.values():
+                if reference.gradient is None:
+                    continue
+                rows = tuple(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in held.box)
+                expected = reference.gradient[torch.meshgrid(*rows, indexing="ij")]
+                got = held.gradient if held.gradient is not None else torch.zeros_like(held.value)
+                yield key, device, float((got - expected).abs().max()) if got.numel() else 0.0

@@ -1,0 +1,231 @@
+"""Families as coarse as they may be: devices of one family have parts of equal size and lie alike on the tiers of the network.
+
+Colour refinement, as `program.fold` does for grids: a device's first colour is what it holds and how far its groups and messages reach;
+then devices whose partners have different colours are told apart until nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import replace
+from itertools import combinations
+from math import prod
+
+import numpy as np
+
+from shardwright.model.operator import Operator
+from shardwright.model.tensor import Dim
+from shardwright.program.cells import Cell, StageCells, Way, cut_dims, indices, interval, reference_runs
+from shardwright.program.layout import count
+from shardwright.program.stage_edges import Messages
+from shardwright.program.stage_parts import Segment, StageParts
+from shardwright.strategy.split import Split
+
+Crossing = tuple[int, int, int, Messages]
+"""(lane, source, target, messages) of an edge in one direction."""
+_Colours = dict[int, Hashable]
+
+
+def refine_families(
+    stages: tuple[tuple[StageParts, ...], ...],
+    *,
+    crossings: Iterable[Crossing],
+    length: Callable[[Segment], int],
+    units: tuple[int, ...],
+) -> tuple[tuple[StageParts, ...], ...]:
+    """The stages with families of devices that are alike.
+
+    Args:
+        crossings: messages of all edges, both ways. length: positions of a segment's sequence. units: devices of one unit of each tier of
+            the network, innermost first.
+    """
+    colours = {d: [] for lane in stages for stage in lane for d in stage.devices}  # type: dict[int, list[Hashable]]
+    plain = True
+    for stage in (stage for lane in stages for stage in lane):
+        families = {d: i for i, family in enumerate(stage.families) for d in family}
+        even = all(_even(s, stage, length(s)) for s in stage.segments)
+        aligned = all(_aligned(s.cells, stage.base, units) for s in stage.segments)
+        plain = plain and even and aligned
+        for device in stage.devices:
+            local = device - stage.base
+            sizes = () if even else tuple(_sizes(s, local, length(s)) for s in stage.segments)
+            reach = () if aligned else tuple(_reach(s.cells, local, stage.base, units) for s in stage.segments)
+            colours[device].append((stage.lane, stage.chunk, families[device], sizes, reach))
+    listed = list(crossings)
+    tiers = [_crossed(messages, units) for *_, messages in listed]
+    if plain and all(same for _, same in tiers):
+        return stages
+    for (lane, source, target, _), (by_device, _) in zip(listed, tiers, strict=True):
+        for device, crossed in by_device.items():
+            colours[device].append((lane, source, target, crossed))
+    final = _stable({d: tuple(c) for d, c in colours.items()}, _partners(stages, listed))
+    return tuple(tuple(_split(stage, final) for stage in lane) for lane in stages)
+
+
+def _split(stage: StageParts, colours: _Colours) -> StageParts:
+    families: list[tuple[int, ...]] = []
+    for family in stage.families:
+        parts: dict[Hashable, list[int]] = {}
+        for device in family:
+            parts.setdefault(colours[device], []).append(device)
+        families += [tuple(part) for part in parts.values()]
+    return replace(stage, families=tuple(families))
+
+
+def _stable(colours: _Colours, partners: dict[int, list[tuple[Hashable, tuple[int, ...]]]]) -> _Colours:
+    """Colours numbered; refined by those of the devices' partners until their number stays."""
+    number = _numbered(colours)
+    while True:
+        finer = _numbered(
+            {
+                d: (c, *((name, tuple(sorted(Counter(number[o] for o in others).items()))) for name, others in partners.get(d, ())))
+                for d, c in number.items()
+            }
+        )
+        if len(set(finer.values())) == len(set(number.values())):
+            return dict(number)
+        number = finer
+
+
+def _numbered(colours: _Colours) -> dict[int, int]:
+    numbers: dict[Hashable, int] = {}
+    return {d: numbers.setdefault(c, len(numbers)) for d, c in colours.items()}
+
+
+def _partners(stages: tuple[tuple[StageParts, ...], ...], crossings: list[Crossing]) -> dict[int, list[tuple[Hashable, tuple[int, ...]]]]:
+    """Of each device the members of each of its groups inside stages, and those that it sends to and receives from, by edge."""
+    found: dict[int, list[tuple[Hashable, tuple[int, ...]]]] = {}
+    for stage in (stage for lane in stages for stage in lane):
+        for number, cells in enumerate({id(s.cells): s.cells for s in stage.segments}.values()):
+            for tree, split in enumerate(_trees(cells)):
+                for local in split:
+                    members = tuple(d + stage.base for d in split)
+                    found.setdefault(local + stage.base, []).append(((stage.lane, stage.chunk, number, tree), members))
+    for lane, source, target, messages in crossings:
+        ends: dict[tuple[int, int], set[int]] = {}
+        for one, other, _ in messages.sends.tolist():
+            ends.setdefault((one + messages.base, 0), set()).add(other + messages.base)
+            ends.setdefault((other + messages.base, 1), set()).add(one + messages.base)
+        for (device, way), others in ends.items():
+            found.setdefault(device, []).append(((lane, source, target, way), tuple(sorted(others))))
+    return found
+
+
+def _trees(cells: StageCells) -> list[dict[int, Cell]]:
+    """The distinct trees of a stage: device -> cell."""
+    return list({id(tree): tree for tree in cells.cells.values()}.values())
+
+
+def _present(segment: Segment) -> Iterator[tuple[Operator, dict[int, Cell]]]:
+    for operator in segment.block.operators:
+        tree = segment.cells.cells.get(operator.klass)
+        if tree:
+            yield operator, tree
+
+
+def _even(segment: Segment, stage: StageParts, length: int) -> bool:
+    """Equal parts leave no remainder anywhere: a family's first device, which has the largest part, has as much as all."""
+    for operator, tree in _present(segment):
+        for family in stage.families:
+            cell = tree.get(family[0] - stage.base)
+            if cell is None:
+                continue
+            ways = {Dim.BATCH: cell.way(Dim.BATCH), Dim.SEQUENCE: cell.way(Dim.SEQUENCE)} | cut_dims(cell, operator)
+            for dim, way in ways.items():
+                size = {Dim.BATCH: stage.samples, Dim.SEQUENCE: length}.get(dim) or reference_runs(operator, dim)
+                if not _divides(way, size):
+                    return False
+                if any(e.dim is dim and not _divides(way, e.runs) for e in (*operator.reads, *operator.writes)):
+                    return False
+    return True
+
+
+def _divides(way: Way, size: int) -> bool:
+    equal = prod((step.parts for step in way if isinstance(step.parts, int)), start=1) * (2 if any(s.zigzag for s in way) else 1)
+    if equal == 1:
+        return True
+    whole = count(indices(tuple(step for step in way if not isinstance(step.parts, int)), size))
+    return whole % equal == 0 and count(indices(way, size)) * prod(s.parts for s in way if isinstance(s.parts, int)) == whole
+
+
+def _sizes(segment: Segment, local: int, length: int) -> Hashable:
+    """What a device holds: samples, positions and elements of every extent, by operator."""
+    held: list[Hashable] = []
+    for operator, tree in _present(segment):
+        cell = tree.get(local)
+        if cell is None:
+            held.append(None)
+            continue
+        cuts = cut_dims(cell, operator)
+        tokens = (count(indices(cell.way(Dim.BATCH), segment.cells.samples)), count(indices(cell.way(Dim.SEQUENCE), length)))
+        extents = (*operator.reads, *operator.writes, *(e for p in operator.parameters for e in p.extents))
+        ends = (interval(e, operator, cuts) for e in extents)
+        held.append((*tokens, tuple(high - low for low, high in ends)))
+    return tuple(held)
+
+
+def _levels(split: Split | None) -> list[tuple[int, int]] | None:
+    """(step, parts) of each cut of a tree of equal parts; None if some are unequal."""
+    found: list[tuple[int, int]] = []
+    while split is not None:
+        if isinstance(split.parts, tuple) or isinstance(split.step, tuple):
+            return None
+        found.append((split.step, split.parts))
+        split = split.children[0]
+    return found
+
+
+def _aligned(cells: StageCells, base: int, units: tuple[int, ...]) -> bool:
+    """All groups of a stage lie alike whatever the device: in one unit of every tier, or along strides that fit into units or fill them."""
+    first, last = base + cells.devices[0], base + cells.devices[-1]
+    inner = [u for u in units if first // u != last // u]
+    if not inner:
+        return True
+    for split in {id(s): s for s in cells.splits}.values():
+        levels = _levels(split)
+        if levels is None:
+            return False
+        for unit in inner:
+            if any(step % unit and unit % (step * parts) for step, parts in levels):
+                return False
+            spread = 1 + sum(step * (parts - 1) for step, parts in levels if unit % (step * parts) == 0)
+            if base % unit + spread > unit:
+                return False
+    return True
+
+
+def _reach(cells: StageCells, local: int, base: int, units: tuple[int, ...]) -> Hashable:
+    """How the groups of a device lie on the tiers: for each set of dims, members of every unit among devices that differ only in those."""
+    found: list[Hashable] = []
+    for tree in _trees(cells):
+        mine = tree.get(local)
+        if mine is None:
+            found.append(None)
+            continue
+        dims = tuple(dict.fromkeys(dim for dim, _ in mine.ways))
+        for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
+            kept = tuple((dim, way) for dim, way in mine.ways if dim not in chosen)
+            group = [d + base for d, cell in tree.items() if tuple(w for w in cell.ways if w[0] not in chosen) == kept]
+            found.append((chosen, tuple(tuple(sorted(Counter(d // u for d in group).values())) for u in units)))
+    return tuple(found)
+
+
+def _crossed(messages: Messages, units: tuple[int, ...]) -> tuple[dict[int, Hashable], bool]:
+    """Elements that each device sends and receives on each tier; and whether all senders, and all receivers, do the same."""
+    if not len(messages.sends):
+        return {}, True
+    ends, elements = messages.sends[:, :2] + messages.base, messages.sends[:, 2]
+    tier = np.full(len(elements), len(units) - 1)
+    for index in range(len(units) - 1, -1, -1):
+        tier[ends[:, 0] // units[index] == ends[:, 1] // units[index]] = index
+    result: dict[int, list[Hashable]] = {}
+    same = True
+    for way in (0, 1):
+        devices, place = np.unique(ends[:, way], return_inverse=True)
+        totals = np.zeros((len(devices), len(units)), dtype=np.int64)
+        np.add.at(totals, (place.reshape(-1), tier), elements)
+        same = same and bool((totals == totals[0]).all())
+        for device, row in zip(devices.tolist(), totals.tolist(), strict=True):
+            result.setdefault(device, []).append((way, tuple(row)))
+    return {d: tuple(r) for d, r in result.items()}, same

@@ -1,0 +1,111 @@
+"""From tables to the arrays of the label program: what positions of the chain cost under each split of a frame."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.bound_arrays import Facts
+from shardwright.cost.layout import is_layer
+from shardwright.program.problem import Problem
+from shardwright.search.joint import labels
+from shardwright.search.joint.chain import Chain
+from shardwright.search.joint.frames import Frame, Framed
+from shardwright.search.joint.labels import Pipeline, Splits
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+ROWS = labels.ENDS_SAVED + 1
+COLUMNS = labels.SLOWER + 1
+
+
+def is_alike(chain: Chain) -> bool:
+    """All positions but for the ends are the same."""
+    return bool((chain.inner == chain.inner[0]).all())
+
+
+def border_tier(problem: Problem, stride: int) -> int:
+    """The lowest tier that a border of ranks this far apart can cross."""
+    tiers = problem.cluster.tiers()
+    return next((index for index, tier in enumerate(tiers) if stride < tier.num_devices), len(tiers) - 1)
+
+
+def pipeline_of(problem: Problem, frame: Frame, facts: Facts) -> Pipeline:
+    """What the label program knows of a frame beside its splits."""
+    return Pipeline(
+        ranks=frame.ranks,
+        chunks=frame.chunks,
+        microbatches=frame.microbatches,
+        capacity=facts.capacity,
+        reserve=facts.reserve,
+        workspace=facts.workspace,
+        blocking=facts.blocking,
+        gathers_first=facts.overlap_gather,
+        reduces_last=not problem.runtime.overlap_grad_reduce,
+    )
+
+
+def splits_of(problem: Problem, framed: Framed, chain: Chain, frame: Frame, facts: Facts) -> Splits:
+    """The arrays of the frame's splits.
+
+    With several chunks a rank holds positions from all over the chain: every position is then priced as the cheapest, in each quantity.
+    """
+    rows = np.array(frame.outers, dtype=np.int64)
+    layer, mesh = framed.prepared.layer_row[rows], framed.prepared.mesh_row[rows]
+    blocks = _per_block(problem, framed, layer, mesh, frame.zero, facts)
+    inner = np.einsum("jb,qbs->sqj", chain.inner.astype(np.float64), blocks)
+    ends = np.einsum("jb,qbs->sqj", (chain.counts - chain.inner).astype(np.float64), blocks)
+    if frame.chunks > 1:
+        inner = np.broadcast_to(inner.min(axis=2, keepdims=True), inner.shape).copy()
+    ends[:, labels.ENDS_FORWARD], ends[:, labels.ENDS_BACKWARD] = ends[:, labels.FORWARD], ends[:, labels.BACKWARD]
+    ends[:, labels.ENDS_STATIC], ends[:, labels.ENDS_SAVED] = ends[:, labels.STATIC], ends[:, labels.SAVED]
+    sums = np.zeros((len(rows), ROWS, len(chain) + 1))
+    np.cumsum(inner + ends, axis=2, out=sums[:, :, 1:])
+    saved = framed.costs.saved[:, :, layer]
+    held = chain.redone > 0
+    again = np.zeros((len(rows), 2, len(chain)))
+    for mode in (1, 2):
+        more = np.maximum(saved[:, 0] - saved[:, mode], 0.0)
+        each = np.where(held[:, :, None], more[None], 0.0).max(axis=1)
+        again[:, mode - 1] = each.T if frame.chunks == 1 else each.min(axis=0)[:, None]
+    return Splits(sums=sums, again=again, fixed=_fixed(problem, framed, layer, mesh, frame, facts))
+
+
+def _per_block(problem: Problem, framed: Framed, layer: IntArray, mesh: IntArray, zero: int, facts: Facts) -> FloatArray:
+    """(rows, blocks, splits): every row of `Splits.sums` for one block."""
+    costs = framed.costs
+    is_inner = np.array([is_layer(b) for b in problem.model.blocks])[:, None]
+    result = np.zeros((ROWS, costs.forward.shape[0], len(layer)))
+    result[labels.FORWARD], result[labels.BACKWARD] = costs.forward[:, layer], costs.backward[:, layer]
+    result[labels.SELECTIVE] = costs.selective[:, layer]
+    result[labels.FULL] = np.where(is_inner, costs.full[:, layer], 0.0)
+    saved = costs.saved[:, :, layer]
+    result[labels.SAVED], result[labels.SAVED_SELECTIVE] = saved[:, 0], saved[:, 1]
+    result[labels.SAVED_FULL] = np.where(is_inner, saved[:, 2], np.minimum(saved[:, 0], saved[:, 1]))
+    dense, experts, frozen = costs.dense[:, mesh], costs.experts[:, mesh], costs.frozen[:, mesh]
+    cut, cut_experts = (costs.shard[mesh], costs.expert_shard[mesh]) if zero else (np.ones(len(mesh)), np.ones(len(mesh)))
+    local = dense / cut + experts / cut_experts
+    whole = dense + experts
+    result[labels.STATIC] = (whole + frozen) * facts.parameter_bytes + whole * facts.gradient_bytes + local * facts.state_bytes
+    result[labels.UPDATE] = (local * facts.update_bytes + whole * costs.passes[mesh]) / facts.bandwidth
+    result[labels.GATHER] = costs.gather[:, mesh] if zero else 0.0
+    result[labels.REDUCE] = costs.reduce[:, mesh] if zero else costs.all_reduce[:, mesh]
+    return result
+
+
+def _fixed(problem: Problem, framed: Framed, layer: IntArray, mesh: IntArray, frame: Frame, facts: Facts) -> FloatArray:
+    costs = framed.costs
+    fixed = np.zeros((len(layer), COLUMNS))
+    tiers = np.array([border_tier(problem, int(framed.columns["s_pp"][row])) for row in frame.outers], dtype=np.int64)
+    fixed[:, labels.BORDER] = costs.border[layer, tiers]
+    fixed[:, labels.SCALES] = costs.scales[mesh]
+    fixed[:, labels.LOGITS], fixed[:, labels.LOGITS_BLOCKS] = costs.logits[layer], costs.logits_blocks[layer]
+    fixed[:, labels.END_BYTES] = costs.embedding[mesh]
+    fixed[:, labels.OUTSIDE] = costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
+    fixed[:, labels.TIED] = costs.tied[mesh]
+    fixed[:, labels.SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)
+    cut = costs.shard[mesh] if frame.zero else 1.0
+    each = facts.parameter_bytes + facts.gradient_bytes + facts.state_bytes / cut
+    fixed[:, labels.COPIED] = costs.copied[:, mesh].max(axis=0) * each
+    return fixed

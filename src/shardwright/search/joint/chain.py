@@ -1,0 +1,76 @@
+"""A model as a chain of positions, one layer each: where a pipeline may be cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.layout import has_head, is_layer
+from shardwright.model.graph import Model
+from shardwright.program.chunks import Content
+from shardwright.strategy.grid_facts import layer_runs
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Chain:
+    """The model's blocks in order.
+
+    Args:
+        before, layers, after: blocks that come before the first layer and at its device, of every position, and behind the last layer:
+            (position -> indices into the model's blocks; a block between two layers goes with the second).
+        counts: (positions, blocks) of each position, ends included. inner: (positions, blocks) without them.
+        redone: (positions, blocks) those that recompute applies to.
+    """
+
+    before: tuple[int, ...]
+    layers: tuple[tuple[int, ...], ...]
+    after: tuple[int, ...]
+    counts: IntArray
+    inner: IntArray
+    redone: IntArray
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def content(self, start: int, stop: int, *, first: bool, last: bool) -> Content:
+        """Blocks of a chunk of positions start..stop, in order as (block, count); the ends go with the first and the last chunk."""
+        blocks = [*(self.before if first else ()), *(b for unit in self.layers[start:stop] for b in unit), *(self.after if last else ())]
+        result: list[tuple[int, int]] = []
+        for block in blocks:
+            if result and result[-1][0] == block:
+                result[-1] = (block, result[-1][1] + 1)
+            else:
+                result.append((block, 1))
+        return tuple(result)
+
+
+@lru_cache(maxsize=64)
+def chain_of(model: Model) -> Chain:
+    """The chain of `model`, as `program.chunks` spreads it."""
+    names = {run.name for run in layer_runs(model)}
+    before: list[int] = []
+    layers: list[tuple[int, ...]] = []
+    waiting: list[int] = []
+    for run in model.runs:
+        for _ in range(run.count):
+            if run.name not in names:
+                (waiting if layers else before).append(run.block)
+            else:
+                layers.append((*waiting, run.block))
+                waiting = []
+    width = len(model.blocks)
+    layer = np.array([is_layer(b) and not has_head(b) for b in model.blocks])
+    inner = np.zeros((len(layers), width), dtype=np.int64)
+    for position, unit in enumerate(layers):
+        np.add.at(inner[position], list(unit), 1)
+    counts = inner.copy()
+    np.add.at(counts[0], before, 1)
+    np.add.at(counts[-1], waiting, 1)
+    return Chain(
+        before=tuple(before), layers=tuple(layers), after=tuple(waiting), counts=counts, inner=inner, redone=counts * layer[None, :]
+    )

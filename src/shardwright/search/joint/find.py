@@ -1,0 +1,323 @@
+"""The joint search: cut, splits, memory choices, microbatches and order together, best first over frames, certified."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import comb
+
+import numpy as np
+
+from shardwright.cost.bound_arrays import Facts
+from shardwright.errors import InfeasibleError
+from shardwright.program.lower import order_table
+from shardwright.program.problem import Problem
+from shardwright.search.answer import Answer
+from shardwright.search.find import find, problem_text, universal_bound
+from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
+from shardwright.search.joint.chain import chain_of
+from shardwright.search.joint.frames import Frame, Framed, frames_of, joint_space
+from shardwright.search.joint.labels import Pipeline, Splits
+from shardwright.search.joint.member import JointPlan, plan_of_cut, plan_of_sizes, split_grid
+from shardwright.search.joint.quick import frame_bounds
+from shardwright.search.joint.score import Scored, evaluate, path_score
+from shardwright.search.joint.solve import Solved, solve
+from shardwright.search.joint.spreads import least_redone, shape_times, spread_bounds, spread_path, spreads
+from shardwright.search.prepare import facts_of
+from shardwright.search.space import Space
+from shardwright.strategy.grid_rules import GridFacts
+
+Progress = Callable[[str, int, int], None]
+
+OPEN_LIMIT = 1e9
+"""Seconds of a limit that nothing exceeds: when no grid fits."""
+FIRST_LOOKS = 48
+"""Frames that are looked at before any is bounded by labels."""
+MOST_REPAIRS = 12
+"""Times that a plan which does not fit recomputes one layer more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointCertificate:
+    """Every member of the joint space, accounted for: enumerated = infeasible + bounded + scored + simulated, of members (plans).
+
+    Args:
+        frames: choices that all ranks share. infeasible: no option of a frame's ranks fits in memory, or the exact peak does not. bounded:
+            a lower bound of their time is not below the best (or they are in a frame whose bound is the certificate's). scored: their
+            longest path is not below the best. simulated: in full.
+        grids: members of the grid space, which is part of this one and certified on its own (`grid_lower_s`).
+        best_s, lower_bound_s, gap: as in `search.certificate`. optimal: nothing in the space is faster. complete: no time limit cut in.
+    """
+
+    space: str
+    digest: str
+    frames: int
+    enumerated: int
+    infeasible: int
+    bounded: int
+    scored: int
+    simulated: int
+    grids: int
+    grid_lower_s: float
+    best_s: float
+    lower_bound_s: float
+    gap: float
+    complete: bool
+    universal_gap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointAnswer:
+    """Args: best: None where a grid stays the best plan. grid: the best of the grid space, None if none of it fits."""
+
+    best: Scored | None
+    grid: Answer | None
+    step_time_s: float
+    certificate: JointCertificate
+    search_time_s: float
+
+
+@dataclass(slots=True)
+class _Search:
+    """State of one search."""
+
+    problem: Problem
+    framed: Framed
+    capacity: int
+    best_s: float
+    best: Scored | None = None
+    infeasible: int = 0
+    scored: int = 0
+    simulated: int = 0
+    lower: dict[int, float] = field(default_factory=dict)
+    tolerance: float = 0.0
+    deadline: float = float("inf")
+
+    @property
+    def enough_s(self) -> float:
+        """Bounds from here on are not worth a look."""
+        return self.best_s * (1.0 - self.tolerance)
+
+
+def find_joint(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    *,
+    capacity: int,
+    tolerance: float = 0.0,
+    time_limit_s: float = float("inf"),
+    progress: Progress | None = None,
+) -> JointAnswer:
+    """The best plan of the joint space over `space`, certified; the grid space is searched first and is part of it.
+
+    Args:
+        capacity: bytes of a device. tolerance: gap that is good enough; 0 = look on until nothing that the bounds leave is unseen.
+        time_limit_s: past it the best so far stands with its proven gap.
+
+    Raises:
+        InfeasibleError: nothing fits.
+    """
+    begun = time.monotonic()
+    deadline = begun + time_limit_s
+    grid, refusal = _best_grid(problem, space, facts, capacity, time_limit_s, progress)
+    joint = joint_space(space)
+    framed = frames_of(problem, joint, facts)
+    best_s = grid.certificate.best_s if grid else OPEN_LIMIT
+    lower, sizes, search = float("inf"), [], None
+    complete = grid is None or grid.certificate.optimal
+    if framed is not None:
+        search = _Search(problem=problem, framed=framed, capacity=capacity, best_s=best_s, tolerance=tolerance)
+        search.deadline = deadline
+        complete &= _search(search, deadline, progress)
+        lower = min(search.lower.values(), default=float("inf"))
+        sizes = [_num_members(f, facts.layers) for f in framed.frames]
+    best = search.best if search else None
+    if best is None and grid is None:
+        assert refusal is not None
+        raise refusal
+    step = search.best_s if search else best_s
+    grid_lower = grid.certificate.lower_bound_s if grid else float("inf")
+    lower = min(lower, grid_lower, step)
+    done = (search.infeasible, search.scored, search.simulated) if search else (0, 0, 0)
+    certificate = JointCertificate(
+        space=joint.text(),
+        digest=joint.digest(problem_text(problem)),
+        frames=len(sizes),
+        enumerated=sum(sizes),
+        infeasible=done[0],
+        bounded=sum(sizes) - sum(done),
+        scored=done[1],
+        simulated=done[2],
+        grids=grid.certificate.enumerated if grid else 0,
+        grid_lower_s=grid_lower,
+        best_s=step,
+        lower_bound_s=lower,
+        gap=max(step - lower, 0.0) / step,
+        complete=complete,
+        universal_gap=1.0 - universal_bound(problem, space.devices) / step,
+    )
+    return JointAnswer(best=best, grid=grid, step_time_s=step, certificate=certificate, search_time_s=time.monotonic() - begun)
+
+
+def _best_grid(
+    problem: Problem, space: Space, facts: GridFacts, capacity: int, limit: float, progress: Progress | None
+) -> tuple[Answer | None, InfeasibleError | None]:
+    try:
+        return find(problem, space, facts, capacity=capacity, top=1, time_limit_s=limit / 2, progress=progress), None
+    except InfeasibleError as error:
+        return None, error
+
+
+def _num_members(frame: Frame, layers: int) -> int:
+    """Members of a frame: cuts times splits of each rank times whether what is not recomputed in full is so selectively.
+
+    How many layers a rank recomputes in full is not counted: the fewest that fit stand for the others, which are slower.
+    """
+    if frame.chunks == 1:
+        return comb(layers - 1, frame.ranks - 1) * int((2 * len(frame.outers)) ** frame.ranks)
+    return len(spreads(layers, frame.ranks, frame.chunks))
+
+
+def _search(search: _Search, deadline: float, progress: Progress | None) -> bool:
+    """Labels of all frames that work alone does not rule out; then members in order of their frame's bound. Whether all was done."""
+    problem, framed = search.problem, search.framed
+    kernel_facts = facts_of(problem, devices=framed.members.space.devices, capacity=search.capacity)
+    chain = chain_of(problem.model)
+    alike, jitter = is_alike(chain), kernel_facts.jitter * (1 - 1e-9)
+    quick = frame_bounds(problem, framed, chain, kernel_facts) * jitter
+    order = np.argsort(quick, kind="stable")
+    _begin(search, order[:FIRST_LOOKS].tolist(), kernel_facts)
+    waiting: list[tuple[float, int, Solved]] = []
+    for turn, place in enumerate(order.tolist()):
+        if quick[place] >= search.enough_s:
+            search.lower[-2] = float(quick[place])
+            break
+        if time.monotonic() > deadline and turn % 64 == 0:
+            search.lower[-1] = float(quick[place])
+            break
+        frame = framed.frames[place]
+        if frame.chunks > 1 and frame.ranks * frame.chunks > len(chain) + 2:
+            continue
+        splits, pipe = splits_of(problem, framed, chain, frame, kernel_facts), pipeline_of(problem, frame, kernel_facts)
+        norm = float(min(framed.costs.norm[framed.prepared.mesh_row[list(frame.outers)]]))
+        solved = solve(splits, pipe, limit=search.enough_s / jitter - norm, alike=alike or frame.chunks > 1)
+        if not solved.cuts:
+            # Nothing fits, or nothing ends before what is good enough.
+            search.lower[-3] = search.enough_s
+        else:
+            waiting.append(((solved.lower_s + norm) * jitter, place, solved))
+        if progress is not None and turn % 256 == 0:
+            progress("bound cuts", turn, len(order))
+    if progress is not None:
+        progress("bound cuts", len(order), len(order))
+    waiting.sort(key=lambda entry: entry[0])
+    for turn, (bound, place, solved) in enumerate(waiting):
+        search.lower[place] = bound
+        if bound >= search.enough_s:
+            break
+        if time.monotonic() > deadline:
+            return False
+        if progress is not None:
+            progress("score cuts", turn, len(waiting))
+        frame = framed.frames[place]
+        if frame.chunks == 1:
+            for cut in solved.cuts:
+                _try(search, plan_of_cut(framed, frame, cut))
+        else:
+            pipe = pipeline_of(problem, frame, kernel_facts)
+            exact = splits_of(problem, framed, chain, replace(frame, chunks=1), kernel_facts)
+            norm = float(framed.costs.norm[framed.prepared.mesh_row[frame.outers[0]]])
+            search.lower[place] = _spread(search, frame, pipe, exact, norm, jitter, bound)
+    return -1 not in search.lower
+
+
+def _begin(search: _Search, places: list[int], facts: Facts) -> None:
+    """One shape of each of a few promising frames, so that a good plan is known before all are bounded. Counted when they come up again."""
+    counted = (search.infeasible, search.scored, search.simulated)
+    chain = chain_of(search.problem.model)
+    for place in places:
+        frame = search.framed.frames[place]
+        if frame.chunks == 1:
+            continue
+        shapes = spreads(len(chain), frame.ranks, frame.chunks)
+        if len(shapes):
+            pipe = pipeline_of(search.problem, frame, facts)
+            exact = splits_of(search.problem, search.framed, chain, replace(frame, chunks=1), facts)
+            shape = shapes[int(spread_bounds(exact, pipe, shapes).argmin())]
+            redone = least_redone(exact, pipe, shape)
+            if redone is not None:
+                _try(search, plan_of_sizes(search.framed, frame, tuple(shape.tolist()), tuple(redone.tolist())))
+    search.infeasible, search.scored, search.simulated = counted
+
+
+def _spread(search: _Search, frame: Frame, pipe: Pipeline, exact: Splits, norm: float, jitter: float, bound: float) -> float:
+    """Try every shape of a frame with several chunks a rank in order of its bound; a lower bound of what is not simulated."""
+    shapes = spreads(len(chain_of(search.problem.model)), frame.ranks, frame.chunks)
+    bounds = (spread_bounds(exact, pipe, shapes) + norm) * jitter
+    grid = split_grid(search.framed, frame.outers[0], chunks=frame.chunks, zero=frame.zero)
+    table = order_table(grid, microbatches=frame.microbatches)
+    order = np.argsort(bounds, kind="stable")
+    some = order[bounds[order] < search.enough_s]
+    least = float(bounds[order[len(some)]]) if len(some) < len(order) else float("inf")
+    times = shape_times(exact, pipe, shapes[some], pieces=search.problem.runtime.overlap_grad_reduce)
+    paths: list[tuple[float, int, tuple[int, ...]]] = []
+    for place, row in enumerate(some.tolist()):
+        if place % 64 == 63 and time.monotonic() > search.deadline:
+            least = min(least, float(bounds[row]))
+            break
+        redone = np.zeros_like(shapes[row])
+        path = (spread_path(times, pipe, table, place) + norm) * jitter * (1 - 1e-7)
+        if path < search.enough_s:
+            needed = least_redone(exact, pipe, shapes[row])
+            if needed is None:
+                search.infeasible += 1
+                continue
+            if needed.any():
+                redone, path = needed, (spread_path(times, pipe, table, place, needed) + norm) * jitter * (1 - 1e-7)
+        paths.append((path, row, tuple(redone.tolist())))
+    for path, row, first in sorted(paths):
+        if path >= search.enough_s:
+            search.scored += 1
+            least = min(least, path)
+        else:
+            least = min(least, _try(search, plan_of_sizes(search.framed, frame, tuple(shapes[row].tolist()), first)))
+    return max(bound, least)
+
+
+def _try(search: _Search, plan: JointPlan) -> float:
+    """Score a plan, with as much more recompute as it needs to fit; simulate it if its path is below the best. Its bound, inf = no fit."""
+    for _ in range(MOST_REPAIRS):
+        scored = path_score(search.problem, search.framed, plan)
+        if scored.seconds >= search.enough_s:
+            search.scored += 1
+            return scored.seconds
+        over = [rank for rank, need in enumerate(scored.need) if need > search.capacity]
+        if not over:
+            break
+        more = _more_recompute(plan, over)
+        if more is None:
+            search.infeasible += 1
+            return float("inf")
+        plan = more
+    else:
+        search.scored += 1
+        return scored.seconds
+    done = evaluate(search.problem, scored)
+    search.simulated += 1
+    if done.seconds < search.best_s:
+        search.best_s, search.best = done.seconds, done
+    return done.seconds
+
+
+def _more_recompute(plan: JointPlan, ranks: list[int]) -> JointPlan | None:
+    """The plan with one layer more of each of these ranks' chunks recomputed in full; None if one of them has no more."""
+    p = plan.ranks
+    for rank in ranks:
+        if all(chunk.redone >= chunk.layers for chunk in plan.chunks[rank::p]):
+            return None
+    chunks = tuple(
+        replace(chunk, redone=min(chunk.redone + 1, chunk.layers)) if c % p in ranks else chunk for c, chunk in enumerate(plan.chunks)
+    )
+    return replace(plan, chunks=chunks)

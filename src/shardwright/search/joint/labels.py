@@ -1,0 +1,277 @@
+"""The dynamic program over (rank, position) labels: the least time that stage bounds allow, and the cut that reaches it.
+
+Compiled, over plain arrays: it knows no model. One microbatch passes the ranks 0..p-1 and comes back; rank k holds some run of positions
+under one of several options. A label is the least time of the ranks before k, out and back.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.compiled import compiled
+from shardwright.cost.terms import reserved_bytes, temporary_bytes
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+(FORWARD, BACKWARD, SELECTIVE, FULL, SAVED, SAVED_SELECTIVE, SAVED_FULL, STATIC, UPDATE, GATHER, REDUCE) = range(11)
+(ENDS_FORWARD, ENDS_BACKWARD, ENDS_STATIC, ENDS_SAVED) = range(11, 15)
+"""Rows of `Splits.sums`."""
+(BORDER, SCALES, LOGITS, LOGITS_BLOCKS, END_BYTES, OUTSIDE, TIED, COPIED, SLOWER) = range(9)
+"""Columns of `Splits.fixed`."""
+OPTIONS = 8
+"""Options kept of one rank and run; further ones are merged into a bound of them."""
+PIECES = 4.0
+
+
+class Splits(NamedTuple):
+    """What a rank may be: s = split, j = position.
+
+    sums: (s, rows, positions + 1) prefix sums over positions, seconds, bytes. again: (s, 2, positions) bytes that a position's backward
+    makes again under selective and full recompute. fixed: (s, columns) of a rank whatever it holds.
+    """
+
+    sums: FloatArray
+    again: FloatArray
+    fixed: FloatArray
+
+
+class Pipeline(NamedTuple):
+    """ranks, chunks a rank, microbatches; bytes of a device, least ratio of reserved to allocated, workspace bytes; sends block kernels;
+    gathers stand at the step's start; reductions wait for the last backward.
+    """
+
+    ranks: int
+    chunks: int
+    microbatches: int
+    capacity: float
+    reserve: float
+    workspace: float
+    blocking: bool
+    gathers_first: bool
+    reduces_last: bool
+
+
+class Cells(NamedTuple):
+    """Options of rank k for the run that starts at i and has w + 1 positions, axes (k, i, w, option); inf = none.
+
+    way: seconds of one microbatch, out and back, borders included. work: of all microbatches, with the update. drain: what a rank has
+    left from its first backward on, with the update. alone: its work with the slowdown by its collectives. begin: (i = 0 only, k = 0)
+    seconds before and after everything: gather, reduction. code: split, mode and recomputed positions of a chunk, as one number
+    (`solve.choice_of`).
+    """
+
+    way: FloatArray
+    work: FloatArray
+    drain: FloatArray
+    alone: FloatArray
+    begin: FloatArray
+    code: IntArray
+
+
+@compiled
+def in_flight(ranks: int, chunks: int, rank: int, microbatches: int) -> float:
+    """Chunk microbatches that a rank holds at least, at its fullest: 1F1B, and interleaved 1F1B for several chunks."""
+    if chunks == 1:
+        return float(min(microbatches, ranks - rank))
+    return float(min(microbatches * chunks, 2 * (ranks - rank - 1) + (chunks - 1) * ranks + 1))
+
+
+@compiled
+def _need(splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, selective: int, redone: int, again: float) -> float:
+    """Lower bound of the bytes of rank k; exact up to whole elements for one chunk a rank."""
+    sums, fixed = splits.sums, splits.fixed
+    n, v = j - i, pipe.chunks
+    rest = sums[s, SAVED_SELECTIVE if selective else SAVED]
+    if v == 1:
+        saved = rest[j] - rest[i + redone] + sums[s, SAVED_FULL, i + redone] - sums[s, SAVED_FULL, i]
+    else:
+        # Inner positions are alike then; a chunk at an end may hold no layer.
+        least = n // v if 0 < k < pipe.ranks - 1 else 0
+        few = min(redone, least)
+        saved = (least - few) * (rest[2] - rest[1]) + few * (sums[s, SAVED_FULL, 2] - sums[s, SAVED_FULL, 1])
+    logits = fixed[s, LOGITS] if j == sums.shape[2] - 1 else 0.0
+    blocks = fixed[s, LOGITS_BLOCKS] if j == sums.shape[2] - 1 else 0.0
+    end = fixed[s, END_BYTES] if i == 0 or j == sums.shape[2] - 1 else 0.0
+    temporary = temporary_bytes(again, end, logits)
+    allocated = sums[s, STATIC, j] - sums[s, STATIC, i] + pipe.workspace + (fixed[s, COPIED] if k > 0 and j == sums.shape[2] - 1 else 0.0)
+    allocated += in_flight(pipe.ranks, v, k, pipe.microbatches) * saved + logits + temporary
+    reserved: float = reserved_bytes(allocated, temporary, logits, blocks + again + end, pipe.reserve) * (1.0 - 1e-9) + fixed[s, OUTSIDE]
+    return reserved
+
+
+@compiled
+def _insert(cells: Cells, k: int, i: int, w: int, way: float, work: float, drain: float, alone: float, begin: float, code: int) -> None:
+    """Keep an option unless another is no worse; beyond OPTIONS the last one becomes a bound of both."""
+    place = -1
+    for o in range(OPTIONS):
+        if cells.code[k, i, w, o] < 0:
+            if place < 0:
+                place = o
+            continue
+        here = cells.begin[i, w, o] if k == 0 else 0.0
+        there = cells.alone[k, i, w, o]
+        if cells.way[k, i, w, o] <= way and cells.work[k, i, w, o] <= work and cells.drain[k, i, w, o] <= drain and here <= begin:
+            if there <= alone:
+                return
+        elif way <= cells.way[k, i, w, o] and work <= cells.work[k, i, w, o] and drain <= cells.drain[k, i, w, o] and begin <= here:
+            if alone > there:
+                continue
+            cells.code[k, i, w, o] = -1
+            cells.way[k, i, w, o] = np.inf
+            if place < 0:
+                place = o
+    if place < 0:
+        o = OPTIONS - 1
+        cells.way[k, i, w, o] = min(way, cells.way[k, i, w, o])
+        cells.work[k, i, w, o] = min(work, cells.work[k, i, w, o])
+        cells.drain[k, i, w, o] = min(drain, cells.drain[k, i, w, o])
+        cells.alone[k, i, w, o] = min(alone, cells.alone[k, i, w, o])
+        if k == 0:
+            cells.begin[i, w, o] = min(begin, cells.begin[i, w, o])
+        return
+    cells.way[k, i, w, place] = way
+    cells.work[k, i, w, place] = work
+    cells.drain[k, i, w, place] = drain
+    cells.alone[k, i, w, place] = alone
+    cells.code[k, i, w, place] = code
+    if k == 0:
+        cells.begin[i, w, place] = begin
+
+
+@compiled
+def _price(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, selective: int, redone: int, limit: float) -> None:
+    """Seconds of one option, kept if it may end before `limit`."""
+    sums, fixed = splits.sums, splits.fixed
+    p, v, m, n = pipe.ranks, pipe.chunks, float(pipe.microbatches), j - i
+    forward = sums[s, FORWARD, j] - sums[s, FORWARD, i]
+    backward = sums[s, BACKWARD, j] - sums[s, BACKWARD, i]
+    ends_forward, ends_backward = sums[s, ENDS_FORWARD, j] - sums[s, ENDS_FORWARD, i], sums[s, ENDS_BACKWARD, j] - sums[s, ENDS_BACKWARD, i]
+    if v > 1:
+        # `redone` positions of each chunk; a chunk has n // v positions or one more.
+        least = n // v if k > 0 else 0
+        few = min(redone, n // v)
+        count = v * few if 0 < k < p - 1 else 0
+        few = min(few, least)
+        each, again = sums[s, SELECTIVE, 2] - sums[s, SELECTIVE, 1], sums[s, FULL, 2] - sums[s, FULL, 1]
+        redo = again * count
+        chosen = each * (n - count) if selective else 0.0
+        # The part of the embedding and the head is in the ends, so it does not shrink with the chunk.
+        first = ends_forward + ends_backward if k == 0 else 0.0
+        first += (forward + backward - ends_forward - ends_backward) / n * least + again * few
+        if selective:
+            first += each * (least - few)
+    else:
+        redo = sums[s, FULL, i + redone] - sums[s, FULL, i]
+        chosen = sums[s, SELECTIVE, j] - sums[s, SELECTIVE, i + redone] if selective else 0.0
+        first = forward + backward + redo + chosen
+    backward += redo + chosen + v * fixed[s, SCALES]
+    forward += v * fixed[s, SCALES]
+    border = fixed[s, BORDER]
+    way = first + 2.0 * fixed[s, SCALES] + (2.0 * border if k < p - 1 else 0.0)
+    sends = 0.0
+    if pipe.blocking and p > 1:
+        sends = max(m * ((v if k < p - 1 else v - 1) + (v if k > 0 else v - 1)) - 1.0, 0.0) * border
+    update = sums[s, UPDATE, j] - sums[s, UPDATE, i] + (fixed[s, TIED] if k == 0 or k == p - 1 else 0.0)
+    gather = sums[s, GATHER, j] - sums[s, GATHER, i]
+    begin = 0.0
+    if pipe.gathers_first:
+        begin = gather if v == 1 else 0.0
+    else:
+        update += gather
+    reduce = sums[s, REDUCE, j] - sums[s, REDUCE, i]
+    begin += reduce / PIECES if v == 1 else 0.0
+    # A collective runs beside kernels, which it slows down, or alone.
+    alone = reduce if pipe.reduces_last else reduce * fixed[s, SLOWER]
+    if pipe.gathers_first:
+        alone += gather * fixed[s, SLOWER]
+    alone += m * (forward + backward) + sends + update
+    work = m * (forward + backward) + sends + update
+    if max(alone, work + begin if k == 0 else work) > limit:
+        return
+    drain = update
+    if v == 1:
+        drain += (m - 1.0) * backward + max(m - p + k, 0.0) * forward
+    _insert(cells, k, i, j - i - 1, way, work, drain, alone, begin if k == 0 else 0.0, ((s * 2 + selective) * 4096) + redone)
+
+
+@compiled
+def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool) -> None:
+    """Options of every rank and run that fit the memory and may end before `limit`; for each split the least recompute that fits.
+
+    `alike`: all positions but the ends are the same.
+    """
+    length = splits.sums.shape[2] - 1
+    p, v = pipe.ranks, pipe.chunks
+    for k in range(p):
+        begin, end = (0, 1) if k == 0 else (k, length)
+        for i in range(begin, end):
+            for w in range(cells.way.shape[2]):
+                j = i + w + 1
+                if j > length - (p - 1 - k) or (w + 1 < v and i > 0 and j < length) or w + 2 < v:
+                    continue
+                if k == p - 1 and j < length:
+                    continue
+                if alike and i > max(begin, 1) and j < length:
+                    # Inner runs of as many positions are the same wherever they start.
+                    cells.way[k, i, w] = cells.way[k, i - 1, w]
+                    cells.work[k, i, w] = cells.work[k, i - 1, w]
+                    cells.drain[k, i, w] = cells.drain[k, i - 1, w]
+                    cells.alone[k, i, w] = cells.alone[k, i - 1, w]
+                    cells.code[k, i, w] = cells.code[k, i - 1, w]
+                    continue
+                for s in range(splits.sums.shape[0]):
+                    time = (
+                        splits.sums[s, FORWARD, j] - splits.sums[s, FORWARD, i] + splits.sums[s, BACKWARD, j] - splits.sums[s, BACKWARD, i]
+                    )
+                    if pipe.microbatches * time > limit:
+                        continue
+                    top = j - i if v == 1 else -(-(j - i) // v)
+                    for selective in range(2):
+                        for redone in range(top + 1):
+                            if selective == 1 and redone == top:
+                                break
+                            again = 0.0
+                            for x in range(i, j):
+                                if v > 1 or x < i + redone:
+                                    again = max(again, splits.again[s, 1, x] if redone > 0 else 0.0)
+                                if selective == 1:
+                                    again = max(again, splits.again[s, 0, x])
+                            if _need(splits, pipe, k, s, i, j, selective, redone, again) <= pipe.capacity:
+                                _price(splits, pipe, cells, k, s, i, j, selective, redone, limit)
+                                break
+
+
+@compiled
+def reach(cells: Cells, limit: float, base: float, label: FloatArray, back: IntArray) -> float:
+    """The least way through all ranks that ends by `limit`; inf if none does. `label`, `back`: (ranks + 1, positions + 1) filled.
+
+    Args:
+        base: seconds of one microbatch's way through any pipeline at least; negative = any way counts, without a limit.
+    """
+    p, length = label.shape[0] - 1, label.shape[1] - 1
+    label[:] = np.inf
+    label[0, 0] = 0.0
+    for k in range(p):
+        for i in range(length):
+            at = label[k, i]
+            if at == np.inf:
+                continue
+            for w in range(min(cells.way.shape[2], length - i)):
+                for o in range(OPTIONS):
+                    if cells.code[k, i, w, o] < 0:
+                        continue
+                    if base >= 0.0:
+                        if k == 0:
+                            at = cells.begin[i, w, o]
+                        if at + cells.work[k, i, w, o] > limit or max(base + cells.drain[k, i, w, o], cells.alone[k, i, w, o]) > limit:
+                            continue
+                    through = at + cells.way[k, i, w, o]
+                    if through < label[k + 1, i + w + 1]:
+                        label[k + 1, i + w + 1] = through
+                        back[k + 1, i + w + 1] = w * OPTIONS + o
+    result: float = label[p, length]
+    return result

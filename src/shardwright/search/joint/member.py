@@ -1,0 +1,247 @@
+"""A joint plan: stages of a chain, each with its own layers, split and recompute; its step composed from rows of the tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.layout import Layout, has_head, is_layer
+from shardwright.cost.member import RECOMPUTE_PART, Priced, StepCosts, again_bytes, step_costs
+from shardwright.cost.terms import temporary_bytes
+from shardwright.program.problem import Problem
+from shardwright.search.joint.chain import Chain, chain_of
+from shardwright.search.joint.frames import Frame, Framed
+from shardwright.search.joint.solve import Cut, RankChoice
+from shardwright.strategy.grid import Grid
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkChoice:
+    """One chunk: positions of the chain, and how many of its first layers are recomputed in full, the others selectively or not."""
+
+    layers: int
+    redone: int
+    selective: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointPlan:
+    """A plan of the joint space.
+
+    Args:
+        grids: of each rank, what it would be if all ranks were like it (no recompute, no cut). chunks: in order of the chain.
+        outers: (ranks,) rows of the splits. schedule: registry name.
+    """
+
+    grids: tuple[Grid, ...]
+    outers: tuple[int, ...]
+    chunks: tuple[ChunkChoice, ...]
+    schedule: str
+    microbatches: int
+
+    @property
+    def ranks(self) -> int:
+        """Pipeline ranks."""
+        return len(self.grids)
+
+    @property
+    def chunks_per_rank(self) -> int:
+        """Chunks of each rank."""
+        return len(self.chunks) // len(self.grids)
+
+    @property
+    def is_uniform(self) -> bool:
+        """All ranks have one split."""
+        return len(set(self.outers)) == 1
+
+
+def split_grid(framed: Framed, outer: int, *, chunks: int, zero: int) -> Grid:
+    """The grid that has a split on every rank."""
+    c = {name: int(column[outer]) for name, column in framed.columns.items()}
+    return Grid(
+        tp=c["tp"],
+        sp=bool(c["sp"]),
+        cp=c["cp"],
+        ulysses=c["ulysses"],
+        gather=bool(c["gather"]),
+        ep=c["ep"],
+        etp=c["etp"],
+        dp=c["dp"],
+        pp=c["pp"],
+        vpp=chunks,
+        microbatch=c["mbs"],
+        zero=zero,
+        schedule="1f1b" if chunks == 1 else "interleaved-1f1b",
+        order=tuple(str(framed.members.space.of("order")[c["order"]]).split("-")),
+    )
+
+
+def plan_of_cut(framed: Framed, frame: Frame, cut: Cut) -> JointPlan:
+    """The plan that a cut of a frame with one chunk a rank means."""
+    outers = tuple(frame.outers[choice.split] for choice in cut)
+    grids = {outer: split_grid(framed, outer, chunks=frame.chunks, zero=frame.zero) for outer in set(outers)}
+    chunks = tuple(_chunk(choice.layers, choice) for choice in cut)
+    return JointPlan(
+        grids=tuple(grids[outer] for outer in outers),
+        outers=outers,
+        chunks=chunks,
+        schedule=frame.schedule,
+        microbatches=frame.microbatches,
+    )
+
+
+def plan_of_sizes(framed: Framed, frame: Frame, sizes: tuple[int, ...], redone: tuple[int, ...]) -> JointPlan:
+    """The plan whose chunks have these layers and recompute so many of them in full."""
+    grid = split_grid(framed, frame.outers[0], chunks=frame.chunks, zero=frame.zero)
+    p = frame.ranks
+    return JointPlan(
+        grids=(grid,) * p,
+        outers=(frame.outers[0],) * p,
+        chunks=tuple(ChunkChoice(layers=n, redone=min(x, n), selective=False) for n, x in zip(sizes, redone, strict=True)),
+        schedule=frame.schedule,
+        microbatches=frame.microbatches,
+    )
+
+
+def _chunk(layers: int, choice: RankChoice) -> ChunkChoice:
+    redone = min(choice.redone, layers)
+    return ChunkChoice(layers=layers, redone=redone, selective=choice.selective and redone < layers)
+
+
+def layout_of_plan(problem: Problem, plan: JointPlan) -> Layout:
+    """How the plan spreads the model's blocks."""
+    chain = chain_of(problem.model)
+    contents, at = [], 0
+    for c, chunk in enumerate(plan.chunks):
+        contents.append(chain.content(at, at + chunk.layers, first=c == 0, last=c == len(plan.chunks) - 1))
+        at += chunk.layers
+    counts = np.zeros((len(contents), len(problem.model.blocks)), dtype=np.int64)
+    for c, content in enumerate(contents):
+        for block, count in content:
+            counts[c, block] += count
+    return Layout(
+        contents=tuple(contents),
+        counts=counts,
+        layer=np.array([is_layer(b) for b in problem.model.blocks]),
+        head=np.array([has_head(b) for b in problem.model.blocks]),
+        first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
+        last=np.array([content[-1][0] if content else 0 for content in contents], dtype=np.int64),
+        by_rank=counts.reshape(plan.chunks_per_rank, plan.ranks, -1).sum(axis=0),
+        pp=plan.ranks,
+        vpp=plan.chunks_per_rank,
+    )
+
+
+def redone_of(chain: Chain, plan: JointPlan) -> tuple[IntArray, IntArray]:
+    """(chunks, blocks) layers that are recomputed in full, and those that are selectively (the ends of a chunk count there)."""
+    full, selective, at = [], [], 0
+    for c, chunk in enumerate(plan.chunks):
+        cut, stop = at + chunk.redone, at + chunk.layers
+        ends = np.zeros_like(chain.counts[0])
+        for c_end, blocks in ((0, chain.before), (len(plan.chunks) - 1, chain.after)):
+            if c == c_end:
+                np.add.at(ends, list(blocks), 1)
+        layer = chain.redone.max(axis=0) > 0
+        redone = chain.inner[at:cut].sum(axis=0) * layer
+        whole = chain.inner[at:stop].sum(axis=0) + ends
+        # The last position takes what follows it along.
+        if c == len(plan.chunks) - 1 and chunk.redone == chunk.layers and chunk.layers:
+            redone = redone + ends * layer
+        full.append(redone)
+        selective.append(whole - redone if chunk.selective else 0 * whole)
+        at = stop
+    return np.array(full), np.array(selective)
+
+
+def compose(problem: Problem, framed: Framed, plan: JointPlan) -> StepCosts:
+    """The step of `plan`: columns of each rank from the step that its split would make of the whole cut, with its own recompute."""
+    layout = layout_of_plan(problem, plan)
+    by_outer = {outer: _plain(problem, framed, plan, layout, outer) for outer in dict.fromkeys(plan.outers)}
+    if len(by_outer) == 1:
+        merged = next(iter(by_outer.values()))
+    else:
+        merged = _merged(plan, by_outer)
+    return _with_recompute(problem, framed, plan, layout, merged)
+
+
+def _plain(problem: Problem, framed: Framed, plan: JointPlan, layout: Layout, outer: int) -> StepCosts:
+    prepared = framed.prepared
+    priced = Priced(
+        layers=prepared.layers,
+        layer_row=int(prepared.layer_row[outer]),
+        meshes=prepared.meshes,
+        mesh_row=int(prepared.mesh_row[outer]),
+        layout=layout,
+    )
+    return step_costs(problem, plan.grids[plan.outers.index(outer)], priced)
+
+
+def _merged(plan: JointPlan, by_outer: dict[int, StepCosts]) -> StepCosts:
+    """Each rank's columns from its own split."""
+    p = plan.ranks
+    any_step = by_outer[plan.outers[0]]
+    of_chunk = [by_outer[plan.outers[c % p]] for c in range(len(plan.chunks))]
+    of_rank = [by_outer[outer] for outer in plan.outers]
+
+    def items(listed: list[tuple[tuple[str, IntArray], ...]]) -> tuple[tuple[str, IntArray], ...]:
+        named = [dict(entry) for entry in listed]
+        return tuple((name, np.array([named[r][name][r] for r in range(p)], dtype=np.int64)) for name in named[0])
+
+    return replace(
+        any_step,
+        forward_s=np.array([s.forward_s[c] for c, s in enumerate(of_chunk)]),
+        backward_s=np.array([s.backward_s[c] for c, s in enumerate(of_chunk)]),
+        gather_s=np.array([s.gather_s[c] for c, s in enumerate(of_chunk)]),
+        reduce_s=np.array([s.reduce_s[c] for c, s in enumerate(of_chunk)]),
+        pieces=np.array([s.pieces[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
+        saved_bytes=np.array([s.saved_bytes[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
+        optimizer_s=np.array([s.optimizer_s[r] for r, s in enumerate(of_rank)]),
+        after_s=np.array([s.after_s[r] for r, s in enumerate(of_rank)]),
+        transient_bytes=np.array([s.transient_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
+        logits_bytes=np.array([s.logits_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
+        blocks_bytes=np.array([s.blocks_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
+        parts=np.stack([s.parts[:, c] for c, s in enumerate(of_chunk)], axis=1),
+        # A border between unlike splits takes as long as the slower of the two.
+        border_s=np.max([step.border_s for step in by_outer.values()], axis=0),
+        static_bytes=items([s.static_bytes for s in of_rank]),
+        outside_bytes=items([s.outside_bytes for s in of_rank]),
+    )
+
+
+def _with_recompute(problem: Problem, framed: Framed, plan: JointPlan, layout: Layout, step: StepCosts) -> StepCosts:
+    """The step with what each chunk recomputes: seconds, saved bytes and the largest temporary."""
+    if not any(chunk.redone or chunk.selective for chunk in plan.chunks):
+        return step
+    full, selective = redone_of(chain_of(problem.model), plan)
+    layers, p = framed.prepared.layers, plan.ranks
+    parts, saved = step.parts.copy(), step.saved_bytes.copy()
+    again = np.zeros(p, dtype=np.int64)
+    for c, chunk in enumerate(plan.chunks):
+        if not (chunk.redone or chunk.selective):
+            continue
+        row = int(framed.prepared.layer_row[plan.outers[c % p]])
+        seconds, held = layers.seconds[:, 3:5, :, row].sum(axis=2), layers.saved_bytes[:, :, row]
+        parts[1, c, RECOMPUTE_PART] += full[c] @ seconds[:, 1] + selective[c] @ seconds[:, 0]
+        saved[c] += full[c] @ (held[:, 2] - held[:, 0]) + selective[c] @ (held[:, 1] - held[:, 0])
+        for mode, counts in ((2, full[c]), (1, selective[c])):
+            made = np.where((counts > 0) & layout.layer, again_bytes(held, mode), 0).max()
+            again[c % p] = max(again[c % p], made)
+    # Without recompute nothing is made again, so the blocks are those of the logits and of the ends' gradients.
+    heads = layout.by_rank[:, layout.head].sum(axis=1) > 0
+    blocks_of_logits = np.array(
+        [layers.logits_blocks[int(framed.prepared.layer_row[o])] if h else 0 for o, h in zip(plan.outers, heads, strict=True)]
+    )
+    ends = step.blocks_bytes - blocks_of_logits
+    transient = [int(temporary_bytes(float(a), float(e), float(x))) for a, e, x in zip(again, ends, step.logits_bytes, strict=True)]
+    return replace(
+        step,
+        parts=parts,
+        backward_s=parts[1].sum(axis=1),
+        saved_bytes=saved,
+        transient_bytes=np.array(transient, dtype=np.int64),
+        blocks_bytes=step.blocks_bytes + again,
+    )

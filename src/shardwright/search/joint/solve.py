@@ -1,0 +1,126 @@
+"""One frame: a lower bound of all its members, and the cuts that reach it or come near."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.search.joint.labels import OPTIONS, Cells, Pipeline, Splits, fill, reach
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+PRECISION = 1e-4
+"""Relative distance of the lower bound from the least time that the labels allow."""
+LOOSER = (1.0, 1.003, 1.01, 1.03)
+"""Multiples of the bound for which a cut is made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankChoice:
+    """What one rank holds.
+
+    Args:
+        layers: positions of the chain. split: place among the frame's splits. selective: layers that are not recomputed in full are so
+            selectively. redone: first layers of each chunk that are recomputed in full.
+    """
+
+    layers: int
+    split: int
+    selective: bool = False
+    redone: int = 0
+
+
+Cut = tuple[RankChoice, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """Args: lower_s: no member of the frame ends earlier. cuts: those that the labels found, distinct, best first; empty = no member
+    fits or none ends by the limit.
+    """
+
+    lower_s: float
+    cuts: tuple[Cut, ...]
+
+
+def cells_of(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Cells:
+    """Every option of every rank and run that may end by `limit`."""
+    length = splits.sums.shape[2] - 1
+    each = (splits.sums[:, 0] + splits.sums[:, 1]).min(axis=0)
+    # Positions that fit into the limit wherever the run starts: runs are short where the time is.
+    width, most = 1, length - pipe.ranks + 1
+    for size in range(1, most + 1):
+        shortest = (each[size:] - each[:-size]).min() if len(splits.sums) == 1 else _shortest(splits, size)
+        if pipe.microbatches * shortest > limit:
+            break
+        width = size
+    shape = (pipe.ranks, length, width, OPTIONS)
+    cells = Cells(
+        way=np.full(shape, np.inf),
+        work=np.full(shape, np.inf),
+        drain=np.full(shape, np.inf),
+        alone=np.full(shape, np.inf),
+        begin=np.zeros(shape[1:]),
+        code=np.full(shape, -1, dtype=np.int64),
+    )
+    fill(splits, pipe, cells, limit, alike)
+    return cells
+
+
+def _shortest(splits: Splits, size: int) -> float:
+    time = splits.sums[:, 0] + splits.sums[:, 1]
+    return float((time[:, size:] - time[:, :-size]).min())
+
+
+def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solved:
+    """The least time of the frame, if it is below `limit` (seconds before jitter and clipping).
+
+    Stage bounds of rank k, P = the ranks before it out and back: begin + P + m (F + B) + update, and way + (m - 1) B + (m - p + k) F +
+    update; way = all ranks out and back. For one chunk a rank at most p microbatches are in flight: ceil(m / p) ways, one after another.
+    """
+    length, p = splits.sums.shape[2] - 1, pipe.ranks
+    label = np.empty((p + 1, length + 1))
+    back = np.zeros((p + 1, length + 1), dtype=np.int64)
+    cells = cells_of(splits, pipe, limit=limit, alike=alike)
+    way = reach(cells, np.inf, -1.0, label, back)
+    if way == np.inf:
+        return Solved(lower_s=limit, cuts=())
+    base = way if pipe.chunks == 1 else 0.0
+    low = base * ((pipe.microbatches - 1) // p + 1)
+    if low > limit or reach(cells, limit, base, label, back) == np.inf:
+        return Solved(lower_s=limit, cuts=())
+    low, high = max(low, 1e-12), limit
+    while high > low * (1 + PRECISION):
+        middle = (low + min(high, 2 * low)) / 2 if high > 2 * low else (low + high) / 2
+        if reach(cells, middle, base, label, back) == np.inf:
+            low = middle
+        else:
+            high = middle
+    cuts: list[Cut] = []
+    for factor in LOOSER:
+        if reach(cells, min(high * factor, limit), base, label, back) < np.inf:
+            cut = _cut_of(cells, back, p, length)
+            if cut not in cuts:
+                cuts.append(cut)
+    return Solved(lower_s=low, cuts=tuple(cuts))
+
+
+def _cut_of(cells: Cells, back: IntArray, ranks: int, length: int) -> Cut:
+    result: list[RankChoice] = []
+    j = length
+    for k in range(ranks, 0, -1):
+        w, option = divmod(int(back[k, j]), OPTIONS)
+        i = j - w - 1
+        result.append(choice_of(int(cells.code[k - 1, i, w, option]), layers=w + 1))
+        j = i
+    return tuple(reversed(result))
+
+
+def choice_of(code: int, *, layers: int) -> RankChoice:
+    """The choice that a cell's code says."""
+    split, rest = divmod(code, 2 * 4096)
+    selective, redone = divmod(rest, 4096)
+    return RankChoice(layers=layers, split=split, selective=bool(selective), redone=redone)

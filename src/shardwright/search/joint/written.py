@@ -1,0 +1,59 @@
+"""A joint plan written out as a general plan."""
+
+from __future__ import annotations
+
+from shardwright.program.problem import Problem
+from shardwright.search.joint.member import ChunkChoice, JointPlan
+from shardwright.strategy.grid_facts import grid_facts
+from shardwright.strategy.grid_plan import FULL, MAIN, grid_placements, grid_shards
+from shardwright.strategy.grid_plan import _items as chunk_items
+from shardwright.strategy.lane import Lane
+from shardwright.strategy.order import Named
+from shardwright.strategy.plan import Plan
+from shardwright.strategy.stages import How, Keep, Stage
+
+
+def written(problem: Problem, plan: JointPlan) -> Plan:
+    """`plan` as one lane of stages, each with the trees of its split and what it recomputes."""
+    model, job = problem.model, problem.job
+    grid = plan.grids[0]
+    facts = grid_facts(model, devices=grid.devices, global_batch=job.global_batch, seq_len=job.sequence_length)
+    trees = {g: grid_placements(g, experts=facts.experts > 0, attention=facts.heads > 0) for g in dict.fromkeys(plan.grids)}
+    items = chunk_items(model, chunks=tuple(chunk.layers for chunk in plan.chunks))
+    stride = grid.strides()["pp"]
+    stages = tuple(
+        Stage(items=item, base=(c % plan.ranks) * stride, placements=trees[plan.grids[c % plan.ranks]], keeps=_keeps(chunk))
+        for c, (item, chunk) in enumerate(zip(items, plan.chunks, strict=True))
+    )
+    return Plan(
+        devices=grid.devices,
+        lanes=(Lane(name=MAIN, samples=job.global_batch, microbatches=plan.microbatches, stages=stages),),
+        orders=(Named(schedule=plan.schedule, lanes=(MAIN,)),),
+        shards=grid_shards(grid, experts=facts.experts > 0),
+    )
+
+
+def _keeps(chunk: ChunkChoice) -> tuple[Keep, ...]:
+    """What a chunk recomputes: its first layers in full, the others selectively."""
+    full = (Keep(blocks=(0, chunk.redone - 1), how=How.RECOMPUTE, operators=(FULL,)),) if chunk.redone else ()
+    rest = (chunk.redone, chunk.layers - 1)
+    return (*full, Keep(blocks=rest, how=How.RECOMPUTE, operators=("core",))) if chunk.selective and rest[0] <= rest[1] else full
+
+
+def short_text(plan: JointPlan) -> str:
+    """The plan in a line: degrees of each split, layers of each chunk (``x`` recomputed in full, ``s`` the others selectively)."""
+    runs: list[list[str | int]] = []
+    for chunk in plan.chunks:
+        text = f"{chunk.layers}" + (f"x{chunk.redone}" if chunk.redone else "") + ("s" if chunk.selective else "")
+        if runs and runs[-1][0] == text:
+            runs[-1][1] = int(runs[-1][1]) + 1
+        else:
+            runs.append([text, 1])
+    layers = " ".join(f"{text}*{count}" if int(count) > 1 else str(text) for text, count in runs)
+    splits = []
+    for g in dict.fromkeys(plan.grids):
+        words = [f"tp{g.tp}", *([f"cp{g.cp}"] if g.cp > 1 else []), *([f"ep{g.ep}"] if g.ep > 1 else []), f"dp{g.dp}", f"mbs{g.microbatch}"]
+        ranks = [str(r) for r, other in enumerate(plan.grids) if other == g]
+        splits.append(" ".join(words) + ("" if plan.is_uniform else f" on ranks {','.join(ranks)}"))
+    g = plan.grids[0]
+    return f"pp{g.pp} vpp{g.vpp} zero{g.zero} {', '.join(splits)}; {plan.microbatches} microbatches, {plan.schedule}, layers {layers}"

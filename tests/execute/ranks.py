@@ -1,0 +1,175 @@
+"""Ranks of torch.distributed that are started once and run many cases; what they find is written to files."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from random import Random
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from shardwright.errors import StrategyError
+from shardwright.execute.distributed import Network
+from shardwright.execute.redistribute import Tensors
+from shardwright.execute.requests import Post, Reduce, Reduction, Take, Task
+from shardwright.execute.trace import Moved, Trace
+from tests.execute.layouts import devices_of, held, two_sided, whole_tasks
+from tests.program.test_transition import case_of
+
+Tasks = dict[int, Task[Tensors]]
+
+
+def random_layouts(seed: int) -> Tasks:
+    source, wanted, keywords, random = case_of(seed)
+    return whole_tasks(held(source, random)[0], source, wanted, keywords, key=("whole", seed))
+
+
+def both_sides(seed: int) -> Tasks:
+    source, wanted, keywords, random = case_of(seed)
+    keywords.pop("across")
+    tensors, _ = held(source, random)
+    return {d: two_sided(tensors, source, wanted, keywords, device=d, key=("sides", seed)) for d in devices_of(source, wanted)}
+
+
+def noisy_sums(seed: int) -> Tasks:
+    """Float reductions of many sizes and dtypes whose result depends on the order of the terms."""
+
+    def task(device: int, devices: int) -> Task[Tensors]:
+        generator = torch.Generator().manual_seed(100 * seed + device)
+        found = []
+        for size in ((), (1,), (devices - 1,), (7, 5), (0, 3)):
+            for dtype in (torch.float32, torch.float64, torch.bfloat16):
+                tensor = torch.randn(size, generator=generator).to(dtype)
+                for reduction in Reduction:
+                    key = ("noise", seed, size, str(dtype), reduction.value)
+                    found.append((yield Reduce(group=tuple(range(devices)), tensor=tensor, key=key, reduction=reduction)))
+        return tuple(found)  # type: ignore[arg-type]
+
+    devices = Random(seed).randint(2, 7)
+    return {d: task(d, devices) for d in range(devices)}
+
+
+def ring(seed: int) -> Tasks:
+    """Everyone sends a large tensor both ways before anyone receives, then takes in the reverse order."""
+
+    def task(device: int, devices: int) -> Task[Tensors]:
+        tensor = torch.full((1 << 18,), float(device))
+        for i in range(3):
+            for to in ((device + 1) % devices, (device - 1) % devices):
+                yield Post(to=to, tensor=tensor + i, key=("ring", seed, i, device, to))
+        found = []
+        for i in reversed(range(3)):
+            for source in ((device + 1) % devices, (device - 1) % devices):
+                found.append((yield Take(source=source, shape=(1 << 18,), key=("ring", seed, i, source, device), dtype=torch.float32)))
+        return tuple(found)  # type: ignore[arg-type]
+
+    return {d: task(d, 4) for d in range(4)}
+
+
+CASES: dict[str, tuple[Callable[[int], Tasks], range]] = {
+    "random layouts": (random_layouts, range(60)),
+    "both sides": (both_sides, range(60)),
+    "noisy sums": (noisy_sums, range(4)),
+    "ring": (ring, range(2)),
+}
+
+Found = dict[tuple[str, int], dict[int, Tensors]]
+
+
+def rank_of(device: int, *, ranks: int) -> int:
+    return device % ranks
+
+
+def run_all(rank: int, ranks: int, *, spread: int) -> tuple[Found, list[Moved]]:
+    found: Found = {}
+    trace = Trace()
+    with Network({device: rank_of(device, ranks=spread) for device in range(32)}, timeout_s=60) as network:
+        for name, (tasks_of, seeds) in CASES.items():
+            for seed in seeds:
+                own = {d: task for d, task in tasks_of(seed).items() if rank_of(d, ranks=spread) == rank}
+                found[name, seed] = network.drive(own, trace=trace)
+    return found, trace.records
+
+
+def errors(rank: int) -> dict[str, str]:
+    """Rules of errors, by what went wrong; each on a network of its own."""
+    found: dict[str, str] = {}
+
+    def caught(name: str, devices: dict[int, int], tasks: dict[int, Task[None]], *, timeout_s: float = 60) -> None:
+        network = Network(devices, timeout_s=timeout_s)
+        try:
+            network.drive({d: task for d, task in tasks.items() if devices[d] == rank})
+            network.close()
+        except StrategyError as error:
+            found[name] = str(error)
+
+    def gives(tensor: torch.Tensor) -> Task[None]:
+        yield Post(to=0, tensor=tensor, key="m")
+
+    def takes(source: int, *, key: str = "m") -> Task[None]:
+        yield Take(source=source, shape=(3,), key=key, dtype=torch.float32)
+
+    apart = {0: 0, 1: 1}
+    caught("shape", apart, {0: takes(1), 1: gives(torch.zeros(4))}, timeout_s=2)
+    caught("dtype", apart, {0: takes(1), 1: gives(torch.zeros(3, dtype=torch.float64))}, timeout_s=2)
+    caught("silent", apart, {0: takes(1), 1: takes(0)}, timeout_s=1)
+    caught("deadlock", {0: 0, 1: 1, 2: 0}, {0: takes(2), 2: takes(0)})
+    caught("world", {0: 0, 1: 5}, {})
+    if rank == 0:
+        try:
+            Network.drive(Network({0: 0}), {9: takes(0)})
+        except StrategyError as error:
+            found["place"] = str(error)
+    else:
+        Network({0: 0})
+    return found
+
+
+def dying(rank: int) -> str:
+    """Rank 1 is killed between two messages; what rank 0 says."""
+
+    def gives() -> Task[None]:
+        yield Post(to=0, tensor=torch.zeros(3), key="a")
+        yield Take(source=0, shape=(1,), key="thanks")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def takes() -> Task[None]:
+        yield Take(source=1, shape=(3,), key="a")
+        yield Post(to=1, tensor=torch.zeros(1), key="thanks")
+        yield Take(source=1, shape=(3,), key="b")
+
+    network = Network({0: 0, 1: 1}, timeout_s=60)
+    try:
+        network.drive({rank: takes() if rank == 0 else gives()})
+    except StrategyError as error:
+        return str(error)
+    return ""
+
+
+def _work(rank: int, ranks: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
+    result: dict[str, object] = {"cases": run_all(rank, ranks, spread=ranks)}
+    if ranks > 2:
+        result["fewer"] = run_all(rank, ranks, spread=2)
+        dist.destroy_process_group()
+    else:
+        result["errors"] = errors(rank)
+        dist.barrier()
+        result["dying"] = dying(rank)
+    torch.save(result, Path(folder) / f"rank{rank}")
+
+
+def start(ranks: int, folder: Path) -> list[BaseProcess]:
+    """Ranks as processes; each writes what it found to a file of the folder."""
+    context = mp.get_context("spawn")
+    processes = [context.Process(target=_work, args=(rank, ranks, str(folder)), daemon=True) for rank in range(ranks)]
+    for process in processes:
+        process.start()
+    return processes

@@ -1,0 +1,228 @@
+"""The joint search on small problems: never worse than the best grid, its bound holds, every member is accounted for."""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardwright.errors import InfeasibleError, StrategyError
+from shardwright.hardware.overrides import effective_memory
+from shardwright.search.find import find
+from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
+from shardwright.search.joint.chain import chain_of
+from shardwright.search.joint.find import find_joint
+from shardwright.search.joint.frames import frames_of, joint_space
+from shardwright.search.joint.member import plan_of_cut, plan_of_sizes
+from shardwright.search.joint.quick import frame_bounds
+from shardwright.search.joint.score import evaluate, path_score
+from shardwright.search.joint.solve import RankChoice, solve
+from shardwright.search.joint.spreads import least_redone, spread_bounds, spreads
+from shardwright.search.joint.written import written
+from shardwright.search.prepare import facts_of as kernel_facts
+from shardwright.search.space import standard_space
+from shardwright.simulator.evaluate import simulate_grid
+from shardwright.strategy.chunks import chunk_layers
+from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid_plan import plan_of
+from shardwright.strategy.verify import verify
+from tests.search.problems import Case, facts_of, real_problem, small_case
+
+SMALL = 60
+ROUNDING = 1 + 1e-9
+
+
+def pipelined_case(seed: int) -> Case:
+    """A small problem with the pipelines of its standard space."""
+    case = small_case(seed)
+    space = standard_space(case.problem, case.facts)
+    runtime = case.problem.runtime
+    pipelines = min(runtime.zero_stages) <= runtime.zero_with_pipeline
+    deep = tuple(p for p in space.of("pp") if 1 < int(p) <= case.facts.layers) if pipelines else ()
+    values = dict(space.values) | ({"pp": deep} if deep else {})
+    return replace(case, space=replace(space, values=tuple((axis, values[axis]) for axis, _ in space.values)))
+
+
+def tight_capacity(case: Case, seed: int) -> int:
+    """Bytes near the need of the best grid, so that recompute matters in most cases."""
+    whole = effective_memory(case.problem.cluster)
+    answer = find(case.problem, case.space, case.facts, capacity=whole, top=1)
+    return int(answer.prediction.reserved_bytes * random.Random(seed).choice((0.8, 0.9, 1.0, 1.3)))
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_never_worse_than_a_grid_and_accounted_for(block: int, record_property: Callable[[str, object], None]) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(block, SMALL, 4):
+        case = pipelined_case(seed)
+        capacity = tight_capacity(case, seed)
+        try:
+            answer = find_joint(case.problem, case.space, case.facts, capacity=capacity)
+        except InfeasibleError:
+            seen["refused"] += 1
+            continue
+        certificate = answer.certificate
+        parts = certificate.infeasible + certificate.bounded + certificate.scored + certificate.simulated
+        assert certificate.enumerated == parts
+        assert certificate.bounded >= 0
+        assert certificate.lower_bound_s <= answer.step_time_s
+        assert certificate.gap == pytest.approx(1 - certificate.lower_bound_s / answer.step_time_s)
+        assert certificate.complete
+        if answer.grid is not None:
+            assert answer.step_time_s <= answer.grid.certificate.best_s
+        if answer.best is not None:
+            seen["joint is better"] += 1
+            assert max(answer.best.need) <= capacity
+            broken = verify(written(case.problem, answer.best.plan), model=case.problem.model, global_batch=case.problem.job.global_batch)
+            assert not broken, broken
+        seen["problems"] += 1
+    for name, number in seen.items():
+        record_property(name, number)
+    assert seen["problems"] >= SMALL // 4 // 2
+    assert seen["joint is better"]
+
+
+def test_first_and_last_are_in_the_space(record_property: Callable[[str, object], None]) -> None:
+    """No grid with Megatron's first and last stage is better than the joint plan."""
+    compared = 0
+    for seed in range(24):
+        case = pipelined_case(seed)
+        capacity = effective_memory(case.problem.cluster)
+        answer = find_joint(case.problem, case.space, case.facts, capacity=capacity)
+        layers = case.facts.layers
+        for pp in (int(p) for p in case.space.of("pp") if int(p) > 1):
+            for first in range(1, layers):
+                for last in range(layers - first + 1):
+                    # What the frames share: one step's gradients, whole groups, 1F1B.
+                    only = {"pp": (pp,), "zero": (0, 1), "shard": (0,), "offload": (0,), "schedule": ("1f1b", "interleaved-1f1b")}
+                    values = tuple(
+                        (axis, tuple(v for v in value if v in only[axis]) if axis in only else value) for axis, value in case.space.values
+                    )
+                    if not all(value for _, value in values):
+                        continue
+                    space = replace(case.space, values=values, first=first, last=last)
+                    try:
+                        grid = find(case.problem, space, case.facts, capacity=capacity, top=1)
+                    except (InfeasibleError, StrategyError):
+                        continue
+                    compared += 1
+                    assert answer.certificate.lower_bound_s <= grid.certificate.best_s * ROUNDING, grid.grid
+                    assert answer.step_time_s <= grid.certificate.best_s * ROUNDING, grid.grid
+    record_property("grids with ends", compared)
+    assert compared > 50
+
+
+def test_a_grid_composed_is_the_grid() -> None:
+    """Time and peak of a plan that is a grid are the grid's, with several chunks and with recompute."""
+    problem = real_problem("llama-3.1-8b", "h100-sxm:32", seq_len=4096, global_batch=64)
+    facts = facts_of(problem)
+    framed = frames_of(problem, joint_space(standard_space(problem, facts)), facts)
+    assert framed is not None
+    compared = 0
+    for frame in framed.frames[::97]:
+        try:
+            sizes = chunk_layers(facts.layers, pp=frame.ranks, vpp=frame.chunks)
+        except StrategyError:
+            continue
+        plan = plan_of_sizes(framed, frame, sizes, (0,) * len(sizes))
+        grid: Grid = plan.grids[0]
+        done = evaluate(problem, path_score(problem, framed, plan))
+        assert done.seconds == simulate_grid(problem, grid).step_time_s
+        assert written(problem, plan) == plan_of(grid, model=problem.model, global_batch=64)
+        compared += 1
+    assert compared > 20
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_bounds_hold_for_random_members(seed: int) -> None:
+    """Work alone, labels and shapes never exceed the path of a member, and the path never the simulation."""
+    generator = random.Random(seed)
+    case = pipelined_case(seed)
+    problem, capacity = case.problem, effective_memory(case.problem.cluster)
+    framed = frames_of(problem, joint_space(case.space), case.facts)
+    if framed is None:
+        pytest.skip("the runtime has no 1F1B")
+    chain, facts = chain_of(problem.model), kernel_facts(problem, devices=case.space.devices, capacity=capacity)
+    quick = frame_bounds(problem, framed, chain, facts) * facts.jitter
+    seen = 0
+    for place in generator.sample(range(len(framed.frames)), min(40, len(framed.frames))):
+        frame = framed.frames[place]
+        splits, pipe = splits_of(problem, framed, chain, frame, facts), pipeline_of(problem, frame, facts)
+        solved = solve(splits, pipe, limit=1e6, alike=is_alike(chain) or frame.chunks > 1)
+        norm = float(min(framed.costs.norm[framed.prepared.mesh_row[list(frame.outers)]]))
+        lower = (solved.lower_s + norm) * facts.jitter * (1 - 1e-9) if solved.cuts else float("inf")
+        for _ in range(3):
+            if frame.chunks == 1:
+                inner = sorted(generator.sample(range(1, len(chain)), frame.ranks - 1))
+                sizes = np.diff([0, *inner, len(chain)])
+                cut = tuple(
+                    RankChoice(layers=int(n), split=generator.randrange(len(frame.outers)), redone=generator.choice((0, 0, int(n))))
+                    for n in sizes
+                )
+                plan = plan_of_cut(framed, frame, cut)
+            else:
+                shapes = spreads(len(chain), frame.ranks, frame.chunks)
+                if not len(shapes):
+                    break
+                shape = shapes[generator.randrange(len(shapes))]
+                exact = splits_of(problem, framed, chain, replace(frame, chunks=1), facts)
+                redone = least_redone(exact, pipe, shape)
+                plan = plan_of_sizes(framed, frame, tuple(shape.tolist()), tuple((0 * shape if redone is None else redone).tolist()))
+            scored = path_score(problem, framed, plan)
+            if max(scored.need) > capacity:
+                continue
+            done = evaluate(problem, scored)
+            assert scored.seconds <= done.seconds * ROUNDING
+            assert quick[place] <= scored.seconds * ROUNDING
+            assert lower <= scored.seconds * ROUNDING, (frame, plan)
+            if frame.chunks > 1:
+                assert (spread_bounds(exact, pipe, shape[None])[0] + norm) * facts.jitter * (1 - 1e-9) <= scored.seconds * ROUNDING
+            seen += 1
+    assert seen or quick.min() == float("inf")
+
+
+def test_time_limit_gives_a_valid_gap() -> None:
+    """A search cut off at once proves less, and nothing false."""
+    problem = real_problem("llama-3.1-8b", "h100-sxm:64", seq_len=8192, global_batch=128)
+    facts = facts_of(problem)
+    space, capacity = standard_space(problem, facts), effective_memory(problem.cluster)
+    whole = find_joint(problem, space, facts, capacity=capacity)
+    short = find_joint(problem, space, facts, capacity=capacity, time_limit_s=0.0)
+    assert whole.certificate.complete
+    assert not short.certificate.complete
+    assert short.certificate.lower_bound_s <= whole.step_time_s <= short.step_time_s
+    assert whole.certificate.gap <= short.certificate.gap
+
+
+def test_no_member_beats_the_certificate(record_property: Callable[[str, object], None]) -> None:
+    """Every shape and every cut without recompute of small frames: none that fits ends before the certified lower bound."""
+    compared = 0
+    for seed in range(20):
+        case = pipelined_case(seed)
+        problem, capacity = case.problem, effective_memory(case.problem.cluster)
+        answer = find_joint(problem, case.space, case.facts, capacity=capacity)
+        framed = frames_of(problem, joint_space(case.space), case.facts)
+        if framed is None:
+            continue
+        layers = len(chain_of(problem.model))
+        for frame in random.Random(seed).sample(framed.frames, min(12, len(framed.frames))):
+            if frame.chunks > 1:
+                plans = [
+                    plan_of_sizes(framed, frame, tuple(shape.tolist()), (0,) * len(shape))
+                    for shape in spreads(layers, frame.ranks, frame.chunks)[:40]
+                ]
+            else:
+                plans = [
+                    plan_of_cut(framed, frame, tuple(RankChoice(layers=b - a, split=0) for a, b in itertools.pairwise((0, *inner, layers))))
+                    for inner in itertools.islice(itertools.combinations(range(1, layers), frame.ranks - 1), 20)
+                ]
+            for plan in plans:
+                scored = path_score(problem, framed, plan)
+                if max(scored.need) <= capacity:
+                    compared += 1
+                    assert evaluate(problem, scored).seconds >= answer.certificate.lower_bound_s / ROUNDING, plan
+    record_property("members", compared)
+    assert compared > 300

@@ -1,0 +1,160 @@
+"""The label program equals brute force over cuts and options, on hundreds of small random arrays."""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from shardwright.cost.terms import reserved_bytes, temporary_bytes
+from shardwright.search.joint import labels
+from shardwright.search.joint.labels import Pipeline, Splits, in_flight
+from shardwright.search.joint.solve import PRECISION, solve
+
+INSTANCES = 320
+BLOCKS = 4
+HUGE = 1e12
+
+
+def random_case(generator: random.Random) -> tuple[Splits, Pipeline]:
+    length, splits = generator.randint(3, 6), generator.randint(1, 3)
+    ranks = generator.randint(1, min(4, length))
+    values = np.zeros((splits, labels.ENDS_SAVED + 1, length))
+    for s in range(splits):
+        for j in range(length):
+            heavy = generator.choice((1, 1, 1, 4))
+            values[s, labels.FORWARD, j] = generator.uniform(1, 2) * heavy
+            values[s, labels.BACKWARD, j] = generator.uniform(2, 4) * heavy
+            values[s, labels.SELECTIVE, j] = generator.uniform(0, 0.5)
+            values[s, labels.FULL, j] = values[s, labels.FORWARD, j]
+            values[s, labels.SAVED, j] = generator.randint(6, 12)
+            values[s, labels.SAVED_SELECTIVE, j] = values[s, labels.SAVED, j] - generator.randint(0, 3)
+            values[s, labels.SAVED_FULL, j] = 1
+            values[s, labels.STATIC, j] = generator.randint(1, 10)
+            values[s, labels.UPDATE, j] = generator.uniform(0, 1)
+            values[s, labels.GATHER, j] = generator.uniform(0, 1)
+            values[s, labels.REDUCE, j] = generator.uniform(0, 1)
+    sums = np.concatenate([np.zeros((splits, values.shape[1], 1)), np.cumsum(values, axis=2)], axis=2)
+    again = np.stack(
+        [
+            values[:, labels.SAVED] - values[:, labels.SAVED_SELECTIVE],
+            values[:, labels.SAVED] - values[:, labels.SAVED_FULL],
+        ],
+        axis=1,
+    )
+    fixed = np.array([[generator.uniform(0, 1) for _ in range(labels.SLOWER + 1)] for _ in range(splits)])
+    pipe = Pipeline(
+        ranks=ranks,
+        chunks=1,
+        microbatches=generator.randint(1, 6),
+        capacity=generator.choice((25.0, 50.0, 100.0, 1e9)),
+        reserve=1.0 + generator.choice((0.0, 0.1)),
+        workspace=1.0,
+        blocking=generator.random() < 0.5,
+        gathers_first=generator.random() < 0.5,
+        reduces_last=generator.random() < 0.5,
+    )
+    return Splits(sums=sums, again=again, fixed=fixed), pipe
+
+
+def rank_numbers(splits: Splits, pipe: Pipeline, k: int, i: int, j: int, option: tuple[int, int, int]) -> dict[str, float] | None:
+    """A rank's numbers, written down again from their meaning; None if it does not fit."""
+    s, selective, x = option
+    value = np.diff(splits.sums[s], axis=1)
+    fixed = splits.fixed[s]
+    p, m, last = pipe.ranks, pipe.microbatches, value.shape[1]
+    full, rest = slice(i, i + x), slice(i + x, j)
+    kept = value[labels.SAVED_FULL, full].sum() + value[labels.SAVED_SELECTIVE if selective else labels.SAVED, rest].sum()
+    made = max([0.0, *splits.again[s, 1, full], *(splits.again[s, 0, rest] if selective else [])])
+    head = j == last
+    logits, blocks = (fixed[labels.LOGITS], fixed[labels.LOGITS_BLOCKS]) if head else (0.0, 0.0)
+    end = fixed[labels.END_BYTES] if head or i == 0 else 0.0
+    temporary = temporary_bytes(made, end, logits)
+    static = value[labels.STATIC, i:j].sum() + pipe.workspace + (fixed[labels.COPIED] if head and k else 0.0)
+    allocated = static + in_flight(p, 1, k, m) * kept + logits + temporary
+    if reserved_bytes(allocated, temporary, logits, blocks + made + end, pipe.reserve) * (1 - 1e-9) + fixed[labels.OUTSIDE] > pipe.capacity:
+        return None
+    forward = value[labels.FORWARD, i:j].sum() + fixed[labels.SCALES]
+    backward = value[labels.BACKWARD, i:j].sum() + fixed[labels.SCALES] + value[labels.FULL, full].sum()
+    backward += value[labels.SELECTIVE, rest].sum() if selective else 0.0
+    update = value[labels.UPDATE, i:j].sum() + (fixed[labels.TIED] if k in (0, p - 1) else 0.0)
+    gather, reduce = value[labels.GATHER, i:j].sum(), value[labels.REDUCE, i:j].sum()
+    update += 0.0 if pipe.gathers_first else gather
+    passes = (k < p - 1) + (k > 0)
+    sends = max(m * passes - 1, 0) * fixed[labels.BORDER] if pipe.blocking and p > 1 else 0.0
+    slower = fixed[labels.SLOWER]
+    return {
+        "way": forward + backward + (2 * fixed[labels.BORDER] if k < p - 1 else 0.0),
+        "work": m * (forward + backward) + sends + update,
+        "drain": (m - 1) * backward + max(m - p + k, 0) * forward + update,
+        "alone": m * (forward + backward)
+        + sends
+        + update
+        + reduce * (1.0 if pipe.reduces_last else slower)
+        + (gather * slower if pipe.gathers_first else 0.0),
+        "begin": reduce / labels.PIECES + (gather if pipe.gathers_first else 0.0),
+    }
+
+
+def options_of(splits: Splits, pipe: Pipeline, k: int, i: int, j: int) -> list[dict[str, float]]:
+    found = []
+    for s in range(len(splits.sums)):
+        for selective in (0, 1):
+            for x in range(j - i + 1):
+                numbers = rank_numbers(splits, pipe, k, i, j, (s, selective, x))
+                if numbers is not None:
+                    found.append(numbers)
+    return found
+
+
+def brute_force(splits: Splits, pipe: Pipeline) -> tuple[float, int]:
+    """The least bound over all cuts and options, and how many there are. The least way is that of the whole instance, as in `solve`."""
+    length, p, m = splits.sums.shape[2] - 1, pipe.ranks, pipe.microbatches
+    members: list[list[list[dict[str, float]]]] = []
+    for inner in itertools.combinations(range(1, length), p - 1):
+        bounds = (0, *inner, length)
+        members.append([options_of(splits, pipe, k, bounds[k], bounds[k + 1]) for k in range(p)])
+    ways = [sum(min(o["way"] for o in rank) for rank in member) for member in members if all(member)]
+    if not ways:
+        return float("inf"), 0
+    way, best, count = min(ways), float("inf"), 0
+    for member in members:
+        for chosen in itertools.product(*member):
+            count += 1
+            before, worst = chosen[0]["begin"], way * ((m - 1) // p + 1)
+            for numbers in chosen:
+                worst = max(worst, before + numbers["work"], way + numbers["drain"], numbers["alone"])
+                before += numbers["way"]
+            best = min(best, worst)
+    return best, count
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_labels_equal_brute_force(block: int, record_property: Callable[[str, object], None]) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(block, INSTANCES, BLOCKS):
+        splits, pipe = random_case(random.Random(seed))
+        best, count = brute_force(splits, pipe)
+        if count > 200_000:
+            continue
+        solved = solve(splits, pipe, limit=HUGE, alike=False)
+        seen.update(instances=1, members=count, infeasible=int(best == float("inf")))
+        if best == float("inf"):
+            assert not solved.cuts
+            continue
+        assert solved.lower_s <= best * (1 + 1e-12), seed
+        tight = solved.lower_s >= best * (1 - 2 * PRECISION)
+        seen.update(tight=int(tight))
+        # An answer just below the limit is found, and a limit below every member is refused with itself as the bound.
+        refused = solve(splits, pipe, limit=solved.lower_s * (1 - PRECISION), alike=False)
+        assert not refused.cuts
+        for cut in solved.cuts:
+            assert sum(choice.layers for choice in cut) == splits.sums.shape[2] - 1
+            assert len(cut) == pipe.ranks
+    for name, number in seen.items():
+        record_property(name, number)
+    assert seen["instances"] >= INSTANCES // BLOCKS // 2
+    assert seen["infeasible"]
+    assert seen["tight"] == seen["instances"] - seen["infeasible"]
