@@ -9,26 +9,25 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.model.dense import (  # noqa: E402
+from shardwright.model.dense import (
     QkNorm,
     attention_operators,
     core_operator,
     embedding_block,
     head_block,
-    head_extents,
     hidden_extent,
     linear,
     mlp_operators,
     norm,
     residual,
 )
-from shardwright.model.encoder_decoder import cross_attention_operators  # noqa: E402
-from shardwright.model.linear_attention import DeltaShape, delta_operators, gated_attention_operators  # noqa: E402
-from shardwright.model.mamba import MambaShape, SelectiveShape, mamba1_operators, mamba2_operators  # noqa: E402
-from shardwright.model.mla import LatentShape, mla_operators  # noqa: E402
-from shardwright.model.operator import AttentionShape, Mask, Operator, OperatorClass, ScanShape  # noqa: E402
-from shardwright.model.tensor import Dim, Extent  # noqa: E402
-from tests.execute.splits import check_split  # noqa: E402
+from shardwright.model.encoder_decoder import cross_attention_operators
+from shardwright.model.linear_attention import DeltaShape, delta_operators, gated_attention_operators
+from shardwright.model.mamba import MambaShape, SelectiveShape, mamba1_operators, mamba2_operators
+from shardwright.model.mla import LatentShape, mla_operators
+from shardwright.model.operator import AttentionShape, Mask, Operator, OperatorClass, ScanShape
+from shardwright.model.tensor import Dim, Extent
+from tests.execute.splits import check_split
 
 SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=4, value_dim=4)
 HIDDEN = hidden_extent(12)
@@ -120,9 +119,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("positions", [ZIGZAG, THREE])
-def test_core_over_a_ring(variant: str, positions: Any) -> None:
+@pytest.mark.parametrize("group", ["ring", "gather"])
+def test_core_over_positions(variant: str, positions: Any, group: str) -> None:
     core = core_operator("core", source="rotary", shape=replace(SHAPE, **VARIANTS[variant]))
-    check_split(core, [core.reads], [{}] * len(positions), positions=positions, groups=["ring"])
+    check_split(core, [core.reads], [{}] * len(positions), positions=positions, groups=[group])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
