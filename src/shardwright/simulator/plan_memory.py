@@ -42,8 +42,7 @@ def _class_memory(problem: Problem, program: PlanProgram, costs: PlanCosts, numb
     items["temporary"] = max(int(s.transient_bytes[0] + s.logits_bytes[0]) for s in steps) - items["logits"]
     allocated = sum(items.values())
     outside = {name: int(values[0]) for name, values in firsts[0].outside_bytes}
-    blocks = max((s for s in steps), key=lambda s: int(s.blocks_bytes[0]))
-    kept, held = held_bytes(own, _merged(blocks, items), np.array([allocated], dtype=np.int64))
+    kept, held = held_bytes(own, _merged(steps, items), np.array([allocated], dtype=np.int64))
     items["fragmentation"] = int(kept[0]) - allocated
     items |= outside
     layers = " + ".join(_text(program, lane, chunk) for lane, chunk, _ in device_class.families)
@@ -57,11 +56,15 @@ def _class_memory(problem: Problem, program: PlanProgram, costs: PlanCosts, numb
     )
 
 
-def _merged(step: StepCosts, items: dict[str, int]) -> StepCosts:
+def _merged(steps: list[StepCosts], items: dict[str, int]) -> StepCosts:
+    """The steps of a device as one: blocks for logits and for what layers make again serve all of its stages."""
+    again = max(int(s.again_bytes[0]) for s in steps)
+    others = max(int(s.blocks_bytes[0] - s.again_bytes[0]) for s in steps)
     return replace(
-        step,
+        steps[0],
         logits_bytes=np.array([items["logits"]], dtype=np.int64),
         transient_bytes=np.array([items["temporary"]], dtype=np.int64),
+        blocks_bytes=np.array([others + again], dtype=np.int64),
     )
 
 
