@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from shardwright.errors import StrategyError
-from shardwright.execute.distributed import Network
+from shardwright.execute.distributed import DTYPES, Network
 from shardwright.execute.redistribute import Tensors
 from shardwright.execute.requests import Post, Reduce, Reduction, Take, Task
 from shardwright.execute.trace import Moved, Trace
@@ -55,6 +55,27 @@ def noisy_sums(seed: int) -> Tasks:
     return {d: task(d, devices) for d in range(devices)}
 
 
+def dtypes(seed: int) -> Tasks:
+    """Messages of every dtype, a scalar, and one of no elements."""
+
+    def gives() -> Task[Tensors]:
+        for i, dtype in enumerate(DTYPES):
+            yield Post(to=1, tensor=torch.arange(6).reshape(2, 3).to(dtype), key=(seed, i))
+        yield Post(to=1, tensor=torch.tensor(4.0), key=(seed, "scalar"))
+        yield Post(to=1, tensor=torch.zeros(0, 2), key=(seed, "nothing"))
+        return ()
+
+    def takes() -> Task[Tensors]:
+        found = []
+        for i, dtype in enumerate(DTYPES):
+            found.append((yield Take(source=0, shape=(2, 3), key=(seed, i), dtype=dtype)).float())  # type: ignore[union-attr]
+        found.append((yield Take(source=0, shape=(), key=(seed, "scalar"))))  # type: ignore[arg-type]
+        found.append((yield Take(source=0, shape=(0, 2), key=(seed, "nothing"))))  # type: ignore[arg-type]
+        return tuple(found)
+
+    return {0: gives(), 1: takes()}
+
+
 def ring(seed: int) -> Tasks:
     """Everyone sends a large tensor both ways before anyone receives, then takes in the reverse order."""
 
@@ -76,6 +97,7 @@ CASES: dict[str, tuple[Callable[[int], Tasks], range]] = {
     "random layouts": (random_layouts, range(60)),
     "both sides": (both_sides, range(60)),
     "noisy sums": (noisy_sums, range(4)),
+    "dtypes": (dtypes, range(1)),
     "ring": (ring, range(2)),
 }
 
@@ -101,16 +123,18 @@ def errors(rank: int) -> dict[str, str]:
     """Rules of errors, by what went wrong; each on a network of its own."""
     found: dict[str, str] = {}
 
-    def caught(name: str, devices: dict[int, int], tasks: dict[int, Task[None]], *, timeout_s: float = 60) -> None:
-        network = Network(devices, timeout_s=timeout_s)
+    def caught(
+        name: str, devices: dict[int, int], tasks: dict[int, Task[None]], *, strangers: Tasks | None = None, timeout_s: float = 60
+    ) -> None:
         try:
-            network.drive({d: task for d, task in tasks.items() if devices[d] == rank})
-            network.close()
+            with Network(devices, timeout_s=timeout_s) as network:
+                network.drive({**{d: task for d, task in tasks.items() if devices[d] == rank}, **(strangers or {})})
         except StrategyError as error:
             found[name] = str(error)
 
-    def gives(tensor: torch.Tensor) -> Task[None]:
-        yield Post(to=0, tensor=tensor, key="m")
+    def gives(tensor: torch.Tensor, *, times: int = 1) -> Task[None]:
+        for _ in range(times):
+            yield Post(to=0, tensor=tensor, key="m")
 
     def takes(source: int, *, key: str = "m") -> Task[None]:
         yield Take(source=source, shape=(3,), key=key, dtype=torch.float32)
@@ -118,16 +142,12 @@ def errors(rank: int) -> dict[str, str]:
     apart = {0: 0, 1: 1}
     caught("shape", apart, {0: takes(1), 1: gives(torch.zeros(4))}, timeout_s=2)
     caught("dtype", apart, {0: takes(1), 1: gives(torch.zeros(3, dtype=torch.float64))}, timeout_s=2)
-    caught("silent", apart, {0: takes(1), 1: takes(0)}, timeout_s=1)
+    caught("silent", apart, {0: takes(1), 1: takes(0)}, timeout_s=1 + 30 * rank)
     caught("deadlock", {0: 0, 1: 1, 2: 0}, {0: takes(2), 2: takes(0)})
     caught("world", {0: 0, 1: 5}, {})
-    if rank == 0:
-        try:
-            Network.drive(Network({0: 0}), {9: takes(0)})
-        except StrategyError as error:
-            found["place"] = str(error)
-    else:
-        Network({0: 0})
+    caught("left", apart, {0: takes(1, key="n"), 1: gives(torch.zeros(3))})
+    caught("untaken", apart, {0: takes(1), 1: gives(torch.zeros(3), times=2)})
+    caught("place", apart, {0: takes(1), 1: gives(torch.zeros(3))}, strangers={1 - rank: takes(0)})
     return found
 
 
@@ -144,9 +164,9 @@ def dying(rank: int) -> str:
         yield Post(to=1, tensor=torch.zeros(1), key="thanks")
         yield Take(source=1, shape=(3,), key="b")
 
-    network = Network({0: 0, 1: 1}, timeout_s=60)
     try:
-        network.drive({rank: takes() if rank == 0 else gives()})
+        with Network({0: 0, 1: 1}, timeout_s=60) as network:
+            network.drive({rank: takes() if rank == 0 else gives()})
     except StrategyError as error:
         return str(error)
     return ""
@@ -161,6 +181,7 @@ def _work(rank: int, ranks: int, folder: str) -> None:
         dist.destroy_process_group()
     else:
         result["errors"] = errors(rank)
+        torch.save(result, Path(folder) / f"rank{rank}")
         dist.barrier()
         result["dying"] = dying(rank)
     torch.save(result, Path(folder) / f"rank{rank}")

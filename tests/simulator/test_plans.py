@@ -40,6 +40,7 @@ their own, where a grid adds them to the groups of its axes (seconds of latency 
 """
 LEFT_OUT = {
     "grad.overlap": "two holders compute a gradient of partly the same tokens: no sum of parts is right",
+    "layout.coverage": "key heads under query heads whose parts do not nest, and cuts inside a block that two later operators read",
     "order.deadlock": "a generated table in which coupled devices wait for one another",
 }
 """Rules that a generated plan, legal by structure, may break when it is lowered, and why."""
@@ -203,7 +204,8 @@ def test_generated_plans_simulate_or_say_why(case: Case) -> None:
     try:
         found = simulate_plan(generated_problem(case), case.plan)
     except StrategyError as error:
-        assert error.rule in LEFT_OUT
+        if error.rule not in LEFT_OUT:
+            raise
         OUTCOMES[str(error.rule)] += 1
         return
     OUTCOMES["simulated"] += 1

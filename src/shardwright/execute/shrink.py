@@ -20,7 +20,8 @@ def shrink(model: Model) -> Model:
     """`model` with hidden, feed-forward, head and latent widths divided by one number, and a small vocabulary.
 
     The number is the largest power of two that divides all of them and leaves heads of at least SMALLEST elements. Chunks of scans keep
-    their length. A plan of the model is one of the small model too: cuts are in runs, which keep their number where it matters (heads, experts).
+    their length. A plan of the model is one of the small model too: cuts are in runs, which keep their number where it matters (heads,
+    experts).
     """
     divisor = _divisor(model)
     blocks = tuple(_block(b, divisor) for b in model.blocks)
