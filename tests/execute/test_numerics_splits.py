@@ -27,6 +27,9 @@ from shardwright.model.mamba import MambaShape, SelectiveShape, mamba1_operators
 from shardwright.model.mla import LatentShape, mla_operators
 from shardwright.model.operator import AttentionShape, Mask, Operator, OperatorClass, ScanShape
 from shardwright.model.tensor import Dim, Extent
+from shardwright.program.cell_structure import CellStructure
+from shardwright.program.cells import class_trees, stage_cells
+from shardwright.strategy.parser import parse_plan
 from tests.execute.splits import check_split
 
 SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=4, value_dim=4)
@@ -181,3 +184,13 @@ def test_mixers_by_heads() -> None:
                 continue
             heads = max((e.runs for e in (*operator.reads, *operator.writes) if e.dim is Dim.HEADS), default=4)
             check_split(operator, producers, parts(Dim.HEADS, ends[0], heads), groups=groups)
+
+
+def test_groups_are_the_same_for_all_members_where_parts_have_copies() -> None:
+    for text in ("s2 x2", "x2 s2", "s3 x2", "x2 s2 x2"):
+        plan = parse_plan(f"plan p devices 12\nlane main samples 4 in 1\n  stages embed+2+head on 0\n    all = {text}\norder 1f1b(main)\n")
+        cells = stage_cells(class_trees(plan.lanes[0].stages[0].placements, 0), samples=4)
+        core = core_operator("core", source="rotary", shape=SHAPE)
+        groups = {d: CellStructure(stage=cells, device=d, length=12).members(core, Dim.SEQUENCE) for d in cells.devices}
+        assert all(groups[member] == groups[d] for d in groups for member in groups[d])
+        assert all(d in group and len(group) == int(text[text.index("s") + 1]) for d, group in groups.items())
