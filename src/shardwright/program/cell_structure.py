@@ -128,7 +128,10 @@ class CellStructure:
         return token_box(cell, samples=self.stage.samples, length=self.length)
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """One device, the nearest, for each part of `dim` of `operator` that is the device's own in everything else; () if it is whole."""
+        """One device for each part of `dim` of `operator` that is the device's own in everything else; () if it is whole.
+
+        The j-th copies of all parts belong together, so that all members see one group.
+        """
         cells = self.stage.cells.get(operator.klass, {})
         mine = cells.get(self.device)
         if mine is None:
@@ -139,13 +142,14 @@ class CellStructure:
             tokens = (cell.way(Dim.BATCH), () if dim is Dim.SEQUENCE else cell.way(Dim.SEQUENCE), tuple(others.items()))
             return tokens, cell.way(Dim.SEQUENCE) if dim is Dim.SEQUENCE else cut_dims(cell, operator).get(dim, ())
 
-        same, _ = split(mine)
-        nearest: dict[object, int] = {}
-        for device, cell in sorted(cells.items(), key=lambda item: abs(item[0] - self.device)):
+        same, own = split(mine)
+        copies: dict[object, list[int]] = {}
+        for device, cell in sorted(cells.items()):
             tokens, part = split(cell)
             if tokens == same:
-                nearest.setdefault(part, device)
-        return tuple(sorted(nearest.values())) if len(nearest) > 1 else (self.device,)
+                copies.setdefault(part, []).append(device)
+        index = copies[own].index(self.device)
+        return tuple(sorted(found[index % len(found)] for found in copies.values())) if len(copies) > 1 else (self.device,)
 
     def runs(self, operator: Operator) -> bool:
         """See `Placing.runs`."""
