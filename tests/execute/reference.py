@@ -129,6 +129,93 @@ def loss(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
     return (each.reshape(*labels.shape, 1),)
 
 
+def route(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
+    """Dense: (samples, positions, experts) with zeros where an expert is not chosen."""
+    logits = inputs[0][0]
+    named = {p.name.rpartition(".")[2]: w[p.name] for p in o.parameters}
+    scores = torch.sigmoid(logits) if "correction" in named else torch.softmax(logits, -1)
+    chosen = (scores + named.get("correction", 0.0)).topk(o.experts.topk, -1).indices
+    mask = torch.zeros_like(scores).scatter(-1, chosen, 1.0)
+    dense = scores * mask / (scores * mask).sum(-1, keepdim=True)
+    return (dense * named.get("expert_scale", 1.0),)
+
+
+def permute(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
+    """Every token to every expert: (samples, positions, experts, elements); weighed at the end."""
+    if o.name.endswith("unpermute"):
+        return ((inputs[0][0] * inputs[1][0].unsqueeze(-1)).sum(-2),)
+    return (inputs[0][0].unsqueeze(-2).expand(*inputs[0][0].shape[:-1], o.experts.experts, -1),)
+
+
+def grouped_linear(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
+    n = len(o.writes)
+    named = [w[p.name] for p in o.parameters]
+    outputs = [torch.einsum("stei,eio->steo", inputs[0][0], m) for m in named[:n]]
+    return tuple(y + b for y, b in zip(outputs, named[n:], strict=True)) if len(named) > n else tuple(outputs)
+
+
+def conv(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
+    n = len(o.writes)
+    start = {2: 0, 5: 1, 6: 0}[len(inputs[0])]
+    named = [w[p.name] for p in o.parameters]
+    result = []
+    for i in range(n):
+        x, taps = inputs[0][start + i], named[i]
+        rows = []
+        for t in range(x.shape[1]):
+            y = named[n + i] if len(named) > n else torch.zeros(x.shape[-1], dtype=x.dtype)
+            for j in range(taps.shape[1]):
+                if t - j >= 0:
+                    y = y + taps[:, taps.shape[1] - 1 - j] * x[:, t - j]
+            rows.append(functional.silu(y.expand(x.shape[0], -1)))
+        result.append(torch.stack(rows, 1))
+    return tuple(result)
+
+
+def scan(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
+    """Head by head, token after token."""
+    s = o.scan
+    named = {p.name.rpartition(".")[2]: w[p.name] for p in o.parameters}
+    if s.delta:
+        return (_delta(s, inputs, named),)
+    outputs = []
+    for h in range(s.heads):
+        x = inputs[0][0][..., h * s.head_dim : (h + 1) * s.head_dim]
+        if len(inputs) == 3:
+            b, c, dt = inputs[2][1], inputs[2][2], functional.softplus(inputs[1][0][..., h])
+        else:
+            g = h // (s.heads // s.groups)
+            b, c = (v[..., g * s.state : (g + 1) * s.state] for v in inputs[0][1:])
+            dt = functional.softplus(inputs[1][4][..., h] + named["dt_bias"][h])
+        state, rows = torch.zeros(x.shape[0], s.head_dim, s.state, dtype=x.dtype), []
+        for t in range(x.shape[1]):
+            keep = torch.exp(-dt[:, t, None] * named["a_log"][h].exp())
+            state = keep.reshape(keep.shape[0], 1, -1) * state + dt[:, t, None, None] * x[:, t, :, None] * b[:, t, None, :]
+            rows.append((state @ c[:, t, :, None])[..., 0] + named["d"][h] * x[:, t])
+        outputs.append(torch.stack(rows, 1))
+    return (torch.cat(outputs, -1),)
+
+
+def _delta(s: object, inputs: tuple[Values, ...], named: Weights) -> torch.Tensor:
+    """S_t = S (a (I - b k k^T)) + b v k^T with the state as value x key."""
+    outputs = []
+    for h in range(s.heads):
+        g = h // (s.heads // s.groups)
+        q, k = (v[..., g * s.state : (g + 1) * s.state] for v in inputs[0][:2])
+        q, k = (v / v.norm(dim=-1, keepdim=True) for v in (q, k))
+        v = inputs[0][2][..., h * s.head_dim : (h + 1) * s.head_dim]
+        b = torch.sigmoid(inputs[1][4][..., h])
+        a = torch.exp(-named["a_log"][h].exp() * functional.softplus(inputs[1][5][..., h] + named["dt_bias"][h]))
+        state, rows = torch.zeros(v.shape[0], s.head_dim, s.state, dtype=v.dtype), []
+        for t in range(v.shape[1]):
+            kk = k[:, t, :, None] @ k[:, t, None, :]
+            state = state @ (a[:, t, None, None] * (torch.eye(s.state, dtype=v.dtype) - b[:, t, None, None] * kk))
+            state = state + b[:, t, None, None] * v[:, t, :, None] @ k[:, t, None, :]
+            rows.append((state @ q[:, t, :, None])[..., 0] / s.state**0.5)
+        outputs.append(torch.stack(rows, 1))
+    return torch.cat(outputs, -1)
+
+
 REFERENCE: dict[OperatorKind, Callable[[Operator, tuple[Values, ...], Weights], Values]] = {
     OperatorKind.LINEAR: linear,
     OperatorKind.NORM: norm,
@@ -138,4 +225,9 @@ REFERENCE: dict[OperatorKind, Callable[[Operator, tuple[Values, ...], Weights], 
     OperatorKind.RESIDUAL: residual,
     OperatorKind.EMBEDDING: embedding,
     OperatorKind.LOSS: loss,
+    OperatorKind.ROUTE: route,
+    OperatorKind.PERMUTE: permute,
+    OperatorKind.GROUPED_LINEAR: grouped_linear,
+    OperatorKind.CONV: conv,
+    OperatorKind.SCAN: scan,
 }

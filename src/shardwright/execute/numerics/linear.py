@@ -27,8 +27,8 @@ class Linear:
         """See `Numerics`.
 
         Raises:
-            StrategyError: the input is not as wide as the weight (projectors that merge patches); rule ``execute.width``. The operator reads
-                and writes one dim, and it is cut (rule ``execute.diagonal``): a device would have only a part of its own part.
+            StrategyError: the input is not as wide as the weight (projectors that merge patches), rule ``execute.width``; the operator
+                reads and writes one dim, and it is cut, so that a device would have only a part of its own part, ``execute.diagonal``.
         """
         yield from ()
         x = _joined(inputs)

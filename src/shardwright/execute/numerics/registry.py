@@ -16,6 +16,7 @@ from shardwright.execute.numerics.norm import Norm
 from shardwright.execute.numerics.protocol import Numerics
 from shardwright.execute.numerics.residual import Residual
 from shardwright.execute.numerics.rotary import Rotary
+from shardwright.execute.numerics.scan import conv, scan
 from shardwright.model.operator import Operator, OperatorKind
 
 NUMERICS: Final[dict[OperatorKind, Numerics]] = {
@@ -29,6 +30,8 @@ NUMERICS: Final[dict[OperatorKind, Numerics]] = {
     OperatorKind.LOSS: Loss(),
     OperatorKind.ROUTE: Local(function=route),
     OperatorKind.GROUPED_LINEAR: GroupedLinear(),
+    OperatorKind.CONV: Local(function=conv),
+    OperatorKind.SCAN: Local(function=scan),
 }
 
 

@@ -1,0 +1,147 @@
+"""Routed experts over devices equal the experts on one device, whoever holds the tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from shardwright.errors import StrategyError  # noqa: E402
+from shardwright.execute.numerics.registry import numerics_of  # noqa: E402
+from shardwright.execute.place import Routed  # noqa: E402
+from shardwright.model.experts import moe_operators  # noqa: E402
+from shardwright.model.operator import ExpertShape  # noqa: E402
+from shardwright.model.tensor import Dim  # noqa: E402
+from tests.execute.lockstep import alone, local_weights, made_weights, place_of, rows_of, run  # noqa: E402
+
+HIDDEN, FFN, EXPERTS, LENGTH = 5, 6, 5, 7
+OPERATORS = {
+    o.name: o for o in moe_operators(source="norm2", hidden=HIDDEN, ffn=FFN, experts=ExpertShape(experts=EXPERTS, topk=2), bias=True)
+}
+CHAIN = ("permute", "experts.up", "experts.act", "experts.down", "unpermute")
+ALL = ((0, 2),)
+TOKENS = (ALL, ((0, LENGTH),))
+
+
+def sides(x: Any, routes: Any, values: dict[str, Any], name: str) -> tuple[Any, ...]:
+    """The inputs of an operator of the chain."""
+    if name == "permute":
+        return ((x,), routes)
+    before = values[CHAIN[CHAIN.index(name) - 1]]
+    return (before, routes) if name == "unpermute" else (before,)
+
+
+def experts_task(places: dict[str, Any], weights: dict[str, Any], x: Any, routes: Any, grad: Any) -> Any:
+    """Forward and backward of the chain: (y, dx, gradient of the probabilities, gradients of weights)."""
+    values: dict[str, Any] = {}
+    saved: dict[str, Any] = {}
+    for name in CHAIN:
+        values[name], saved[name] = yield from numerics_of(OPERATORS[name]).forward(
+            places[name], sides(x, routes, values, name), weights[name]
+        )
+    grads: Any = (grad,)
+    found: dict[str, Any] = {}
+    shares = None
+    for name in reversed(CHAIN):
+        numerics = numerics_of(OPERATORS[name])
+        found |= yield from numerics.weight_grad(places[name], saved[name], grads, weights[name])
+        back = yield from numerics.input_grad(places[name], saved[name], grads, weights[name])
+        if name == "unpermute":
+            shares = back[1][0]
+        grads = back[0]
+    return values["unpermute"][0], grads[0], shares, found
+
+
+def box_rows(whole: Any, box: Any) -> Any:
+    return whole[rows_of(box[0])][:, rows_of(box[1])] if box else whole[:0, :0]
+
+
+def device(home: Any, serves: Any, experts: tuple[int, int], ffn: tuple[int, int] = (0, FFN), copy: bool = False) -> tuple[Routed, Any]:
+    return Routed(home=home, serves=serves, experts=experts, copy=copy), ffn
+
+
+HALF = (ALL, ((0, 1), (5, 7))), (ALL, ((1, 5),))
+SAMPLES = (((0, 1),), ((0, LENGTH),)), (((1, 2),), ((0, LENGTH),))
+QUARTERS = tuple((s[0], p[1]) for s in SAMPLES for p in HALF)
+PLACES: dict[str, list[Any]] = {
+    "each its own tokens": [device(HALF[0], TOKENS, (0, 2)), device(HALF[1], TOKENS, (2, 5))],
+    "width cut too": [
+        device(q, TOKENS, e, f) for q, (e, f) in zip(QUARTERS, [(e, f) for e in ((0, 3), (3, 5)) for f in ((0, 2), (2, 6))], strict=True)
+    ],
+    "all hold all": [device(TOKENS, TOKENS, (0, 2)), device(TOKENS, TOKENS, (2, 5))],
+    "all hold all, width cut": [device(TOKENS, TOKENS, (0, 5), (0, 1)), device(TOKENS, TOKENS, (0, 5), (1, 6))],
+    "pairs hold alike": [device(SAMPLES[i // 2], TOKENS, e) for i, e in enumerate(((0, 1), (1, 2), (2, 4), (4, 5)))],
+    "experts of their own samples": [device(SAMPLES[i // 2], SAMPLES[i // 2], e) for i, e in enumerate(((0, 2), (2, 5), (0, 2), (2, 5)))],
+    "experts elsewhere": [device(HALF[0], (), (0, 0)), device(HALF[1], (), (0, 0)), device((), TOKENS, (0, 4)), device((), TOKENS, (4, 5))],
+    "copies": [device(HALF[0], TOKENS, (0, 5)), device(HALF[1], TOKENS, (0, 5), copy=True)],
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_experts_over_devices(case: str) -> None:
+    generator = torch.Generator().manual_seed(11)
+    x, grad = (torch.randn((2, LENGTH, HIDDEN), generator=generator, dtype=torch.float64) for _ in range(2))
+    logits = torch.randn((2, LENGTH, EXPERTS), generator=generator, dtype=torch.float64)
+    weights = {name: made_weights(OPERATORS[name], generator) for name in CHAIN}
+    routes, _ = alone(numerics_of(OPERATORS["route"]).forward(place_of(OPERATORS["route"], length=LENGTH), ((logits,),), {}))
+    whole = {name: place_of(OPERATORS[name], length=LENGTH) for name in CHAIN}
+    y, dx, shares, found = alone(experts_task(whole, weights, x, routes, grad))
+
+    layout = PLACES[case]
+    routing = {d: routed for d, (routed, _) in enumerate(layout)}
+    tasks = {}
+    for d, (routed, ffn) in enumerate(layout):
+        places = {
+            name: replace(
+                place_of(OPERATORS[name], length=LENGTH, device=d, cuts={Dim.FFN: ffn, Dim.EXPERTS: routed.experts}),
+                experts=routed.experts,
+                routing=routing,
+                parameters={
+                    p.name: tuple(
+                        ((routed.experts if e.dim is Dim.EXPERTS else ffn if e.dim is Dim.FFN else (0, e.size)),) for e in p.extents
+                    )
+                    for p in OPERATORS[name].parameters
+                },
+            )
+            for name in CHAIN
+        }
+        own = {name: local_weights(places[name], weights[name]) for name in CHAIN}
+        tasks[d] = experts_task(
+            places, own, box_rows(x, routed.home), tuple(box_rows(v, routed.home) for v in routes), box_rows(grad, routed.home)
+        )
+    results = run(tasks)
+    for d, (routed, _) in enumerate(layout):
+        for got, expected in zip(results[d][:3], (y, dx, shares), strict=True):
+            torch.testing.assert_close(got, box_rows(expected, routed.home), rtol=1e-12, atol=1e-12)
+    for name, expected in found.items():
+        got = torch.zeros_like(expected)
+        for d, (routed, ffn) in enumerate(layout):
+            part = results[d][3][name]
+            if routed.copy:
+                twin = results[d - 1][3][name]
+                torch.testing.assert_close(part, twin, rtol=1e-12, atol=1e-12)
+                continue
+            view = got[routed.experts[0] : routed.experts[1]]
+            extents = next(p for o in OPERATORS.values() for p in o.parameters if p.name == name).extents
+            for dim, extent in enumerate(extents):
+                view = view.narrow(dim, ffn[0], ffn[1] - ffn[0]) if extent.dim is Dim.FFN else view
+            view += part
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_equal_scores_go_to_the_lowest_experts() -> None:
+    route = OPERATORS["route"]
+    logits = torch.zeros((1, 3, EXPERTS), dtype=torch.float64)
+    logits[0, 1, 3] = 1.0
+    logits[0, 2, 4] = logits[0, 2, 2] = 1.0
+    (shares, chosen), _ = alone(numerics_of(route).forward(place_of(route, length=3, samples=1), ((logits,),), {}))
+    assert chosen.tolist() == [[[0, 1], [3, 0], [2, 4]]]
+    torch.testing.assert_close(shares.sum(-1), torch.ones((1, 3), dtype=torch.float64))
+
+
+def test_a_cut_router_is_refused() -> None:
+    with pytest.raises(StrategyError, match="of 5 experts"):
+        alone(numerics_of(OPERATORS["route"]).forward(place_of(OPERATORS["route"], length=3), ((torch.zeros((2, 3, 2)),),), {}))

@@ -1,0 +1,183 @@
+"""Operators cut over devices equal the operator on one device: outputs and gradients, parts added."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from shardwright.model.dense import (  # noqa: E402
+    QkNorm,
+    attention_operators,
+    core_operator,
+    embedding_block,
+    head_block,
+    head_extents,
+    hidden_extent,
+    linear,
+    mlp_operators,
+    norm,
+    residual,
+)
+from shardwright.model.encoder_decoder import cross_attention_operators  # noqa: E402
+from shardwright.model.linear_attention import DeltaShape, delta_operators, gated_attention_operators  # noqa: E402
+from shardwright.model.mamba import MambaShape, SelectiveShape, mamba1_operators, mamba2_operators  # noqa: E402
+from shardwright.model.mla import LatentShape, mla_operators  # noqa: E402
+from shardwright.model.operator import AttentionShape, Mask, Operator, OperatorClass, ScanShape  # noqa: E402
+from shardwright.model.tensor import Dim, Extent  # noqa: E402
+from tests.execute.splits import check_split  # noqa: E402
+
+SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=4, value_dim=4)
+HIDDEN = hidden_extent(12)
+ZIGZAG = (((0, 2), (6, 8)), ((2, 6),))
+THREE = (((0, 3),), ((3, 4),), ((4, 8),))
+
+
+def parts(dim: Dim, *ends: int) -> list[dict[Dim, tuple[int, int]]]:
+    """Devices with the parts between `ends`."""
+    return [{dim: (a, b)} for a, b in zip((0, *ends), ends, strict=False)]
+
+
+def named(operators: tuple[Operator, ...]) -> dict[str, Operator]:
+    return {o.name: o for o in operators}
+
+
+def test_columns_of_a_fused_projection_with_copied_key_heads() -> None:
+    qkv = attention_operators(source="input", hidden=12, shape=SHAPE, bias=True)[0]
+    check_split(qkv, [[HIDDEN]], parts(Dim.HEADS, 1, 2, 3, 4))
+
+
+def test_rows_with_a_bias_once() -> None:
+    down = mlp_operators(source="input", hidden=12, ffn=10, gated=True, bias=True)[-1]
+    check_split(down, [[Extent(dim=Dim.FFN, size=10)]], parts(Dim.FFN, 3, 4, 10))
+
+
+def test_columns_of_the_logits() -> None:
+    check_split(head_block(hidden=12, vocab=11, tied=False, bias=True).operators[1], [[HIDDEN]], parts(Dim.VOCAB, 5, 11))
+
+
+def test_contraction_over_hidden() -> None:
+    up = linear("up", source="input", reads=(HIDDEN,), writes=(Extent(dim=Dim.FFN, size=6),) * 2, klass=OperatorClass.MLP, bias=True)
+    check_split(up, [[HIDDEN]], parts(Dim.HIDDEN, 5, 12))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_norm_of_a_cut_width(bias: bool) -> None:
+    check_split(norm("norm", source="input", hidden=12, bias=bias), [[HIDDEN]], parts(Dim.HIDDEN, 5, 6, 12), groups=["hidden"])
+
+
+@pytest.mark.parametrize("kind", [QkNorm.HEAD, QkNorm.WIDTH, QkNorm.PLAIN])
+@pytest.mark.parametrize("ends", [(2, 4), (1, 2, 3, 4), (3, 4)])
+def test_norms_of_queries_and_keys(kind: QkNorm, ends: tuple[int, ...]) -> None:
+    made = named(attention_operators(source="input", hidden=12, shape=SHAPE, qk_norm=kind))
+    groups = ["hidden"] if kind is QkNorm.WIDTH else []
+    check_split(made["qk_norm"], [made["qkv"].writes], parts(Dim.HEADS, *ends), groups=groups)
+
+
+def test_norm_behind_a_gated_projection() -> None:
+    made = named(gated_attention_operators(source="input", hidden=12, shape=SHAPE))
+    check_split(made["qk_norm"], [made["qkv"].writes], parts(Dim.HEADS, 1, 4))
+    check_split(made["gate"], [made["core"].writes, made["qkv"].writes], parts(Dim.HEADS, 1, 4))
+
+
+@pytest.mark.parametrize("positions", [ZIGZAG, THREE])
+def test_rotary_by_position(positions: Any) -> None:
+    made = named(attention_operators(source="input", hidden=12, shape=SHAPE))
+    check_split(made["rotary"], [made["qkv"].writes], [{}] * len(positions), positions=positions)
+
+
+def test_rotary_by_heads() -> None:
+    made = named(attention_operators(source="input", hidden=12, shape=SHAPE))
+    check_split(made["rotary"], [made["qkv"].writes], parts(Dim.HEADS, 1, 2, 4))
+
+
+def test_rotary_of_latent_attention() -> None:
+    shape = LatentShape(heads=3, q_lora=6, kv_lora=5, nope=4, rope=2, value=3)
+    made = named(mla_operators(source="input", hidden=12, shape=shape))
+    producers = [made[n].writes for n in made["rotary"].inputs]
+    check_split(made["rotary"], producers, parts(Dim.HEADS, 1, 3))
+    check_split(made["rotary"], producers, [{}, {}], positions=ZIGZAG)
+    check_split(made["kv_norm"], [made["kv_down"].writes], [{}, {}], positions=ZIGZAG)
+    check_split(made["kv_up"], [made["kv_norm"].writes], parts(Dim.HEADS, 2, 3))
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "causal": {},
+    "full": {"mask": Mask.FULL},
+    "window": {"window": 3},
+    "window both ways": {"window": 3, "mask": Mask.FULL},
+    "chunked": {"window": 3, "chunked": True},
+    "cap": {"soft_cap": 2.0},
+    "sinks": {"sinks": True},
+    "alibi": {"alibi": True},
+    "values of another width": {"value_dim": 3},
+    "many queries a key": {"kv_heads": 1},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("positions", [ZIGZAG, THREE])
+def test_core_over_a_ring(variant: str, positions: Any) -> None:
+    core = core_operator("core", source="rotary", shape=replace(SHAPE, **VARIANTS[variant]))
+    check_split(core, [core.reads], [{}] * len(positions), positions=positions, groups=["ring"])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_core_by_heads(variant: str) -> None:
+    core = core_operator("core", source="rotary", shape=replace(SHAPE, **VARIANTS[variant]))
+    check_split(core, [core.reads], parts(Dim.HEADS, 1, 2, 4))
+
+
+def test_core_of_another_sequence() -> None:
+    made = named(cross_attention_operators(source="input", hidden=12, shape=SHAPE, prefix=""))
+    producers = [made[n].writes for n in made["core"].inputs]
+    check_split(made["core"], producers, parts(Dim.HEADS, 3, 4), memory=[((0, 8),)] * 2)
+    check_split(made["core"], producers, [{}, {}], positions=ZIGZAG, memory=(((0, 5),), ((5, 8),)), groups=["ring"])
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_activation(gated: bool) -> None:
+    up, act, _ = mlp_operators(source="input", hidden=12, ffn=10, gated=gated)
+    check_split(act, [up.writes], parts(Dim.FFN, 3, 10))
+
+
+def test_residual() -> None:
+    check_split(residual("sum", source="a", skip="b", hidden=12), [[HIDDEN], [HIDDEN]], parts(Dim.HIDDEN, 5, 12))
+
+
+def test_embedding_by_rows_and_width_and_position() -> None:
+    lookup = embedding_block(hidden=12, vocab=11, positions=9).operators[0]
+    ids = {0: torch.randint(0, 11, (2, 8, 1), generator=torch.Generator().manual_seed(5))}
+    check_split(lookup, [[]], parts(Dim.VOCAB, 4, 5, 11), integers=ids)
+    check_split(lookup, [[]], parts(Dim.HIDDEN, 5, 12), integers=ids)
+    check_split(lookup, [[]], [{}, {}], positions=ZIGZAG, integers=ids)
+
+
+def test_loss_by_rows_and_position() -> None:
+    loss = head_block(hidden=12, vocab=11, tied=False).operators[-1]
+    labels = torch.randint(0, 11, (2, 8, 1), generator=torch.Generator().manual_seed(5))
+    labels[1, 2] = -1
+    check_split(loss, [loss.reads, []], parts(Dim.VOCAB, 4, 5, 11), integers={1: labels}, groups=["vocab"])
+    check_split(loss, [loss.reads, []], [{}, {}], positions=ZIGZAG, integers={1: labels})
+
+
+def test_mixers_by_heads() -> None:
+    mamba2 = MambaShape(scan=ScanShape(heads=4, head_dim=3, state=2, groups=2, chunk=3), kernel=4)
+    mamba1 = SelectiveShape(inner=6, state=3, rank=2, kernel=4, inner_norms=True)
+    delta = DeltaShape(key_heads=2, value_heads=4, key_dim=3, value_dim=2, kernel=4)
+    for made in (
+        named(mamba2_operators(source="input", hidden=12, shape=mamba2)),
+        named(mamba1_operators(source="input", hidden=12, shape=mamba1)),
+        named(delta_operators(source="input", hidden=12, shape=delta)),
+    ):
+        for name, operator in made.items():
+            producers = [made[n].writes if n in made else (HIDDEN,) for n in operator.inputs]
+            groups = ["hidden"] if name == "gate_norm" else []
+            ends = (1, 4) if operator.scan is None or operator.scan.heads == 4 else (1, 6)
+            if name == "x_norm":
+                continue
+            heads = max((e.runs for e in (*operator.reads, *operator.writes) if e.dim is Dim.HEADS), default=4)
+            check_split(operator, producers, parts(Dim.HEADS, ends[0], heads), groups=groups)
