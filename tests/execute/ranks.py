@@ -101,11 +101,12 @@ def errors(rank: int) -> dict[str, str]:
     """Rules of errors, by what went wrong; each on a network of its own."""
     found: dict[str, str] = {}
 
-    def caught(name: str, devices: dict[int, int], tasks: dict[int, Task[None]], *, timeout_s: float = 60) -> None:
-        network = Network(devices, timeout_s=timeout_s)
+    def caught(
+        name: str, devices: dict[int, int], tasks: dict[int, Task[None]], *, strangers: Tasks | None = None, timeout_s: float = 60
+    ) -> None:
         try:
-            network.drive({d: task for d, task in tasks.items() if devices[d] == rank})
-            network.close()
+            with Network(devices, timeout_s=timeout_s) as network:
+                network.drive({**{d: task for d, task in tasks.items() if devices[d] == rank}, **(strangers or {})})
         except StrategyError as error:
             found[name] = str(error)
 
@@ -118,16 +119,11 @@ def errors(rank: int) -> dict[str, str]:
     apart = {0: 0, 1: 1}
     caught("shape", apart, {0: takes(1), 1: gives(torch.zeros(4))}, timeout_s=2)
     caught("dtype", apart, {0: takes(1), 1: gives(torch.zeros(3, dtype=torch.float64))}, timeout_s=2)
-    caught("silent", apart, {0: takes(1), 1: takes(0)}, timeout_s=1)
+    caught("silent", apart, {0: takes(1), 1: takes(0)}, timeout_s=1 + 30 * rank)
     caught("deadlock", {0: 0, 1: 1, 2: 0}, {0: takes(2), 2: takes(0)})
     caught("world", {0: 0, 1: 5}, {})
-    if rank == 0:
-        try:
-            Network.drive(Network({0: 0}), {9: takes(0)})
-        except StrategyError as error:
-            found["place"] = str(error)
-    else:
-        Network({0: 0})
+    caught("left", apart, {0: takes(1, key="n"), 1: gives(torch.zeros(3))})
+    caught("place", apart, {0: takes(1), 1: gives(torch.zeros(3))}, strangers={1 - rank: takes(0)})
     return found
 
 
@@ -144,9 +140,9 @@ def dying(rank: int) -> str:
         yield Post(to=1, tensor=torch.zeros(1), key="thanks")
         yield Take(source=1, shape=(3,), key="b")
 
-    network = Network({0: 0, 1: 1}, timeout_s=60)
     try:
-        network.drive({rank: takes() if rank == 0 else gives()})
+        with Network({0: 0, 1: 1}, timeout_s=60) as network:
+            network.drive({rank: takes() if rank == 0 else gives()})
     except StrategyError as error:
         return str(error)
     return ""

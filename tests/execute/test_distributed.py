@@ -80,7 +80,7 @@ def test_requests_as_messages_give_what_groups_give(in_process: Any) -> None:
 
 
 def test_errors_name_what_went_wrong(worlds: Any) -> None:
-    first, second = (result for _, result in worlds[2])
+    (_, first), (_, second) = worlds[2]
     errors = first["errors"]
     assert second is None, "rank 1 was killed"
     assert {name: message.rsplit("[", 1)[1].split("]")[0] for name, message in errors.items()} == {
@@ -89,9 +89,11 @@ def test_errors_name_what_went_wrong(worlds: Any) -> None:
         "silent": "run.timeout",
         "deadlock": "run.deadlock",
         "world": "run.world",
+        "left": "run.peer",
         "place": "run.place",
     }
     assert "device 0 for message 'm' from device 1" in errors["silent"]
+    assert errors["left"].startswith("rank 1 (devices 1) is gone: it ended before device 0 for message 'n' from device 1")
     assert all("\n" not in message for message in errors.values())
 
 
@@ -99,5 +101,5 @@ def test_a_killed_rank_ends_the_others_with_its_name(worlds: Any) -> None:
     (code, first), (killed, _) = worlds[2]
     assert killed == -9
     assert code == 0, "the survivor went on to the end of its program"
-    assert first["dying"].startswith("rank 1 (devices 1) is gone")
+    assert first["dying"].startswith("rank 1 (devices 1) is gone: Connection closed by peer")
     assert "[run.peer]" in first["dying"]

@@ -15,6 +15,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.in_process import run
 from shardwright.execute.moves import moves
 from shardwright.execute.redistribute import redistribute
+from shardwright.execute.regions import overlap
 from shardwright.execute.trace import Trace
 from shardwright.program.layout import Holding, Layout
 from shardwright.program.transition import flows, solve, transition
@@ -113,6 +114,15 @@ def test_textbook_patterns(name: str) -> None:
     assert same(found, expected(wanted, values))
     asked = {"send": StepKind.SEND, "receive": StepKind.SEND}
     assert {asked.get(one.kind, one.kind) for one in trace.records} == {kind for kind, _, _ in kinds}
+
+
+def test_a_step_that_runs_again_costs_no_geometry() -> None:
+    source, wanted, _ = TEXTBOOK["zigzag all_gather"]
+    tensors, _ = held(source, Random(2))
+    run(whole_tasks(tensors, source, wanted, {}))
+    before = moves.cache_info().misses, overlap.cache_info().misses + overlap.cache_info().hits
+    run(whole_tasks(tensors, source, wanted, {}, key="again"))
+    assert (moves.cache_info().misses, overlap.cache_info().misses + overlap.cache_info().hits) == before
 
 
 def test_nothing_to_do_gives_the_same_tensor() -> None:

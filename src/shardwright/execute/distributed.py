@@ -7,6 +7,7 @@ accelerator pass through host memory.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
@@ -15,7 +16,7 @@ from datetime import timedelta
 from hashlib import blake2b
 from math import prod
 from queue import SimpleQueue
-from threading import Condition, Thread
+from threading import Condition, Thread, current_thread
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -38,10 +39,11 @@ MESSAGE, GOODBYE = 1, 0
 
 @dataclass(slots=True)
 class _Inbox:
-    """What has come. failed: why a rank is no longer heard; of all changes `changed` tells."""
+    """What has come. failed: why a rank is no longer heard. left: ranks that said goodbye. `changed` tells of all changes."""
 
     messages: dict[Place, deque[tuple[torch.dtype, torch.Tensor]]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
+    left: set[int] = field(default_factory=set)
     changed: Condition = field(default_factory=Condition)
 
     def put(self, place: Place, dtype: torch.dtype, tensor: torch.Tensor) -> None:
@@ -51,7 +53,12 @@ class _Inbox:
 
     def fail(self, rank: int, why: str) -> None:
         with self.changed:
-            self.failed.setdefault(rank, " ".join(why.split())[:200])
+            self.failed.setdefault(rank, re.sub(r"\[/\S*\] |\. This is typically.*", "", " ".join(why.split())))
+            self.changed.notify_all()
+
+    def leave(self, rank: int) -> None:
+        with self.changed:
+            self.left.add(rank)
             self.changed.notify_all()
 
 
@@ -70,7 +77,8 @@ class Network:
 
     def __init__(self, rank_of_device: Mapping[int, int], *, timeout_s: float = 300.0, on: torch.device | str = "cpu") -> None:
         started = dist.is_available() and dist.is_initialized()
-        self.rank, ranks = (dist.get_rank(), dist.get_world_size()) if started else (0, 1)
+        self.rank: int = dist.get_rank() if started else 0
+        ranks: int = dist.get_world_size() if started else 1
         self.rank_of_device = dict(rank_of_device)
         self.timeout_s = timeout_s
         self.on = on
@@ -80,6 +88,7 @@ class Network:
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)) if ranks > 1 else None
         self._inbox = _Inbox()
         self._listeners: dict[int, Thread] = {}
+        self._pending: dict[Thread, dist.Work] = {}
         self._sent: dict[int, tuple[Thread, SimpleQueue[tuple[dist.Work, torch.Tensor] | None]]] = {}
 
     def drive(self, tasks: Mapping[int, Task[T]], *, trace: Trace | None = None) -> dict[int, T]:
@@ -131,16 +140,33 @@ class Network:
             if rank not in self._inbox.failed:
                 self._send(rank, torch.tensor([GOODBYE, 0, 0, 0, 0, 0, 0]))
             queue.put(None)
-        for rank, thread in [(rank, thread) for rank, (thread, _) in self._sent.items()] + list(self._listeners.items()):
+        for rank, thread in self._threads():
             thread.join(self.timeout_s)
             if thread.is_alive():
                 self._inbox.fail(rank, f"still silent after {self.timeout_s:g} s")
+        self.abandon()
+        self._raise_failure()
+
+    def abandon(self) -> None:
+        """Stop without waiting for other ranks: connections are closed, so that they learn of it."""
+        for _, queue in self._sent.values():
+            queue.put(None)
+        for _, thread in self._threads():
+            for _ in range(100):
+                if not thread.is_alive():
+                    break
+                # A wait that times out closes the connection, which ends the thread's own wait; gloo has no other way.
+                with suppress(RuntimeError, KeyError):
+                    self._pending[thread].wait(timedelta(milliseconds=1))
+                thread.join(0.05)
         self._sent.clear()
         self._listeners.clear()
-        self._raise_failure()
         if self._group is not None:
             dist.destroy_process_group(self._group)
             self._group = None
+
+    def _threads(self) -> list[tuple[int, Thread]]:
+        return [(rank, thread) for rank, (thread, _) in self._sent.items()] + list(self._listeners.items())
 
     def __enter__(self) -> Self:
         return self
@@ -148,6 +174,8 @@ class Network:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
             self.close()
+        else:
+            self.abandon()
 
     def _advance(self, device: int, task: Task[T], answer: Answer) -> Take:
         """The task goes on to its next `Take`."""
@@ -166,7 +194,8 @@ class Network:
         inbox = self._inbox
 
         def come() -> bool:
-            return bool(inbox.failed) or any(inbox.messages.get(place) for place in places.values())
+            over = inbox.failed or any(self.rank_of_device[take.source] in inbox.left for take in waiting.values())
+            return bool(over) or any(inbox.messages.get(place) for place in places.values())
 
         with inbox.changed:
             if not come() and all(self.rank_of_device[take.source] == self.rank for take in waiting.values()):
@@ -181,6 +210,9 @@ class Network:
             for place in [place for place, messages in inbox.messages.items() if not messages]:
                 del inbox.messages[place]
         if not found:
+            for take in waiting.values():
+                if self.rank_of_device[take.source] in inbox.left:
+                    inbox.fail(self.rank_of_device[take.source], f"it ended before {_waits(waiting)}")
             self._raise_failure()
         return [(device, _opened(*message, waiting[device], device).to(self.on)) for device, message in sorted(found.items())]
 
@@ -226,7 +258,7 @@ class Network:
     def _keep(self, rank: int, queue: SimpleQueue[tuple[dist.Work, torch.Tensor] | None]) -> None:
         try:
             while (item := queue.get()) is not None:
-                item[0].wait(FOREVER)
+                self._wait(item[0])
         except RuntimeError as error:
             self._inbox.fail(rank, str(error))
 
@@ -243,7 +275,7 @@ class Network:
             while True:
                 kind, source, target, first, second, dtype, size = self._receive(rank, 7, torch.int64).tolist()
                 if kind == GOODBYE:
-                    return
+                    return self._inbox.leave(rank)
                 self._inbox.put((source, target, first, second), DTYPES[dtype], self._receive(rank, size, torch.uint8))
         except RuntimeError as error:
             self._inbox.fail(rank, str(error))
@@ -253,8 +285,12 @@ class Network:
         if size:
             work = dist.irecv(tensor, rank, group=self._group)
             assert work is not None, "every rank is of the group"
-            work.wait(FOREVER)
+            self._wait(work)
         return tensor
+
+    def _wait(self, work: dist.Work) -> None:
+        self._pending[current_thread()] = work
+        work.wait(FOREVER)
 
 
 def _opened(dtype: torch.dtype, content: torch.Tensor, take: Take, device: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from shardwright.execute.regions import Overlap, overlap
 from shardwright.program.layout import Box, Holding, Layout, difference, intersection, normal, volume
 from shardwright.program.transition import solve, transition
 from shardwright.program.transition_pieces import Component, Group, Placed
-from shardwright.program.transition_steps import Act, Flow, StepKind
+from shardwright.program.transition_steps import Flow, StepKind
 
 Range = tuple[int, int]
 """[low, high) of the buffer."""
@@ -110,10 +110,10 @@ def moves(source: Layout, wanted: Layout, *, device: int, across: bool, collecti
     boxes = tuple(h.box for h in wanted if h.device == device)
     if one is None:
         return _moves((), (), own, boxes, frozenset())
-    acts = solve(one.component)
     me = one.devices.index(device)
-    buffer = _buffer(one, acts, me)
-    turns = tuple(_turns(one, acts, me, buffer))
+    flows = [own.get(me, ()) for own in flows_by_device(one.component)]
+    buffer = _buffer(one, flows)
+    turns = tuple(_turns(one, flows, me, buffer))
     lacking = frozenset(number for number, piece in enumerate(one.component.pieces) if me in piece.lacking)
     return _moves(tuple(buffer.values()), turns, own, boxes, frozenset(box for n in lacking for box in one.boxes[n]))
 
@@ -181,9 +181,22 @@ def _terms(own: Sequence[Holding]) -> list[tuple[int, Box, bool]]:
     return result
 
 
-def _buffer(one: Placed, acts: Sequence[Act], me: int) -> dict[int, Boxed]:
+@lru_cache(maxsize=4096)
+def flows_by_device(component: Component) -> tuple[dict[int, tuple[Flow, ...]], ...]:
+    """Of each step, the flows that each device gives to or gets from, in their order."""
+    result = []
+    for act in solve(component):
+        own: dict[int, list[Flow]] = {}
+        for flow in act.flows:
+            for device in dict.fromkeys((*flow.sources, *flow.targets)):
+                own.setdefault(device, []).append(flow)
+        result.append({device: tuple(found) for device, found in own.items()})
+    return tuple(result)
+
+
+def _buffer(one: Placed, flows: Sequence[Sequence[Flow]]) -> dict[int, Boxed]:
     """Boxes that the device's flows touch, by their first element in the component."""
-    spans = normal((f.low, f.high) for act in acts for f in act.flows if me in f.sources or me in f.targets)
+    spans = normal((flow.low, flow.high) for own in flows for flow in own)
     result: dict[int, Boxed] = {}
     start = low = at = 0
     for box in (box for boxes in one.boxes for box in boxes):
@@ -197,7 +210,7 @@ def _buffer(one: Placed, acts: Sequence[Act], me: int) -> dict[int, Boxed]:
     return result
 
 
-def _turns(one: Placed, acts: Sequence[Act], me: int, buffer: dict[int, Boxed]) -> Iterator[Turn]:
+def _turns(one: Placed, flows: Sequence[Sequence[Flow]], me: int, buffer: dict[int, Boxed]) -> Iterator[Turn]:
     """The steps in which the device takes part."""
     starts = sorted(buffer)
 
@@ -208,12 +221,12 @@ def _turns(one: Placed, acts: Sequence[Act], me: int, buffer: dict[int, Boxed]) 
         return low, low + flow.high - flow.low
 
     late = late_groups(one.component)
-    for number, act in enumerate(acts):
+    for number, act in enumerate(solve(one.component)):
         group = next((g for g in act.step.groups if me in g), ())
         gives: dict[int, list[Range]] = {}
         received: dict[int, int] = {}
         landings: list[Landing] = []
-        for flow in act.flows:
+        for flow in flows[number]:
             if me in flow.sources:
                 for target in flow.targets:
                     if target != me:
