@@ -55,7 +55,7 @@ def sum_gradients(device: int, groups: Groups, store: ParameterStore) -> Task[No
                 for other in sender[1:]:
                     yield Post(to=other, tensor=total, key=("copy", key, number, other))
             elif sender:
-                total = yield Take(source=sender[0], shape=tuple(total.shape), key=("copy", key, number, device))
+                total = yield Take(source=sender[0], shape=tuple(total.shape), key=("copy", key, number, device), dtype=total.dtype)
             _write(held, group.boxes, order, total)
 
 
