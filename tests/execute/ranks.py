@@ -15,7 +15,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from shardwright.errors import StrategyError
-from shardwright.execute.distributed import Network
+from shardwright.execute.distributed import DTYPES, Network
 from shardwright.execute.redistribute import Tensors
 from shardwright.execute.requests import Post, Reduce, Reduction, Take, Task
 from shardwright.execute.trace import Moved, Trace
@@ -55,6 +55,27 @@ def noisy_sums(seed: int) -> Tasks:
     return {d: task(d, devices) for d in range(devices)}
 
 
+def dtypes(seed: int) -> Tasks:
+    """Messages of every dtype, a scalar, and one of no elements."""
+
+    def gives() -> Task[Tensors]:
+        for i, dtype in enumerate(DTYPES):
+            yield Post(to=1, tensor=torch.arange(6).reshape(2, 3).to(dtype), key=(seed, i))
+        yield Post(to=1, tensor=torch.tensor(4.0), key=(seed, "scalar"))
+        yield Post(to=1, tensor=torch.zeros(0, 2), key=(seed, "nothing"))
+        return ()
+
+    def takes() -> Task[Tensors]:
+        found = []
+        for i, dtype in enumerate(DTYPES):
+            found.append((yield Take(source=0, shape=(2, 3), key=(seed, i), dtype=dtype)).float())  # type: ignore[union-attr]
+        found.append((yield Take(source=0, shape=(), key=(seed, "scalar"))))  # type: ignore[arg-type]
+        found.append((yield Take(source=0, shape=(0, 2), key=(seed, "nothing"))))  # type: ignore[arg-type]
+        return tuple(found)
+
+    return {0: gives(), 1: takes()}
+
+
 def ring(seed: int) -> Tasks:
     """Everyone sends a large tensor both ways before anyone receives, then takes in the reverse order."""
 
@@ -76,6 +97,7 @@ CASES: dict[str, tuple[Callable[[int], Tasks], range]] = {
     "random layouts": (random_layouts, range(60)),
     "both sides": (both_sides, range(60)),
     "noisy sums": (noisy_sums, range(4)),
+    "dtypes": (dtypes, range(1)),
     "ring": (ring, range(2)),
 }
 
@@ -110,8 +132,9 @@ def errors(rank: int) -> dict[str, str]:
         except StrategyError as error:
             found[name] = str(error)
 
-    def gives(tensor: torch.Tensor) -> Task[None]:
-        yield Post(to=0, tensor=tensor, key="m")
+    def gives(tensor: torch.Tensor, *, times: int = 1) -> Task[None]:
+        for _ in range(times):
+            yield Post(to=0, tensor=tensor, key="m")
 
     def takes(source: int, *, key: str = "m") -> Task[None]:
         yield Take(source=source, shape=(3,), key=key, dtype=torch.float32)
@@ -123,6 +146,7 @@ def errors(rank: int) -> dict[str, str]:
     caught("deadlock", {0: 0, 1: 1, 2: 0}, {0: takes(2), 2: takes(0)})
     caught("world", {0: 0, 1: 5}, {})
     caught("left", apart, {0: takes(1, key="n"), 1: gives(torch.zeros(3))})
+    caught("untaken", apart, {0: takes(1), 1: gives(torch.zeros(3), times=2)})
     caught("place", apart, {0: takes(1), 1: gives(torch.zeros(3))}, strangers={1 - rank: takes(0)})
     return found
 
@@ -157,6 +181,7 @@ def _work(rank: int, ranks: int, folder: str) -> None:
         dist.destroy_process_group()
     else:
         result["errors"] = errors(rank)
+        torch.save(result, Path(folder) / f"rank{rank}")
         dist.barrier()
         result["dying"] = dying(rank)
     torch.save(result, Path(folder) / f"rank{rank}")

@@ -82,7 +82,7 @@ def test_requests_as_messages_give_what_groups_give(in_process: Any) -> None:
 def test_errors_name_what_went_wrong(worlds: Any) -> None:
     (_, first), (_, second) = worlds[2]
     errors = first["errors"]
-    assert second is None, "rank 1 was killed"
+    assert second["errors"]["silent"].startswith("rank 0 (devices 0) is gone"), "who stops tells the others"
     assert {name: message.rsplit("[", 1)[1].split("]")[0] for name, message in errors.items()} == {
         "shape": "run.mismatch",
         "dtype": "run.mismatch",
@@ -90,6 +90,7 @@ def test_errors_name_what_went_wrong(worlds: Any) -> None:
         "deadlock": "run.deadlock",
         "world": "run.world",
         "left": "run.peer",
+        "untaken": "run.untaken",
         "place": "run.place",
     }
     assert "device 0 for message 'm' from device 1" in errors["silent"]

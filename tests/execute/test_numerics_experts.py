@@ -9,13 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.errors import StrategyError  # noqa: E402
-from shardwright.execute.numerics.registry import numerics_of  # noqa: E402
-from shardwright.execute.place import Routed  # noqa: E402
-from shardwright.model.experts import moe_operators  # noqa: E402
-from shardwright.model.operator import ExpertShape  # noqa: E402
-from shardwright.model.tensor import Dim  # noqa: E402
-from tests.execute.lockstep import alone, local_weights, made_weights, place_of, rows_of, run  # noqa: E402
+from shardwright.errors import StrategyError
+from shardwright.execute.numerics.registry import numerics_of
+from shardwright.execute.place import Routed
+from shardwright.model.experts import moe_operators
+from shardwright.model.operator import ExpertShape
+from shardwright.model.tensor import Dim
+from tests.execute.lockstep import alone, local_weights, made_weights, place_of, rows_of, run
 
 HIDDEN, FFN, EXPERTS, LENGTH = 5, 6, 5, 7
 OPERATORS = {

@@ -6,10 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.errors import StrategyError  # noqa: E402
-from shardwright.model.operator import OperatorKind  # noqa: E402
-from tests.execute.chain import Chain  # noqa: E402
-from tests.execute.small_models import small_model  # noqa: E402
+from shardwright.errors import StrategyError
+from shardwright.model.operator import OperatorKind
+from tests.execute.chain import Chain
+from tests.execute.small_models import small_model
 
 MODELS = (
     "llama-7b",

@@ -9,26 +9,28 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.model.dense import (  # noqa: E402
+from shardwright.model.dense import (
     QkNorm,
     attention_operators,
     core_operator,
     embedding_block,
     head_block,
-    head_extents,
     hidden_extent,
     linear,
     mlp_operators,
     norm,
     residual,
 )
-from shardwright.model.encoder_decoder import cross_attention_operators  # noqa: E402
-from shardwright.model.linear_attention import DeltaShape, delta_operators, gated_attention_operators  # noqa: E402
-from shardwright.model.mamba import MambaShape, SelectiveShape, mamba1_operators, mamba2_operators  # noqa: E402
-from shardwright.model.mla import LatentShape, mla_operators  # noqa: E402
-from shardwright.model.operator import AttentionShape, Mask, Operator, OperatorClass, ScanShape  # noqa: E402
-from shardwright.model.tensor import Dim, Extent  # noqa: E402
-from tests.execute.splits import check_split  # noqa: E402
+from shardwright.model.encoder_decoder import cross_attention_operators
+from shardwright.model.linear_attention import DeltaShape, delta_operators, gated_attention_operators
+from shardwright.model.mamba import MambaShape, SelectiveShape, mamba1_operators, mamba2_operators
+from shardwright.model.mla import LatentShape, mla_operators
+from shardwright.model.operator import AttentionShape, Mask, Operator, OperatorClass, ScanShape
+from shardwright.model.tensor import Dim, Extent
+from shardwright.program.cell_structure import CellStructure
+from shardwright.program.cells import class_trees, stage_cells
+from shardwright.strategy.parser import parse_plan
+from tests.execute.splits import check_split
 
 SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=4, value_dim=4)
 HIDDEN = hidden_extent(12)
@@ -120,9 +122,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("positions", [ZIGZAG, THREE])
-def test_core_over_a_ring(variant: str, positions: Any) -> None:
+@pytest.mark.parametrize("group", ["ring", "gather"])
+def test_core_over_positions(variant: str, positions: Any, group: str) -> None:
     core = core_operator("core", source="rotary", shape=replace(SHAPE, **VARIANTS[variant]))
-    check_split(core, [core.reads], [{}] * len(positions), positions=positions, groups=["ring"])
+    check_split(core, [core.reads], [{}] * len(positions), positions=positions, groups=[group])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -181,3 +184,13 @@ def test_mixers_by_heads() -> None:
                 continue
             heads = max((e.runs for e in (*operator.reads, *operator.writes) if e.dim is Dim.HEADS), default=4)
             check_split(operator, producers, parts(Dim.HEADS, ends[0], heads), groups=groups)
+
+
+def test_groups_are_the_same_for_all_members_where_parts_have_copies() -> None:
+    for text in ("s2 x2", "x2 s2", "s3 x2", "x2 s2 x2"):
+        plan = parse_plan(f"plan p devices 12\nlane main samples 4 in 1\n  stages embed+2+head on 0\n    all = {text}\norder 1f1b(main)\n")
+        cells = stage_cells(class_trees(plan.lanes[0].stages[0].placements, 0), samples=4)
+        core = core_operator("core", source="rotary", shape=SHAPE)
+        groups = {d: CellStructure(stage=cells, device=d, length=12).members(core, Dim.SEQUENCE) for d in cells.devices}
+        assert all(groups[member] == groups[d] for d in groups for member in groups[d])
+        assert all(d in group and len(group) == int(text[text.index("s") + 1]) for d, group in groups.items())

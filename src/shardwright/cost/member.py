@@ -46,7 +46,8 @@ class StepCosts:
             after_s: (r,) parameters gathered at the end of the step.
         static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch;
             restored_bytes: what an early recompute makes again.
-        logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary.
+        logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary;
+            again_bytes: of them what a layer's backward makes again.
         outside_bytes: items (name, (r,) bytes) outside the allocator.
     """
 
@@ -68,6 +69,7 @@ class StepCosts:
     transient_bytes: IntArray
     logits_bytes: IntArray
     blocks_bytes: IntArray
+    again_bytes: IntArray
     outside_bytes: tuple[tuple[str, IntArray], ...]
     flops: float
 
@@ -172,6 +174,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         ),
         logits_bytes=logits,
         blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + again + table,
+        again_bytes=again,
         outside_bytes=_outside_bytes(problem, priced),
         flops=float(layout.counts.sum(axis=0) @ layers.flops[:, row]),
     )

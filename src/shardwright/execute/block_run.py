@@ -8,13 +8,13 @@ from itertools import zip_longest
 
 import torch
 
+from shardwright.execute.moved import moved, scoped
 from shardwright.execute.numerics.protocol import Gradients, Saved, Values
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.parameters import ParameterStore
 from shardwright.execute.past import Past
 from shardwright.execute.place import Place
 from shardwright.execute.places import Site, place_of
-from shardwright.execute.moved import moved, scoped
 from shardwright.execute.requests import Task
 from shardwright.model.block import INPUT, MEMORY, Block
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import torch
 
 from shardwright.execute.block_run import BlockRun, LayerState, run_backward, run_forward, run_weights
+from shardwright.execute.moved import moved
 from shardwright.execute.parameters import ParameterStore
 from shardwright.execute.past import Past
 from shardwright.execute.places import Site
-from shardwright.execute.moved import moved
 from shardwright.execute.redistribute import Halfway, post, take
 from shardwright.execute.requests import Task
 from shardwright.execute.stage_nodes import Node, stage_nodes

@@ -32,7 +32,10 @@ T = TypeVar("T")
 Place = tuple[int, int, int, int]
 """(from, to, digest of the key in two words)."""
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool)
+DTYPES = (
+    *(torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+)
 FOREVER = timedelta(days=365)
 MESSAGE, GOODBYE = 1, 0
 
@@ -72,7 +75,8 @@ class Network:
     Raises:
         StrategyError: run.world if the process group has fewer ranks than the devices need.
 
-    Leaves out: NCCL. It needs ranks that agree on an order of messages; here bytes go by the host.
+    Leaves out: NCCL. It needs ranks that agree on an order of messages; here bytes go by the host. A bound on what waits to be taken: it is
+    what other ranks have posted.
     """
 
     def __init__(self, rank_of_device: Mapping[int, int], *, timeout_s: float = 300.0, on: torch.device | str = "cpu") -> None:
@@ -134,18 +138,28 @@ class Network:
         """Wait until all that was posted has come, and say goodbye. All ranks call it.
 
         Raises:
-            StrategyError: run.peer if a rank is gone or does not take what was posted to it.
+            StrategyError: run.peer if a rank is gone or does not take what was posted to it; run.untaken if a message that came was not
+                taken.
         """
-        for rank, (_, queue) in self._sent.items():
-            if rank not in self._inbox.failed:
+        try:
+            self._raise_failure()
+            for rank, (_, queue) in self._sent.items():
                 self._send(rank, torch.tensor([GOODBYE, 0, 0, 0, 0, 0, 0]))
-            queue.put(None)
-        for rank, thread in self._threads():
-            thread.join(self.timeout_s)
-            if thread.is_alive():
-                self._inbox.fail(rank, f"still silent after {self.timeout_s:g} s")
-        self.abandon()
+                queue.put(None)
+            for rank, thread in self._threads():
+                thread.join(self.timeout_s)
+                if thread.is_alive():
+                    self._inbox.fail(rank, f"still silent after {self.timeout_s:g} s")
+        finally:
+            self.abandon()
         self._raise_failure()
+        left = [place for place, messages in self._inbox.messages.items() if messages]
+        if left:
+            raise StrategyError(
+                f"{len(left)} messages are never taken, the first from device {left[0][0]} to {left[0][1]}",
+                hint="each post has its take",
+                rule="run.untaken",
+            )
 
     def abandon(self) -> None:
         """Stop without waiting for other ranks: connections are closed, so that they learn of it."""

@@ -47,8 +47,9 @@ class Place:
         reads, writes: elements of each extent that the device has. parameters: by name, indices of each dim (in the order of its extents).
         heads, kv_heads: query heads, and key heads that they read. experts: local experts. vocabulary: rows of the table or logits.
         groups: devices for communication inside the operator, this one among them: ``vocab`` (other parts of the logits), ``hidden`` (other
-            parts of a norm's width), ``ring`` (other positions of the same heads); absent where nothing is split.
-        ring_positions: of every device of the ring: positions of its keys (of its memory, in cross-attention).
+            parts of a norm's width, or of its heads where its gain spans them), ``ring`` or ``gather`` (other positions of the same heads,
+            whose keys are passed round or gathered); absent where nothing is split.
+        ring_positions: of every device of the ring or gather: positions of its keys (of its memory, in cross-attention).
         key_positions: of the device's own keys where they are not its queries' (those of earlier slices too); empty = as the queries', or
             as the memory's in cross-attention.
         routing: of every device that routed tokens of this one may meet, this one among them; empty = nothing is split.

@@ -143,10 +143,14 @@ def _experts(operator: Operator, cell: Cell) -> tuple[int, int]:
     return image(cut_dims(cell, operator).get(Dim.EXPERTS, ()), operator.experts.experts, operator.experts.experts)
 
 
-_INSIDE = {"vocab": Dim.VOCAB, "hidden": Dim.HIDDEN, "ring": Dim.SEQUENCE}
+def _inside(site: Site, operator: Operator) -> dict[str, Dim]:
+    """Which dim the parts of each kind of group are of: keys are passed round or gathered, a norm's width may lie in heads."""
+    wide = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters if operator.kind is OperatorKind.NORM)
+    keys = "gather" if site.structure.gather else "ring"
+    return {"vocab": Dim.VOCAB, "hidden": Dim.HEADS if wide else Dim.HIDDEN, keys: Dim.SEQUENCE}
 
 
 def _groups(site: Site, operator: Operator) -> dict[str, tuple[int, ...]]:
     """Groups of more than one device for communication inside an operator."""
-    found = {name: site.structure.members(operator, dim) for name, dim in _INSIDE.items()}
+    found = {name: site.structure.members(operator, dim) for name, dim in _inside(site, operator).items()}
     return {name: tuple(d + site.base for d in group) for name, group in found.items() if len(group) > 1}

@@ -128,7 +128,10 @@ class CellStructure:
         return token_box(cell, samples=self.stage.samples, length=self.length)
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """One device, the nearest, for each part of `dim` of `operator` that is the device's own in everything else; () if it is whole."""
+        """One device for each part of `dim` of `operator` that is the device's own in everything else; () if it is whole.
+
+        The j-th copies of all parts belong together, so that all members see one group.
+        """
         cells = self.stage.cells.get(operator.klass, {})
         mine = cells.get(self.device)
         if mine is None:
@@ -139,13 +142,14 @@ class CellStructure:
             tokens = (cell.way(Dim.BATCH), () if dim is Dim.SEQUENCE else cell.way(Dim.SEQUENCE), tuple(others.items()))
             return tokens, cell.way(Dim.SEQUENCE) if dim is Dim.SEQUENCE else cut_dims(cell, operator).get(dim, ())
 
-        same, _ = split(mine)
-        nearest: dict[object, int] = {}
-        for device, cell in sorted(cells.items(), key=lambda item: abs(item[0] - self.device)):
+        same, own = split(mine)
+        copies: dict[object, list[int]] = {}
+        for device, cell in sorted(cells.items()):
             tokens, part = split(cell)
             if tokens == same:
-                nearest.setdefault(part, device)
-        return tuple(sorted(nearest.values())) if len(nearest) > 1 else (self.device,)
+                copies.setdefault(part, []).append(device)
+        index = copies[own].index(self.device)
+        return tuple(sorted(found[index % len(found)] for found in copies.values())) if len(copies) > 1 else (self.device,)
 
     def runs(self, operator: Operator) -> bool:
         """See `Placing.runs`."""
@@ -187,6 +191,9 @@ class CellStructure:
         if mine is None:
             return cotangent, full
         read = {h.device: fine(h.device, target) for h in cotangent}
+        meeting = (r for r in read.values() if r is not None and r[0] < mine[1] and mine[0] < r[1])
+        if any(r[0] < mine[0] or mine[1] < r[1] for r in meeting):
+            return cotangent, full  # parts that do not nest
         inside = tuple(h for h in cotangent if (part := read[h.device]) is not None and mine[0] <= part[0] and part[1] <= mine[1])
         parts = tuple(h if read[h.device] == mine else replace(h, part=((extent.dim, read[h.device]),)) for h in inside)
         return parts, tuple(h for h in full if fine(h.device, maker) == mine)

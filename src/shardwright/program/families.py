@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 from itertools import combinations
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 
@@ -40,27 +40,50 @@ def refine_families(
         crossings: messages of all edges, both ways. length: positions of a segment's sequence. units: devices of one unit of each tier of
             the network, innermost first.
     """
-    colours = {d: [] for lane in stages for stage in lane for d in stage.devices}  # type: dict[int, list[Hashable]]
-    plain = True
+    listed = list(crossings)
+    if _plain(stages, listed, length, units):
+        return stages
+    colours: dict[int, list[Hashable]] = {d: [] for lane in stages for stage in lane for d in stage.devices}
     for stage in (stage for lane in stages for stage in lane):
         families = {d: i for i, family in enumerate(stage.families) for d in family}
-        even = all(_even(s, stage, length(s)) for s in stage.segments)
-        aligned = all(_aligned(s.cells, stage.base, units) for s in stage.segments)
-        plain = plain and even and aligned
         for device in stage.devices:
             local = device - stage.base
-            sizes = () if even else tuple(_sizes(s, local, length(s)) for s in stage.segments)
-            reach = () if aligned else tuple(_reach(s.cells, local, stage.base, units) for s in stage.segments)
+            sizes = tuple(_sizes(s, local, length(s)) for s in stage.segments)
+            reach = tuple(_reach(cells, local, stage.base, units) for cells in _distinct(stage))
             colours[device].append((stage.lane, stage.chunk, families[device], sizes, reach))
-    listed = list(crossings)
-    tiers = [_crossed(messages, units) for *_, messages in listed]
-    if plain and all(same for _, same in tiers):
-        return stages
-    for (lane, source, target, _), (by_device, _) in zip(listed, tiers, strict=True):
-        for device, crossed in by_device.items():
+    for lane, source, target, messages in listed:
+        for device, crossed in _crossed(messages, units).items():
             colours[device].append((lane, source, target, crossed))
     final = _stable({d: tuple(c) for d, c in colours.items()}, _partners(stages, listed))
     return tuple(tuple(_split(stage, final) for stage in lane) for lane in stages)
+
+
+def _plain(
+    stages: tuple[tuple[StageParts, ...], ...], crossings: list[Crossing], length: Callable[[Segment], int], units: tuple[int, ...]
+) -> bool:
+    """All parts are even, all groups lie alike, all senders and receivers of an edge do the same; stages that repeat are looked at once."""
+    period = lcm(*units)
+    seen: dict[Hashable, bool] = {}
+    for stage in (stage for lane in stages for stage in lane):
+        for segment in stage.segments:
+            key = (id(segment.cells), id(segment.block), stage.samples, stage.base % period)
+            if key not in seen:
+                seen[key] = _even(segment, stage, length(segment)) and _aligned(segment.cells, stage.base, units)
+            if not seen[key]:
+                return False
+    for *_, messages in crossings:
+        edge = (id(messages.sends), messages.base % period)
+        if edge not in seen:
+            by_device = _crossed(messages, units)
+            ways = [{entry for entries in by_device.values() for entry in entries if entry[0] == way} for way in (0, 1)]
+            seen[edge] = all(len(way) < 2 for way in ways)
+        if not seen[edge]:
+            return False
+    return True
+
+
+def _distinct(stage: StageParts) -> list[StageCells]:
+    return list({id(s.cells): s.cells for s in stage.segments}.values())
 
 
 def _split(stage: StageParts, colours: _Colours) -> StageParts:
@@ -97,7 +120,7 @@ def _partners(stages: tuple[tuple[StageParts, ...], ...], crossings: list[Crossi
     """Of each device the members of each of its groups inside stages, and those that it sends to and receives from, by edge."""
     found: dict[int, list[tuple[Hashable, tuple[int, ...]]]] = {}
     for stage in (stage for lane in stages for stage in lane):
-        for number, cells in enumerate({id(s.cells): s.cells for s in stage.segments}.values()):
+        for number, cells in enumerate(_distinct(stage)):
             for tree, split in enumerate(_trees(cells)):
                 for local in split:
                     members = tuple(d + stage.base for d in split)
@@ -211,21 +234,19 @@ def _reach(cells: StageCells, local: int, base: int, units: tuple[int, ...]) -> 
     return tuple(found)
 
 
-def _crossed(messages: Messages, units: tuple[int, ...]) -> tuple[dict[int, Hashable], bool]:
-    """Elements that each device sends and receives on each tier; and whether all senders, and all receivers, do the same."""
+def _crossed(messages: Messages, units: tuple[int, ...]) -> dict[int, tuple[tuple[int, tuple[int, ...]], ...]]:
+    """Of each device (0 = sends, 1 = receives; elements on each tier)."""
     if not len(messages.sends):
-        return {}, True
+        return {}
     ends, elements = messages.sends[:, :2] + messages.base, messages.sends[:, 2]
     tier = np.full(len(elements), len(units) - 1)
     for index in range(len(units) - 1, -1, -1):
         tier[ends[:, 0] // units[index] == ends[:, 1] // units[index]] = index
-    result: dict[int, list[Hashable]] = {}
-    same = True
+    result: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {}
     for way in (0, 1):
         devices, place = np.unique(ends[:, way], return_inverse=True)
         totals = np.zeros((len(devices), len(units)), dtype=np.int64)
         np.add.at(totals, (place.reshape(-1), tier), elements)
-        same = same and bool((totals == totals[0]).all())
         for device, row in zip(devices.tolist(), totals.tolist(), strict=True):
-            result.setdefault(device, []).append((way, tuple(row)))
-    return {d: tuple(r) for d, r in result.items()}, same
+            result[device] = (*result.get(device, ()), (way, tuple(row)))
+    return result

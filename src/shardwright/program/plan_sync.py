@@ -162,6 +162,11 @@ def _groups(
 
 
 def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
+    """What each device contributes to the gradient of a parameter by one use, devices counted from `base`.
+
+    Args:
+        length: positions of the sequence.
+    """
     operator = place.operator
     order = sorted(range(len(place.parameter.extents)), key=lambda i: place.parameter.extents[i].dim.value)
     extents = [place.parameter.extents[i] for i in order]

@@ -42,11 +42,10 @@ def _class_memory(problem: Problem, program: PlanProgram, costs: PlanCosts, numb
     items["temporary"] = max(int(s.transient_bytes[0] + s.logits_bytes[0]) for s in steps) - items["logits"]
     allocated = sum(items.values())
     outside = {name: int(values[0]) for name, values in firsts[0].outside_bytes}
-    blocks = max((s for s in steps), key=lambda s: int(s.blocks_bytes[0]))
-    kept, held = held_bytes(own, _merged(blocks, items), np.array([allocated], dtype=np.int64))
+    kept, held = held_bytes(own, _merged(steps, items), np.array([allocated], dtype=np.int64))
     items["fragmentation"] = int(kept[0]) - allocated
     items |= outside
-    layers = " + ".join(_text(program, lane, chunk) for lane, chunk, _ in device_class.families)
+    layers = _text(program, device_class)
     return StageMemory(
         rank=number,
         devices=len(device_class.devices),
@@ -54,14 +53,19 @@ def _class_memory(problem: Problem, program: PlanProgram, costs: PlanCosts, numb
         items=tuple(items.items()),
         allocated=allocated,
         reserved=int(held[0]),
+        capacity=own.cluster.node.accelerator.memory_bytes,
     )
 
 
-def _merged(step: StepCosts, items: dict[str, int]) -> StepCosts:
+def _merged(steps: list[StepCosts], items: dict[str, int]) -> StepCosts:
+    """The steps of a device as one: blocks for logits and for what layers make again serve all of its stages."""
+    again = max(int(s.again_bytes[0]) for s in steps)
+    others = max(int(s.blocks_bytes[0] - s.again_bytes[0]) for s in steps)
     return replace(
-        step,
+        steps[0],
         logits_bytes=np.array([items["logits"]], dtype=np.int64),
         transient_bytes=np.array([items["temporary"]], dtype=np.int64),
+        blocks_bytes=np.array([others + again], dtype=np.int64),
     )
 
 
@@ -84,6 +88,10 @@ def _activations(program: PlanProgram, costs: PlanCosts, device_class: DeviceCla
     return int(np.cumsum(sign * size).max(initial=0))
 
 
-def _text(program: PlanProgram, lane: int, chunk: int) -> str:
-    stage = program.stages[lane][chunk]
-    return " + ".join(f"{s.count} {s.block.name}" if s.count > 1 else s.block.name for s in stage.segments)
+def _text(program: PlanProgram, device_class: DeviceClass) -> str:
+    """What the stages of a class run, such as ``embed + 16 layer``: equal blocks are counted together."""
+    counts: dict[str, int] = {}
+    for lane, chunk, _ in device_class.families:
+        for segment in program.stages[lane][chunk].segments:
+            counts[segment.block.name] = counts.get(segment.block.name, 0) + segment.count
+    return " + ".join(f"{count} {name}" if count > 1 else name for name, count in counts.items())

@@ -45,7 +45,7 @@ class PlanCosts:
     Args:
         families: by (lane, chunk, family). stages: by lane and chunk. coupled: families of the same stage that start together.
         pieces: of the last backward, by (lane, chunk). uses: of each family's gradients: ((lane, chunk), devices) that hold them too.
-        capacity: bytes of the devices of each class, filled in by order of classes. element: bytes of an activation element.
+        element: bytes of an activation element.
         lengths: tokens of each slice, by lane.
     """
 
@@ -56,7 +56,6 @@ class PlanCosts:
     uses: dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[int, ...]], ...]]
     lengths: tuple[tuple[int, ...], ...]
     element: int
-    capacity: tuple[int, ...] = ()
 
     @staticmethod
     def of(
@@ -199,6 +198,23 @@ def _send(problem: Problem, program: PlanProgram, template: PlanTemplate, costs:
     reached = np.unique(target)
     into = [(int(k), float(received[reached[class_of[reached] == k]].max() * scale / most)) for k in np.unique(class_of[reached])]
     return _Sent(seconds=seconds, tier=tier, out=float(sent.max() * scale / most), into=tuple(into))
+
+
+def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> float:
+    """Seconds of an edge's messages alone: latency, the busiest device's bytes over the tier's bandwidth, and the collectives around them.
+
+    Args:
+        scale: bytes of an element, times the share of the sequence that is at work.
+    """
+    devices = messages.sends[:, :2] + messages.base
+    seconds = 0.0
+    if len(devices):
+        tiers = plan_tiers(problem)
+        tier = int(tiers_between(devices[:, 0], devices[:, 1], tiers).max())
+        most = max(np.bincount(devices[:, side], messages.sends[:, 2]).max() for side in (0, 1)) * scale
+        seconds = tiers[tier].latency_s + float(most) / tiers[tier].bandwidth
+    there = {d + messages.base for _, group, _ in messages.collectives for d in group}
+    return seconds + _collected(problem, messages, there, scale)
 
 
 def _collected(problem: Problem, messages: Messages, devices: set[int], scale: float) -> float:

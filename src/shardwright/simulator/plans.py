@@ -52,7 +52,7 @@ class PlanResult:
     @property
     def fits(self) -> bool:
         """No class of devices needs more than its devices have."""
-        return all(m.reserved <= c for m, c in zip(self.memory, self.costs.capacity, strict=True))
+        return all(m.reserved <= m.capacity for m in self.memory)
 
 
 def lower(problem: Problem, plan: Plan, *, unfolded: bool = False) -> tuple[PlanProgram, PlanCosts]:
@@ -64,7 +64,7 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False) -> tuple[Plan
     Raises:
         StrategyError: the plan breaks a rule, or says what lowering leaves out.
     """
-    require_valid(plan, model=problem.model, global_batch=problem.job.global_batch)
+    require_valid(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
     stages = plan_stages(plan, model=problem.model, unfolded=unfolded)
     edges = tuple(edge for lane in stages for edge in lane_edges(problem, lane))
     if not unfolded:

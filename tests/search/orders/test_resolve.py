@@ -27,7 +27,7 @@ from shardwright.strategy.stages import Stage
 from shardwright.strategy.verify import verify
 from tests.program.rows import Act, entries, peaks, plan_of, run_rows, stage, zoo
 from tests.search.orders.replay import problem_of
-from tests.strategy.test_notation import encoders_and_llm
+from tests.strategy.zoo_models import encoders_and_llm
 
 SOME = settings(deadline=None, max_examples=40)
 SEARCH = Named(schedule="table-search", lanes=("main",))

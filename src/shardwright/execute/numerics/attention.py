@@ -1,4 +1,4 @@
-"""softmax(Q K^T) V with every mask of the catalog, keys of the device's positions or of all members of its group."""
+"""softmax(Q K^T) V with every mask of the catalog, keys of the device's positions, gathered from its group or passed round a ring."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import given, hollow, numbers, returned
-from shardwright.execute.numerics.groups import exchanged, members
+from shardwright.execute.numerics.groups import members
+from shardwright.execute.numerics.keys import Keys, gathered, own_positions, passed, sent_back
 from shardwright.execute.numerics.local import detached, gradients
 from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
 from shardwright.execute.place import Place
 from shardwright.execute.requests import Task
 from shardwright.model.operator import AttentionShape, Mask
-from shardwright.program.layout import count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """The core: local query heads against the key heads that they read; scores are divided by the root of a key head's width.
 
-    Inputs: q k v in one, or q and (k, v) in two (cross-attention: keys' positions are the memory's).
-    Where positions are split over `groups["ring"]`, keys and values of all members are gathered, again in backward, and the gradients of
-    theirs go back to them. Backward runs the softmax again; it keeps the output and the logarithm of its denominator only for sinks.
+    Inputs: q k v in one, or q and (k, v) in two (cross-attention: keys' positions are the memory's). Keys may be those of more positions
+    than the queries (`Place.key_positions`).
+    Where positions are split, keys and values are passed round (`groups["ring"]`; in backward with the gradients that their owner is to
+    get), or gathered from all members and gathered again in backward (`groups["gather"]`).
+    The softmax is built up block by block of keys (Dao et al. 2022, arXiv 2205.14135, section 3.1; Liu et al. 2023, arXiv 2310.01889);
+    its output and the logarithm of its denominator are kept.
     """
 
     def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
@@ -33,30 +36,46 @@ class Attention:
         Raises:
             StrategyError: an indexer selects keys (rule ``execute.selected``).
         """
-        if shape_of(place).selected:
+        shape = shape_of(place)
+        if shape.selected:
             raise StrategyError(
                 f"{place.operator.name} attends to keys that an indexer selects",
                 hint="sparse selections cannot be executed yet",
                 rule="execute.selected",
             )
         query, key, value = _parts(inputs)
-        keys, values, positions = yield from _gathered(place, key, value, what="keys")
-        sinks = weights[place.operator.parameters[0].name] if place.operator.parameters else None
-        with torch.no_grad():
-            out, normal = attend(place, query, keys, values, positions, sinks)
-        own = (out, normal) if sinks is not None else ()
-        return (out,), Saved(inputs=tuple(tuple(v if i < 3 else hollow(v) for i, v in enumerate(values)) for values in inputs), own=own)
+        low, high = place.heads
+        normal = query.new_full((*query.shape[:2], high - low), -torch.inf)
+        if place.operator.parameters:
+            normal = weights[place.operator.parameters[0].name].expand_as(normal)
+        out = query.new_zeros((*query.shape[:2], high - low, shape.value_dim))
+        keys = yield from gathered(place, Keys(key=key, value=value, positions=_own_positions(place, key)), what="keys")
+        for step in range(max(len(members(place, "ring")), 1)):
+            if step:
+                keys = yield from passed(place, keys, step, what="keys")
+            out, normal = _more(place, query, keys, out, normal)
+        out = out.flatten(-2)
+        kept = tuple(tuple(v if i < 3 else hollow(v) for i, v in enumerate(values)) for values in inputs)
+        return (out,), Saved(inputs=kept, own=(out, normal))
 
     def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         query, key, value = _parts(saved.inputs)
-        keys, values, positions = yield from _gathered(place, key, value, what="keys again")
-        sinks = weights[place.operator.parameters[0].name] if place.operator.parameters else None
-        with torch.enable_grad():
-            leaves = [detached(query), detached(keys), detached(values)]
-            out, _ = attend(place, leaves[0], leaves[1], leaves[2], positions, sinks)
-            dq, dk, dv = gradients((out,), leaves, grads)
-        dk, dv = yield from _sent_back(place, dk, dv)
+        out, normal = saved.own
+        products = _by_head(place, given(grads[0]) * out)
+        own = yield from gathered(place, Keys(key=key, value=value, positions=_own_positions(place, key)), what="keys again")
+        dq, of_own = _back(place, query, own, normal, given(grads[0]), products)
+        keys, of_others = own, None
+        size = len(members(place, "ring"))
+        for step in range(1, size):
+            keys = yield from passed(place, keys, step, what="keys again")
+            if of_others is not None:
+                of_others = yield from passed(place, of_others, step, what="key gradients")
+            more, found = _back(place, query, keys, normal, given(grads[0]), products)
+            dq, of_others = dq + more, found if of_others is None else of_others.plus(found)
+        if of_others is not None:
+            of_own = of_own.plus((yield from passed(place, of_others, size, what="key gradients")))
+        dk, dv = yield from sent_back(place, of_own, key.shape[1])
         if len(saved.inputs) == 1:
             return (returned(saved.inputs[0], {0: dq, 1: dk, 2: dv}),)
         return returned(saved.inputs[0], {0: dq}), returned(saved.inputs[1], {0: dk, 1: dv})
@@ -68,9 +87,8 @@ class Attention:
             return {}
         name = place.operator.parameters[0].name
         out, normal = saved.own
-        products = (given(grads[0]) * out).unflatten(-1, (-1, shape_of(place).value_dim)).sum(-1)
         share = (weights[name] - normal).exp()
-        return {name: -(share * products).sum((0, 1))}
+        return {name: -(share * _by_head(place, given(grads[0]) * out)).sum((0, 1))}
 
 
 def shape_of(place: Place) -> AttentionShape:
@@ -79,33 +97,65 @@ def shape_of(place: Place) -> AttentionShape:
     return place.operator.attention
 
 
-def attend(
-    place: Place, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, positions: torch.Tensor, sinks: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(output, logarithm of the softmax's denominator): (samples, queries, heads x value_dim) and (samples, queries, heads).
+def _scores(place: Place, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """(samples, heads, queries, keys), -inf where a query does not see a key.
 
     Args:
-        key, value: (samples, keys, local key heads x width). positions: of the keys, global. sinks: one score for each local head.
+        key: (samples, keys, local key heads x width). positions: of the keys, global.
     """
     shape = shape_of(place)
     low, high = place.heads
-    heads = torch.arange(low, high, device=query.device)
-    reads = heads * shape.kv_heads // shape.heads - place.kv_heads[0]
     q = query.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)
-    k = key.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)[:, reads]
-    v = value.unflatten(-1, (-1, shape.value_dim)).transpose(1, 2)[:, reads]
+    k = key.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)[:, _reads(place, query)]
     scores = q @ k.transpose(-1, -2) * shape.head_dim**-0.5
     if shape.soft_cap:
         scores = shape.soft_cap * torch.tanh(scores / shape.soft_cap)
     distance = numbers(place.positions, like=query).unsqueeze(-1) - positions
     if shape.alibi:
         scores = scores - slopes(shape.heads)[low:high].to(scores).view(-1, 1, 1) * distance.abs()
-    scores = scores.masked_fill(~visible(shape, distance, positions), -torch.inf)
-    normal = scores.logsumexp(-1)
-    if sinks is not None:
-        normal = torch.logaddexp(normal, sinks.view(1, -1, 1).expand_as(normal))
-    out = (scores - normal.unsqueeze(-1)).exp() @ v
-    return out.transpose(1, 2).flatten(-2), normal.transpose(1, 2)
+    return scores.masked_fill(~visible(shape, distance, positions), -torch.inf)
+
+
+def _reads(place: Place, like: torch.Tensor) -> torch.Tensor:
+    """Which local key head each local query head reads."""
+    shape = shape_of(place)
+    heads = torch.arange(*place.heads, device=like.device)
+    return heads * shape.kv_heads // shape.heads - place.kv_heads[0]
+
+
+def _weighed(place: Place, scores: torch.Tensor, normal: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(exp(scores - normal) V, sum of exp(scores - normal)) by (samples, queries, heads); a query that has seen no key has zeros."""
+    v = value.unflatten(-1, (-1, shape_of(place).value_dim)).transpose(1, 2)[:, _reads(place, value)]
+    p = (scores - _finite(normal).transpose(1, 2).unsqueeze(-1)).exp()
+    return (p @ v).transpose(1, 2), p.sum(-1).transpose(1, 2)
+
+
+def _finite(normal: torch.Tensor) -> torch.Tensor:
+    return normal.masked_fill(normal == -torch.inf, 0)
+
+
+def _more(place: Place, query: torch.Tensor, keys: Keys, out: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output and the logarithm of the denominator once a block of keys has joined."""
+    scores = _scores(place, query, keys.key, keys.positions)
+    total = torch.logaddexp(normal, scores.logsumexp(-1).transpose(1, 2))
+    joined, _ = _weighed(place, scores, total, keys.value)
+    return out * (normal - _finite(total)).exp().unsqueeze(-1) + joined, total
+
+
+def _back(
+    place: Place, query: torch.Tensor, keys: Keys, normal: torch.Tensor, grad: torch.Tensor, products: torch.Tensor
+) -> tuple[torch.Tensor, Keys]:
+    """(gradient of the queries, of a block of keys and values), from the whole softmax's denominator and <output, its gradient>."""
+    with torch.enable_grad():
+        leaves = [detached(query), detached(keys.key), detached(keys.value)]
+        found = _weighed(place, _scores(place, leaves[0], leaves[1], keys.positions), normal, leaves[2])
+        # d scores = p (<gradient, value> - <gradient, output>): the denominator is held fixed and its share taken off.
+        dq, dk, dv = gradients(found, leaves, (grad.unflatten(-1, (-1, shape_of(place).value_dim)), -products))
+    return dq, Keys(key=dk, value=dv, positions=keys.positions)
+
+
+def _by_head(place: Place, elements: torch.Tensor) -> torch.Tensor:
+    return elements.unflatten(-1, (-1, shape_of(place).value_dim)).sum(-1)
 
 
 def visible(shape: AttentionShape, distance: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -133,41 +183,5 @@ def _parts(inputs: tuple[Values, ...]) -> tuple[torch.Tensor, torch.Tensor, torc
     return query, key, value
 
 
-def _own_positions(place: Place) -> tuple[tuple[int, int], ...]:
-    if place.key_positions:
-        return place.key_positions
-    return place.memory_positions if shape_of(place).cross else place.positions
-
-
-def _gathered(place: Place, key: torch.Tensor, value: torch.Tensor, *, what: str) -> Task[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """(keys, values, their positions) of all members, in the order of the members."""
-    own = numbers(_own_positions(place), like=key)
-    group = members(place, "ring")
-    if not group:
-        return key, value, own
-    sent = torch.cat([key, value], dim=-1)
-    others = {d: place.ring_positions[d] for d in group if d != place.device}
-    receives = {d: (sent.shape[0], count(positions), sent.shape[2]) for d, positions in others.items()}
-    total = sent.numel() + sum(a * b * c for a, b, c in receives.values())
-    came = yield from exchanged(place, group, dict.fromkeys(others, sent), receives, what=what, kind="all_gather", elements=total)
-    whole = torch.cat([sent if d == place.device else came[d] for d in group], dim=1)
-    positions = torch.cat([own if d == place.device else numbers(others[d], like=key) for d in group])
-    keys, values = whole.split([key.shape[-1], value.shape[-1]], dim=-1)
-    return keys, values, positions
-
-
-def _sent_back(place: Place, key: torch.Tensor, value: torch.Tensor) -> Task[tuple[torch.Tensor, torch.Tensor]]:
-    """The gradients of the device's own keys and values, summed over all members' queries."""
-    group = members(place, "ring")
-    if not group:
-        return key, value
-    lengths = [count(place.ring_positions[d]) if d != place.device else count(_own_positions(place)) for d in group]
-    pieces = dict(zip(group, torch.cat([key, value], dim=-1).split(lengths, dim=1), strict=True))
-    own = pieces.pop(place.device)
-    receives = {d: tuple(own.shape) for d in pieces}
-    total = own.numel() * len(group)
-    came = yield from exchanged(place, group, pieces, receives, what="key gradients", kind="reduce_scatter", elements=total)
-    for device in sorted(came):
-        own = own + came[device]
-    dk, dv = own.split([key.shape[-1], value.shape[-1]], dim=-1)
-    return dk, dv
+def _own_positions(place: Place, like: torch.Tensor) -> torch.Tensor:
+    return numbers(own_positions(place), like=like)

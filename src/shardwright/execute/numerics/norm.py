@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import given, only, returned
 from shardwright.execute.numerics.groups import members, reduced
 from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
@@ -98,6 +99,12 @@ def _parts(place: Place) -> list[_Part]:
         low, high = place.reads[i]
         # A group may have a member with all of the block: it takes part like the others.
         split = block == extent.size and extent.runs > 1 and bool(members(place, "hidden"))
+        if not split and (high - low) % block:
+            raise StrategyError(
+                f"{operator.name} norms {block} elements of which the device has {high - low}",
+                hint="a norm over a cut width needs the devices of the other parts",
+                rule="execute.norm",
+            )
         bias = operator.parameters[1].name if biased else ""
         name = gain.name if gain is not None else ""
         parts.append(_Part(index=i, block=high - low if split else block, size=block, split=split, gain=name, bias=bias))
