@@ -26,7 +26,8 @@ def gradient_groups(stages: tuple[tuple[StageParts, ...], ...], *, model: Model,
     for key, places in parameter_places(stages, model=model).items():
         if places[0].parameter.trainable:
             shares = tuple(share for place in places for share in shares_of(place, base=0, length=length))
-            result[key] = sum_groups(shares, island=island)
+            run, layer, operator, name = key
+            result[key] = sum_groups(shares, island=island, path=f"{model.runs[run].name}.{layer}.{operator}.{name}")
     return result
 
 
@@ -55,7 +56,7 @@ def sum_gradients(device: int, groups: Groups, store: ParameterStore) -> Task[No
                 for other in sender[1:]:
                     yield Post(to=other, tensor=total, key=("copy", key, number, other))
             elif sender:
-                total = yield Take(source=sender[0], shape=tuple(total.shape), key=("copy", key, number, device))
+                total = yield Take(source=sender[0], shape=tuple(total.shape), key=("copy", key, number, device), dtype=total.dtype)
             _write(held, group.boxes, order, total)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from math import gcd
+from math import gcd, prod
 
 from shardwright.model.block import Block
 from shardwright.model.graph import Model
 from shardwright.model.operator import Operator
 from shardwright.model.tensor import Dim, Extent, Parameter
+from shardwright.program.cells import cut_dims, reference_runs
+from shardwright.program.stage_parts import plan_stages
+from shardwright.strategy.plan import Plan
 
 SMALLEST = 4
 """Least width that a head keeps: rotary positions turn pairs."""
@@ -16,16 +20,55 @@ VOCAB = 64
 """Most rows of a small vocabulary."""
 
 
-def shrink(model: Model) -> Model:
+def shrink(model: Model, *, most: int = 0, vocab: int = VOCAB) -> Model:
     """`model` with hidden, feed-forward, head and latent widths divided by one number, and a small vocabulary.
 
     The number is the largest power of two that divides all of them and leaves heads of at least SMALLEST elements. Chunks of scans keep
-    their length. A plan of the model is one of the small model too: cuts are in runs, which keep their number where it matters (heads,
-    experts).
+    their length. A plan of the model is one of the small model too where the widths that are left have enough runs for its cuts; heads and
+    experts keep their number.
+
+    Args:
+        most: largest number to divide by; 0 = any. vocab: most rows of the vocabulary.
     """
-    divisor = _divisor(model)
-    blocks = tuple(_block(b, divisor) for b in model.blocks)
-    return replace(model, blocks=blocks, hidden=model.hidden // divisor, vocab=min(model.vocab, VOCAB))
+    divisor = min(largest_divisor(model), most or largest_divisor(model))
+    blocks = tuple(_block(b, divisor, vocab) for b in model.blocks)
+    return replace(model, blocks=blocks, hidden=model.hidden // divisor, vocab=min(model.vocab, vocab))
+
+
+def shrink_for(plan: Plan, *, model: Model) -> Model:
+    """The smallest such model in which every part that `plan` cuts a width into still has a run of its own.
+
+    Without that the small model's devices would hold copies, or nothing, where the real one's hold parts.
+    """
+    most, vocab = largest_divisor(model), VOCAB
+    while True:
+        small = shrink(model, most=most, vocab=vocab)
+        lacking = {dim for dim in (Dim.HIDDEN, Dim.FFN, Dim.VOCAB) if not _enough(plan, dim, model=model, small=small)}
+        if Dim.VOCAB in lacking:
+            vocab *= 2
+        elif lacking:
+            most //= 2
+        else:
+            return small
+
+
+def _enough(plan: Plan, dim: Dim, *, model: Model, small: Model) -> bool:
+    """Every operator's cut of `dim` finds in the small model's runs what it finds in the model's."""
+    for one, other in zip(_cuts(plan, dim, model), _cuts(plan, dim, small), strict=True):
+        (parts, runs), (_, fewer) = one, other
+        if fewer < runs and fewer < parts:
+            return False
+    return True
+
+
+def _cuts(plan: Plan, dim: Dim, model: Model) -> Iterator[tuple[int, int]]:
+    """(parts, runs) of a dim for every device's every operator."""
+    for stage in (stage for lane in plan_stages(plan, model=model) for stage in lane):
+        for segment in stage.segments:
+            for operator in segment.block.operators:
+                for cell in dict.fromkeys(segment.cells.cells.get(operator.klass, {}).values()):
+                    way = cut_dims(cell, operator).get(dim, ())
+                    yield prod(step.total for step in way), reference_runs(operator, dim)
 
 
 def _widths(model: Model) -> list[int]:
@@ -41,7 +84,8 @@ def _widths(model: Model) -> list[int]:
     return found
 
 
-def _divisor(model: Model) -> int:
+def largest_divisor(model: Model) -> int:
+    """The largest power of two that divides all widths and leaves at least SMALLEST elements of each."""
     widths = _widths(model)
     common = gcd(*widths)
     divisor = 1
@@ -50,9 +94,9 @@ def _divisor(model: Model) -> int:
     return divisor
 
 
-def _extent(extent: Extent, divisor: int) -> Extent:
+def _extent(extent: Extent, divisor: int, vocab: int) -> Extent:
     if extent.dim is Dim.VOCAB:
-        return replace(extent, size=min(extent.size, VOCAB), quantum=1)
+        return replace(extent, size=min(extent.size, vocab), quantum=1)
     if extent.dim is Dim.HEADS and extent.quantum > 1:
         return replace(extent, size=extent.size // divisor, quantum=extent.quantum // divisor)
     if extent.dim in (Dim.HIDDEN, Dim.FFN) and extent.size > 1:
@@ -60,11 +104,11 @@ def _extent(extent: Extent, divisor: int) -> Extent:
     return extent
 
 
-def _parameter(parameter: Parameter, divisor: int) -> Parameter:
-    return replace(parameter, extents=tuple(_extent(e, divisor) for e in parameter.extents))
+def _parameter(parameter: Parameter, divisor: int, vocab: int) -> Parameter:
+    return replace(parameter, extents=tuple(_extent(e, divisor, vocab) for e in parameter.extents))
 
 
-def _operator(operator: Operator, divisor: int) -> Operator:
+def _operator(operator: Operator, divisor: int, vocab: int) -> Operator:
     attention, scan = operator.attention, operator.scan
     if attention is not None:
         attention = replace(attention, head_dim=attention.head_dim // divisor, value_dim=attention.value_dim // divisor)
@@ -76,13 +120,13 @@ def _operator(operator: Operator, divisor: int) -> Operator:
         )
     return replace(
         operator,
-        reads=tuple(_extent(e, divisor) for e in operator.reads),
-        writes=tuple(_extent(e, divisor) for e in operator.writes),
-        parameters=tuple(_parameter(p, divisor) for p in operator.parameters),
+        reads=tuple(_extent(e, divisor, vocab) for e in operator.reads),
+        writes=tuple(_extent(e, divisor, vocab) for e in operator.writes),
+        parameters=tuple(_parameter(p, divisor, vocab) for p in operator.parameters),
         attention=attention,
         scan=scan,
     )
 
 
-def _block(block: Block, divisor: int) -> Block:
-    return replace(block, operators=tuple(_operator(o, divisor) for o in block.operators))
+def _block(block: Block, divisor: int, vocab: int) -> Block:
+    return replace(block, operators=tuple(_operator(o, divisor, vocab) for o in block.operators))

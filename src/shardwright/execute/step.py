@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from math import inf, isnan
 
 import torch
 
+from shardwright.errors import StrategyError
 from shardwright.execute.device import Batch, Outcome, Work, device_task
 from shardwright.execute.gradients import Groups, gradient_groups, sum_gradients
 from shardwright.execute.in_process import run
 from shardwright.execute.parameters import Key, ParameterStore, Source, whole_shape
 from shardwright.execute.place import Settings
 from shardwright.execute.requests import Task
+from shardwright.execute.trace import Trace
 from shardwright.job.training import TrainingJob
 from shardwright.model.graph import Model
+from shardwright.model.operator import OperatorKind
 from shardwright.model.tensor import Dim
 from shardwright.program.action_rows import action_rows
 from shardwright.program.cells import largest_remainder
 from shardwright.program.stage_edges import stage_edges
-from shardwright.program.stage_parts import plan_stages
+from shardwright.program.stage_parts import StageParts, plan_stages
 from shardwright.strategy.lane import Lane
 from shardwright.strategy.order import Named
 from shardwright.strategy.plan import Plan
@@ -46,7 +51,9 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, island: int = 0) -> t
         StrategyError: the plan breaks a rule, or holds what is not executed.
     """
     require_valid(plan, model=model, global_batch=job.global_batch)
+    _require_executable(model)
     stages = plan_stages(plan, model=model, unfolded=True)
+    _require_one_tensor_at_cuts(model, stages)
     lengths = {s.name: s.tokens for s in job.sequences}
     first, begins = 0, []
     for lane in plan.lanes:
@@ -69,17 +76,68 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, island: int = 0) -> t
     return work, gradient_groups(stages, model=model, length=length, island=island)
 
 
+def _require_executable(model: Model) -> None:
+    """Raise for what no device could compute: runs that read features, and blocks that read several streams."""
+    names = {run.name: model.blocks[run.block].sequence for run in model.runs}
+    for run in model.runs:
+        block = model.blocks[run.block]
+        first = block.operators[0]
+        streams = [name for name in run.inputs if not block.memory or names[name] != block.memory]
+        reason = ""
+        if not run.inputs and first.kind is not OperatorKind.EMBEDDING:
+            reason = f"{run.name}.{first.name} reads features of {block.sequence}, not tokens"
+        elif len(streams) > 1 or (streams and first.kind is OperatorKind.EMBEDDING):
+            reason = f"{run.name}.{first.name} merges {' and '.join(streams)}"
+        if reason:
+            raise StrategyError(
+                f"{reason}: that cannot be executed yet",
+                hint="choose a model of text alone, or simulate the plan instead",
+                rule="execute.operator",
+                path=run.name,
+            )
+
+
+def _require_one_tensor_at_cuts(model: Model, stages: tuple[tuple[StageParts, ...], ...]) -> None:
+    """Raise where a cut lies inside a block whose operators are no chain: one tensor of one extent crosses a border."""
+    for segment in (s for lane in stages for stage in lane for s in stage.segments if s.operator):
+        block = model.blocks[model.runs[segment.run].block]
+        for before, operator in pairwise(block.operators):
+            if operator.inputs != (before.name,) or len(before.writes) > 1:
+                raise StrategyError(
+                    f"{block.name} is cut at {segment.operator}, and {operator.name} reads more than one tensor of other operators",
+                    hint="cut between blocks, or inside one whose operators are a chain, such as a head",
+                    rule="execute.cut",
+                    path=model.runs[segment.run].name,
+                )
+
+
 def _width(model: Model, block: int) -> int:
     sizes = [e.size for o in model.blocks[block].operators for e in o.writes if e.dim is Dim.HIDDEN]
     return max(sizes, default=model.hidden)
 
 
-def run_step(model: Model, job: TrainingJob, plan: Plan, *, batch: Batch, source: Source, settings: Settings | None = None) -> StepResult:
-    """Run one step of `plan` on virtual devices."""
+def run_step(
+    model: Model,
+    job: TrainingJob,
+    plan: Plan,
+    *,
+    batch: Batch,
+    source: Source,
+    settings: Settings | None = None,
+    trace: Trace | None = None,
+) -> StepResult:
+    """Run one step of `plan` on virtual devices.
+
+    Args:
+        batch: token ids of every sequence, (samples, positions), and ``labels`` of the text. trace: gets a record of each request.
+
+    Raises:
+        StrategyError: as `prepare`; run.* if devices do not agree on what they exchange.
+    """
     work, groups = prepare(model, job, plan)
     chosen = settings or Settings()
     stores = {d: ParameterStore(model=model, source=source, settings=chosen) for devices in work.rows.devices for d in devices}
-    outcomes = run({d: _whole(d, work, groups, batch, store) for d, store in stores.items()})
+    outcomes = run({d: _whole(d, work, groups, batch, store) for d, store in stores.items()}, trace=trace)
     losses: dict[object, torch.Tensor] = {}
     for outcome in outcomes.values():
         losses |= outcome.losses
@@ -101,16 +159,25 @@ def unsplit(model: Model, job: TrainingJob) -> Plan:
 
 
 def differences(one: StepResult, other: StepResult) -> Iterator[tuple[Key, int, float]]:
-    """(parameter, device, largest difference of its gradient) of every part that a device of `one` holds, against the unsplit `other`."""
+    """(parameter, device, largest difference of its gradient) of every part that a device of `one` holds, against the unsplit `other`.
+
+    A part without a gradient has zeros; so has a parameter that no token reached. One that no device of `one` holds differs by infinity
+    (device -1), and so does one of which no device holds some element.
+    """
     (whole,) = other.stores.values()
+    covered: dict[Key, torch.Tensor] = {}
     for device, store in one.stores.items():
         for key, boxes in store.held.items():
             (reference,) = whole.held[key].values()
             assert tuple(reference.value.shape) == whole_shape(store.model, key)
+            seen = covered.setdefault(key, torch.zeros(reference.value.shape, dtype=torch.bool))
+            wanted = reference.gradient if reference.gradient is not None else torch.zeros_like(reference.value)
             for held in boxes.values():
-                if reference.gradient is None:
-                    continue
-                rows = tuple(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in held.box)
-                expected = reference.gradient[torch.meshgrid(*rows, indexing="ij")]
+                place = torch.meshgrid(*(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in held.box), indexing="ij")
+                seen[place] = True
                 got = held.gradient if held.gradient is not None else torch.zeros_like(held.value)
-                yield key, device, float((got - expected).abs().max()) if got.numel() else 0.0
+                difference = float((got - wanted[place]).abs().max()) if got.numel() else 0.0
+                yield key, device, inf if isnan(difference) else difference
+    for key in whole.held:
+        if key not in covered or not covered[key].all():
+            yield key, -1, inf

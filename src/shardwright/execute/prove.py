@@ -1,0 +1,163 @@
+"""Proof that a plan trains: on a small model of the same structure, its loss and every gradient are those of the unsplit model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from shardwright.errors import StrategyError
+from shardwright.execute.parameters import Key, seeded
+from shardwright.execute.shrink import shrink_for
+from shardwright.execute.step import StepResult, differences, run_step, unsplit
+from shardwright.execute.trace import Trace
+from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.model.graph import Model
+from shardwright.model.tensor import Dim
+from shardwright.program.cells import indices, largest_remainder
+from shardwright.program.stage_parts import StageParts, plan_stages
+from shardwright.strategy.plan import Plan
+from shardwright.strategy.verify import require_valid
+
+TOLERANCE = 1e-10
+"""Largest difference of float64 numbers of about one that order of sums explains, with room."""
+FEWEST = 8
+"""Positions of a sequence that nothing cuts."""
+MOST_OPERATORS = 20_000_000
+"""Operators that a step on virtual devices may run: some hours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What a step of a plan gave beside that of the unsplit model, both in float64 on a model of the same structure.
+
+    Args:
+        model: the small one. devices: virtual ones. tokens: positions of each sequence.
+        loss: mean over the step's tokens. loss_difference: from the unsplit model's. gradients: by parameter, the largest difference on any
+            device, in units of the parameter's largest gradient (of a thousandth of the model's largest, where that is more).
+        moved: by kind of communication, (requests, elements given to other devices) of all devices.
+    """
+
+    model: Model
+    devices: int
+    tokens: Mapping[str, int]
+    loss: float
+    loss_difference: float
+    gradients: Mapping[str, float]
+    moved: Mapping[str, tuple[int, int]]
+
+    @property
+    def worst(self) -> tuple[str, float]:
+        """The parameter whose gradient differs most, and by how much."""
+        return max(self.gradients.items(), key=lambda item: item[1])
+
+    @property
+    def equal(self) -> bool:
+        """Loss and every gradient are the unsplit model's, but for the order of sums."""
+        return abs(self.loss_difference) <= TOLERANCE and self.worst[1] <= TOLERANCE
+
+
+def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0) -> Proof:
+    """Run a step of `plan` and of the unsplit model on virtual devices, with the same parameters and tokens.
+
+    The model keeps its layers, heads and experts, its widths are divided (`shrink_for`); sequences are as short as the plan's cuts allow; the
+    batch is the job's. Leaves out: number formats below float64, and time.
+
+    Args:
+        seed: of parameters and tokens.
+
+    Raises:
+        StrategyError: the plan breaks a rule, holds what is not executed (execute.*), or is too large for one process (execute.size).
+    """
+    require_valid(plan, model=model, global_batch=job.global_batch)
+    small = shrink_for(plan, model=model)
+    stages = plan_stages(plan, model=small, unfolded=True)
+    _check_size(stages, plan)
+    short = replace(job, sequences=tuple(replace(s, tokens=min(s.tokens, _fewest(s, plan, stages))) for s in job.sequences))
+    batch = made_batch(small, short, seed=seed)
+    source, trace = seeded(small, seed=seed), Trace()
+    whole = run_step(small, short, unsplit(small, short), batch=batch, source=source)
+    parts = run_step(small, short, plan, batch=batch, source=source, trace=trace)
+    moved: dict[str, tuple[int, int]] = {}
+    for record in trace.records:
+        requests, elements = moved.get(record.kind, (0, 0))
+        moved[record.kind] = (requests + 1, elements + record.sent)
+    return Proof(
+        model=small,
+        devices=len(parts.stores),
+        tokens={s.name: s.tokens for s in short.sequences},
+        loss=float(parts.loss),
+        loss_difference=float(parts.loss - whole.loss),
+        gradients=_gradients(small, parts, whole),
+        moved=dict(sorted(moved.items())),
+    )
+
+
+def made_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torch.Tensor]:
+    """Random token ids of every sequence of the job, and labels of the text; one label in eight is left out of the loss."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def ids(tokens: int) -> torch.Tensor:
+        return torch.randint(0, model.vocab, (job.global_batch, tokens), generator=generator)
+
+    batch = {s.name: ids(s.tokens) for s in job.sequences}
+    labels = ids(job.sequence_length)
+    left_out = torch.rand(labels.shape, generator=generator) < 1 / 8
+    return batch | {"labels": labels.masked_fill(left_out, -1)}
+
+
+def _check_size(stages: tuple[tuple[StageParts, ...], ...], plan: Plan) -> None:
+    """Operators that all devices run, one way."""
+    count = 0
+    for lane, parts in zip(plan.lanes, stages, strict=True):
+        turns = lane.microbatches * max(len(lane.slices), 1)
+        count += turns * sum(len(stage.devices) * s.count * len(s.block.operators) for stage in parts for s in stage.segments)
+    if count > MOST_OPERATORS:
+        raise StrategyError(
+            f"a step runs {count} operators on {plan.devices} devices, more than {MOST_OPERATORS} in one process",
+            hint="prove the same plan with fewer replicas, microbatches or layers",
+            rule="execute.size",
+        )
+
+
+def _fewest(sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts, ...], ...]) -> int:
+    """The least power of two of positions that leaves no device, and no slice, without any."""
+    ways = {
+        (lane.slices, cell.way(Dim.SEQUENCE))
+        for lane, parts in zip(plan.lanes, stages, strict=True)
+        for stage in parts
+        for segment in stage.segments
+        for cells in segment.cells.cells.values()
+        for cell in cells.values()
+    }
+    length = FEWEST
+    while length < sequence.tokens:
+        if all(all(indices(way, part) for part in (largest_remainder(length, slices) if slices else (length,))) for slices, way in ways):
+            break
+        length *= 2
+    return length
+
+
+def _gradients(model: Model, parts: StepResult, whole: StepResult) -> dict[str, float]:
+    """By parameter: difference in units of what it is compared with."""
+    (store,) = whole.stores.values()
+    largest = {key: _largest(held.gradient) for key, boxes in store.held.items() for held in boxes.values()}
+    floor = 1e-3 * max(largest.values())
+    found: dict[str, float] = {}
+    for key, _, difference in differences(parts, whole):
+        name = parameter_name(model, key)
+        unit = max(largest[key], floor)
+        found[name] = max(found.get(name, 0.0), difference / unit if difference else 0.0)
+    return found
+
+
+def _largest(gradient: torch.Tensor | None) -> float:
+    return float(gradient.abs().max()) if gradient is not None else 0.0
+
+
+def parameter_name(model: Model, key: Key) -> str:
+    """``run.layer/parameter``, without the layer where there is one."""
+    run, layer, _, name = key
+    place = model.runs[run]
+    return f"{place.name}.{layer}/{name}" if place.count > 1 else f"{place.name}/{name}"

@@ -1,0 +1,85 @@
+"""Plans on virtual devices: loss and every gradient equal the unsplit model's, which equal torch.autograd over the whole graph."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+torch = pytest.importorskip("torch")
+
+from shardwright.errors import StrategyError  # noqa: E402
+from shardwright.execute.prove import Proof, prove  # noqa: E402
+from shardwright.job.training import SequenceLength, TrainingJob  # noqa: E402
+from tests.strategy.plans import Case, plans  # noqa: E402
+from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan  # noqa: E402
+
+FULL = bool(os.environ.get("SHARDWRIGHT_FULL"))
+EXAMPLES = 400 if FULL else 25
+ALWAYS = (
+    "12-chimera",  # two lanes in opposite directions
+    "14-survey3",  # not Cartesian: three devices
+    "28-zero3",
+    "32-full-n",  # recompute of some layers
+    "34-vpp",
+    "38-usp-tp",  # ring and Ulysses, with tensor parallelism
+    "42-zb-h1",
+    "45-v-min",
+    "48-hanayo",
+    "49-survey-heads-hidden",
+    "50-survey-five",
+    "51-weighted-widths",
+    "52-hidden",
+    "53-tp2-dp2",
+    "57-encoder-decoder",
+    "58-encoder-beside-decoder",
+    "60-hybrid",
+    "61-moe-mtp",
+    "63-weighted-ring",
+    "64-uneven-slices",
+    "66-early-recompute",
+    "67-overlapped-pairs",
+    "68-vocabulary-in-stage",
+    "69-weighted-experts",
+    "70-spread-small",
+    "71-lanes-of-trees",
+)
+"""One plan of every form; the others run where SHARDWRIGHT_FULL is set."""
+REFUSED = {"59-vision": "execute.operator"}
+
+
+def small(plan: ZooPlan) -> bool:
+    return plan.trains and plan.plan.devices <= 8 and sum(run.count for run in plan.model.runs) <= 20
+
+
+def proof_of(plan: ZooPlan) -> Proof:
+    return prove(plan.model, plan.job, plan.plan)
+
+
+def assert_equal(proof: Proof) -> None:
+    assert proof.equal, f"loss {proof.loss_difference:+.1e}, {proof.worst[0]} {proof.worst[1]:.1e}"
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_plan_of_the_zoo_trains_like_the_unsplit_model(name: str) -> None:
+    assert_equal(proof_of(zoo_plan(name)))
+
+
+@pytest.mark.skipif(not FULL, reason="set SHARDWRIGHT_FULL for every plan of the zoo that one process can run")
+@pytest.mark.parametrize("name", [z.name for z in zoo() if small(z) and z.name not in (*ALWAYS, *REFUSED)])
+def test_every_small_plan_of_the_zoo_trains_like_the_unsplit_model(name: str) -> None:
+    assert_equal(proof_of(zoo_plan(name)))
+
+
+@pytest.mark.parametrize(("name", "rule"), REFUSED.items())
+def test_what_cannot_be_executed_is_refused_by_name(name: str, rule: str) -> None:
+    with pytest.raises(StrategyError) as error:
+        proof_of(zoo_plan(name))
+    assert error.value.rule == rule
+
+
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@given(plans())
+def test_generated_plan_trains_like_the_unsplit_model(case: Case) -> None:
+    job = TrainingJob(sequences=tuple(SequenceLength(name=n, tokens=case.seq_len) for n in ("text", "encoder")), global_batch=case.global_batch)
+    assert_equal(prove(case.model, job, case.plan))
