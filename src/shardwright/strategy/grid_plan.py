@@ -118,7 +118,7 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
     return tuple(result)
 
 
-def _items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, ...], ...]:
+def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, ...], ...]:
     """What every chunk runs: its layers by count; blocks that are not layers stand by name before the next layer, or at the end."""
     layers = {run.name for run in layer_runs(model)}
     result: list[list[Item]] = [[] for _ in chunks]
@@ -214,7 +214,7 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int) -> Plan:
     kept = {layers: _keeps(grid, layers=layers) for layers in set(chunks)}
     stages = tuple(
         Stage(items=items, base=(c % grid.pp) * stride, placements=placements, keeps=kept[layers])
-        for c, (items, layers) in enumerate(zip(_items(model, chunks=chunks), chunks, strict=True))
+        for c, (items, layers) in enumerate(zip(chunk_items(model, chunks=chunks), chunks, strict=True))
     )
     lane = Lane(name=MAIN, samples=global_batch, microbatches=global_batch // (grid.dp * grid.microbatch), stages=stages)
     return Plan(

@@ -11,6 +11,8 @@ from shardwright.cost.layout import Layout, has_head, is_layer
 from shardwright.cost.member import RECOMPUTE_PART, Priced, StepCosts, again_bytes, step_costs
 from shardwright.cost.terms import temporary_bytes
 from shardwright.program.problem import Problem
+from shardwright.schedules.table import ActionTable
+from shardwright.search.joint.arrays import least_border
 from shardwright.search.joint.chain import Chain, chain_of
 from shardwright.search.joint.frames import Frame, Framed
 from shardwright.search.joint.solve import Cut, RankChoice
@@ -34,7 +36,7 @@ class JointPlan:
 
     Args:
         grids: of each rank, what it would be if all ranks were like it (no recompute, no cut). chunks: in order of the chain.
-        outers: (ranks,) rows of the splits. schedule: registry name.
+        outers: (ranks,) rows of the splits. schedule: registry name. table: the order, where it is a found one.
     """
 
     grids: tuple[Grid, ...]
@@ -42,6 +44,12 @@ class JointPlan:
     chunks: tuple[ChunkChoice, ...]
     schedule: str
     microbatches: int
+    table: ActionTable | None = None
+
+    @property
+    def is_general(self) -> bool:
+        """It is not a grid but for its cut: general plans' pricing counts."""
+        return self.table is not None or not self.is_uniform
 
     @property
     def ranks(self) -> int:
@@ -164,7 +172,7 @@ def compose(problem: Problem, framed: Framed, plan: JointPlan) -> StepCosts:
     if len(by_outer) == 1:
         merged = next(iter(by_outer.values()))
     else:
-        merged = _merged(plan, by_outer)
+        merged = _merged(plan, by_outer, least_border(problem, framed, tuple(by_outer)))
     return _with_recompute(problem, framed, plan, layout, merged)
 
 
@@ -180,8 +188,8 @@ def _plain(problem: Problem, framed: Framed, plan: JointPlan, layout: Layout, ou
     return step_costs(problem, plan.grids[plan.outers.index(outer)], priced)
 
 
-def _merged(plan: JointPlan, by_outer: dict[int, StepCosts]) -> StepCosts:
-    """Each rank's columns from its own split."""
+def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) -> StepCosts:
+    """Each rank's columns from its own split; borders as short as between any of them."""
     p = plan.ranks
     any_step = by_outer[plan.outers[0]]
     of_chunk = [by_outer[plan.outers[c % p]] for c in range(len(plan.chunks))]
@@ -195,18 +203,20 @@ def _merged(plan: JointPlan, by_outer: dict[int, StepCosts]) -> StepCosts:
         any_step,
         forward_s=np.array([s.forward_s[c] for c, s in enumerate(of_chunk)]),
         backward_s=np.array([s.backward_s[c] for c, s in enumerate(of_chunk)]),
+        weight_s=np.array([s.weight_s[c] for c, s in enumerate(of_chunk)]),
         gather_s=np.array([s.gather_s[c] for c, s in enumerate(of_chunk)]),
         reduce_s=np.array([s.reduce_s[c] for c, s in enumerate(of_chunk)]),
         pieces=np.array([s.pieces[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
         saved_bytes=np.array([s.saved_bytes[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
+        restored_bytes=np.array([s.restored_bytes[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
         optimizer_s=np.array([s.optimizer_s[r] for r, s in enumerate(of_rank)]),
+        update_s=np.array([s.update_s[r] for r, s in enumerate(of_rank)]),
         after_s=np.array([s.after_s[r] for r, s in enumerate(of_rank)]),
         transient_bytes=np.array([s.transient_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
         logits_bytes=np.array([s.logits_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
         blocks_bytes=np.array([s.blocks_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
         parts=np.stack([s.parts[:, c] for c, s in enumerate(of_chunk)], axis=1),
-        # A border between unlike splits takes as long as the slower of the two.
-        border_s=np.max([step.border_s for step in by_outer.values()], axis=0),
+        border_s=np.full_like(any_step.border_s, border_s),
         static_bytes=items([s.static_bytes for s in of_rank]),
         outside_bytes=items([s.outside_bytes for s in of_rank]),
     )

@@ -8,8 +8,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.critical_path import _walk as walk
-from shardwright.cost.critical_path import picoseconds
+from shardwright.cost.critical_path import picoseconds, walk
 from shardwright.cost.member import MAX_PIECES
 from shardwright.cost.terms import reserved_bytes, temporary_bytes
 from shardwright.schedules.registry import schedule_table
