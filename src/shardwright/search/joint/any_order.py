@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,14 +11,21 @@ from shardwright.cost.bound_arrays import Facts
 from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.joint.frames import Frame, Framed
-from shardwright.search.joint.member import JointPlan, plan_of_cut
-from shardwright.search.joint.ordered import Ordered, ordered
+from shardwright.search.joint.member import JointPlan, compose, plan_of_cut, plan_of_sizes
+from shardwright.search.joint.ordered import Ordered, order_bound, ordered
 from shardwright.search.joint.quick import frame_bounds
-from shardwright.search.joint.score import GENERAL, path_score
+from shardwright.search.joint.score import GENERAL, Scored, path_score
 from shardwright.search.joint.solve import solve
+from shardwright.search.joint.spreads import any_order_bounds, spreads
 from shardwright.search.joint.state import Progress, Search
 
-SKETCHED = 32
+CHUNKS = 2
+"""Chunks a rank of the frames with several."""
+SHAPES = 2
+"""Shapes of a frame that are looked at."""
+WEIGHED = 400
+"""Cuts and shapes that are bounded with regard to memory, the least bounds first."""
+SKETCHED = 24
 """Cuts that an order is sketched for, the least bounds first."""
 SKETCH = 0.05
 """Share of an order search's changes that a sketch takes."""
@@ -30,9 +37,24 @@ CLOSE = 1.01
 """Largest ratio of an estimate to the best known time that is worth a full search."""
 
 
-def any_order_frames(framed: Framed) -> tuple[Frame, ...]:
-    """The frames with one chunk a rank, their order open."""
-    return tuple(replace(frame, any_order=True) for frame in framed.frames if frame.chunks == 1)
+def any_order_frames(framed: Framed, layers: int) -> tuple[Frame, ...]:
+    """The frames with one chunk a rank, their order open; of each split alone, two chunks, looped and V-shaped."""
+    single = [frame for frame in framed.frames if frame.chunks == 1]
+    frames = [replace(frame, any_order=True) for frame in single]
+    lone = dict.fromkeys((outer, frame.ranks, frame.microbatches, frame.zero) for frame in single for outer in frame.outers)
+    for outer, ranks, microbatches, zero in lone:
+        if CHUNKS * ranks <= layers + 2 and ranks > 1:
+            frame = Frame(outers=(outer,), ranks=ranks, chunks=CHUNKS, microbatches=microbatches, zero=zero, any_order=True)
+            frames += [frame, replace(frame, folded=True)]
+    return tuple(frames)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A plan with the seconds that no order of it ends before."""
+
+    bound_s: float
+    plan: JointPlan
 
 
 def search_orders(search: Search, frames: tuple[Frame, ...], facts: Facts, progress: Progress | None) -> bool:
@@ -40,32 +62,68 @@ def search_orders(search: Search, frames: tuple[Frame, ...], facts: Facts, progr
 
     Bounds go into `search.lower` behind those of the frames with named orders.
     """
-    problem, framed, chain = search.problem, search.framed, chain_of(search.problem.model)
-    jitter, alike, first = facts.jitter * GENERAL * (1 - 1e-9), is_alike(chain), len(framed.frames)
-    quick = frame_bounds(problem, replace(framed, frames=frames), chain, facts) * jitter
+    framed, first = search.framed, len(search.framed.frames)
+    jitter = facts.jitter * GENERAL * (1 - 1e-9)
+    quick = frame_bounds(search.problem, replace(framed, frames=frames), chain_of(search.problem.model), facts) * jitter
     order = np.argsort(quick, kind="stable")
-    waiting: list[tuple[float, int, JointPlan]] = []
+    waiting: list[_Candidate] = []
     for turn, place in enumerate(order.tolist()):
         if quick[place] >= search.enough_s or (turn % 16 == 15 and time.monotonic() > search.deadline):
             search.lower[first + place] = float(quick[place])
             break
-        frame = frames[place]
-        splits, pipe = splits_of(problem, framed, chain, frame, facts), pipeline_of(problem, frame, facts)
-        norm = float(min(framed.costs.norm[framed.prepared.mesh_row[list(frame.outers)]]))
-        solved = solve(splits, pipe, limit=search.enough_s / jitter - norm, alike=alike)
-        search.lower[first + place] = min((solved.lower_s + norm) * jitter, search.enough_s)
-        waiting += [(search.lower[first + place], place, plan_of_cut(framed, frame, cut)) for cut in solved.cuts]
+        bound = _cuts if frames[place].chunks == 1 else _shapes
+        lower, found = bound(search, frames[place], facts, jitter)
+        search.lower[first + place] = min(lower, search.enough_s)
+        waiting += found
         if progress is not None and turn % 64 == 0:
             progress("bound cuts of any order", turn, len(order))
     if search.best is not None and len(search.best.plan.chunks) == search.best.plan.ranks:
-        waiting.append((0.0, -1, search.best.plan))
-    waiting.sort(key=lambda entry: entry[:2])
-    _refine(search, _sketched(search, [plan for _, _, plan in waiting], progress), progress)
+        waiting.append(_Candidate(bound_s=0.0, plan=search.best.plan))
+    waiting.sort(key=lambda one: one.bound_s)
+    _refine(search, _sketched(search, _promising(search, waiting), progress), progress)
     return time.monotonic() <= search.deadline
 
 
+def _cuts(search: Search, frame: Frame, facts: Facts, jitter: float) -> tuple[float, list[_Candidate]]:
+    """The bound of a frame with one chunk a rank, and the cuts that its labels like."""
+    problem, framed, chain = search.problem, search.framed, chain_of(search.problem.model)
+    splits, pipe = splits_of(problem, framed, chain, frame, facts), pipeline_of(problem, frame, facts)
+    norm = float(min(framed.costs.norm[framed.prepared.mesh_row[list(frame.outers)]]))
+    solved = solve(splits, pipe, limit=search.enough_s / jitter - norm, alike=is_alike(chain))
+    lower = (solved.lower_s + norm) * jitter
+    return lower, [_Candidate(bound_s=lower, plan=plan_of_cut(framed, frame, cut)) for cut in solved.cuts]
+
+
+def _shapes(search: Search, frame: Frame, facts: Facts, jitter: float) -> tuple[float, list[_Candidate]]:
+    """The bound of a frame with several chunks a rank, and the shapes with the least ones."""
+    problem, framed, chain = search.problem, search.framed, chain_of(search.problem.model)
+    shapes = spreads(len(chain), frame.ranks, frame.chunks)
+    if not len(shapes):
+        return float("inf"), []
+    exact = splits_of(problem, framed, chain, replace(frame, chunks=1), facts)
+    owners = np.array(plan_of_sizes(framed, frame, tuple(shapes[0].tolist()), (0,) * shapes.shape[1]).owners)
+    norm = float(framed.costs.norm[framed.prepared.mesh_row[frame.outers[0]]])
+    bounds = (any_order_bounds(exact, pipeline_of(problem, frame, facts), shapes, owners) + norm) * jitter
+    best = np.argsort(bounds, kind="stable")[:SHAPES]
+    plans = [plan_of_sizes(framed, frame, tuple(shapes[row].tolist()), (0,) * shapes.shape[1]) for row in best]
+    found = [_Candidate(bound_s=float(bounds[row]), plan=plan) for row, plan in zip(best, plans, strict=True)]
+    return float(bounds.min()), [one for one in found if one.bound_s < search.enough_s]
+
+
+def _promising(search: Search, waiting: list[_Candidate]) -> list[JointPlan]:
+    """Those that fit and whose bound with regard to memory is below the best, by that bound."""
+    found: list[tuple[float, int]] = []
+    for place, one in enumerate(waiting[:WEIGHED]):
+        if time.monotonic() > search.deadline:
+            break
+        bound = order_bound(search.problem, search.framed, one.plan, capacity=search.capacity)
+        if bound < search.enough_s:
+            found.append((bound, place))
+    return [waiting[place].plan for _, place in sorted(found)]
+
+
 def _sketched(search: Search, plans: list[JointPlan], progress: Progress | None) -> list[Ordered]:
-    """Sketches of the plans whose bound is below the best, by what they are estimated to take."""
+    """Sketches of the first plans, by what they are estimated to take."""
     found: list[Ordered] = []
     for turn, plan in enumerate(plans[:SKETCHED]):
         if time.monotonic() > search.deadline:
@@ -90,8 +148,9 @@ def _refine(search: Search, sketches: list[Ordered], progress: Progress | None) 
         if progress is not None:
             progress("search orders", turn, min(len(sketches), REFINED))
     for one in sorted(found, key=lambda one: one.estimate_s)[:FINISHED]:
-        scored = path_score(search.problem, search.framed, one.plan)
-        if scored.seconds >= search.best_s:
+        if one.estimate_s >= search.best_s:
             search.scored += 1
+        elif len(one.plan.chunks) == one.plan.ranks:
+            search.simulate(path_score(search.problem, search.framed, one.plan))
         else:
-            search.simulate(scored)
+            search.simulate(Scored(plan=one.plan, costs=compose(search.problem, search.framed, one.plan), seconds=0.0, need=()))

@@ -41,8 +41,8 @@ class JointCertificate:
     """Every member of the joint space, accounted for: enumerated = infeasible + bounded + scored + simulated, of members (plans).
 
     Args:
-        frames: choices that all ranks share; a member of one with any order has its best one, orders are not counted. infeasible: no option of a frame's ranks fits in memory, or the exact peak does not. bounded:
-            a lower bound of their time is not below the best (or they are in a frame whose bound is the certificate's). scored: their
+        frames: choices that all ranks share; a member of one with any order has its best one, orders are not counted. infeasible: no
+            option of a frame's ranks fits in memory, or the exact peak does not. bounded: a lower bound of their time is not below the best (or they are in a frame whose bound is the certificate's). scored: their
             longest path is not below the best. simulated: in full.
         grids: members of the grid space, which is part of this one and certified on its own (`grid_lower_s`).
         best_s, lower_bound_s, gap: as in `search.certificate`. optimal: nothing in the space is faster. complete: no time limit cut in.
@@ -110,7 +110,7 @@ def find_joint(
         search.deadline = deadline
         kernel_facts = facts_of(problem, devices=space.devices, capacity=capacity)
         complete &= _search(search, kernel_facts, progress)
-        more = any_order_frames(framed) if joint.any_order else ()
+        more = any_order_frames(framed, facts.layers) if joint.any_order else ()
         if more:
             complete &= search_orders(search, more, kernel_facts, progress)
         lower = min(search.lower.values(), default=float("inf"))

@@ -28,7 +28,8 @@ class Frame:
 
     Args:
         outers: rows of the members' outers: the splits that each rank may have. ranks, chunks: a rank. microbatches: of a step.
-        zero: ZeRO stage. any_order: the order is any static one, not the named one.
+        zero: ZeRO stage. any_order: the order is any static one, not the named one. folded:
+            of two chunks, the second one's ranks run backwards (V).
     """
 
     outers: tuple[int, ...]
@@ -37,6 +38,7 @@ class Frame:
     microbatches: int
     zero: int
     any_order: bool = False
+    folded: bool = False
 
     @property
     def is_general(self) -> bool:
@@ -67,7 +69,7 @@ class JointSpace:
         """The space for a person and for the digest."""
         any_order = (
             "one chunk a rank also in any static order of forwards, input and weight gradients, where a rank that recomputes has whole "
-            "backwards; "
+            "backwards; two chunks a rank, looped or V-shaped, of those cuts, without recompute, in any such order; "
             if self.any_order
             else ""
         )

@@ -36,7 +36,8 @@ class JointPlan:
 
     Args:
         grids: of each rank, what it would be if all ranks were like it (no recompute, no cut). chunks: in order of the chain.
-        outers: (ranks,) rows of the splits. schedule: registry name. table: the order, where it is a found one.
+        outers: (ranks,) rows of the splits. schedule: registry name. table: the order, where it is a found one. folded: chunks run over
+            the ranks and back (V).
     """
 
     grids: tuple[Grid, ...]
@@ -45,6 +46,13 @@ class JointPlan:
     schedule: str
     microbatches: int
     table: ActionTable | None = None
+    folded: bool = False
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """(chunks,) rank of each chunk."""
+        p = self.ranks
+        return tuple(p - 1 - c % p if self.folded and c // p % 2 else c % p for c in range(len(self.chunks)))
 
     @property
     def is_general(self) -> bool:
@@ -112,6 +120,7 @@ def plan_of_sizes(framed: Framed, frame: Frame, sizes: tuple[int, ...], redone: 
         chunks=tuple(ChunkChoice(layers=n, redone=min(x, n), selective=False) for n, x in zip(sizes, redone, strict=True)),
         schedule=frame.schedule,
         microbatches=frame.microbatches,
+        folded=frame.folded,
     )
 
 
@@ -131,6 +140,8 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> Layout:
     for c, content in enumerate(contents):
         for block, count in content:
             counts[c, block] += count
+    by_rank = np.zeros((plan.ranks, counts.shape[1]), dtype=np.int64)
+    np.add.at(by_rank, list(plan.owners), counts)
     return Layout(
         contents=tuple(contents),
         counts=counts,
@@ -138,7 +149,7 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> Layout:
         head=np.array([has_head(b) for b in problem.model.blocks]),
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
         last=np.array([content[-1][0] if content else 0 for content in contents], dtype=np.int64),
-        by_rank=counts.reshape(plan.chunks_per_rank, plan.ranks, -1).sum(axis=0),
+        by_rank=by_rank,
         pp=plan.ranks,
         vpp=plan.chunks_per_rank,
     )
@@ -233,13 +244,14 @@ def _with_recompute(problem: Problem, framed: Framed, plan: JointPlan, layout: L
     for c, chunk in enumerate(plan.chunks):
         if not (chunk.redone or chunk.selective):
             continue
-        row = int(framed.prepared.layer_row[plan.outers[c % p]])
+        rank = plan.owners[c]
+        row = int(framed.prepared.layer_row[plan.outers[rank]])
         seconds, held = layers.seconds[:, 3:5, :, row].sum(axis=2), layers.saved_bytes[:, :, row]
         parts[1, c, RECOMPUTE_PART] += full[c] @ seconds[:, 1] + selective[c] @ seconds[:, 0]
         saved[c] += full[c] @ (held[:, 2] - held[:, 0]) + selective[c] @ (held[:, 1] - held[:, 0])
         for mode, counts in ((2, full[c]), (1, selective[c])):
             made = np.where((counts > 0) & layout.layer, again_bytes(held, mode), 0).max()
-            again[c % p] = max(again[c % p], made)
+            again[rank] = max(again[rank], made)
     # Without recompute nothing is made again, so the blocks are those of the logits and of the ends' gradients.
     heads = layout.by_rank[:, layout.head].sum(axis=1) > 0
     blocks_of_logits = np.array(

@@ -27,13 +27,10 @@ SECOND = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered:
-    """A plan with a found order. Args: estimate_s, bound_s: of the step, what is reduced behind the last backwards left out; no order of
-    this plan's ranks has a smaller bound.
-    """
+    """A plan with a found order. Args: estimate_s: of the step, what is reduced behind the last backwards left out."""
 
     plan: JointPlan
     estimate_s: float
-    bound_s: float
 
 
 def activation_room(problem: Problem, costs: StepCosts, *, capacity: int) -> IntArray:
@@ -47,7 +44,7 @@ def activation_room(problem: Problem, costs: StepCosts, *, capacity: int) -> Int
 
 
 def order_problem(problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int) -> OrderProblem:
-    """Chunk c on rank c mod p, in nanoseconds and bytes.
+    """The chunks on their ranks, in nanoseconds and bytes.
 
     A chunk that recomputes has whole backwards: what its weight gradients read is made again just before. What is kept stays until the
     weight gradients are done. A send that blocks kernels is part of the action before it.
@@ -55,12 +52,7 @@ def order_problem(problem: Problem, plan: JointPlan, costs: StepCosts, *, capaci
     Raises:
         InfeasibleError: a rank cannot keep one microbatch.
     """
-    p, number = plan.ranks, len(plan.chunks)
-    forward_send, backward_send = (
-        np.rint(times * (SECOND / 1e12)).astype(np.int64)
-        for times in border_picoseconds(costs, fold(plan.grids[0], problem.cluster.tiers()), problem.cluster.tiers())
-    )
-    forward_send[-1], backward_send[0] = 0, 0
+    forward_send, backward_send = _sends(problem, plan, costs)
     again = np.array([chunk.redone > 0 or chunk.selective for chunk in plan.chunks])
     weight = np.where(again, 0.0, costs.weight_s)
     forward, inputs = (np.rint(time * SECOND).astype(np.int64) for time in (costs.forward_s, costs.backward_s - weight))
@@ -68,7 +60,7 @@ def order_problem(problem: Problem, plan: JointPlan, costs: StepCosts, *, capaci
         forward, inputs = forward + forward_send, inputs + backward_send
         forward_send, backward_send = np.zeros_like(forward_send), np.zeros_like(backward_send)
     return OrderProblem(
-        owner=(np.arange(number) % p)[None],
+        owner=np.array(plan.owners, dtype=np.int64)[None],
         microbatches=plan.microbatches,
         forward=forward[None],
         input=inputs[None],
@@ -79,6 +71,34 @@ def order_problem(problem: Problem, plan: JointPlan, costs: StepCosts, *, capaci
         stash=costs.saved_bytes[None],
         limit=activation_room(problem, costs, capacity=capacity),
     )
+
+
+def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArray, IntArray]:
+    """(chunks,) nanoseconds from the end of a chunk's F to where that of the next chunk may start, and back for I; 0 on one rank."""
+    tiers, owners = problem.cluster.tiers(), np.array(plan.owners)
+    # Both are by rank: across the border behind a rank, and across the one before it.
+    behind, before = (times[: plan.ranks] for times in border_picoseconds(costs, fold(plan.grids[0], tiers), tiers))
+    step = np.diff(owners)
+    forward, backward = np.zeros(len(owners)), np.zeros(len(owners))
+    forward[:-1] = np.where(step == 0, 0, np.where(step == -1, before[owners[:-1]], behind[owners[:-1]]))
+    backward[1:] = np.where(step == 0, 0, np.where(step == -1, behind[owners[1:]], before[owners[1:]]))
+    units = SECOND / 1e12
+    return np.rint(forward * units).astype(np.int64), np.rint(backward * units).astype(np.int64)
+
+
+def order_bound(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int) -> float:
+    """Seconds of the step that no order of `plan` that fits ends before, reductions left out; inf if none fits."""
+    costs = compose(problem, framed, plan)
+    try:
+        asked = order_problem(problem, plan, costs, capacity=capacity)
+    except InfeasibleError:
+        return float("inf")
+    return _step_seconds(problem, plan, costs, order_bounds(asked).best)
+
+
+def _step_seconds(problem: Problem, plan: JointPlan, costs: StepCosts, makespan: int) -> float:
+    rest = float((costs.optimizer_s + costs.after_s).max())
+    return (makespan / SECOND + rest) * jitter(problem, plan.grids[0].devices)
 
 
 def ordered(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int, effort: float) -> Ordered | None:
@@ -92,7 +112,5 @@ def ordered(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int,
         asked = order_problem(problem, plan, costs, capacity=capacity)
     except InfeasibleError:
         return None
-    rest, factor = float((costs.optimizer_s + costs.after_s).max()), jitter(problem, plan.grids[0].devices)
-    bound = (order_bounds(asked).best / SECOND + rest) * factor
     found = find_order(asked, effort=effort)
-    return Ordered(plan=replace(plan, table=found.table), estimate_s=(found.makespan / SECOND + rest) * factor, bound_s=bound)
+    return Ordered(plan=replace(plan, table=found.table), estimate_s=_step_seconds(problem, plan, costs, found.makespan))

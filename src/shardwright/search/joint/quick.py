@@ -22,7 +22,8 @@ def frame_bounds(problem: Problem, framed: Framed, chain: Chain, facts: Facts) -
     has all others left: W + ((m - 1) B + max(m - p, 0) F) / p. With different splits each block takes the fastest. Several chunks: the mean
     over ranks of what is before each, m of its work and its sends.
 
-    Under any order only forwards stand before a rank: with f the least share of forwards in a block's time, W f / (1 - (1 - f/m)^p).
+    Under any order only forwards stand before a rank: with f the least share of forwards in a block's time, W f / (1 - (1 - f/m)^p), and
+    with several chunks a rank nothing that is the same for all shapes.
     """
     counts = chain.counts.sum(axis=0).astype(np.float64)
     row, mesh, costs = framed.prepared.layer_row, framed.prepared.mesh_row, framed.costs
@@ -62,8 +63,10 @@ def frame_bounds(problem: Problem, framed: Framed, chain: Chain, facts: Facts) -
     small = np.maximum(np.floor((len(chain) - 4 * np.ceil(len(chain) / number)) / np.maximum(number - 2, 1)), 1.0)
     head = small * least[outers] * (p - 1) * (p - 2) / 2 / p + border[outers] * (p - 1)
     sends = (m * (2 * number - 2) - p) / p * border[outers] if facts.blocking else 0.0
-    several = m * whole[outers] / p + np.where(_rules_out_ends(p), head, 0.0) + sends
     ordered = np.array([framed.frames[i].any_order for i in some], dtype=np.bool_)
+    head = np.where(ordered, 0.0, head)
+    sends = np.where(ordered, 0.0, sends)
+    several = m * whole[outers] / p + np.where(_rules_out_ends(p), head, 0.0) + sends
     single = np.where(ordered, _any_order(whole[outers], share[outers], p, m), _one_chunk(whole[outers], back[outers], p, m))
     time = np.where(v == 1, single, several)
     held = np.where(shape[:, 3] == 1, static[1][outers], static[0][outers]) / p

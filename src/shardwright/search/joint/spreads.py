@@ -35,6 +35,7 @@ from shardwright.search.joint.labels import (
     SLOWER,
     STATIC,
     UPDATE,
+    WEIGHT,
     Pipeline,
     Splits,
     in_flight,
@@ -101,6 +102,41 @@ def spread_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> FloatArra
     forward, backward = _each(sums, FORWARD, ENDS_FORWARD, starts, stops), _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops)
     drained = _drained(forward + fixed[SCALES], backward + fixed[SCALES], pipe)
     result: FloatArray = (np.maximum(np.maximum(through, slowed), drained) + rank_update).max(axis=1)
+    return result
+
+
+def any_order_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray) -> FloatArray:
+    """(shapes,) seconds that no static order of a shape ends before: head, work and tail of each rank, whatever the memory.
+
+    Every rank does all its work after the way out to its first chunk; and all but its weight gradients before the way home from there.
+
+    Args:
+        splits: as of `spread_bounds`. owners: (chunks,) rank of each chunk.
+    """
+    p, m = pipe.ranks, float(pipe.microbatches)
+    stops = np.cumsum(shapes, axis=1)
+    starts = stops - shapes
+    sums, fixed = splits.sums[0], splits.fixed[0]
+    forward = _each(sums, FORWARD, ENDS_FORWARD, starts, stops) + fixed[SCALES]
+    backward = _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops) + fixed[SCALES]
+    weight = sums[WEIGHT][stops] - sums[WEIGHT][starts]
+    # Weight gradients of the ends belong to the first and the last chunk also where those have no layer: then none are counted as I.
+    weight[:, 0], weight[:, -1] = backward[:, 0], backward[:, -1]
+    inputs = backward - weight
+    moves = np.concatenate(([0.0], (np.diff(owners) != 0) * fixed[BORDER]))
+    out = np.cumsum(forward, axis=1) - forward + np.cumsum(moves)
+    home = np.cumsum(inputs, axis=1) - inputs + np.cumsum(moves)
+    result = np.zeros(len(shapes))
+    for rank in range(p):
+        mine = np.flatnonzero(owners == rank)
+        passes = int((moves[mine] > 0).sum() + (np.append(moves, 0.0)[mine + 1] > 0).sum())
+        sends = max(m * passes - 1.0, 0.0) * fixed[BORDER] if pipe.blocking else 0.0
+        work, chain = (m * (forward + rest)[:, mine].sum(axis=1) + sends for rest in (backward, inputs))
+        layers = shapes[:, mine].sum(axis=1)
+        head, tail = out[:, mine[0]], home[:, mine[0]]
+        slowed = work + fixed[SLOWER] * np.diff(sums[GATHER] + sums[REDUCE]).min() * layers
+        ends = np.maximum(np.maximum(head + work, head + chain + tail), slowed) + np.diff(sums[UPDATE]).min() * layers
+        result = np.maximum(result, ends)
     return result
 
 

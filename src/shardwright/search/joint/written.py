@@ -22,8 +22,8 @@ def written(problem: Problem, plan: JointPlan) -> Plan:
     items = chunk_items(model, chunks=tuple(chunk.layers for chunk in plan.chunks))
     stride = grid.strides()["pp"]
     stages = tuple(
-        Stage(items=item, base=(c % plan.ranks) * stride, placements=trees[plan.grids[c % plan.ranks]], keeps=_keeps(chunk))
-        for c, (item, chunk) in enumerate(zip(items, plan.chunks, strict=True))
+        Stage(items=item, base=rank * stride, placements=trees[plan.grids[rank]], keeps=_keeps(chunk))
+        for item, chunk, rank in zip(items, plan.chunks, plan.owners, strict=True)
     )
     return Plan(
         devices=grid.devices,
@@ -65,4 +65,5 @@ def short_text(plan: JointPlan) -> str:
         splits.append(" ".join(words) + ("" if plan.is_uniform else f" on ranks {','.join(ranks)}"))
     g = plan.grids[0]
     order = plan.schedule if plan.table is None else "found order"
+    order += " on a V" if plan.folded else ""
     return f"pp{g.pp} vpp{g.vpp} zero{g.zero} {', '.join(splits)}; {plan.microbatches} microbatches, {order}, layers {layers}"
