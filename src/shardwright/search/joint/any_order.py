@@ -19,13 +19,13 @@ from shardwright.search.joint.solve import solve
 from shardwright.search.joint.spreads import any_order_bounds, spreads
 from shardwright.search.joint.state import Progress, Search
 
-CHUNKS = 2
+CHUNKS = (2, 4, 8)
 """Chunks a rank of the frames with several."""
 SHAPES = 2
 """Shapes of a frame that are looked at."""
 WEIGHED = 400
 """Cuts and shapes that are bounded with regard to memory, the least bounds first."""
-SKETCHED = 24
+SKETCHED = 16
 """Cuts that an order is sketched for, the least bounds first."""
 SKETCH = 0.05
 """Share of an order search's changes that a sketch takes."""
@@ -38,14 +38,15 @@ CLOSE = 1.01
 
 
 def any_order_frames(framed: Framed, layers: int) -> tuple[Frame, ...]:
-    """The frames with one chunk a rank, their order open; of each split alone, two chunks, looped and V-shaped."""
+    """The frames with one chunk a rank, their order open; of each split alone, more chunks, looped, and two on a V."""
     single = [frame for frame in framed.frames if frame.chunks == 1]
     frames = [replace(frame, any_order=True) for frame in single]
     lone = dict.fromkeys((outer, frame.ranks, frame.microbatches, frame.zero) for frame in single for outer in frame.outers)
     for outer, ranks, microbatches, zero in lone:
-        if CHUNKS * ranks <= layers + 2 and ranks > 1:
-            frame = Frame(outers=(outer,), ranks=ranks, chunks=CHUNKS, microbatches=microbatches, zero=zero, any_order=True)
-            frames += [frame, replace(frame, folded=True)]
+        for chunks in CHUNKS:
+            if chunks * ranks <= layers + 2 and ranks > 1:
+                frame = Frame(outers=(outer,), ranks=ranks, chunks=chunks, microbatches=microbatches, zero=zero, any_order=True)
+                frames += [frame, replace(frame, folded=True)] if chunks == 2 else [frame]
     return tuple(frames)
 
 
@@ -100,7 +101,10 @@ def _shapes(search: Search, frame: Frame, facts: Facts, jitter: float) -> tuple[
     shapes = spreads(len(chain), frame.ranks, frame.chunks)
     if not len(shapes):
         return float("inf"), []
-    exact = splits_of(problem, framed, chain, replace(frame, chunks=1), facts)
+    key = frame.outers[0], frame.zero
+    if key not in search.exact:
+        search.exact[key] = splits_of(problem, framed, chain, replace(frame, chunks=1), facts)
+    exact = search.exact[key]
     owners = np.array(plan_of_sizes(framed, frame, tuple(shapes[0].tolist()), (0,) * shapes.shape[1]).owners)
     norm = float(framed.costs.norm[framed.prepared.mesh_row[frame.outers[0]]])
     bounds = (any_order_bounds(exact, pipeline_of(problem, frame, facts), shapes, owners) + norm) * jitter
@@ -119,7 +123,12 @@ def _promising(search: Search, waiting: list[_Candidate]) -> list[JointPlan]:
         bound = order_bound(search.problem, search.framed, one.plan, capacity=search.capacity)
         if bound < search.enough_s:
             found.append((bound, place))
-    return [waiting[place].plan for _, place in sorted(found)]
+    # Splits that differ only in where a step's gradients go have the same orders.
+    kept: dict[object, JointPlan] = {}
+    for bound, place in sorted(found):
+        plan = waiting[place].plan
+        kept.setdefault((round(bound, 9), plan.chunks, plan.folded, plan.microbatches), plan)
+    return list(kept.values())
 
 
 def _sketched(search: Search, plans: list[JointPlan], progress: Progress | None) -> list[Ordered]:

@@ -42,8 +42,9 @@ class JointCertificate:
 
     Args:
         frames: choices that all ranks share; a member of one with any order has its best one, orders are not counted. infeasible: no
-            option of a frame's ranks fits in memory, or the exact peak does not. bounded: a lower bound of their time is not below the best (or they are in a frame whose bound is the certificate's). scored: their
-            longest path is not below the best. simulated: in full.
+            option of a frame's ranks fits in memory, or the exact peak does not. bounded: a lower bound of their time is not below the
+            best (or they are in a frame whose bound is the certificate's). scored: their longest path is not below the best.
+            simulated: in full.
         grids: members of the grid space, which is part of this one and certified on its own (`grid_lower_s`).
         best_s, lower_bound_s, gap: as in `search.certificate`. optimal: nothing in the space is faster. complete: no time limit cut in.
     """

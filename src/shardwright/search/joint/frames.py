@@ -69,7 +69,7 @@ class JointSpace:
         """The space for a person and for the digest."""
         any_order = (
             "one chunk a rank also in any static order of forwards, input and weight gradients, where a rank that recomputes has whole "
-            "backwards; two chunks a rank, looped or V-shaped, of those cuts, without recompute, in any such order; "
+            "backwards; 2, 4 or 8 chunks a rank, or 2 on a V, of those cuts, without recompute, in any such order; "
             if self.any_order
             else ""
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,11 +13,14 @@ from shardwright.cost.member import StepCosts, reserve_factor
 from shardwright.errors import InfeasibleError
 from shardwright.program.fold import fold
 from shardwright.program.problem import Problem
+from shardwright.schedules.table import ActionTable, I, W
 from shardwright.search.joint.frames import Framed
 from shardwright.search.joint.member import JointPlan, compose
 from shardwright.search.orders.bounds import order_bounds
 from shardwright.search.orders.find import find_order
-from shardwright.search.orders.problem import LARGEST, OrderProblem
+from shardwright.search.orders.found import codes_of
+from shardwright.search.orders.problem import LARGEST, OrderProblem, flat
+from shardwright.search.orders.walk import levels, walk
 from shardwright.simulator.evaluate import jitter
 
 IntArray = npt.NDArray[np.int64]
@@ -27,7 +31,7 @@ SECOND = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered:
-    """A plan with a found order. Args: estimate_s: of the step, what is reduced behind the last backwards left out."""
+    """A plan with a found order. Args: estimate_s: of the step, without contention."""
 
     plan: JointPlan
     estimate_s: float
@@ -113,4 +117,55 @@ def ordered(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int,
     except InfeasibleError:
         return None
     found = find_order(asked, effort=effort)
-    return Ordered(plan=replace(plan, table=found.table), estimate_s=_step_seconds(problem, plan, costs, found.makespan))
+    best: tuple[int, ActionTable] | None = None
+    for table in (found.table, closed_in_turn(found.table)):
+        columns, codes = flat(asked)[0], codes_of(asked, table)
+        if (levels(columns, *codes) <= asked.limit).all():
+            done = _reduced(problem, plan, costs, _ends(asked, columns, *codes))
+            best = min(best or (done, table), (done, table), key=lambda one: one[0])
+    assert best is not None, "a found order fits"
+    return Ordered(plan=replace(plan, table=best[1]), estimate_s=_step_seconds(problem, plan, costs, best[0]))
+
+
+def closed_in_turn(table: ActionTable) -> ActionTable:
+    """The order in which each rank's weight gradients, where they stand, are of the deepest chunk that waits for any.
+
+    So a rank's chunks are done one after another, and the reductions of the first run beside what is left of the others.
+    """
+    kind, chunk, microbatch = table.kind, table.chunk.copy(), table.microbatch.copy()
+    for rank in range(table.num_ranks):
+        waiting: dict[int, deque[int]] = {}
+        for place in range(int(table.row_start[rank]), int(table.row_start[rank + 1])):
+            if kind[place] == I:
+                waiting.setdefault(int(chunk[place]), deque()).append(int(microbatch[place]))
+            elif kind[place] == W:
+                deepest = max(c for c, left in waiting.items() if left)
+                chunk[place], microbatch[place] = deepest, waiting[deepest].popleft()
+    return replace(table, chunk=chunk, microbatch=microbatch)
+
+
+def _ends(asked: OrderProblem, columns: IntArray, codes: IntArray, row_start: IntArray) -> IntArray:
+    """(kinds, chunks, microbatches) when each action of a row of codes ends."""
+    kinds, m, p = 3 * columns.shape[1], asked.microbatches, asked.ranks
+    end = np.zeros((kinds, m), np.int64)
+    walk(columns, codes, row_start, m, end, np.zeros(p, np.int64), np.zeros(p, np.int64), np.zeros(kinds, np.int64))
+    return end.reshape(3, -1, m)
+
+
+def _reduced(problem: Problem, plan: JointPlan, costs: StepCosts, ends: IntArray) -> int:
+    """When the last rank has reduced its gradients, gathers before the first forward included.
+
+    Args:
+        ends: (kinds, chunks, microbatches) of actions.
+    """
+    owners, last = np.array(plan.owners), int(ends.max())
+    closes = ends[1:].max(axis=(0, 2))
+    reduce, begin = costs.reduce_s * SECOND, float(costs.gather_s[0]) * SECOND
+    for rank in range(plan.ranks):
+        mine = np.flatnonzero(owners == rank)
+        free = 0.0
+        for c in mine[np.argsort(closes[mine], kind="stable")]:
+            closing = costs.weight_s[c] * SECOND if problem.runtime.overlap_grad_reduce else 0.0
+            free = max(max(free, closes[c] - closing) + reduce[c], closes[c] + reduce[c] / costs.pieces[c])
+        last = max(last, int(free))
+    return int(last + begin)

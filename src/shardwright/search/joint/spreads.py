@@ -126,17 +126,16 @@ def any_order_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: I
     moves = np.concatenate(([0.0], (np.diff(owners) != 0) * fixed[BORDER]))
     out = np.cumsum(forward, axis=1) - forward + np.cumsum(moves)
     home = np.cumsum(inputs, axis=1) - inputs + np.cumsum(moves)
-    result = np.zeros(len(shapes))
-    for rank in range(p):
-        mine = np.flatnonzero(owners == rank)
-        passes = int((moves[mine] > 0).sum() + (np.append(moves, 0.0)[mine + 1] > 0).sum())
-        sends = max(m * passes - 1.0, 0.0) * fixed[BORDER] if pipe.blocking else 0.0
-        work, chain = (m * (forward + rest)[:, mine].sum(axis=1) + sends for rest in (backward, inputs))
-        layers = shapes[:, mine].sum(axis=1)
-        head, tail = out[:, mine[0]], home[:, mine[0]]
-        slowed = work + fixed[SLOWER] * np.diff(sums[GATHER] + sums[REDUCE]).min() * layers
-        ends = np.maximum(np.maximum(head + work, head + chain + tail), slowed) + np.diff(sums[UPDATE]).min() * layers
-        result = np.maximum(result, ends)
+    # Row c of `of` says whose chunk c is; the first of a rank's chunks has the shortest way out and home.
+    of = (owners[:, None] == np.arange(p)).astype(np.float64)
+    first = of.argmax(axis=0)
+    passes = ((moves > 0) + np.append(moves[1:] > 0, [False]).astype(np.int64)) @ of
+    sends = np.maximum(m * passes - 1.0, 0.0) * fixed[BORDER] if pipe.blocking else np.zeros(p)
+    work, chain = (m * ((forward + rest) @ of) + sends for rest in (backward, inputs))
+    layers, head, tail = shapes @ of, out[:, first], home[:, first]
+    slowed = work + fixed[SLOWER] * np.diff(sums[GATHER] + sums[REDUCE]).min() * layers
+    ends = np.maximum(np.maximum(head + work, head + chain + tail), slowed) + np.diff(sums[UPDATE]).min() * layers
+    result: FloatArray = ends.max(axis=1)
     return result
 
 

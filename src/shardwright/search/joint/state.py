@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from shardwright.program.problem import Problem
 from shardwright.search.joint.frames import Framed
+from shardwright.search.joint.labels import Splits
 from shardwright.search.joint.member import JointPlan
 from shardwright.search.joint.score import Scored, evaluate, path_score
 
@@ -21,7 +22,8 @@ class Search:
     """State of one search.
 
     Args:
-        lower: seconds that no member of a frame ends before, by frame (or what was left out, below 0).
+        lower: seconds that no member of a frame ends before, by frame (or what was left out, below 0). exact: arrays of one split alone, by its row
+            and the ZeRO stage.
     """
 
     problem: Problem
@@ -35,6 +37,7 @@ class Search:
     lower: dict[int, float] = field(default_factory=dict)
     tolerance: float = 0.0
     deadline: float = float("inf")
+    exact: dict[tuple[int, int], Splits] = field(default_factory=dict)
 
     @property
     def enough_s(self) -> float:
