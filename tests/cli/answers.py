@@ -6,6 +6,7 @@ from shardwright.hardware.device import Evidence, Origin
 from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
+from shardwright.search.simulation import Simulation
 from shardwright.simulator.prediction import Prediction, Source, StageMemory
 from shardwright.strategy.grid import Grid, Recompute
 from shardwright.units import GIB
@@ -89,3 +90,7 @@ ANSWER = Answer(
     ),
     request=REQUEST,
 )
+
+
+def simulated(grid: Grid = BEST, prediction: Prediction = PREDICTION) -> Simulation:
+    return Simulation(request=REQUEST, name="", grid=grid, plan=None, prediction=prediction)

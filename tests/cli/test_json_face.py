@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.report.json_face import answer_document, plan_document, simulation_document, to_text
 from shardwright.report.plan_file import parse_plan_file, read_plan_file
-from tests.cli.answers import ANSWER, BEST, PREDICTION, REQUEST
+from tests.cli.answers import ANSWER, BEST, REQUEST, simulated
 from tests.golden.files import assert_golden
 
 TEXT = to_text(plan_document(ANSWER))
@@ -61,7 +61,7 @@ def test_clock_values_are_not_in_the_file() -> None:
 
 
 def test_names_of_the_simulate_face() -> None:
-    document = simulation_document(PREDICTION, grid=BEST, runtime="megatron-core-0.12")
+    document = simulation_document(simulated())
     assert document["strategy"].startswith("tp2 sp pp4 dp8")
     assert document["runtime"] == "megatron-core-0.12"
     assert document["step_time_s"] == 2.0

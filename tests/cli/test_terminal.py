@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from shardwright.cli.screen import WIDTH, plain
 from shardwright.report.memory_table import equal_ranks
-from shardwright.report.terminal import difference, render_answer, render_comparison, render_explanation, render_prediction, render_recheck
+from shardwright.report.terminal import difference, render_answer, render_comparison, render_explanation, render_recheck, render_simulation
 from shardwright.search.recheck import Recheck
 from shardwright.strategy.grid import Grid
 from shardwright.units import GIB
-from tests.cli.answers import ANSWER, BEST, CERTIFICATE, PREDICTION, stage
+from tests.cli.answers import ANSWER, BEST, CERTIFICATE, PREDICTION, simulated, stage
 from tests.golden.files import assert_golden
 
 
@@ -20,7 +20,7 @@ def test_the_answer_is_one_screen() -> None:
 
 
 def test_prediction() -> None:
-    assert_golden("prediction.txt", plain(render_prediction(PREDICTION, grid=BEST, runtime="megatron-core-0.12")))
+    assert_golden("prediction.txt", plain(render_simulation(simulated())))
 
 
 def test_explanation_names_every_source() -> None:
@@ -31,7 +31,7 @@ def test_explanation_names_every_source() -> None:
 
 def test_comparison_is_ordered_by_time() -> None:
     slow = replace(PREDICTION, step_time_s=3.0, reserved_bytes=90 * GIB)
-    text = plain(render_comparison([(Grid(tp=4, dp=16), slow), (BEST, PREDICTION)]))
+    text = plain(render_comparison([simulated(Grid(tp=4, dp=16), slow), simulated()]))
     assert_golden("comparison.txt", text)
     assert text.index("tp2") < text.index("tp4")
 
@@ -63,7 +63,7 @@ def test_equal_ranks_share_a_row_and_many_ranks_are_shortened() -> None:
     runs = equal_ranks(PREDICTION.stages)
     assert [[s.rank for s in run] for run in runs] == [[0], [1, 2], [3]]
     stages = tuple(stage(rank, activations=(20 if rank == 9 else 16 - rank) * GIB) for rank in range(16))
-    text = plain(render_prediction(replace(PREDICTION, stages=stages), grid=BEST, runtime=""))
+    text = plain(render_simulation(simulated(prediction=replace(PREDICTION, stages=stages))))
     ranks = [line.split()[0] for line in text.splitlines() if line.startswith("  ") and "8 layer" in line]
     assert ranks == ["0", "1", "9", "14", "15"]
     full = plain(render_explanation(replace(ANSWER, prediction=replace(PREDICTION, stages=stages))))
@@ -75,7 +75,7 @@ def test_a_full_memory_table_loses_no_number() -> None:
     layers = "embed + 3 dense layer + 12 expert layer + mtp + head"
     row = replace(stage(0, layers=layers), items=tuple((name, 123 * GIB) for name in names), allocated=861 * GIB, reserved=904 * GIB)
     prediction = replace(PREDICTION, stages=(row,), capacity_bytes=1000 * GIB)
-    lines = plain(render_prediction(prediction, grid=BEST, runtime="")).splitlines()
+    lines = plain(render_simulation(simulated(prediction=prediction))).splitlines()
     header = next(line for line in lines if "ranks" in line)
     assert header.split() == [
         "ranks",

@@ -21,6 +21,8 @@ from shardwright.errors import InfeasibleError, UsageError
 from shardwright.report.json_face import answer_document, plan_document, to_text
 from shardwright.search.recheck import Recheck
 from shardwright.search.request import Request
+from shardwright.search.simulation import Simulation
+from shardwright.strategy.grid_notation import parse_grid
 from shardwright.units import GIB
 from tests.cli.answers import ANSWER, PREDICTION, REQUEST
 from tests.golden.files import assert_golden
@@ -38,16 +40,16 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append((request, options))
         return ANSWER
 
-    def simulate(request: Request, **options: Any) -> Any:
-        calls.append((request, options))
-        return PREDICTION
+    def simulation(request: Request, *, strategy: str) -> Simulation:
+        calls.append((request, {"strategy": strategy}))
+        return Simulation(request=request, name="", grid=parse_grid(strategy), plan=None, prediction=PREDICTION)
 
     def check(request: Request, answer: Any, **options: Any) -> Any:
         calls.append((request, answer, options))
         return Recheck(enumerated=1000, sampled=10, contenders=3, drift=0.0)
 
     monkeypatch.setattr(api, "plan", plan)
-    monkeypatch.setattr(api, "simulate", simulate)
+    monkeypatch.setattr(api, "simulation", simulation)
     monkeypatch.setattr(api, "check", check)
     return calls
 

@@ -27,14 +27,15 @@ from shardwright.strategy.split import Split, devices_of
 from shardwright.strategy.split_notation import parse_split
 from tests.golden.files import assert_golden
 from tests.strategies import dense_model, trees
-from tests.strategy.test_notation import FILES, zoo_model
+from tests.strategy.test_notation import FILES
+from tests.strategy.zoo_plans import zoo_plan
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(stem: str) -> tuple[Plan, Picture]:
     plan = parse_plan(next(path for path in FILES if path.stem == stem).read_text())
-    return plan, picture_of(plan, model=zoo_model(stem)[0], name=stem.partition("-")[2])
+    return plan, picture_of(plan, model=zoo_plan(stem).model, name=stem.partition("-")[2])
 
 
 zoo = pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -46,7 +47,7 @@ def test_every_device_is_in_one_row_and_every_block_in_one_column(path: Path) ->
     members = np.concatenate([row.members for row in picture.rows])
     assert sorted(members.tolist()) == list(range(plan.devices))
     assert sum(row.count for row in picture.rows) == plan.devices
-    model, _ = zoo_model(path.stem)
+    model = zoo_plan(path.stem).model
     whole = [c.blocks for c in picture.columns if not any("." in part for part in c.parts)]
     cut = {part.partition(".")[0] for c in picture.columns for part in c.parts if "." in part}
     assert sum(whole) + len(cut) == sum(run.count for run in model.runs)
@@ -56,7 +57,7 @@ def test_every_device_is_in_one_row_and_every_block_in_one_column(path: Path) ->
 def test_cells_are_the_devices_of_each_stage(path: Path) -> None:
     """Without the picture's own walk: the trees that rule an operator of a stage, and the devices they list."""
     plan, picture = drawn(path.stem)
-    model, _ = zoo_model(path.stem)
+    model = zoo_plan(path.stem).model
     for number, lane in enumerate(plan.lanes):
         pieces, _ = stage_pieces(lane, model=model)
         for chunk, stage in enumerate(lane.stages):
@@ -169,7 +170,7 @@ def test_hostile_names() -> None:
     plan, _ = drawn("11-dualpipe")
     bad = "</text><script>\x1b[2J&\x00[red]\ud800" + "x" * 500
     plan = replace(plan, lanes=(replace(plan.lanes[0], name=bad), plan.lanes[1]), orders=(replace(plan.orders[0], lanes=(bad, "up")),))
-    picture = picture_of(plan, model=zoo_model("11-dualpipe")[0], name=bad)
+    picture = picture_of(plan, model=zoo_plan("11-dualpipe").model, name=bad)
     svg = plan_svg(picture)
     svg.encode("utf-8")
     root = ET.fromstring(svg)

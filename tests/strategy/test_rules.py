@@ -105,6 +105,8 @@ GRIDS = [
     ("grid.interleave", "dp4 pp4 vpp2 mbs8 schedule=interleaved-1f1b"),
     ("grid.vpp", "dp4 pp4 schedule=interleaved-1f1b"),
     ("grid.schedule", "dp4 pp4 schedule=2f2b"),
+    ("grid.lanes", "dp4 pp4 mbs16 schedule=chimera"),
+    ("grid.slices", "dp4 pp4 slices=2 schedule=1f1b"),
     ("grid.recompute", "dp4 pp4 recompute=full:3 schedule=1f1b"),
     ("grid.zero", "dp16 zero1 shard3"),
 ]
@@ -115,7 +117,7 @@ def _grid_rules(text: str) -> set[str]:
     facts = replace(FACTS, ffn=4, experts=0) if text == "tp8 dp2" else replace(FACTS, seq_len=16) if text == "cp16" else FACTS
     facts = replace(facts, scan_heads=0, kv_heads=3) if text == "tp16" else facts
     try:
-        return {v.rule for v in violations(parse_grid(text), facts=facts)}
+        return {v.rule for v in violations(parse_grid(text), facts=facts, general=True)}
     except StrategyError as error:
         return {error.rule}
 

@@ -11,9 +11,8 @@ from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
 from shardwright.report.json_face import simulation_document, to_text
-from shardwright.report.terminal import render_comparison
+from shardwright.report.terminal import render_comparison, strategy_text
 from shardwright.search.request import Request
-from shardwright.strategy.grid_notation import parse_grid, print_grid
 
 
 def compare(
@@ -35,7 +34,6 @@ def compare(
     """Predict several strategies of MODEL on CLUSTER side by side."""
     if len(strategy) < 2:
         raise UsageError("compare needs two strategies or more", hint='give --strategy "..." once for each')
-    grids = [parse_grid(text) for text in strategy]
     request = Request(
         model=model,
         cluster=cluster,
@@ -47,15 +45,13 @@ def compare(
         image_tokens=image_tokens,
         profile=profile,
     )
-    predictions = [api.simulate(request, strategy=text) for text in strategy]
-    pairs = list(zip(grids, predictions, strict=True))
+    found = [api.simulation(request, strategy=screen.given(text)) for text in strategy]
     if as_json:
-        rows = [simulation_document(prediction, grid=grid, runtime=runtime) for grid, prediction in pairs]
-        screen.write(to_text({"strategies": rows}))
+        screen.write(to_text({"strategies": [simulation_document(one) for one in found]}))
     elif quiet:
-        screen.write(print_grid(min(pairs, key=lambda pair: pair[1].step_time_s)[0]) + "\n")
+        screen.write(strategy_text(min(found, key=lambda one: one.prediction.step_time_s)) + "\n")
     else:
-        screen.show(render_comparison(pairs))
+        screen.show(render_comparison(found))
 
 
 main = verb(compare, name="compare")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from shardwright import api
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
-from shardwright.report.json_face import plan_document, to_text
-from shardwright.report.plan_file import read_plan_file
-from shardwright.report.terminal import render_explanation
+from shardwright.report.json_face import plan_document, simulation_document, to_text
+from shardwright.report.simulation_file import read_saved
+from shardwright.report.terminal import render_explained, render_explanation, strategy_text
+from shardwright.search.simulation import Simulation
 from shardwright.strategy.grid_notation import print_grid
 
 
@@ -18,7 +20,16 @@ def explain(
     debug: flags.Debug = False,
 ) -> None:
     """Print the answer of a plan file with the formulas' inputs and the source of each number."""
-    _, answer = read_plan_file(path)
+    saved = read_saved(path)
+    if isinstance(saved, Simulation):
+        if as_json:
+            screen.write(to_text(simulation_document(saved)))
+        elif quiet:
+            screen.write(strategy_text(saved) + "\n")
+        else:
+            screen.show(render_explained(saved, picture=api.small_picture(saved)))
+        return
+    _, answer = saved
     if as_json:
         screen.write(to_text(plan_document(answer)))
     elif quiet:

@@ -20,7 +20,7 @@ DEFAULT_RUNTIME: Final = DEFAULT
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Catalog name or path of a Hugging Face config.json.")]
 Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="Expression such as h100-sxm:16384, or path of a YAML file.")]
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A file that `shardwright plan -o` wrote.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A file that `shardwright plan -o` or `shardwright simulate -o` wrote.")]
 SeqLen = Annotated[int, typer.Option("--seq-len", min=1, help="Tokens of a sequence.")]
 GlobalBatch = Annotated[int, typer.Option("--global-batch", min=1, help="Sequences a step, over the whole cluster.")]
 RuntimeName = Annotated[str, typer.Option("--runtime", help="Framework and version; `shardwright catalog runtimes` lists them.")]
@@ -34,7 +34,9 @@ MaxDevices = Annotated[int, typer.Option("--max-devices", min=0, help="Use at mo
 Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=VALUE[,VALUE]", help="Hold an axis to a value. Repeatable.")]
 Excludes = Annotated[list[str] | None, typer.Option("--exclude", metavar="AXIS=VALUE[,VALUE]", help="Leave values out. Repeatable.")]
 Top = Annotated[int, typer.Option("--top", min=0, max=1000, help="Next best plans to certify and show.")]
-Strategy = Annotated[str, typer.Option("--strategy", help='For example "tp8 pp16 vpp8 dp128 mbs1 zero1".')]
+Strategy = Annotated[
+    str, typer.Option("--strategy", help='Such as "tp8 pp16 vpp8 dp128 zero1"; or a file in the general notation or from -o; - = read it.')
+]
 ProfileFile = Annotated[str, typer.Option("--profile", metavar="FILE", help="Measured rates that `shardwright calibrate -o` wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a screen.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, and only the result's first line.")]

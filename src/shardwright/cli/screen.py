@@ -43,6 +43,20 @@ def write(text: str) -> None:
     sys.stdout.write(text)
 
 
+def given(text: str) -> str:
+    """`text`, or what stands on standard input where it is ``-``.
+
+    Raises:
+        UsageError: standard input is no text.
+    """
+    if text != "-":
+        return text
+    try:
+        return sys.stdin.read()
+    except ValueError as error:
+        raise UsageError("standard input is not text", hint="a strategy in notation") from error
+
+
 def check_writable(path: Path | None) -> None:
     """Say at once, and not after the work, that `path` cannot be written.
 

@@ -6,9 +6,8 @@ from shardwright import api
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.report.json_face import simulation_document, to_text
-from shardwright.report.terminal import render_prediction
+from shardwright.report.terminal import render_simulation
 from shardwright.search.request import Request
-from shardwright.strategy.grid_notation import parse_grid
 
 
 def simulate(
@@ -31,7 +30,6 @@ def simulate(
 ) -> None:
     """Predict the seconds and the memory of one step of MODEL on CLUSTER under a strategy."""
     screen.check_writable(output)
-    grid = parse_grid(strategy)
     reserve_bytes, reserve_fraction = flags.read_reserve(memory_reserve)
     request = Request(
         model=model,
@@ -46,16 +44,16 @@ def simulate(
         reserve_bytes=reserve_bytes,
         reserve_fraction=reserve_fraction,
     )
-    prediction = api.simulate(request, strategy=strategy)
-    text = to_text(simulation_document(prediction, grid=grid, runtime=runtime))
+    found = api.simulation(request, strategy=screen.given(strategy))
+    text = to_text(simulation_document(found))
     if output is not None:
         screen.save(output, text)
     if as_json:
         screen.write(text)
     elif quiet:
-        screen.write(f"{prediction.step_time_s:.9g} s\n")
+        screen.write(f"{found.prediction.step_time_s:.9g} s\n")
     else:
-        screen.show(render_prediction(prediction, grid=grid, runtime=runtime))
+        screen.show(render_simulation(found, picture=api.small_picture(found)))
 
 
 main = verb(simulate, name="simulate")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
 from shardwright.search.certificate import Certificate
 from shardwright.search.recheck import Recheck
 from shardwright.search.request import Request
+from shardwright.search.simulation import Simulation, Verified
 from shardwright.simulator.prediction import Prediction, StageMemory
-from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_notation import print_grid
 from shardwright.strategy.plan_json import plan_to_json
 
 SCHEMA: Final = "shardwright.plan"
+SIMULATION_SCHEMA: Final = "shardwright.simulation"
 VERSION: Final = 1
 DIGITS: Final = 9
 
@@ -59,9 +61,38 @@ def answer_document(answer: Answer) -> dict[str, Any]:
     return {**plan_document(answer), "search_time_s": answer.search_time_s}
 
 
-def simulation_document(prediction: Prediction, *, grid: Grid, runtime: str) -> dict[str, Any]:
-    """``simulate --json``: the prediction of one strategy, with the strategy and the runtime beside it."""
-    return {**prediction_document(prediction), "strategy": print_grid(grid), "runtime": runtime}
+def simulation_document(simulation: Simulation) -> dict[str, Any]:
+    """``simulate --json``, and what its ``-o`` writes: the prediction of one strategy, and all that asks for it again.
+
+    ``strategy`` is a grid's text, or null where no grid says it; ``plan`` the general plan that was simulated, or null where the grid was
+    lowered as it is. ``digest`` is over the question: problem, strategy and plan.
+    """
+    question = {
+        "problem": request_document(simulation.request),
+        "strategy": print_grid(simulation.grid) if simulation.grid else None,
+        "plan": plan_to_json(simulation.plan) if simulation.plan else None,
+    }
+    return {
+        **prediction_document(simulation.prediction),
+        **question,
+        "schema": SIMULATION_SCHEMA,
+        "version": VERSION,
+        "name": simulation.name,
+        "digest": question_digest(question),
+        "runtime": simulation.request.runtime,
+        "classes": list(simulation.classes),
+        "notes": list(simulation.notes),
+    }
+
+
+def question_digest(question: Mapping[str, Any]) -> str:
+    """SHA-256, in hexadecimal, of a question's one text."""
+    return sha256(to_text(question).encode()).hexdigest()
+
+
+def verified_document(found: Verified) -> dict[str, Any]:
+    """``check --json`` of a stored simulation that holds (one that does not is an error)."""
+    return {"holds": True, "devices": found.devices, "actions": found.actions, "drift": found.drift, "full": found.full}
 
 
 def prediction_document(prediction: Prediction) -> dict[str, Any]:
@@ -93,6 +124,7 @@ def _stage(stage: StageMemory) -> dict[str, Any]:
         "memory_bytes": dict(stage.items),
         "allocated_bytes": stage.allocated,
         "reserved_bytes": stage.reserved,
+        **({"capacity_bytes": stage.capacity} if stage.capacity else {}),
     }
 
 

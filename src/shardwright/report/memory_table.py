@@ -24,8 +24,12 @@ _SHORT = {
 }
 
 
-def memory_table(prediction: Prediction, *, all_stages: bool = False) -> Table:
-    """A row for every run of equal ranks; of many rows the first, the last, the worst and their neighbours, unless `all_stages`."""
+def memory_table(prediction: Prediction, *, all_stages: bool = False, classes: tuple[str, ...] = ()) -> Table:
+    """A row for every run of equal ranks; of many rows the first, the last, the worst and their neighbours, unless `all_stages`.
+
+    Args:
+        classes: devices of each class as text, for general plans: they stand in the place of the ranks' numbers.
+    """
     runs = equal_ranks(prediction.stages)
     chosen = runs if all_stages else _few(runs)
     names = tuple(dict.fromkeys(name for stage in prediction.stages for name, _ in stage.items))
@@ -35,16 +39,16 @@ def memory_table(prediction: Prediction, *, all_stages: bool = False) -> Table:
         if run[0].rank > before + 1:
             rows.append(("...", *("" for _ in range(len(names) + 4))))
         before = run[-1].rank
-        rows.append(_row(run, names=names, capacity=prediction.capacity_bytes))
-    header = ("ranks", "holds", *(_short(name) for name in names), "allocated", "reserved", "full")
-    return plain_table(header, rows, right=tuple(range(2, len(header))), whole=(0,))
+        rows.append(_row(run, names=names, capacity=prediction.capacity_bytes, classes=classes))
+    header = ("devices" if classes else "ranks", "holds", *(_short(name) for name in names), "allocated", "reserved", "full")
+    return plain_table(header, rows, right=tuple(range(2, len(header))), whole=() if classes else (0,))
 
 
 def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]]:
     """Runs of neighbouring ranks with the same memory, layers and number of devices."""
 
     def look(stage: StageMemory) -> tuple[object, ...]:
-        return (stage.layers, stage.devices, stage.items, stage.allocated, stage.reserved)
+        return (stage.layers, stage.devices, stage.items, stage.allocated, stage.reserved, stage.capacity)
 
     return [tuple(run) for _, run in groupby(sorted(stages, key=lambda s: s.rank), key=look)]
 
@@ -61,17 +65,18 @@ def _short(name: str) -> str:
     return _SHORT.get(name, name)
 
 
-def _row(run: tuple[StageMemory, ...], *, names: tuple[str, ...], capacity: int) -> tuple[str, ...]:
+def _row(run: tuple[StageMemory, ...], *, names: tuple[str, ...], capacity: int, classes: tuple[str, ...]) -> tuple[str, ...]:
     stage = run[0]
-    items = dict(stage.items)
-    ranks = str(stage.rank) if len(run) == 1 else f"{stage.rank}-{run[-1].rank}"
+    items, room = dict(stage.items), stage.capacity or capacity
+    numbers = [classes[s.rank] for s in run] if classes else [str(s.rank) for s in run]
+    ranks = numbers[0] if len(run) == 1 else f"{numbers[0]} .. {numbers[-1]}" if classes else f"{numbers[0]}-{numbers[-1]}"
     return (
         ranks,
         stage.layers,
         *(_gib(items.get(name, 0)) for name in names),
         _gib(stage.allocated),
         _gib(stage.reserved),
-        format_percent(stage.reserved / capacity, digits=0) if capacity else "",
+        format_percent(stage.reserved / room, digits=0) if room else "",
     )
 
 

@@ -27,16 +27,24 @@ def read_plan_file(path: Path) -> tuple[Request, Answer]:
         DataError: it cannot be read, is no plan file, or is of a later version.
         StrategyError: its strategy cannot be read.
     """
+    return parse_plan_file(read_text(path), name=str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a plan file.
+
+    Raises:
+        DataError: it cannot be read, is too large or no text.
+    """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise DataError(f"{path} is larger than {MAX_FILE_BYTES} bytes", hint="is it a plan file?")
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise DataError(f"cannot read plan file {path}: {reason}", hint="`shardwright plan ... -o FILE` writes one") from error
-    return parse_plan_file(text, name=str(path))
 
 
 def parse_plan_file(text: str, *, name: str = "plan file") -> tuple[Request, Answer]:
@@ -46,21 +54,17 @@ def parse_plan_file(text: str, *, name: str = "plan file") -> tuple[Request, Ans
         DataError: it is no plan file, or is of a later version.
         StrategyError: its strategy cannot be read.
     """
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise DataError(f"{name} is not JSON{where}", hint=HINT) from None
+    document = decoded(text, name=name)
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise DataError(f"{name} is not a plan file: its schema is not {SCHEMA}", hint=HINT)
     if document.get("version") != VERSION:
         raise DataError(f"{name}: version {shown(document.get('version'))} is not {VERSION}", hint="use the release that wrote it")
     top = Fields(document, path=name)
-    request = _request(top.section("problem"))
+    request = request_of(top.section("problem"))
     plan = document.get("plan")
     answer = Answer(
         grid=parse_grid(top.text("strategy")),
-        prediction=_prediction(top.section("prediction")),
+        prediction=prediction_of(top.section("prediction")),
         certificate=_certificate(top.section("certificate")),
         alternatives=tuple(_alternative(fields) for fields in top.sections("alternatives")),
         search_time_s=0.0,
@@ -72,7 +76,18 @@ def parse_plan_file(text: str, *, name: str = "plan file") -> tuple[Request, Ans
     return request, answer
 
 
-def _request(fields: Fields) -> Request:
+def decoded(text: str, *, name: str) -> object:
+    """The value of a JSON text; DataError if it is none."""
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        raise DataError(f"{name} is not JSON{where}", hint=HINT) from None
+    return value
+
+
+def request_of(fields: Fields) -> Request:
+    """What was asked, as a file keeps it."""
     return Request(
         model=fields.text("model"),
         cluster=fields.text("cluster"),
@@ -114,7 +129,8 @@ def _certificate(fields: Fields) -> Certificate:
     )
 
 
-def _prediction(fields: Fields) -> Prediction:
+def prediction_of(fields: Fields) -> Prediction:
+    """A prediction, as a file keeps it."""
     peak = fields.section("peak_memory_bytes")
     interval = fields.value("interval_s")
     if not isinstance(interval, list) or len(interval) != 2:
@@ -145,6 +161,8 @@ def _stage(fields: Fields) -> StageMemory:
         items=fields.section("memory_bytes").integers(),
         allocated=fields.integer("allocated_bytes"),
         reserved=fields.integer("reserved_bytes"),
+        # Only where devices differ.
+        capacity=fields.integer("capacity_bytes") if "capacity_bytes" in fields.names else 0,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a plan can be drawn from: a plan file, the general notation, or a grid's text."""
+"""What a plan can be given as: a plan file, the general notation, or a grid's text."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import Final
 from shardwright.errors import DataError, StrategyError, UsageError
 from shardwright.model.catalog import load_model
 from shardwright.model.graph import Model
-from shardwright.report.plan_file import MAX_FILE_BYTES, parse_plan_file
+from shardwright.report.plan_file import MAX_FILE_BYTES
+from shardwright.report.simulation_file import parse_saved
+from shardwright.search.simulation import Simulation
+from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_notation import parse_grid
 from shardwright.strategy.grid_plan import plan_of
 from shardwright.strategy.parser import parse_plan
 from shardwright.strategy.plan import Plan
 
 _SUFFIXES: Final = (".plan", ".json", ".txt")
+_HINT: Final = "a .plan text, or what `shardwright plan -o` wrote"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +30,62 @@ class NamedPlan:
     name: str
     plan: Plan
     model: Model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedStrategy:
+    """A strategy as it was given, a grid or a plan, and its name."""
+
+    name: str
+    strategy: Grid | Plan
+
+
+def read_strategy(source: str, *, model: Model, model_name: str) -> NamedStrategy:
+    """The strategy that `source` is or names.
+
+    Args:
+        source: a grid's text; a text in the general notation; or the path of one, or of what `plan -o` or `simulate -o` wrote.
+        model, model_name: the model that it is to be for.
+
+    Raises:
+        DataError: the file cannot be read. StrategyError: it says no strategy, or a stored plan is for another model (``plan.model``).
+    """
+    text, name = source, ""
+    if not _is_text(source) and _is_path(source):
+        text, name = _read(Path(source)), source
+    if text.lstrip().startswith("{"):
+        return _saved_strategy(text, name=name or "the plan", model_name=model_name)
+    if not name and not _is_text(source):
+        return NamedStrategy(name=source, strategy=parse_grid(source))
+    return NamedStrategy(name=_notation_name(text), strategy=parse_plan(text, model=model))
+
+
+def _is_text(source: str) -> bool:
+    """The notation itself, or a file's JSON, not a path or a grid."""
+    return "\n" in source.strip() or source.lstrip().startswith(("plan ", "{"))
+
+
+def _saved_strategy(text: str, *, name: str, model_name: str) -> NamedStrategy:
+    saved = parse_saved(text, name=name)
+    if not isinstance(saved, Simulation):
+        return NamedStrategy(name=name, strategy=saved[1].grid)
+    if saved.plan is None:
+        assert saved.grid is not None
+        return NamedStrategy(name=saved.name, strategy=saved.grid)
+    if saved.grid is None and saved.request.model != model_name:
+        raise StrategyError(
+            f"the plan is for {saved.request.model[:60]}, not {model_name[:60]}",
+            hint="a plan names blocks of its model; a grid suits any",
+            rule="plan.model",
+        )
+    return NamedStrategy(name=saved.name, strategy=saved.grid or saved.plan)
+
+
+def _notation_name(text: str) -> str:
+    """The name in the first line of a notation, empty if it has none."""
+    lines = (line.partition("#")[0].split() for line in text.split("\n"))
+    words = next((words for words in lines if words), [])
+    return words[1] if len(words) > 1 and words[0] == "plan" else ""
 
 
 def read_plan(source: str, *, model: str = "", devices: int = 0, global_batch: int = 0) -> NamedPlan:
@@ -48,8 +108,7 @@ def read_plan(source: str, *, model: str = "", devices: int = 0, global_batch: i
         if devices or global_batch:
             raise UsageError("--devices and --global-batch are for grids; a plan says its own", hint="leave them out")
         chosen = _model(model)
-        words = text.split(maxsplit=2)
-        return NamedPlan(name=words[1] if len(words) > 1 else path.stem, plan=parse_plan(text, model=chosen), model=chosen)
+        return NamedPlan(name=_notation_name(text) or path.stem, plan=parse_plan(text, model=chosen), model=chosen)
     grid = parse_grid(source)
     if devices and grid.devices != devices:
         if grid.dp > 1 or devices % grid.devices:
@@ -78,15 +137,23 @@ def _read(path: Path) -> str:
             raise DataError(f"{path} is larger than {MAX_FILE_BYTES} bytes", hint="is it a plan?")
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise DataError(f"cannot read plan {path}: {error.strerror}", hint="a .plan text, or what `shardwright plan -o` wrote") from error
+        raise DataError(f"cannot read plan {path}: {error.strerror}", hint=_HINT) from error
     except ValueError as error:
-        raise DataError(f"cannot read plan {path}: it is not text", hint="a .plan text, or what `shardwright plan -o` wrote") from error
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"cannot read plan {path}: it is not text", hint=_HINT) from error
 
 
 def _from_file(text: str, *, path: Path, model: str) -> NamedPlan:
-    request, answer = parse_plan_file(text, name=str(path))
+    saved = parse_saved(text, name=str(path))
+    if isinstance(saved, Simulation):
+        request, grid, plan = saved.request, saved.grid, saved.plan
+    else:
+        request, grid, plan = saved[0], saved[1].grid, saved[1].plan
     chosen = load_model(model or request.model)
-    plan = answer.plan or plan_of(answer.grid, model=chosen, global_batch=request.global_batch)
+    if plan is None:
+        assert grid is not None
+        plan = plan_of(grid, model=chosen, global_batch=request.global_batch)
     return NamedPlan(name=path.stem, plan=plan, model=chosen)
 
 

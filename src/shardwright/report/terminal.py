@@ -10,13 +10,17 @@ from rich.text import Text
 
 from shardwright.hardware.device import Evidence
 from shardwright.report.memory_table import memory_table
+from shardwright.report.plan_picture import Picture, printable
+from shardwright.report.plan_text import PlanText
 from shardwright.report.tables import plain_table
 from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
 from shardwright.search.recheck import Recheck
 from shardwright.search.request import Request
+from shardwright.search.simulation import Simulation, Verified
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_notation import print_grid
+from shardwright.strategy.order import Named
 from shardwright.units import format_bytes, format_percent, format_seconds
 
 BAR_WIDTH = 30
@@ -33,6 +37,7 @@ _PARTS = {
     "pp": "exposed pipeline communication",
     "sharding": "exposed gathers and reductions",
     "scales": "reduction of 8-bit scales",
+    "uneven": "waiting for other devices of the stage",
     "slowdown": "slowdown beside communication",
     "optimizer": "optimizer step",
     "bubble": "pipeline bubble",
@@ -63,21 +68,59 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
     return Group(*parts)
 
 
-def render_prediction(prediction: Prediction, *, grid: Grid, runtime: str, all_stages: bool = False) -> RenderableType:
-    """One strategy's time and memory."""
-    return Group(_strategy_lines(grid, runtime=runtime), *_prediction_parts(prediction, all_stages=all_stages))
+def render_simulation(simulation: Simulation, *, picture: Picture | None = None, all_stages: bool = False) -> RenderableType:
+    """One strategy's time and memory; a small general plan's picture below."""
+    lines = [("Strategy", strategy_text(simulation)), ("Runtime", simulation.request.runtime), *(("Note", n) for n in simulation.notes)]
+    head = Text("\n").join(Text.assemble((f"{name:<10}", _STYLE["title"]), text) for name, text in lines)
+    drawn = [_section("Devices and layers", PlanText(picture=picture))] if picture else []
+    parts = _prediction_parts(simulation.prediction, all_stages=all_stages, classes=simulation.classes)
+    return Group(Text.assemble("\n", head), *parts, *drawn)
+
+
+def strategy_text(simulation: Simulation) -> str:
+    """The grid that says a simulated strategy, or the name and the size of its plan."""
+    if simulation.grid is not None:
+        return print_grid(simulation.grid)
+    assert simulation.plan is not None
+    plan, name = simulation.plan, printable(simulation.name)
+    stages = sum(len(lane.stages) for lane in plan.lanes)
+    orders = ", ".join(o.schedule if isinstance(o, Named) else "a table" for o in plan.orders)
+    counts = (_count(plan.devices, "device"), _count(len(plan.lanes), "lane"), _count(stages, "stage"))
+    return f"{name or 'a plan'}: {', '.join(counts)}, order {orders}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def render_explained(simulation: Simulation, *, picture: Picture | None = None) -> RenderableType:
+    """A stored simulation with every class of devices, and the source of each number that went into it."""
+    return Group(render_simulation(simulation, picture=picture, all_stages=True), _sources(simulation.prediction))
+
+
+def render_verified(found: Verified) -> RenderableType:
+    """What a second look at a stored simulation verified."""
+    acts = f"{found.actions:,} actions end without a deadlock; " if found.actions else ""
+    return Text.assemble(
+        ("The plan holds.\n", _STYLE["good"]),
+        f"Its rules hold on {_count(found.devices, 'device')}; {acts}the fullest device needs {format_percent(found.full)} of its memory. "
+        f"The plan's seconds differ by {found.drift:.1g} of themselves.",
+    )
 
 
 def render_explanation(answer: Answer) -> RenderableType:
     """The answer with every pipeline rank, and the source of each number that went into it."""
-    rows = [(s.quantity, s.value, s.origin.evidence.value, s.origin.reference) for s in answer.prediction.sources]
-    table = plain_table(("quantity", "value", "known by", "source"), rows)
-    return Group(render_answer(answer, all_stages=True), _section("Inputs and their sources", table))
+    return Group(render_answer(answer, all_stages=True), _sources(answer.prediction))
 
 
-def render_comparison(predictions: Sequence[tuple[Grid, Prediction]]) -> RenderableType:
+def _sources(prediction: Prediction) -> RenderableType:
+    rows = [(s.quantity, s.value, s.origin.evidence.value, s.origin.reference) for s in prediction.sources]
+    return _section("Inputs and their sources", plain_table(("quantity", "value", "known by", "source"), rows))
+
+
+def render_comparison(simulations: Sequence[Simulation]) -> RenderableType:
     """Strategies side by side, fastest first: what each does better or worse than the fastest."""
-    ranked = sorted(predictions, key=lambda pair: pair[1].step_time_s)
+    ranked = sorted(((strategy_text(one), one.prediction) for one in simulations), key=lambda pair: pair[1].step_time_s)
     best = ranked[0][1]
     rows = [
         (
@@ -88,9 +131,9 @@ def render_comparison(predictions: Sequence[tuple[Grid, Prediction]]) -> Rendera
             format_percent(p.mfu_causal),
             format_bytes(p.allocated_bytes),
             "yes" if p.reserved_bytes <= p.capacity_bytes else "no",
-            print_grid(grid),
+            text,
         )
-        for rank, (grid, p) in enumerate(ranked, start=1)
+        for rank, (text, p) in enumerate(ranked, start=1)
     ]
     header = ("", "s/step", "slower", "tok/s/dev", "MFU", "memory", "fits", "strategy")
     names = list(dict.fromkeys(name for _, p in ranked for name, _ in p.breakdown_s))
@@ -134,7 +177,7 @@ def _strategy_lines(grid: Grid, *, runtime: str) -> RenderableType:
     return Text.assemble(lines, ("\nRuntime   ", _STYLE["title"]), runtime) if runtime else lines
 
 
-def _prediction_parts(prediction: Prediction, *, all_stages: bool) -> list[RenderableType]:
+def _prediction_parts(prediction: Prediction, *, all_stages: bool, classes: tuple[str, ...] = ()) -> list[RenderableType]:
     low, high = prediction.interval_s
     speed = Text.assemble(
         ("Step      ", _STYLE["title"]),
@@ -152,7 +195,8 @@ def _prediction_parts(prediction: Prediction, *, all_stages: bool) -> list[Rende
     worst = f"{format_bytes(prediction.allocated_bytes)} allocated, {format_bytes(prediction.reserved_bytes)} reserved"
     title = f"Memory of the worst device: {worst} of {capacity} ({share})"
     parts.append(_section("Where the time of the critical device goes", _breakdown_table(prediction)))
-    parts.append(_section(f"{title}; by stage, in GiB", memory_table(prediction, all_stages=all_stages)))
+    by = "class of devices" if classes else "stage"
+    parts.append(_section(f"{title}; by {by}, in GiB", memory_table(prediction, all_stages=all_stages, classes=classes)))
     return parts
 
 

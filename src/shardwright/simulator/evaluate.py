@@ -136,11 +136,12 @@ def predict(problem: Problem, grid: Grid, simulated: Simulated | None = None) ->
         capacity_bytes=problem.cluster.node.accelerator.memory_bytes,
         stages=memory,
         breakdown_s=parts,
-        sources=(*_sources(problem), *_answers(problem, grid)),
+        sources=(*problem_sources(problem), *_answers(problem, grid)),
     )
 
 
-def _sources(problem: Problem) -> tuple[Source, ...]:
+def problem_sources(problem: Problem) -> tuple[Source, ...]:
+    """Rates and sizes of the (first kind of) node that every prediction rests on, with where each comes from."""
     node, machine = problem.cluster.node, problem_machine(problem)
     device = node.accelerator
     gemm = machine.gemm

@@ -45,7 +45,7 @@ def _class_memory(problem: Problem, program: PlanProgram, costs: PlanCosts, numb
     kept, held = held_bytes(own, _merged(blocks, items), np.array([allocated], dtype=np.int64))
     items["fragmentation"] = int(kept[0]) - allocated
     items |= outside
-    layers = " + ".join(_text(program, lane, chunk) for lane, chunk, _ in device_class.families)
+    layers = _text(program, device_class)
     return StageMemory(
         rank=number,
         devices=len(device_class.devices),
@@ -83,6 +83,10 @@ def _activations(program: PlanProgram, costs: PlanCosts, device_class: DeviceCla
     return int(np.cumsum(sign * size).max(initial=0))
 
 
-def _text(program: PlanProgram, lane: int, chunk: int) -> str:
-    stage = program.stages[lane][chunk]
-    return " + ".join(f"{s.count} {s.block.name}" if s.count > 1 else s.block.name for s in stage.segments)
+def _text(program: PlanProgram, device_class: DeviceClass) -> str:
+    """What the stages of a class run, such as ``embed + 16 layer``: equal blocks are counted together."""
+    counts: dict[str, int] = {}
+    for lane, chunk, _ in device_class.families:
+        for segment in program.stages[lane][chunk].segments:
+            counts[segment.block.name] = counts.get(segment.block.name, 0) + segment.count
+    return " + ".join(f"{count} {name}" if count > 1 else name for name, count in counts.items())

@@ -19,6 +19,7 @@ class StageMemory:
         items: (name, bytes): parameters, gradients, optimizer, workspace, activations, logits and temporary, which are allocated at the
             peak; fragmentation, what the allocator holds beyond them; communication and context, outside of it.
         allocated: peak of what is allocated at once. reserved: all that the device holds for the program, the sum of the items.
+        capacity: bytes that these devices have, where devices differ (0 = the prediction's).
     """
 
     rank: int
@@ -27,6 +28,7 @@ class StageMemory:
     items: tuple[tuple[str, int], ...]
     allocated: int
     reserved: int
+    capacity: int = 0
 
     @property
     def allocator_bytes(self) -> int:

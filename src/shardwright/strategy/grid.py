@@ -37,6 +37,7 @@ class Grid:
         offload: percent of the optimizer's state and step on the host.
         schedule: registry name. first, last: layers of the first and last stage (0 = as the rest). layers: of every chunk, in order,
             where they follow no such rule (empty = they do).
+        slices: parts of every sequence, of as many tokens, for schedules that order them.
         order: axes from innermost to outermost (decides which groups share a node).
     """
 
@@ -60,10 +61,11 @@ class Grid:
     first: int = 0
     last: int = 0
     layers: tuple[int, ...] = ()
+    slices: int = 1
     order: tuple[str, ...] = ("tp", "cp", "ep", "dp", "pp")
 
     def __post_init__(self) -> None:
-        degrees = (self.tp, self.cp, self.ulysses, self.ep, self.etp, self.dp, self.pp, self.vpp, self.microbatch)
+        degrees = (self.tp, self.cp, self.ulysses, self.ep, self.etp, self.dp, self.pp, self.vpp, self.microbatch, self.slices)
         if min(degrees) < 1 or max(degrees) > MAX_DEGREE:
             raise StrategyError(f"a degree of the grid is not in 1..{MAX_DEGREE}: {degrees}", rule="grid.degree")
         if self.cp % self.ulysses:

@@ -14,8 +14,9 @@ from shardwright.strategy.chunks import chunk_layers
 from shardwright.strategy.grid import AXES, Grid, Recompute
 from shardwright.strategy.grid_facts import grid_facts
 from shardwright.strategy.grid_fold import fold
-from shardwright.strategy.grid_plan import FULL, MAIN, grid_placements, plan_of
+from shardwright.strategy.grid_plan import FULL, MAIN, TWO_WAY, grid_placements, plan_of
 from shardwright.strategy.grid_rules import canonical
+from shardwright.strategy.grid_schedules import WAVE, grid_schedule
 from shardwright.strategy.lane import Lane
 from shardwright.strategy.order import Named
 from shardwright.strategy.plan import ALL, Plan, State
@@ -28,15 +29,16 @@ def grid_of(plan: Plan, *, model: Model) -> Grid | None:
 
     A candidate is read off the plan (degrees from the trees, ranks from the bases), then built and compared.
     """
-    if len(plan.lanes) != 1 or len(plan.orders) != 1 or not plan.lanes[0].stages:
+    if not plan.lanes or len(plan.orders) != 1 or not plan.lanes[0].stages:
         return None
-    lane, order = plan.lanes[0], plan.orders[0]
-    if lane.name != MAIN or not isinstance(order, Named) or order.lanes != (MAIN,) or order.parameters:
+    lane, order, names = plan.lanes[0], plan.orders[0], tuple(lane.name for lane in plan.lanes)
+    if names not in ((MAIN,), TWO_WAY) or not isinstance(order, Named) or order.lanes != names or order.parameters:
         return None
+    samples = sum(lane.samples for lane in plan.lanes)
     try:
         for grid in _candidates(plan, lane, order.schedule, model=model):
-            if plan_of(grid, model=model, global_batch=lane.samples) == plan:
-                facts = grid_facts(model, devices=plan.devices, global_batch=lane.samples, seq_len=1)
+            if plan_of(grid, model=model, global_batch=samples) == plan:
+                facts = grid_facts(model, devices=plan.devices, global_batch=samples, seq_len=1)
                 return canonical(grid, facts=facts)
     except (StrategyError, ValueError, ZeroDivisionError):  # what was read off is no grid
         return None
@@ -89,9 +91,10 @@ def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[
         vpp=len(lane.stages) // len(bases),
         microbatch=max(1, lane.samples // (lane.microbatches * dp)),
         schedule=schedule,
+        slices=max(1, len(lane.slices)),
         **_memory(plan),
         **_recompute(lane),
-        **_ends(lane, layers=facts.layers, pp=len(bases)),
+        **_ends(lane, layers=facts.layers, pp=len(bases), schedule=schedule),
     )
     pp_stride = bases[1] if base.pp > 1 else 0
     result: list[Grid] = []
@@ -124,7 +127,7 @@ def _recompute(lane: Lane) -> dict[str, Any]:
     return {"recompute": Recompute.SELECTIVE}
 
 
-def _ends(lane: Lane, *, layers: int, pp: int) -> dict[str, Any]:
+def _ends(lane: Lane, *, layers: int, pp: int, schedule: str) -> dict[str, Any]:
     """Layers of the first and last rank, or of every chunk, where the plain rule does not give this plan's chunks."""
     chunks = tuple(sum(item.count for item in stage.items if not item.name) for stage in lane.stages)
     vpp = len(chunks) // pp
@@ -134,6 +137,8 @@ def _ends(lane: Lane, *, layers: int, pp: int) -> dict[str, Any]:
     except StrategyError:
         pass  # only first and last make it legal
     first, last = chunks[0] * vpp, chunks[pp - 1] * vpp
+    if grid_schedule(schedule).placement == WAVE:
+        return {"layers": chunks}
     try:
         if chunk_layers(layers, pp=pp, vpp=vpp, first=first, last=last) == chunks:
             return {"first": first, "last": last}

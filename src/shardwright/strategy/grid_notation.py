@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from shardwright.errors import StrategyError, nearest
 from shardwright.strategy.grid import AXES, MAX_DEGREE, Grid, Recompute
+from shardwright.strategy.grid_schedules import grid_schedule
 
 _MAX_TEXT: Final = 1000
 _INTERLEAVED: Final = "interleaved-1f1b"
@@ -31,7 +32,7 @@ _DEGREES: Final[dict[str, tuple[str, int]]] = {
     "shard": ("shard", 0),
 }
 _FLAGS: Final = {"sp": "sp", "cp-gather": "gather"}
-_KEYS: Final = ("recompute", "offload", "schedule", "first", "last", "layers", "order")
+_KEYS: Final = ("recompute", "offload", "schedule", "slices", "first", "last", "layers", "order")
 _WORDS: Final = (*(f"{w}N" for w in _DEGREES), *_FLAGS, *(f"{k}=" for k in _KEYS))
 
 _DEGREE_WORD: Final = re.compile(r"([a-z]+)([0-9]+)", re.ASCII)
@@ -47,7 +48,7 @@ def print_grid(grid: Grid) -> str:
     words: list[str] = []
     for word, (field, default) in _DEGREES.items():
         value = getattr(grid, field)
-        if value != default or word in ("mbs", "zero"):
+        if value != default or word in ("mbs", "zero") or (word == "vpp" and value != grid_schedule(grid.schedule).chunks):
             words.append(f"{word}{value}")
         if word == "tp" and grid.sp:
             words.append("sp")
@@ -64,6 +65,8 @@ def print_grid(grid: Grid) -> str:
         words.append(f"offload={grid.offload}")
     if grid.pp > 1 or grid.vpp > 1 or grid.schedule != "1f1b":
         words.append(f"schedule={grid.schedule}")
+    if grid.slices > 1:
+        words.append(f"slices={grid.slices}")
     if sum(getattr(grid, axis) > 1 for axis in AXES) > 1 or grid.order != AXES:
         words.append(f"order={'-'.join(grid.order)}")
     return " ".join(words)
@@ -125,6 +128,7 @@ _READERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
     "recompute": _recompute,
     "offload": _offload,
     "schedule": lambda text: {"schedule": text},
+    "slices": lambda text: {"slices": _number(text, word=f"slices={text}", smallest=1)},
     "first": lambda text: {"first": _number(text, word=f"first={text}")},
     "last": lambda text: {"last": _number(text, word=f"last={text}")},
     "layers": _layers,
@@ -155,7 +159,8 @@ def _read_word(word: str) -> tuple[str, dict[str, Any]]:
 def parse_grid(text: str) -> Grid:
     """The grid that `text` says; any order of words, each at most once.
 
-    Left out words have their defaults; ``vpp`` above 1 without a schedule means ``interleaved-1f1b``.
+    Left out words have their defaults; ``vpp`` above 1 without a schedule means ``interleaved-1f1b``, and a schedule in waves without
+    ``vpp`` has two chunks a rank.
 
     Raises:
         StrategyError: a word, number or combination that has no meaning (the rules against model and cluster are in `grid_rules`).
@@ -173,4 +178,5 @@ def parse_grid(text: str) -> Grid:
         fields |= values
     if fields.get("vpp", 1) > 1 and "schedule" not in fields:
         fields["schedule"] = _INTERLEAVED
+    fields.setdefault("vpp", grid_schedule(fields.get("schedule", "")).chunks)
     return Grid(**fields)

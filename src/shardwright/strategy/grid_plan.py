@@ -14,6 +14,7 @@ from shardwright.strategy.grid import Grid, Recompute
 from shardwright.strategy.grid_facts import grid_facts, layer_runs
 from shardwright.strategy.grid_fold import Atom, dense_axes, fold
 from shardwright.strategy.grid_rules import canonical
+from shardwright.strategy.grid_schedules import grid_schedule
 from shardwright.strategy.lane import Lane
 from shardwright.strategy.order import Named
 from shardwright.strategy.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
@@ -21,6 +22,8 @@ from shardwright.strategy.split import Exchange, Split
 from shardwright.strategy.stages import How, Item, Keep, Placement, Selector, Stage
 
 MAIN = "main"
+TWO_WAY = ("down", "up")
+"""Lanes of a grid whose schedule runs two in opposite directions."""
 FULL = "full"
 
 
@@ -190,9 +193,10 @@ def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
 
 
 def plan_of(grid: Grid, *, model: Model, global_batch: int) -> Plan:
-    """`grid` as a general plan for `model`: one lane of pp x vpp stages that share their trees.
+    """`grid` as a general plan for `model`: one lane of pp x vpp stages that share their trees, or two in opposite directions.
 
-    Grids that mean the same give the same plan. Chunk c is on pipeline rank c mod pp, whose first device is that times pp's stride.
+    Grids that mean the same give the same plan. Chunks are on the pipeline ranks that the schedule's placement has them on (chunk c on
+    c mod pp for most); rank r's first device is r times pp's stride.
 
     Args:
         global_batch: samples a step.
@@ -212,14 +216,28 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int) -> Plan:
     placements = grid_placements(grid, experts=facts.experts > 0, attention=facts.heads > 0)
     stride = grid.strides()["pp"]
     kept = {layers: _keeps(grid, layers=layers) for layers in set(chunks)}
-    stages = tuple(
-        Stage(items=items, base=(c % grid.pp) * stride, placements=placements, keeps=kept[layers])
-        for c, (items, layers) in enumerate(zip(chunk_items(model, chunks=chunks), chunks, strict=True))
-    )
-    lane = Lane(name=MAIN, samples=global_batch, microbatches=global_batch // (grid.dp * grid.microbatch), stages=stages)
+    items = chunk_items(model, chunks=chunks)
+    laid = grid_schedule(grid.schedule)
+    names = TWO_WAY if laid.lanes > 1 else (MAIN,)
+    microbatches = global_batch // (grid.dp * grid.microbatch)
+    if microbatches % laid.lanes:
+        raise StrategyError(
+            f"{microbatches} microbatches a replica do not halve over the two lanes of {grid.schedule}",
+            hint="each lane takes as many",
+            rule="grid.lanes",
+        )
+
+    def lane(name: str, number: int) -> Lane:
+        stages = tuple(
+            Stage(items=item, base=laid.rank(c, pp=grid.pp, lane=number) * stride, placements=placements, keeps=kept[layers])
+            for c, (item, layers) in enumerate(zip(items, chunks, strict=True))
+        )
+        slices = (1,) * grid.slices if grid.slices > 1 else ()
+        return Lane(name=name, samples=global_batch // laid.lanes, microbatches=microbatches // laid.lanes, stages=stages, slices=slices)
+
     return Plan(
         devices=grid.devices,
-        lanes=(lane,),
-        orders=(Named(schedule=grid.schedule, lanes=(MAIN,)),),
+        lanes=tuple(lane(name, number) for number, name in enumerate(names)),
+        orders=(Named(schedule=grid.schedule, lanes=names),),
         shards=grid_shards(grid, experts=facts.experts > 0),
     )

@@ -13,10 +13,11 @@ from shardwright.errors import StrategyError, nearest
 from shardwright.strategy.chunks import chunk_layers
 from shardwright.strategy.grid import AXES, Grid
 from shardwright.strategy.grid_fold import fold
+from shardwright.strategy.grid_schedules import GRID_SCHEDULES, WAVE, grid_schedule
 from shardwright.strategy.violation import Violation
 
 SCHEDULES: Final[Mapping[str, bool]] = MappingProxyType({"gpipe": False, "1f1b": False, "interleaved-1f1b": True})
-"""Schedules a grid can name -> they need several chunks a device (vpp > 1)."""
+"""Schedules that grids are searched and lowered with directly -> they need several chunks a device (vpp > 1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +46,24 @@ class GridFacts:
     scan_heads: int = 0
 
 
-def violations(grid: Grid, *, facts: GridFacts) -> tuple[Violation, ...]:
-    """Every rule that `grid` breaks; none = it is a legal plan for a model, batch and number of devices with these `facts`."""
-    return tuple(broken for rule in (_devices, _widths, _sequence, _experts, _pipeline, _memory) for broken in rule(grid, facts))
+def violations(grid: Grid, *, facts: GridFacts, general: bool = False) -> tuple[Violation, ...]:
+    """Every rule that `grid` breaks; none = it is a legal plan for a model, batch and number of devices with these `facts`.
+
+    Args:
+        general: schedules that only general plans are lowered with are legal too; what they themselves refuse is
+            `schedules.grid_order.order_violations`.
+    """
+    pipeline = _general_pipeline if general and grid.schedule not in SCHEDULES else _pipeline
+    return tuple(broken for rule in (_devices, _widths, _sequence, _experts, _chunks, pipeline, _memory) for broken in rule(grid, facts))
 
 
-def require_legal(grid: Grid, *, facts: GridFacts) -> None:
-    """Raise the first broken rule.
+def require_legal(grid: Grid, *, facts: GridFacts, general: bool = False) -> None:
+    """Raise the first broken rule; see `violations`.
 
     Raises:
         StrategyError: with the rule's id.
     """
-    for broken in violations(grid, facts=facts):
+    for broken in violations(grid, facts=facts, general=general):
         raise StrategyError(broken.message, hint=broken.hint, rule=broken.rule)
 
 
@@ -133,7 +140,7 @@ def _experts(grid: Grid, facts: GridFacts) -> Iterator[Violation]:
         )
 
 
-def _pipeline(grid: Grid, facts: GridFacts) -> Iterator[Violation]:
+def _chunks(grid: Grid, facts: GridFacts) -> Iterator[Violation]:
     try:
         largest = max(chunk_layers(facts.layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers))
     except StrategyError as error:
@@ -145,9 +152,37 @@ def _pipeline(grid: Grid, facts: GridFacts) -> Iterator[Violation]:
             message=f"recompute=full:{grid.recompute_layers}, but the largest chunk has {largest} layers",
             hint="recompute=full recomputes them all",
         )
+    if grid.slices > facts.seq_len:
+        yield Violation(rule="grid.slices", message=f"{grid.slices} slices of {facts.seq_len} tokens", hint="a slice is a token or more")
+
+
+def _general_pipeline(grid: Grid, facts: GridFacts) -> Iterator[Violation]:
+    """Rules of grids whose schedule only general plans know."""
+    if grid.schedule not in GRID_SCHEDULES:
+        yield Violation(rule="grid.schedule", message=f"unknown schedule {grid.schedule!r}", hint=nearest(grid.schedule, GRID_SCHEDULES))
+        return
+    laid = GRID_SCHEDULES[grid.schedule]
+    if laid.placement == WAVE and (grid.first or grid.last):
+        yield Violation(
+            rule="grid.layers",
+            message=f"first {grid.first} last {grid.last} with schedule {grid.schedule}, whose first rank has the last chunk",
+            hint="layers= names every chunk's",
+        )
+    microbatches = facts.global_batch // (grid.dp * grid.microbatch)
+    if microbatches % laid.lanes:
+        yield Violation(
+            rule="grid.lanes",
+            message=f"{microbatches} microbatches a replica do not halve over the two lanes of {grid.schedule}",
+            hint="each lane takes as many",
+        )
+
+
+def _pipeline(grid: Grid, facts: GridFacts) -> Iterator[Violation]:
     if grid.schedule not in SCHEDULES:
         yield Violation(rule="grid.schedule", message=f"unknown schedule {grid.schedule!r}", hint=nearest(grid.schedule, SCHEDULES))
         return
+    if grid.slices > 1:
+        yield Violation(rule="grid.slices", message=f"slices with schedule {grid.schedule}", hint="terapipe and seq-1f1b order slices")
     interleaved = SCHEDULES[grid.schedule]
     if (grid.vpp > 1) != interleaved or (grid.vpp > 1 and grid.pp == 1):
         yield Violation(
@@ -219,7 +254,11 @@ def _largest_chunk(grid: Grid, *, layers: int) -> int:
 
 def _by_rule(grid: Grid, *, layers: int) -> Grid:
     """`grid` without a list of layers that the rules give too: first and last in its place."""
-    if not grid.layers or any(sum(grid.layers[r :: grid.pp]) % grid.vpp for r in (0, grid.pp - 1)):
+    if not grid.layers:
+        return grid
+    if grid_schedule(grid.schedule).placement == WAVE:
+        return _without_list(grid, layers=layers)
+    if any(sum(grid.layers[r :: grid.pp]) % grid.vpp for r in (0, grid.pp - 1)):
         return grid
     ends = replace(grid, layers=(), first=sum(grid.layers[:: grid.pp]), last=sum(grid.layers[grid.pp - 1 :: grid.pp]))
     try:
@@ -227,6 +266,15 @@ def _by_rule(grid: Grid, *, layers: int) -> Grid:
     except StrategyError:
         return grid
     return ends if same else grid
+
+
+def _without_list(grid: Grid, *, layers: int) -> Grid:
+    """`grid` without a list of layers that the plain rule gives too."""
+    try:
+        same = chunk_layers(layers, pp=grid.pp, vpp=grid.vpp) == grid.layers
+    except StrategyError:
+        return grid
+    return replace(grid, layers=()) if same else grid
 
 
 def _redundant(grid: Grid, *, layers: int) -> tuple[int, int]:

@@ -37,7 +37,7 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
     lines = [f"plan {_name(name)} devices {plan.devices}"]
     grid = grid_of(plan, model=model) if model is not None else None
     if grid is not None:
-        lines.append(f"grid samples {plan.lanes[0].samples} {print_grid(grid)}")
+        lines.append(f"grid samples {sum(lane.samples for lane in plan.lanes)} {print_grid(grid)}")
     else:
         lines += [_shards(rule) for rule in plan.shards]
         for lane in plan.lanes:

@@ -1,0 +1,160 @@
+"""Orders called ``table-search`` of a general plan, found for the seconds and bytes that the plan's stages take on a cluster."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import ceil
+
+import numpy as np
+
+from shardwright.cost.communication import move_seconds
+from shardwright.cost.member import held_bytes
+from shardwright.cost.plan_network import group_span, kind_problem, network_of_devices, tier_between
+from shardwright.errors import InfeasibleError
+from shardwright.program.action_rows import TABLE_SEARCH
+from shardwright.program.instances import TaskKind
+from shardwright.program.plan_program import LaneEdge
+from shardwright.program.problem import Problem
+from shardwright.program.stage_edges import Messages
+from shardwright.program.stage_parts import StageParts, plan_stages
+from shardwright.search.orders.problem import LARGEST, Int64
+from shardwright.search.orders.resolve import resolve
+from shardwright.search.orders.times import StageTimes
+from shardwright.simulator.plan_tasks import PlanCosts, plan_tiers
+from shardwright.simulator.plans import lane_edges, price_stages
+from shardwright.strategy.order import Named
+from shardwright.strategy.plan import Plan
+from shardwright.strategy.verify import require_valid
+from shardwright.units import format_bytes
+
+_PER_SECOND = 10**9
+"""Times are whole nanoseconds."""
+_ONCE = ("workspace",)
+"""Items that a device has once, however many stages it is in."""
+
+
+def is_open(plan: Plan) -> bool:
+    """Some order of `plan` is yet to be found."""
+    return any(isinstance(order, Named) and order.schedule == TABLE_SEARCH for order in plan.orders)
+
+
+def resolved(problem: Problem, plan: Plan, *, effort: float = 1.0) -> Plan:
+    """`plan` with a table in place of every order called ``table-search``; any other plan as it is.
+
+    The table is the best that `resolve` finds for the plan's own times (`stage_times`). It is no proof: what the table takes, transfers
+    that queue behind one another and reductions included, is the simulation's to say. The same arguments give the same plan.
+
+    Raises:
+        StrategyError: the plan breaks a rule, or says what lowering leaves out. InfeasibleError: no order keeps within the memory.
+    """
+    if not is_open(plan):
+        return plan
+    require_valid(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+    return resolve(plan, times=stage_times(problem, plan), effort=effort)
+
+
+def stage_times(problem: Problem, plan: Plan) -> StageTimes:
+    """What the stages of `plan` take and keep: nanoseconds, and bytes.
+
+    A stage takes as long as its slowest devices, its transfers as long as the busiest device's. A device may keep what its memory leaves
+    beside all that lives through the step, its largest temporaries and logits, and what is outside of the allocator.
+
+    Raises:
+        StrategyError: a stage does not resolve, or says what lowering leaves out. InfeasibleError: a device is full without activations.
+    """
+    stages = plan_stages(plan, model=problem.model)
+    costs = price_stages(problem, plan, stages)
+    shape = (len(stages), max(len(lane) for lane in stages))
+    names = ("forward", "input", "weight", "send_forward", "send_backward", "held")
+    columns = {name: np.zeros(shape, dtype=np.int64) for name in names}
+    edges = []
+    for number, lane in enumerate(stages):
+        for stage in lane:
+            found = [_family(costs, stage, family) for family in range(len(stage.families))]
+            for name, value in zip(("forward", "input", "weight", "held"), np.array(found).max(axis=0).tolist(), strict=True):
+                columns[name][number, stage.chunk] = value
+        links = lane_edges(problem, lane)
+        edges.append(tuple((link.edge.source, link.edge.target) for link in links))
+        for link in links:
+            forward, backward = _crossing(problem, costs, link)
+            columns["send_forward"][number, link.edge.source] = max(columns["send_forward"][number, link.edge.source], forward)
+            columns["send_backward"][number, link.edge.target] = max(columns["send_backward"][number, link.edge.target], backward)
+    # Until its W, a device keeps all of a microbatch: what only I needs of it is not told apart.
+    return StageTimes(**columns, stash=columns["held"], limit=_limits(problem, plan, stages, costs), edges=tuple(edges))
+
+
+def _family(costs: PlanCosts, stage: StageParts, family: int) -> tuple[int, int, int, int]:
+    """(F, I, W) nanoseconds and kept bytes of one microbatch, of its slowest slice where it is cut."""
+    place = stage.lane, stage.chunk, family
+    parts = range(len(costs.families[place].slices))
+    times = [max(_whole(costs.seconds(*place, part, kind)) for part in parts) for kind in (TaskKind.F, TaskKind.I, TaskKind.W)]
+    return times[0], times[1], times[2], max(int(costs.step(*place, part).saved_bytes[0]) for part in parts)
+
+
+def _whole(seconds: float) -> int:
+    return max(round(seconds * _PER_SECOND), 0)
+
+
+def _crossing(problem: Problem, costs: PlanCosts, link: LaneEdge) -> tuple[int, int]:
+    """Nanoseconds of one microbatch's (longest slice's) way over an edge, forward and backward."""
+    lengths = costs.lengths[link.lane]
+    scale = costs.element * max(lengths) / sum(lengths)
+    return _whole(_transfer(problem, link.forward, scale)), _whole(_transfer(problem, link.backward, scale))
+
+
+def _transfer(problem: Problem, messages: Messages, scale: float) -> float:
+    """Latency, the busiest device's bytes over its tier's bandwidth, and the longest collective of each kind; nothing queues."""
+    tiers = plan_tiers(problem)
+    loads: dict[tuple[int, int], float] = defaultdict(float)
+    latency, slowest = 0.0, 0
+    for source, target, elements in messages.sends:
+        loads[0, source] += elements * scale
+        loads[1, target] += elements * scale
+        slowest = max(slowest, tier_between(source, target, tiers))
+        latency = max(latency, tiers[slowest].latency_s)
+    longest: dict[object, float] = {}
+    for kind, group, elements in messages.collectives:
+        network = network_of_devices(problem, group)
+        spent = float(move_seconds(kind, volume=np.array([elements * scale]), span=group_span(group, network), network=network)[0])
+        longest[kind] = max(longest.get(kind, 0.0), spent)
+    return latency + max(loads.values(), default=0.0) / tiers[slowest].bandwidth + sum(longest.values())
+
+
+def _limits(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], costs: PlanCosts) -> Int64:
+    """(devices,) bytes that each may keep of microbatches."""
+    places: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for lane in stages:
+        for stage in lane:
+            for index, family in enumerate(stage.families):
+                for device in family:
+                    places[device].append((stage.lane, stage.chunk, index))
+    limit = np.full(plan.devices, LARGEST, dtype=np.int64)
+    known: dict[tuple[int, tuple[tuple[int, int, int], ...]], int] = {}
+    for device, mine in places.items():
+        own = kind_problem(problem, device)
+        key = own.cluster.node.accelerator.memory_bytes, tuple(mine)
+        if key not in known:
+            known[key] = _room(own, costs, mine, device)
+        limit[device] = known[key]
+    return limit
+
+
+def _room(own: Problem, costs: PlanCosts, places: list[tuple[int, int, int]], device: int) -> int:
+    """Bytes for activations on a device of these stages."""
+    steps = [step for place in places for step in costs.families[place].slices]
+    static: dict[str, int] = defaultdict(int)
+    for place in places:
+        for name, values in costs.step(*place).static_bytes:
+            static[name] = max(static[name], int(values[0])) if name in _ONCE else static[name] + int(values[0])
+    fixed = sum(static.values()) + max(int(s.logits_bytes[0]) for s in steps) + max(int(s.transient_bytes[0]) for s in steps)
+    capacity = own.cluster.node.accelerator.memory_bytes
+    blocks = max(steps, key=lambda s: int(s.blocks_bytes[0]))
+    kept, held = (int(x[0]) for x in held_bytes(own, blocks, np.array([fixed], dtype=np.int64)))
+    # The allocator's share grows with what it holds, so that room shrinks by the same factor.
+    room = ceil((capacity - held) * (fixed / kept if kept else 1.0))
+    if room < 0:
+        raise InfeasibleError(
+            f"device {device} needs {format_bytes(held)} beside its activations, more than its {format_bytes(capacity)}",
+            hint="shard or offload more, or more devices",
+        )
+    return min(room, LARGEST)

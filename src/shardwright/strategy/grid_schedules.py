@@ -1,0 +1,59 @@
+"""Where the schedules that a grid can name want its chunks: what a grid needs to know of a schedule to become a plan.
+
+The tables themselves are `schedules`, above this package; a test holds both to say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+LOOPED: Final = "looped"
+WAVE: Final = "wave"
+OPPOSITE: Final = "opposite"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridSchedule:
+    """How a schedule lays chunks over pipeline ranks.
+
+    Args:
+        placement: looped (chunk c on rank c mod pp), wave (down the ranks, up again, ...) or opposite (two lanes, one down and one up,
+            that take half of the microbatches each). chunks: of each rank and lane where a grid does not say (vpp).
+    """
+
+    placement: str = LOOPED
+    chunks: int = 1
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that share the ranks."""
+        return 2 if self.placement == OPPOSITE else 1
+
+    def rank(self, chunk: int, *, pp: int, lane: int = 0) -> int:
+        """The pipeline rank that runs a chunk of a lane."""
+        turn, place = divmod(chunk, pp)
+        upward = lane == 1 if self.placement == OPPOSITE else self.placement == WAVE and turn % 2 == 1
+        return pp - 1 - place if upward else place
+
+
+_V: Final = GridSchedule(placement=WAVE, chunks=2)
+_TWO_WAY: Final = GridSchedule(placement=OPPOSITE)
+
+GRID_SCHEDULES: Final[Mapping[str, GridSchedule]] = MappingProxyType(
+    {
+        **dict.fromkeys(("gpipe", "1f1b", "eager-1f1b", "breadth-first", "looped-bfs"), GridSchedule()),
+        "interleaved-1f1b": GridSchedule(),
+        **dict.fromkeys(("zb-h1", "zb-h2", "terapipe", "seq-1f1b"), GridSchedule()),
+        **dict.fromkeys(("zb-v", "v-half", "v-min", "dualpipe-v", "hanayo"), _V),
+        **dict.fromkeys(("dualpipe", "chimera", "gems"), _TWO_WAY),
+    }
+)
+"""Every schedule that a grid can name."""
+
+
+def grid_schedule(name: str) -> GridSchedule:
+    """What a grid needs to know of the schedule `name`; a looped one for names that are not known."""
+    return GRID_SCHEDULES.get(name, GridSchedule())

@@ -1,0 +1,131 @@
+"""Predictions of general plans: those of the grids that they equal, and sound ones of every other plan."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardwright.cost.member import PART_NAMES
+from shardwright.hardware.expression import parse_cluster
+from shardwright.program.instances import TaskKind
+from shardwright.program.problem import Problem
+from shardwright.runtime.registry import load_runtime
+from shardwright.search.members import enumerate_members, member_grid
+from shardwright.simulator.evaluate import predict
+from shardwright.simulator.interval import EXPOSED
+from shardwright.simulator.plan_breakdown import UNEVEN, critical_class, plan_breakdown
+from shardwright.simulator.plan_prediction import predict_plan
+from shardwright.simulator.plans import simulate_plan
+from shardwright.strategy.grid_plan import plan_of
+from tests.search.problems import Case, small_case
+from tests.strategy.zoo_plans import ZooPlan, zoo
+
+TIED = ("sharding", "optimizer", "bubble")
+"""Where a grid and a plan count the sum of a tied table's gradients, and what waits for it."""
+NAMES = {*PART_NAMES, "slowdown", "optimizer", "bubble", "jitter", UNEVEN}
+
+
+def dense_cases(count: int) -> list[Case]:
+    """Random problems with a dense model."""
+    found: list[Case] = []
+    seed = 0
+    while len(found) < count:
+        case = small_case(seed)
+        seed += 1
+        if case.problem.model.num_active_parameters == case.problem.model.num_parameters:
+            found.append(case)
+    return found
+
+
+def test_a_plan_that_is_a_grid_is_predicted_as_the_grid() -> None:
+    generator = random.Random(1)
+    compared = same = 0
+    for case in dense_cases(20):
+        members = enumerate_members(case.problem, case.space, case.facts)
+        for place in generator.sample(range(members.num_members), min(2, members.num_members)):
+            grid = member_grid(members, place)
+            plan = plan_of(grid, model=case.problem.model, global_batch=case.problem.job.global_batch)
+            wanted, found = predict(case.problem, grid), predict_plan(case.problem, plan)
+            compared += 1
+            if abs(found.step_time_s / wanted.step_time_s - 1) > 1e-5:
+                continue
+            same += 1
+            a, b = dict(wanted.breakdown_s), dict(found.breakdown_s)
+            tied = any(p.tied_to for b in case.problem.model.blocks for o in b.operators for p in o.parameters)
+            if tied:
+                a, b = _joined(a), _joined(b)
+            assert a.keys() | b.keys() <= NAMES
+            for name in a.keys() | b.keys():
+                assert b.get(name, 0.0) == pytest.approx(a.get(name, 0.0), abs=1e-3 * found.step_time_s), (name, grid)
+            assert found.mfu_causal == pytest.approx(wanted.mfu_causal, rel=1e-4)
+            assert found.mfu_full == pytest.approx(wanted.mfu_full, rel=1e-4)
+            assert found.tokens_per_s_per_device == pytest.approx(wanted.tokens_per_s_per_device, rel=1e-4)
+            assert found.capacity_bytes == wanted.capacity_bytes
+            assert [s.layers for s in found.stages] == [s.layers for s in wanted.stages]
+            assert [s.devices for s in found.stages] == [s.devices for s in wanted.stages]
+            share = {d.name for d in wanted.doubts}
+            assert tied or {d.name for d in found.doubts} == share
+    assert compared >= 30
+    assert same >= 0.7 * compared
+
+
+def _joined(parts: dict[str, float]) -> dict[str, float]:
+    return {**{n: s for n, s in parts.items() if n not in TIED}, "bubble": sum(parts.get(n, 0.0) for n in TIED)}
+
+
+def zoo_problem(entry: ZooPlan) -> Problem:
+    return Problem(model=entry.model, cluster=parse_cluster(entry.cluster), job=entry.job, runtime=load_runtime("megatron-core"))
+
+
+SMALL = [z for z in zoo() if z.trains and z.plan.devices <= 64]
+
+
+@pytest.mark.parametrize("entry", SMALL, ids=lambda z: z.name)
+def test_every_breakdown_adds_up(entry: ZooPlan) -> None:
+    problem = zoo_problem(entry)
+    result = simulate_plan(problem, entry.plan)
+    parts = dict(plan_breakdown(result))
+    assert sum(parts.values()) == pytest.approx(result.step_time_s, rel=1e-12)
+    assert parts.keys() <= NAMES
+    assert min(parts.values()) >= 0.0
+    # Reductions, sends and waits are no work: what is priced as work is what the critical class's actions take alone.
+    klass = critical_class(result)
+    kinds = np.array([int(t.kind) for t in result.program.templates])[result.program.instances.template]
+    mine = (result.program.instances.klass == klass) & (result.program.instances.stream == 0) & (kinds <= int(TaskKind.R))
+    worked = float(result.timeline.work[mine].sum()) / 1e12
+    idle = ("slowdown", "optimizer", "bubble", "jitter", "sharding")
+    assert sum(s for n, s in parts.items() if n not in idle) == pytest.approx(worked, rel=1e-2)
+
+
+def test_a_prediction_of_unequal_devices() -> None:
+    entry = next(z for z in zoo() if z.name == "14-survey3")
+    found = predict_plan(zoo_problem(entry), entry.plan)
+    assert [s.devices for s in found.stages] == [2, 1]
+    low, high = found.interval_s
+    assert low < found.step_time_s < high
+    assert [s.capacity for s in found.stages] == _capacities(entry)
+    full = [s.reserved / s.capacity for s in found.stages]
+    assert found.reserved_bytes / found.capacity_bytes == max(full)
+    assert 0 < found.mfu_causal < found.mfu_full < 1
+    parts = dict(found.breakdown_s)
+    exposed = next((d.share for d in found.doubts if d.name == "exposed communication"), 0.0)
+    assert exposed == pytest.approx(sum(parts.get(n, 0.0) for n in EXPOSED) / found.step_time_s)
+    assert len(found.sources) == len(set(found.sources))
+    names = [s.quantity for s in found.sources]
+    assert names.count("memory") == 2  # one of each kind of device
+
+
+def _capacities(entry: ZooPlan) -> list[int]:
+    return [g.kind.accelerator.memory_bytes for g in parse_cluster(entry.cluster).groups]
+
+
+def test_devices_that_do_nothing_count_in_the_rates() -> None:
+    entry = next(z for z in zoo() if z.name == "02-tp-sp")
+    problem = replace(zoo_problem(entry), cluster=parse_cluster("h100-sxm:64"))
+    found, wide = (predict_plan(problem, replace(entry.plan, devices=n)) for n in (entry.plan.devices, 64))
+    share = entry.plan.devices / 64
+    assert wide.mfu_causal * wide.step_time_s == pytest.approx(found.mfu_causal * found.step_time_s * share)
+    assert wide.tokens_per_s_per_device * 64 == pytest.approx(wide.tokens_per_s)
