@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,7 +26,7 @@ SHAPES = 2
 """Shapes of a frame that are looked at."""
 WEIGHED = 400
 """Cuts and shapes that are bounded with regard to memory, the least bounds first."""
-SKETCHED = 16
+SKETCHED = 20
 """Cuts that an order is sketched for, the least bounds first."""
 SKETCH = 0.05
 """Share of an order search's changes that a sketch takes."""
@@ -128,7 +129,18 @@ def _promising(search: Search, waiting: list[_Candidate]) -> list[JointPlan]:
     for bound, place in sorted(found):
         plan = waiting[place].plan
         kept.setdefault((round(bound, 9), plan.chunks, plan.folded, plan.microbatches), plan)
-    return list(kept.values())
+    return _in_turn(list(kept.values()))
+
+
+def _in_turn(plans: list[JointPlan]) -> list[JointPlan]:
+    """The first of each number of chunks a rank and way around the ranks, then the second of each, and so on."""
+    turns: Counter[tuple[int, bool]] = Counter()
+    keys: list[int] = []
+    for plan in plans:
+        kind = plan.chunks_per_rank, plan.folded
+        keys.append(turns[kind])
+        turns[kind] += 1
+    return [plan for _, plan in sorted(zip(keys, plans, strict=True), key=lambda pair: pair[0])]
 
 
 def _sketched(search: Search, plans: list[JointPlan], progress: Progress | None) -> list[Ordered]:

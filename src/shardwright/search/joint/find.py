@@ -26,6 +26,7 @@ from shardwright.search.joint.solve import Solved, solve
 from shardwright.search.joint.spreads import least_redone, shape_times, spread_bounds, spread_path, spreads
 from shardwright.search.joint.state import Progress, Search
 from shardwright.search.prepare import facts_of
+from shardwright.search.simulation import Simulation
 from shardwright.search.space import Space
 from shardwright.strategy.grid_rules import GridFacts
 
@@ -68,13 +69,16 @@ class JointCertificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointAnswer:
-    """Args: best: None where a grid stays the best plan. grid: the best of the grid space, None if none of it fits."""
+    """Args: best: None where a grid stays the best plan. grid: the best of the grid space, None if none of it fits. simulation: of the
+    best plan, as a plan file holds it.
+    """
 
     best: Scored | None
     grid: Answer | None
     step_time_s: float
     certificate: JointCertificate
     search_time_s: float
+    simulation: Simulation | None = None
 
 
 def find_joint(

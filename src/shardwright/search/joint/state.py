@@ -22,8 +22,8 @@ class Search:
     """State of one search.
 
     Args:
-        lower: seconds that no member of a frame ends before, by frame (or what was left out, below 0). exact: arrays of one split alone, by its row
-            and the ZeRO stage.
+        lower: seconds that no member of a frame ends before, by frame (or what was left out, below 0). exact: arrays of one split alone, by
+            row and ZeRO stage.
     """
 
     problem: Problem

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.member import held_bytes
-from shardwright.cost.plan_network import group_span, kind_problem, network_of_devices, tier_between
+from shardwright.cost.plan_network import group_span, kind_problem, network_of_devices, tiers_between
 from shardwright.errors import InfeasibleError
 from shardwright.program.action_rows import TABLE_SEARCH
 from shardwright.program.instances import TaskKind
@@ -110,7 +110,7 @@ def _transfer(problem: Problem, messages: Messages, scale: float) -> float:
     for source, target, elements in messages.sends:
         loads[0, source] += elements * scale
         loads[1, target] += elements * scale
-        slowest = max(slowest, tier_between(source, target, tiers))
+        slowest = max(slowest, int(tiers_between(np.array([source]), np.array([target]), tiers)[0]))
         latency = max(latency, tiers[slowest].latency_s)
     longest: dict[object, float] = {}
     for kind, group, elements in messages.collectives:
