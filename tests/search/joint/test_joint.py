@@ -31,7 +31,7 @@ from shardwright.strategy.grid_plan import plan_of
 from shardwright.strategy.verify import verify
 from tests.search.problems import Case, facts_of, real_problem, small_case
 
-SMALL = 60
+SMALL = 40
 ROUNDING = 1 + 1e-9
 
 

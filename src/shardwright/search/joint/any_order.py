@@ -115,7 +115,7 @@ def _shapes(search: Search, frame: Frame, facts: Facts, jitter: float) -> tuple[
     return float(bounds.min()), [one for one in found if one.bound_s < search.enough_s]
 
 
-def _promising(search: Search, waiting: list[_Candidate]) -> list[JointPlan]:
+def _promising(search: Search, waiting: list[_Candidate]) -> list[_Candidate]:
     """Those that fit and whose bound with regard to memory is below the best, by that bound."""
     found: list[tuple[float, int]] = []
     for place, one in enumerate(waiting[:WEIGHED]):
@@ -125,35 +125,35 @@ def _promising(search: Search, waiting: list[_Candidate]) -> list[JointPlan]:
         if bound < search.enough_s:
             found.append((bound, place))
     # Splits that differ only in where a step's gradients go have the same orders.
-    kept: dict[object, JointPlan] = {}
+    kept: dict[object, _Candidate] = {}
     for bound, place in sorted(found):
         plan = waiting[place].plan
-        kept.setdefault((round(bound, 9), plan.chunks, plan.folded, plan.microbatches), plan)
+        kept.setdefault((round(bound, 9), plan.chunks, plan.folded, plan.microbatches), waiting[place])
     return _in_turn(list(kept.values()))
 
 
-def _in_turn(plans: list[JointPlan]) -> list[JointPlan]:
+def _in_turn(candidates: list[_Candidate]) -> list[_Candidate]:
     """The first of each number of chunks a rank and way around the ranks, then the second of each, and so on."""
     turns: Counter[tuple[int, bool]] = Counter()
     keys: list[int] = []
-    for plan in plans:
-        kind = plan.chunks_per_rank, plan.folded
+    for one in candidates:
+        kind = one.plan.chunks_per_rank, one.plan.folded
         keys.append(turns[kind])
         turns[kind] += 1
-    return [plan for _, plan in sorted(zip(keys, plans, strict=True), key=lambda pair: pair[0])]
+    return [one for _, one in sorted(zip(keys, candidates, strict=True), key=lambda pair: pair[0])]
 
 
-def _sketched(search: Search, plans: list[JointPlan], progress: Progress | None) -> list[Ordered]:
+def _sketched(search: Search, candidates: list[_Candidate], progress: Progress | None) -> list[Ordered]:
     """Sketches of the first plans, by what they are estimated to take."""
     found: list[Ordered] = []
-    for turn, plan in enumerate(plans[:SKETCHED]):
+    for turn, candidate in enumerate(candidates[:SKETCHED]):
         if time.monotonic() > search.deadline:
             break
-        one = ordered(search.problem, search.framed, plan, capacity=search.capacity, effort=SKETCH)
+        one = ordered(search.problem, search.framed, candidate.plan, capacity=search.capacity, effort=SKETCH * search.effort)
         if one is not None and one.estimate_s < search.best_s * CLOSE:
-            found.append(one)
+            found.append(replace(one, bound_s=candidate.bound_s))
         if progress is not None:
-            progress("sketch orders", turn, min(len(plans), SKETCHED))
+            progress("sketch orders", turn, min(len(candidates), SKETCHED))
     return sorted(found, key=lambda one: one.estimate_s)
 
 
@@ -164,8 +164,8 @@ def _refine(search: Search, sketches: list[Ordered], progress: Progress | None) 
         if time.monotonic() > search.deadline:
             found.append(sketch)
             break
-        one = ordered(search.problem, search.framed, replace(sketch.plan, table=None), capacity=search.capacity, effort=1.0)
-        found.append(sketch if one is None or one.estimate_s > sketch.estimate_s else one)
+        one = ordered(search.problem, search.framed, replace(sketch.plan, table=None), capacity=search.capacity, effort=search.effort)
+        found.append(sketch if one is None or one.estimate_s > sketch.estimate_s else replace(one, bound_s=sketch.bound_s))
         if progress is not None:
             progress("search orders", turn, min(len(sketches), REFINED))
     for one in sorted(found, key=lambda one: one.estimate_s)[:FINISHED]:
@@ -174,4 +174,4 @@ def _refine(search: Search, sketches: list[Ordered], progress: Progress | None) 
         elif len(one.plan.chunks) == one.plan.ranks:
             search.simulate(path_score(search.problem, search.framed, one.plan))
         else:
-            search.simulate(Scored(plan=one.plan, costs=compose(search.problem, search.framed, one.plan), seconds=0.0, need=()))
+            search.simulate(Scored(plan=one.plan, costs=compose(search.problem, search.framed, one.plan), seconds=one.bound_s, need=()))

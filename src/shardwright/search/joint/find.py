@@ -88,6 +88,7 @@ def find_joint(
     *,
     capacity: int,
     orders: str = NAMED_ORDERS,
+    effort: float = 1.0,
     tolerance: float = 0.0,
     time_limit_s: float = float("inf"),
     progress: Progress | None = None,
@@ -96,7 +97,7 @@ def find_joint(
 
     Args:
         capacity: bytes of a device. orders: "named" for 1F1B and interleaved 1F1B, "found" for any static order of one chunk a rank too.
-        tolerance: gap that is good enough; 0 = look on until nothing that the bounds leave is unseen.
+        effort: of the order searches (`search.orders.find.find_order`). tolerance: gap that is good enough; 0 = look on until nothing that the bounds leave is unseen.
         time_limit_s: past it the best so far stands with its proven gap.
 
     Raises:
@@ -111,7 +112,7 @@ def find_joint(
     lower, sizes, search = float("inf"), [], None
     complete = grid is None or grid.certificate.optimal
     if framed is not None:
-        search = Search(problem=problem, framed=framed, capacity=capacity, best_s=best_s, tolerance=tolerance)
+        search = Search(problem=problem, framed=framed, capacity=capacity, best_s=best_s, tolerance=tolerance, effort=effort)
         search.deadline = deadline
         kernel_facts = facts_of(problem, devices=space.devices, capacity=capacity)
         complete &= _search(search, kernel_facts, progress)

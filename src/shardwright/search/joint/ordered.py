@@ -31,10 +31,11 @@ SECOND = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered:
-    """A plan with a found order. Args: estimate_s: of the step, without contention."""
+    """A plan with a found order. Args: estimate_s: of the step, without contention. bound_s: no order of its cut takes less."""
 
     plan: JointPlan
     estimate_s: float
+    bound_s: float = 0.0
 
 
 def activation_room(problem: Problem, costs: StepCosts, *, capacity: int) -> IntArray:

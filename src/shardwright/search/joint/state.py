@@ -23,7 +23,7 @@ class Search:
 
     Args:
         lower: seconds that no member of a frame ends before, by frame (or what was left out, below 0). exact: arrays of one split alone, by
-            row and ZeRO stage.
+            row and ZeRO stage. effort: of the searches of orders (`search.orders.find.find_order`).
     """
 
     problem: Problem
@@ -37,6 +37,7 @@ class Search:
     lower: dict[int, float] = field(default_factory=dict)
     tolerance: float = 0.0
     deadline: float = float("inf")
+    effort: float = 1.0
     exact: dict[tuple[int, int], Splits] = field(default_factory=dict)
 
     @property
