@@ -45,8 +45,8 @@ def _certificate_lines(answer: JointAnswer) -> tuple[str, ...]:
     words = "Optimal: nothing in the space is faster." if c.gap == 0 else f"Nothing in the space takes less than {c.lower_bound_s:.4g} s."
     return (
         f"{words} Searched in {format_seconds(answer.search_time_s)}{'' if c.complete else ', cut off by the time limit'}.",
-        f"{c.enumerated:.4g} members in {c.frames:,} frames = {c.infeasible:,} infeasible + {c.bounded:.4g} bounded + {c.scored:,} scored + "
-        f"{c.simulated:,} simulated; and {c.grids:,} grids",
+        f"{c.enumerated:.4g} members in {c.frames:,} frames = {c.infeasible:,} infeasible + {c.bounded:.4g} bounded + "
+        f"{c.scored:,} scored + {c.simulated:,} simulated; and {c.grids:,} grids",
         f"Best {c.best_s:.6g} s, lower bound {c.lower_bound_s:.6g} s, gap {format_percent(c.gap, digits=2)}",
         f"Any plan whatever, in the space or not, takes at least {format_percent(1 - c.universal_gap)} of the best's time.",
         f"Space {c.digest[:12]}",

@@ -108,7 +108,7 @@ def test_bounds_hold_for_found_orders(seed: int, record_property: Callable[[str,
     assert seen.total() or not frames
 
 
-@pytest.mark.parametrize("seed", (0, 3, 12, 15))
+@pytest.mark.parametrize("seed", [0, 3, 12, 15])
 def test_never_worse_than_named_orders(seed: int) -> None:
     """The found-order search includes the named one; its plan is legal, fits, and takes what its simulation says."""
     case = pipelined_case(seed)

@@ -22,7 +22,7 @@ from shardwright.search.joint.labels import Pipeline, Splits
 from shardwright.search.joint.member import plan_of_cut, plan_of_sizes, split_grid
 from shardwright.search.joint.quick import frame_bounds
 from shardwright.search.joint.score import GENERAL, Scored
-from shardwright.search.joint.solve import Solved, solve
+from shardwright.search.joint.solve import Solved, load_label_kernels, solve
 from shardwright.search.joint.spreads import least_redone, shape_times, spread_bounds, spread_path, spreads
 from shardwright.search.joint.state import Progress, Search
 from shardwright.search.prepare import facts_of
@@ -97,12 +97,14 @@ def find_joint(
 
     Args:
         capacity: bytes of a device. orders: "named" for 1F1B and interleaved 1F1B, "found" for any static order of one chunk a rank too.
-        effort: of the order searches (`search.orders.find.find_order`). tolerance: gap that is good enough; 0 = look on until nothing that the bounds leave is unseen.
+        effort: of the order searches (`search.orders.find.find_order`).
+        tolerance: gap that is good enough; 0 = look on until nothing that the bounds leave is unseen.
         time_limit_s: past it the best so far stands with its proven gap.
 
     Raises:
         InfeasibleError: nothing fits.
     """
+    load_label_kernels()
     begun = time.monotonic()
     deadline = begun + time_limit_s
     grid, refusal = _best_grid(problem, space, facts, capacity, time_limit_s, progress)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.search.joint import labels
 from shardwright.search.joint.labels import OPTIONS, Cells, Pipeline, Splits, fill, reach
 
 FloatArray = npt.NDArray[np.float64]
@@ -131,3 +132,22 @@ def choice_of(code: int, *, layers: int) -> RankChoice:
     split, rest = divmod(code, 2 * 4096)
     selective, redone = divmod(rest, 4096)
     return RankChoice(layers=layers, split=split, selective=bool(selective), redone=redone)
+
+
+def load_label_kernels() -> None:
+    """Load the kernels of the joint search: labels over a chain of two positions that take no time."""
+    splits = Splits(
+        sums=np.zeros((1, labels.WEIGHT + 1, 3)), again=np.zeros((1, 2, 2)), fixed=np.zeros((1, labels.SLOWER + 1), dtype=np.float64)
+    )
+    pipe = Pipeline(
+        ranks=1,
+        chunks=1,
+        microbatches=1,
+        capacity=1.0,
+        reserve=1.0,
+        workspace=0.0,
+        blocking=False,
+        gathers_first=False,
+        reduces_last=False,
+    )
+    solve(splits, pipe, limit=1.0, alike=False)
