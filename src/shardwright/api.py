@@ -33,7 +33,8 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.schedules.grid_order import order_violations
 from shardwright.search.answer import Answer, Goodput, Sensitivity
 from shardwright.search.find import find
-from shardwright.search.joint.find import JointAnswer, find_joint
+from shardwright.search.joint.find import FOUND_ORDERS, JointAnswer, find_joint
+from shardwright.search.joint.written import short_text, written
 from shardwright.search.orders.resolve_plan import is_open, resolved
 from shardwright.search.recheck import DRIFT, Recheck, recheck
 from shardwright.search.request import Request
@@ -46,6 +47,7 @@ from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_facts import grid_facts
 from shardwright.strategy.grid_match import grid_of
+from shardwright.strategy.grid_notation import print_grid
 from shardwright.strategy.grid_plan import plan_of
 from shardwright.strategy.grid_rules import SCHEDULES, GridFacts, canonical, require_legal, violations
 from shardwright.strategy.lane import Role
@@ -155,12 +157,17 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
 
 
 def plan_joint(
-    request: Request, *, tolerance: float = 0.01, time_limit_s: float = float("inf"), progress: Progress | None = None
+    request: Request,
+    *,
+    orders: str = FOUND_ORDERS,
+    tolerance: float = 0.0,
+    time_limit_s: float = float("inf"),
+    progress: Progress | None = None,
 ) -> JointAnswer:
     """The best plan of the joint space over the grids that the request asks for: cut, splits, recompute, microbatches and order together.
 
     Args:
-        tolerance: gap that is good enough.
+        orders: "found" or "named" (`search.joint.find.find_joint`). tolerance: gap that is good enough.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -168,7 +175,18 @@ def plan_joint(
     problem = problem_of(request)
     facts = facts_of(problem)
     space, capacity = space_of(request, problem, facts), effective_memory(problem.cluster)
-    return find_joint(problem, space, facts, capacity=capacity, tolerance=tolerance, time_limit_s=time_limit_s, progress=progress)
+    answer = find_joint(
+        problem, space, facts, capacity=capacity, orders=orders, tolerance=tolerance, time_limit_s=time_limit_s, progress=progress
+    )
+    return replace(answer, simulation=_joint_simulation(request, problem, answer))
+
+
+def _joint_simulation(request: Request, problem: Problem, answer: JointAnswer) -> Simulation:
+    """The best plan as `simulation` gives it: as a general plan, or the grid where that is best."""
+    if answer.best is None:
+        assert answer.grid is not None
+        return _simulated(request, problem, name=print_grid(answer.grid.grid), grid=answer.grid.grid)
+    return _simulated(request, problem, name=short_text(answer.best.plan), grid=None, plan=written(problem, answer.best.plan))
 
 
 def _sensitivity(problem: Problem, space: Space, facts: GridFacts, grid: Grid, progress: Progress | None) -> Sensitivity | None:

@@ -111,6 +111,7 @@ def test_chunk_layers(layers: int, pp: int, vpp: int, first: int, last: int, exp
 
 def test_listed_layers() -> None:
     assert chunk_layers(7, pp=3, layers=(2, 4, 1)) == (2, 4, 1)
+    assert chunk_layers(6, pp=4, layers=(0, 2, 4, 0)) == (0, 2, 4, 0)
     for wrong in ({"layers": (2, 4)}, {"layers": (2, 4, 2)}, {"layers": (7, 0, 0)}, {"layers": (2, 4, 1), "first": 2}):
         with pytest.raises(StrategyError) as refused:
             chunk_layers(7, pp=3, **wrong)  # type: ignore[arg-type]
@@ -118,7 +119,7 @@ def test_listed_layers() -> None:
     grid = parse_grid("pp3 layers=2,4,1 dp2")
     assert grid.layers == (2, 4, 1)
     assert parse_grid(print_grid(grid)) == grid
-    for text in ("pp3 layers=2,4", "pp3 layers=2,4,0", "pp3 layers=2,4,x", "pp3 layers=2,4,1 first=2"):
+    for text in ("pp3 layers=2,4", "pp3 layers=2,0,4", "pp3 layers=2,4,x", "pp3 layers=2,4,1 first=2"):
         with pytest.raises(StrategyError):
             parse_grid(text)
 

@@ -30,7 +30,7 @@ def picoseconds(seconds: npt.NDArray[np.float64]) -> Int64:
 
 
 @compiled
-def _walk(
+def walk(
     row_start: npt.NDArray[np.int32],
     kind: npt.NDArray[np.int8],
     chunk: npt.NDArray[np.int32],
@@ -152,7 +152,7 @@ def load_walk() -> None:
     for column in (rows, kind, chunk):
         # Tables are read-only, which is part of a compiled kernel's signature.
         column.setflags(write=False)
-    _walk(rows, kind, chunk, chunk, 1, np.zeros((5, 1), dtype=np.int64), one, one, one, one, one + 1, False, False, 0.0)
+    walk(rows, kind, chunk, chunk, 1, np.zeros((5, 1), dtype=np.int64), one, one, one, one, one + 1, False, False, 0.0)
 
 
 def durations(costs: StepCosts) -> Int64:
@@ -195,7 +195,7 @@ def critical_path(
         slowdown: of kernels beside a collective, see `Links`.
     """
     forward, backward = border_picoseconds(costs, classes, tiers)
-    ready = _walk(
+    ready = walk(
         table.row_start,
         table.kind,
         table.chunk,

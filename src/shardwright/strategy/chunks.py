@@ -65,11 +65,11 @@ def _spread(num_layers: int, *, pp: int) -> tuple[int, ...]:
 
 
 def _listed(num_layers: int, *, chunks: int, layers: tuple[int, ...], ends: bool) -> tuple[int, ...]:
-    """The list itself, if it is one of positive numbers for these chunks and layers."""
-    if len(layers) != chunks or sum(layers) != num_layers or min(layers) < 1 or ends:
+    """The list itself, if it is one of positive numbers for these chunks and layers; the ends hold the embedding and the head at least."""
+    if len(layers) != chunks or sum(layers) != num_layers or min(layers) < 0 or min(layers[1:-1], default=1) < 1 or ends:
         raise StrategyError(
             f"layers={','.join(map(str, layers[:20]))}: {len(layers)} chunks with {sum(layers)} layers, for {chunks} and {num_layers}",
-            hint="a positive number for each chunk, pp x vpp of them, without first= and last=",
+            hint="a positive number for each chunk (the first and the last may be 0), pp x vpp of them, without first= and last=",
             rule="grid.layers",
         )
     return layers

@@ -79,7 +79,13 @@ class Grid:
             )
         if self.recompute_layers and self.recompute is not Recompute.FULL:
             raise StrategyError("a number of recomputed layers needs recompute=full", rule="grid.recompute")
-        if self.layers and (len(self.layers) != self.pp * self.vpp or min(self.layers) < 1 or self.first or self.last):
+        if self.layers and (
+            len(self.layers) != self.pp * self.vpp
+            or min(self.layers) < 0
+            or min(self.layers[1:-1], default=1) < 1
+            or self.first
+            or self.last
+        ):
             raise StrategyError(
                 f"layers: {len(self.layers)} numbers for pp {self.pp} x vpp {self.vpp} chunks",
                 hint="a positive number for each chunk, without first and last",

@@ -121,7 +121,7 @@ def _offload(text: str) -> dict[str, Any]:
 
 def _layers(text: str) -> dict[str, Any]:
     """Layers of every chunk, in order."""
-    return {"layers": tuple(_number(count, word=f"layers={text}", smallest=1) for count in text.split(","))}
+    return {"layers": tuple(_number(count, word=f"layers={text}") for count in text.split(","))}
 
 
 _READERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {

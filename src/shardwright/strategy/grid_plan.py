@@ -121,7 +121,7 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
     return tuple(result)
 
 
-def _items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, ...], ...]:
+def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, ...], ...]:
     """What every chunk runs: its layers by count; blocks that are not layers stand by name before the next layer, or at the end."""
     layers = {run.name for run in layer_runs(model)}
     result: list[list[Item]] = [[] for _ in chunks]
@@ -220,7 +220,7 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int) -> Plan:
     placements = grid_placements(grid, experts=facts.experts > 0, attention=facts.heads > 0)
     stride = grid.strides()["pp"]
     kept = {layers: _keeps(grid, layers=layers) for layers in set(chunks)}
-    items = _items(model, chunks=chunks)
+    items = chunk_items(model, chunks=chunks)
     laid = grid_schedule(grid.schedule)
     names = TWO_WAY if laid.lanes > 1 else (MAIN,)
     microbatches = global_batch // (grid.dp * grid.microbatch)

@@ -31,7 +31,7 @@ from shardwright.strategy.grid_plan import plan_of
 from shardwright.strategy.verify import verify
 from tests.search.problems import Case, facts_of, real_problem, small_case
 
-SMALL = 60
+SMALL = 28
 ROUNDING = 1 + 1e-9
 
 
@@ -88,7 +88,7 @@ def test_never_worse_than_a_grid_and_accounted_for(block: int, record_property: 
 def test_first_and_last_are_in_the_space(record_property: Callable[[str, object], None]) -> None:
     """No grid with Megatron's first and last stage is better than the joint plan."""
     compared = 0
-    for seed in range(24):
+    for seed in range(14):
         case = pipelined_case(seed)
         capacity = effective_memory(case.problem.cluster)
         answer = find_joint(case.problem, case.space, case.facts, capacity=capacity)
@@ -112,7 +112,7 @@ def test_first_and_last_are_in_the_space(record_property: Callable[[str, object]
                     assert answer.certificate.lower_bound_s <= grid.certificate.best_s * ROUNDING, grid.grid
                     assert answer.step_time_s <= grid.certificate.best_s * ROUNDING, grid.grid
     record_property("grids with ends", compared)
-    assert compared > 50
+    assert compared > 30
 
 
 def test_a_grid_composed_is_the_grid() -> None:
@@ -136,7 +136,7 @@ def test_a_grid_composed_is_the_grid() -> None:
     assert compared > 20
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(10))
 def test_bounds_hold_for_random_members(seed: int) -> None:
     """Work alone, labels and shapes never exceed the path of a member, and the path never the simulation."""
     generator = random.Random(seed)
@@ -200,7 +200,7 @@ def test_time_limit_gives_a_valid_gap() -> None:
 def test_no_member_beats_the_certificate(record_property: Callable[[str, object], None]) -> None:
     """Every shape and every cut without recompute of small frames: none that fits ends before the certified lower bound."""
     compared = 0
-    for seed in range(20):
+    for seed in range(12):
         case = pipelined_case(seed)
         problem, capacity = case.problem, effective_memory(case.problem.cluster)
         answer = find_joint(problem, case.space, case.facts, capacity=capacity)
@@ -225,4 +225,4 @@ def test_no_member_beats_the_certificate(record_property: Callable[[str, object]
                     compared += 1
                     assert evaluate(problem, scored).seconds >= answer.certificate.lower_bound_s / ROUNDING, plan
     record_property("members", compared)
-    assert compared > 300
+    assert compared > 150

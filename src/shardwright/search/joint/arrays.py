@@ -16,7 +16,7 @@ from shardwright.search.joint.labels import Pipeline, Splits
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-ROWS = labels.ENDS_SAVED + 1
+ROWS = labels.WEIGHT + 1
 COLUMNS = labels.SLOWER + 1
 
 
@@ -43,6 +43,7 @@ def pipeline_of(problem: Problem, frame: Frame, facts: Facts) -> Pipeline:
         blocking=facts.blocking,
         gathers_first=facts.overlap_gather,
         reduces_last=not problem.runtime.overlap_grad_reduce,
+        any_order=frame.any_order,
     )
 
 
@@ -54,6 +55,11 @@ def splits_of(problem: Problem, framed: Framed, chain: Chain, frame: Frame, fact
     rows = np.array(frame.outers, dtype=np.int64)
     layer, mesh = framed.prepared.layer_row[rows], framed.prepared.mesh_row[rows]
     blocks = _per_block(problem, framed, layer, mesh, frame.zero, facts)
+    if frame.is_general and framed.costs.tied[mesh].any():
+        # A general plan shares the states of tied weights among all that hold them, as many as there may be.
+        held = np.array([not is_layer(b) for b in problem.model.blocks])
+        blocks[labels.STATIC][held] = _tied_bytes(framed, mesh, facts)[held]
+        blocks[labels.UPDATE][held] = 0.0
     inner = np.einsum("jb,qbs->sqj", chain.inner.astype(np.float64), blocks)
     ends = np.einsum("jb,qbs->sqj", (chain.counts - chain.inner).astype(np.float64), blocks)
     if frame.chunks > 1:
@@ -80,6 +86,7 @@ def _per_block(problem: Problem, framed: Framed, layer: IntArray, mesh: IntArray
     result[labels.FORWARD], result[labels.BACKWARD] = costs.forward[:, layer], costs.backward[:, layer]
     result[labels.SELECTIVE] = costs.selective[:, layer]
     result[labels.FULL] = np.where(is_inner, costs.full[:, layer], 0.0)
+    result[labels.WEIGHT] = framed.prepared.layers.seconds[:, 2].sum(axis=1)[:, layer]
     saved = costs.saved[:, :, layer]
     result[labels.SAVED], result[labels.SAVED_SELECTIVE] = saved[:, 0], saved[:, 1]
     result[labels.SAVED_FULL] = np.where(is_inner, saved[:, 2], np.minimum(saved[:, 0], saved[:, 1]))
@@ -94,6 +101,28 @@ def _per_block(problem: Problem, framed: Framed, layer: IntArray, mesh: IntArray
     return result
 
 
+def _tied_bytes(framed: Framed, mesh: IntArray, facts: Facts) -> FloatArray:
+    """(blocks, splits) parameters and gradients alone."""
+    costs = framed.costs
+    dense, experts, frozen = costs.dense[:, mesh], costs.experts[:, mesh], costs.frozen[:, mesh]
+    result: FloatArray = (dense + experts + frozen) * facts.parameter_bytes + (dense + experts) * facts.gradient_bytes
+    return result
+
+
+def least_border(problem: Problem, framed: Framed, outers: tuple[int, ...]) -> float:
+    """Seconds that a send between any two of these splits takes at least: all activations once, over all devices of a rank.
+
+    A split without sequence parallelism may send each of tp copies, which a receiver with another split need not have.
+    """
+    found = []
+    for row in outers:
+        columns, devices = framed.columns, framed.columns["s_pp"][row]
+        tier = 0 if devices % problem.cluster.node.num_devices else border_tier(problem, int(devices))
+        copies = int(columns["tp"][row]) if not columns["sp"][row] else 1
+        found.append(float(framed.costs.border[framed.prepared.layer_row[row], tier]) / copies)
+    return min(found)
+
+
 def _fixed(problem: Problem, framed: Framed, layer: IntArray, mesh: IntArray, frame: Frame, facts: Facts) -> FloatArray:
     costs = framed.costs
     fixed = np.zeros((len(layer), COLUMNS))
@@ -105,6 +134,10 @@ def _fixed(problem: Problem, framed: Framed, layer: IntArray, mesh: IntArray, fr
     fixed[:, labels.OUTSIDE] = costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
     fixed[:, labels.TIED] = costs.tied[mesh]
     fixed[:, labels.SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)
+    if len(frame.outers) > 1:
+        fixed[:, labels.BORDER] = least_border(problem, framed, frame.outers)
+    if frame.is_general:
+        fixed[:, labels.TIED] = 0.0
     cut = costs.shard[mesh] if frame.zero else 1.0
     each = facts.parameter_bytes + facts.gradient_bytes + facts.state_bytes / cut
     fixed[:, labels.COPIED] = costs.copied[:, mesh].max(axis=0) * each

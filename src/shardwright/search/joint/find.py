@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import comb
 
 import numpy as np
@@ -15,27 +14,27 @@ from shardwright.program.lower import order_table
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.find import find, problem_text, universal_bound
+from shardwright.search.joint.any_order import any_order_frames, search_orders
 from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
-from shardwright.search.joint.frames import Frame, Framed, frames_of, joint_space
+from shardwright.search.joint.frames import Frame, frames_of, joint_space
 from shardwright.search.joint.labels import Pipeline, Splits
-from shardwright.search.joint.member import JointPlan, plan_of_cut, plan_of_sizes, split_grid
+from shardwright.search.joint.member import plan_of_cut, plan_of_sizes, split_grid
 from shardwright.search.joint.quick import frame_bounds
-from shardwright.search.joint.score import Scored, evaluate, path_score
-from shardwright.search.joint.solve import Solved, solve
+from shardwright.search.joint.score import GENERAL, Scored
+from shardwright.search.joint.solve import Solved, load_label_kernels, solve
 from shardwright.search.joint.spreads import least_redone, shape_times, spread_bounds, spread_path, spreads
+from shardwright.search.joint.state import Progress, Search
 from shardwright.search.prepare import facts_of
+from shardwright.search.simulation import Simulation
 from shardwright.search.space import Space
 from shardwright.strategy.grid_rules import GridFacts
 
-Progress = Callable[[str, int, int], None]
-
+NAMED_ORDERS, FOUND_ORDERS = "named", "found"
 OPEN_LIMIT = 1e9
 """Seconds of a limit that nothing exceeds: when no grid fits."""
 FIRST_LOOKS = 48
 """Frames that are looked at before any is bounded by labels."""
-MOST_REPAIRS = 12
-"""Times that a plan which does not fit recomputes one layer more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +42,10 @@ class JointCertificate:
     """Every member of the joint space, accounted for: enumerated = infeasible + bounded + scored + simulated, of members (plans).
 
     Args:
-        frames: choices that all ranks share. infeasible: no option of a frame's ranks fits in memory, or the exact peak does not. bounded:
-            a lower bound of their time is not below the best (or they are in a frame whose bound is the certificate's). scored: their
-            longest path is not below the best. simulated: in full.
+        frames: choices that all ranks share; a member of one with any order has its best one, orders are not counted. infeasible: no
+            option of a frame's ranks fits in memory, or the exact peak does not. bounded: a lower bound of their time is not below the
+            best (or they are in a frame whose bound is the certificate's). scored: their longest path is not below the best.
+            simulated: in full.
         grids: members of the grid space, which is part of this one and certified on its own (`grid_lower_s`).
         best_s, lower_bound_s, gap: as in `search.certificate`. optimal: nothing in the space is faster. complete: no time limit cut in.
     """
@@ -69,35 +69,16 @@ class JointCertificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointAnswer:
-    """Args: best: None where a grid stays the best plan. grid: the best of the grid space, None if none of it fits."""
+    """Args: best: None where a grid stays the best plan. grid: the best of the grid space, None if none of it fits. simulation: of the
+    best plan, as a plan file holds it.
+    """
 
     best: Scored | None
     grid: Answer | None
     step_time_s: float
     certificate: JointCertificate
     search_time_s: float
-
-
-@dataclass(slots=True)
-class _Search:
-    """State of one search."""
-
-    problem: Problem
-    framed: Framed
-    capacity: int
-    best_s: float
-    best: Scored | None = None
-    infeasible: int = 0
-    scored: int = 0
-    simulated: int = 0
-    lower: dict[int, float] = field(default_factory=dict)
-    tolerance: float = 0.0
-    deadline: float = float("inf")
-
-    @property
-    def enough_s(self) -> float:
-        """Bounds from here on are not worth a look."""
-        return self.best_s * (1.0 - self.tolerance)
+    simulation: Simulation | None = None
 
 
 def find_joint(
@@ -106,6 +87,8 @@ def find_joint(
     facts: GridFacts,
     *,
     capacity: int,
+    orders: str = NAMED_ORDERS,
+    effort: float = 1.0,
     tolerance: float = 0.0,
     time_limit_s: float = float("inf"),
     progress: Progress | None = None,
@@ -113,26 +96,33 @@ def find_joint(
     """The best plan of the joint space over `space`, certified; the grid space is searched first and is part of it.
 
     Args:
-        capacity: bytes of a device. tolerance: gap that is good enough; 0 = look on until nothing that the bounds leave is unseen.
+        capacity: bytes of a device. orders: "named" for 1F1B and interleaved 1F1B, "found" for any static order of one chunk a rank too.
+        effort: of the order searches (`search.orders.find.find_order`).
+        tolerance: gap that is good enough; 0 = look on until nothing that the bounds leave is unseen.
         time_limit_s: past it the best so far stands with its proven gap.
 
     Raises:
         InfeasibleError: nothing fits.
     """
+    load_label_kernels()
     begun = time.monotonic()
     deadline = begun + time_limit_s
     grid, refusal = _best_grid(problem, space, facts, capacity, time_limit_s, progress)
-    joint = joint_space(space)
+    joint = joint_space(space, any_order=orders == FOUND_ORDERS)
     framed = frames_of(problem, joint, facts)
     best_s = grid.certificate.best_s if grid else OPEN_LIMIT
     lower, sizes, search = float("inf"), [], None
     complete = grid is None or grid.certificate.optimal
     if framed is not None:
-        search = _Search(problem=problem, framed=framed, capacity=capacity, best_s=best_s, tolerance=tolerance)
+        search = Search(problem=problem, framed=framed, capacity=capacity, best_s=best_s, tolerance=tolerance, effort=effort)
         search.deadline = deadline
-        complete &= _search(search, deadline, progress)
+        kernel_facts = facts_of(problem, devices=space.devices, capacity=capacity)
+        complete &= _search(search, kernel_facts, progress)
+        more = any_order_frames(framed, facts.layers) if joint.any_order else ()
+        if more:
+            complete &= search_orders(search, more, kernel_facts, progress)
         lower = min(search.lower.values(), default=float("inf"))
-        sizes = [_num_members(f, facts.layers) for f in framed.frames]
+        sizes = [_num_members(f, facts.layers) for f in (*framed.frames, *more)]
     best = search.best if search else None
     if best is None and grid is None:
         assert refusal is not None
@@ -180,13 +170,13 @@ def _num_members(frame: Frame, layers: int) -> int:
     return len(spreads(layers, frame.ranks, frame.chunks))
 
 
-def _search(search: _Search, deadline: float, progress: Progress | None) -> bool:
+def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> bool:
     """Labels of all frames that work alone does not rule out; then members in order of their frame's bound. Whether all was done."""
     problem, framed = search.problem, search.framed
-    kernel_facts = facts_of(problem, devices=framed.members.space.devices, capacity=search.capacity)
-    chain = chain_of(problem.model)
+    deadline, chain = search.deadline, chain_of(problem.model)
     alike, jitter = is_alike(chain), kernel_facts.jitter * (1 - 1e-9)
-    quick = frame_bounds(problem, framed, chain, kernel_facts) * jitter
+    general = np.array([frame.is_general for frame in framed.frames])
+    quick = frame_bounds(problem, framed, chain, kernel_facts) * jitter * np.where(general, GENERAL, 1.0)
     order = np.argsort(quick, kind="stable")
     _begin(search, order[:FIRST_LOOKS].tolist(), kernel_facts)
     waiting: list[tuple[float, int, Solved]] = []
@@ -201,13 +191,14 @@ def _search(search: _Search, deadline: float, progress: Progress | None) -> bool
         if frame.chunks > 1 and frame.ranks * frame.chunks > len(chain) + 2:
             continue
         splits, pipe = splits_of(problem, framed, chain, frame, kernel_facts), pipeline_of(problem, frame, kernel_facts)
+        clock = GENERAL if frame.is_general else 1.0
         norm = float(min(framed.costs.norm[framed.prepared.mesh_row[list(frame.outers)]]))
-        solved = solve(splits, pipe, limit=search.enough_s / jitter - norm, alike=alike or frame.chunks > 1)
+        solved = solve(splits, pipe, limit=search.enough_s / (jitter * clock) - norm, alike=alike or frame.chunks > 1)
         if not solved.cuts:
             # Nothing fits, or nothing ends before what is good enough.
             search.lower[-3] = search.enough_s
         else:
-            waiting.append(((solved.lower_s + norm) * jitter, place, solved))
+            waiting.append(((solved.lower_s + norm) * jitter * clock, place, solved))
         if progress is not None and turn % 256 == 0:
             progress("bound cuts", turn, len(order))
     if progress is not None:
@@ -224,7 +215,7 @@ def _search(search: _Search, deadline: float, progress: Progress | None) -> bool
         frame = framed.frames[place]
         if frame.chunks == 1:
             for cut in solved.cuts:
-                _try(search, plan_of_cut(framed, frame, cut))
+                search.attempt(plan_of_cut(framed, frame, cut))
         else:
             pipe = pipeline_of(problem, frame, kernel_facts)
             exact = splits_of(problem, framed, chain, replace(frame, chunks=1), kernel_facts)
@@ -233,7 +224,7 @@ def _search(search: _Search, deadline: float, progress: Progress | None) -> bool
     return -1 not in search.lower
 
 
-def _begin(search: _Search, places: list[int], facts: Facts) -> None:
+def _begin(search: Search, places: list[int], facts: Facts) -> None:
     """One shape of each of a few promising frames, so that a good plan is known before all are bounded. Counted when they come up again."""
     counted = (search.infeasible, search.scored, search.simulated)
     chain = chain_of(search.problem.model)
@@ -248,11 +239,11 @@ def _begin(search: _Search, places: list[int], facts: Facts) -> None:
             shape = shapes[int(spread_bounds(exact, pipe, shapes).argmin())]
             redone = least_redone(exact, pipe, shape)
             if redone is not None:
-                _try(search, plan_of_sizes(search.framed, frame, tuple(shape.tolist()), tuple(redone.tolist())))
+                search.attempt(plan_of_sizes(search.framed, frame, tuple(shape.tolist()), tuple(redone.tolist())))
     search.infeasible, search.scored, search.simulated = counted
 
 
-def _spread(search: _Search, frame: Frame, pipe: Pipeline, exact: Splits, norm: float, jitter: float, bound: float) -> float:
+def _spread(search: Search, frame: Frame, pipe: Pipeline, exact: Splits, norm: float, jitter: float, bound: float) -> float:
     """Try every shape of a frame with several chunks a rank in order of its bound; a lower bound of what is not simulated."""
     shapes = spreads(len(chain_of(search.problem.model)), frame.ranks, frame.chunks)
     bounds = (spread_bounds(exact, pipe, shapes) + norm) * jitter
@@ -282,42 +273,5 @@ def _spread(search: _Search, frame: Frame, pipe: Pipeline, exact: Splits, norm: 
             search.scored += 1
             least = min(least, path)
         else:
-            least = min(least, _try(search, plan_of_sizes(search.framed, frame, tuple(shapes[row].tolist()), first)))
+            least = min(least, search.attempt(plan_of_sizes(search.framed, frame, tuple(shapes[row].tolist()), first)))
     return max(bound, least)
-
-
-def _try(search: _Search, plan: JointPlan) -> float:
-    """Score a plan, with as much more recompute as it needs to fit; simulate it if its path is below the best. Its bound, inf = no fit."""
-    for _ in range(MOST_REPAIRS):
-        scored = path_score(search.problem, search.framed, plan)
-        if scored.seconds >= search.enough_s:
-            search.scored += 1
-            return scored.seconds
-        over = [rank for rank, need in enumerate(scored.need) if need > search.capacity]
-        if not over:
-            break
-        more = _more_recompute(plan, over)
-        if more is None:
-            search.infeasible += 1
-            return float("inf")
-        plan = more
-    else:
-        search.scored += 1
-        return scored.seconds
-    done = evaluate(search.problem, scored)
-    search.simulated += 1
-    if done.seconds < search.best_s:
-        search.best_s, search.best = done.seconds, done
-    return done.seconds
-
-
-def _more_recompute(plan: JointPlan, ranks: list[int]) -> JointPlan | None:
-    """The plan with one layer more of each of these ranks' chunks recomputed in full; None if one of them has no more."""
-    p = plan.ranks
-    for rank in ranks:
-        if all(chunk.redone >= chunk.layers for chunk in plan.chunks[rank::p]):
-            return None
-    chunks = tuple(
-        replace(chunk, redone=min(chunk.redone + 1, chunk.layers)) if c % p in ranks else chunk for c, chunk in enumerate(plan.chunks)
-    )
-    return replace(plan, chunks=chunks)

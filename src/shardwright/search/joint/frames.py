@@ -28,7 +28,8 @@ class Frame:
 
     Args:
         outers: rows of the members' outers: the splits that each rank may have. ranks, chunks: a rank. microbatches: of a step.
-        zero: ZeRO stage. mixed: ranks may have different splits.
+        zero: ZeRO stage. any_order: the order is any static one, not the named one. folded:
+            of two chunks, the second one's ranks run backwards (V).
     """
 
     outers: tuple[int, ...]
@@ -36,6 +37,13 @@ class Frame:
     chunks: int
     microbatches: int
     zero: int
+    any_order: bool = False
+    folded: bool = False
+
+    @property
+    def is_general(self) -> bool:
+        """Not all members are grids but for their cut: they are priced as general plans."""
+        return self.any_order or len(self.outers) > 1
 
     @property
     def schedule(self) -> str:
@@ -55,16 +63,23 @@ class JointSpace:
     base: Space
     chunks: tuple[int, ...]
     zeros: tuple[int, ...]
+    any_order: bool = False
 
     def text(self) -> str:
         """The space for a person and for the digest."""
+        any_order = (
+            "one chunk a rank also in any static order of forwards, input and weight gradients, where a rank that recomputes has whole "
+            "backwards; 2, 4 or 8 chunks a rank, or 2 on a V, of those cuts, without recompute, in any such order; "
+            if self.any_order
+            else ""
+        )
         chunks, zeros = ", ".join(map(str, self.chunks)), ", ".join(map(str, self.zeros))
         return (
             f"joint over {self.base.text()}; chunks a rank {{{chunks}}}; zero {{{zeros}}}; "
             "one chunk: any cut into ranks of at least one layer, splits of ranks may differ where each rank's devices are consecutive, "
             "each rank recomputes any number of its first layers in full and the others not or selectively; several chunks: any first and "
             "last chunk up to twice the mean, the others equal up to one, or ranks of equal chunks with any first and last rank, and each "
-            f"rank recomputes any number of the first layers of its chunks in full; and every member of {self.grids.text()}"
+            f"rank recomputes any number of the first layers of its chunks in full; {any_order}and every member of {self.grids.text()}"
         )
 
     def digest(self, problem: str) -> str:
@@ -72,7 +87,7 @@ class JointSpace:
         return hashlib.sha256(f"{self.text()}\n{problem}".encode()).hexdigest()
 
 
-def joint_space(space: Space) -> JointSpace:
+def joint_space(space: Space, *, any_order: bool = False) -> JointSpace:
     """The joint space over the grids of `space`; empty of frames if they have no 1F1B or no pipeline."""
     schedules = space.of("schedule")
     values: dict[str, tuple[Value, ...]] = dict(space.values)
@@ -82,7 +97,7 @@ def joint_space(space: Space) -> JointSpace:
     values["zero"] = (0,)
     chunks = tuple(sorted(int(v) for v in space.of("vpp") if (int(v) == 1) or "interleaved-1f1b" in schedules))
     base = replace(space, name="joint", values=tuple((axis, values[axis]) for axis in AXES), first=0, last=0)
-    return JointSpace(grids=space, base=base, chunks=chunks, zeros=zeros)
+    return JointSpace(grids=space, base=base, chunks=chunks, zeros=zeros, any_order=any_order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

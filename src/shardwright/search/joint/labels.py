@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.compiled import compiled
-from shardwright.cost.terms import reserved_bytes, temporary_bytes
+from shardwright.cost.terms import temporary_bytes
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 (FORWARD, BACKWARD, SELECTIVE, FULL, SAVED, SAVED_SELECTIVE, SAVED_FULL, STATIC, UPDATE, GATHER, REDUCE) = range(11)
-(ENDS_FORWARD, ENDS_BACKWARD, ENDS_STATIC, ENDS_SAVED) = range(11, 15)
+(ENDS_FORWARD, ENDS_BACKWARD, ENDS_STATIC, ENDS_SAVED, WEIGHT) = range(11, 16)
 """Rows of `Splits.sums`."""
 (BORDER, SCALES, LOGITS, LOGITS_BLOCKS, END_BYTES, OUTSIDE, TIED, COPIED, SLOWER) = range(9)
 """Columns of `Splits.fixed`."""
@@ -41,7 +41,7 @@ class Splits(NamedTuple):
 
 class Pipeline(NamedTuple):
     """ranks, chunks a rank, microbatches; bytes of a device, least ratio of reserved to allocated, workspace bytes; sends block kernels;
-    gathers stand at the step's start; reductions wait for the last backward.
+    gathers stand at the step's start; reductions wait for the last backward; the order is any static one, not 1F1B.
     """
 
     ranks: int
@@ -53,6 +53,7 @@ class Pipeline(NamedTuple):
     blocking: bool
     gathers_first: bool
     reduces_last: bool
+    any_order: bool = False
 
 
 class Cells(NamedTuple):
@@ -61,7 +62,8 @@ class Cells(NamedTuple):
     way: seconds of one microbatch, out and back, borders included. work: of all microbatches, with the update. drain: what a rank has
     left from its first backward on, with the update. alone: its work with the slowdown by its collectives. begin: (i = 0 only, k = 0)
     seconds before and after everything: gather, reduction. code: split, mode and recomputed positions of a chunk, as one number
-    (`solve.choice_of`).
+    (`solve.choice_of`). Under any order `way` is one microbatch's way out alone, and chain: work without weight gradients, behind which
+    the ranks before have their input gradients left; back: (1,) the least time back for a second out.
     """
 
     way: FloatArray
@@ -70,6 +72,8 @@ class Cells(NamedTuple):
     alone: FloatArray
     begin: FloatArray
     code: IntArray
+    chain: FloatArray
+    back: FloatArray
 
 
 @compiled
@@ -81,8 +85,11 @@ def in_flight(ranks: int, chunks: int, rank: int, microbatches: int) -> float:
 
 
 @compiled
-def _need(splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, selective: int, redone: int, again: float) -> float:
-    """Lower bound of the bytes of rank k; exact up to whole elements for one chunk a rank."""
+def _room(splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, selective: int, redone: int, again: float) -> float:
+    """Microbatches of a rank's chunks that rank k can keep at once, at most; exact up to whole elements for one chunk a rank.
+
+    The largest number whose `cost.terms.reserved_bytes` are within the capacity; negative if not even the rest fits.
+    """
     sums, fixed = splits.sums, splits.fixed
     n, v = j - i, pipe.chunks
     rest = sums[s, SAVED_SELECTIVE if selective else SAVED]
@@ -98,14 +105,19 @@ def _need(splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, select
     end = fixed[s, END_BYTES] if i == 0 or j == sums.shape[2] - 1 else 0.0
     temporary = temporary_bytes(again, end, logits)
     allocated = sums[s, STATIC, j] - sums[s, STATIC, i] + pipe.workspace + (fixed[s, COPIED] if k > 0 and j == sums.shape[2] - 1 else 0.0)
-    allocated += in_flight(pipe.ranks, v, k, pipe.microbatches) * saved + logits + temporary
-    reserved: float = reserved_bytes(allocated, temporary, logits, blocks + again + end, pipe.reserve) * (1.0 - 1e-9) + fixed[s, OUTSIDE]
-    return reserved
+    most = (pipe.capacity - fixed[s, OUTSIDE]) / (1.0 - 1e-9)
+    left = min(most / pipe.reserve, most + temporary + logits - (blocks + again + end)) - allocated - logits - temporary
+    if left < 0.0:
+        return -1.0
+    return left / saved if saved > 0.0 else 1e9
 
 
 @compiled
-def _insert(cells: Cells, k: int, i: int, w: int, way: float, work: float, drain: float, alone: float, begin: float, code: int) -> None:
-    """Keep an option unless another is no worse; beyond OPTIONS the last one becomes a bound of both."""
+def _insert(cells: Cells, k: int, i: int, w: int, numbers: tuple[float, float, float, float, float], begin: float, code: int) -> None:
+    """Keep an option unless another is no worse; beyond OPTIONS the last one becomes a bound of both. `numbers`: way, work, drain, alone,
+    chain.
+    """
+    way, work, drain, alone, chain = numbers
     place = -1
     for o in range(OPTIONS):
         if cells.code[k, i, w, o] < 0:
@@ -114,11 +126,12 @@ def _insert(cells: Cells, k: int, i: int, w: int, way: float, work: float, drain
             continue
         here = cells.begin[i, w, o] if k == 0 else 0.0
         there = cells.alone[k, i, w, o]
+        behind = cells.chain[k, i, w, o]
         if cells.way[k, i, w, o] <= way and cells.work[k, i, w, o] <= work and cells.drain[k, i, w, o] <= drain and here <= begin:
-            if there <= alone:
+            if there <= alone and behind <= chain:
                 return
         elif way <= cells.way[k, i, w, o] and work <= cells.work[k, i, w, o] and drain <= cells.drain[k, i, w, o] and begin <= here:
-            if alone > there:
+            if alone > there or chain > behind:
                 continue
             cells.code[k, i, w, o] = -1
             cells.way[k, i, w, o] = np.inf
@@ -130,6 +143,7 @@ def _insert(cells: Cells, k: int, i: int, w: int, way: float, work: float, drain
         cells.work[k, i, w, o] = min(work, cells.work[k, i, w, o])
         cells.drain[k, i, w, o] = min(drain, cells.drain[k, i, w, o])
         cells.alone[k, i, w, o] = min(alone, cells.alone[k, i, w, o])
+        cells.chain[k, i, w, o] = min(chain, cells.chain[k, i, w, o])
         if k == 0:
             cells.begin[i, w, o] = min(begin, cells.begin[i, w, o])
         return
@@ -137,9 +151,47 @@ def _insert(cells: Cells, k: int, i: int, w: int, way: float, work: float, drain
     cells.work[k, i, w, place] = work
     cells.drain[k, i, w, place] = drain
     cells.alone[k, i, w, place] = alone
+    cells.chain[k, i, w, place] = chain
     cells.code[k, i, w, place] = code
     if k == 0:
         cells.begin[i, w, place] = begin
+
+
+@compiled
+def _price_any(
+    splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, selective: int, redone: int, room: float, limit: float
+) -> None:
+    """Seconds of one option under any static order, kept if it may end before `limit`.
+
+    A rank that recomputes runs whole backwards: what its weight gradients read is made again for them. Before the first backward there are
+    at most `room` forwards; weight gradients may wait until the ranks before have theirs, but those of the first rank stand before its end.
+    """
+    sums, fixed = splits.sums, splits.fixed
+    p, m = pipe.ranks, float(pipe.microbatches)
+    border = fixed[s, BORDER]
+    forward = sums[s, FORWARD, j] - sums[s, FORWARD, i] + fixed[s, SCALES]
+    backward = sums[s, BACKWARD, j] - sums[s, BACKWARD, i] + fixed[s, SCALES] + sums[s, FULL, i + redone] - sums[s, FULL, i]
+    if selective:
+        backward += sums[s, SELECTIVE, j] - sums[s, SELECTIVE, i + redone]
+    weight = sums[s, WEIGHT, j] - sums[s, WEIGHT, i] if selective == 0 and redone == 0 else 0.0
+    back = backward - weight
+    sends = max(m * ((k < p - 1) + (k > 0)) - 1.0, 0.0) * border if pipe.blocking and p > 1 else 0.0
+    update = sums[s, UPDATE, j] - sums[s, UPDATE, i] + (fixed[s, TIED] if k == 0 or k == p - 1 else 0.0)
+    gather, reduce = sums[s, GATHER, j] - sums[s, GATHER, i], sums[s, REDUCE, j] - sums[s, REDUCE, i]
+    begin = gather if pipe.gathers_first else 0.0
+    update += 0.0 if pipe.gathers_first else gather
+    alone = m * (forward + backward) + sends + update + (reduce if pipe.reduces_last else reduce * fixed[s, SLOWER])
+    if pipe.gathers_first:
+        alone += gather * fixed[s, SLOWER]
+    work = m * (forward + backward) + sends + update + reduce / PIECES
+    if max(alone, work + begin if k == 0 else work) > limit:
+        return
+    chain = m * (forward + back) + sends + update
+    drain = (m - 1.0) * back + max(m - np.floor(room + 1e-6), 0.0) * forward + update + (m * weight if k == 0 else 0.0)
+    out, home = forward + (border if k < p - 1 else 0.0), back + (border if k < p - 1 else 0.0)
+    if out > 0.0:
+        cells.back[0] = min(cells.back[0], home / out)
+    _insert(cells, k, i, j - i - 1, (out, work, drain, alone, chain), begin if k == 0 else 0.0, ((s * 2 + selective) * 4096) + redone)
 
 
 @compiled
@@ -195,17 +247,19 @@ def _price(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int,
     drain = update
     if v == 1:
         drain += (m - 1.0) * backward + max(m - p + k, 0.0) * forward
-    _insert(cells, k, i, j - i - 1, way, work, drain, alone, begin if k == 0 else 0.0, ((s * 2 + selective) * 4096) + redone)
+    _insert(cells, k, i, j - i - 1, (way, work, drain, alone, 0.0), begin if k == 0 else 0.0, ((s * 2 + selective) * 4096) + redone)
 
 
 @compiled
 def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool) -> None:
-    """Options of every rank and run that fit the memory and may end before `limit`; for each split the least recompute that fits.
+    """Options of every rank and run that fit the memory and may end before `limit`; for each split the least recompute that fits, and under
+    any order all from which one microbatch fits, up to where all fit.
 
     `alike`: all positions but the ends are the same.
     """
     length = splits.sums.shape[2] - 1
-    p, v = pipe.ranks, pipe.chunks
+    p, v, m = pipe.ranks, pipe.chunks, pipe.microbatches
+    cells.back[0] = np.inf
     for k in range(p):
         begin, end = (0, 1) if k == 0 else (k, length)
         for i in range(begin, end):
@@ -221,6 +275,7 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
                     cells.work[k, i, w] = cells.work[k, i - 1, w]
                     cells.drain[k, i, w] = cells.drain[k, i - 1, w]
                     cells.alone[k, i, w] = cells.alone[k, i - 1, w]
+                    cells.chain[k, i, w] = cells.chain[k, i - 1, w]
                     cells.code[k, i, w] = cells.code[k, i - 1, w]
                     continue
                 for s in range(splits.sums.shape[0]):
@@ -240,21 +295,30 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
                                     again = max(again, splits.again[s, 1, x] if redone > 0 else 0.0)
                                 if selective == 1:
                                     again = max(again, splits.again[s, 0, x])
-                            if _need(splits, pipe, k, s, i, j, selective, redone, again) <= pipe.capacity:
+                            room = _room(splits, pipe, k, s, i, j, selective, redone, again)
+                            if pipe.any_order:
+                                if room >= 1.0 - 1e-9:
+                                    _price_any(splits, pipe, cells, k, s, i, j, selective, redone, room, limit)
+                                    if room >= m:
+                                        break
+                            elif room >= in_flight(p, v, k, pipe.microbatches) * (1.0 - 1e-12):
                                 _price(splits, pipe, cells, k, s, i, j, selective, redone, limit)
                                 break
 
 
 @compiled
-def reach(cells: Cells, limit: float, base: float, label: FloatArray, back: IntArray) -> float:
+def reach(cells: Cells, limit: float, base: float, steep: float, label: FloatArray, back: IntArray) -> float:
     """The least way through all ranks that ends by `limit`; inf if none does. `label`, `back`: (ranks + 1, positions + 1) filled.
 
     Args:
         base: seconds of one microbatch's way through any pipeline at least; negative = any way counts, without a limit.
+        steep: seconds out and back for each second of `way`, where that is the way out alone; 0 where it is both.
     """
     p, length = label.shape[0] - 1, label.shape[1] - 1
     label[:] = np.inf
     label[0, 0] = 0.0
+    # Gathers stand before the way out once, however long the way back is.
+    first = cells.begin[0].max() if steep > 0.0 else 0.0
     for k in range(p):
         for i in range(length):
             at = label[k, i]
@@ -268,6 +332,8 @@ def reach(cells: Cells, limit: float, base: float, label: FloatArray, back: IntA
                         if k == 0:
                             at = cells.begin[i, w, o]
                         if at + cells.work[k, i, w, o] > limit or max(base + cells.drain[k, i, w, o], cells.alone[k, i, w, o]) > limit:
+                            continue
+                        if steep > 0.0 and at + max(at - first, 0.0) * (steep - 1.0) + cells.chain[k, i, w, o] > limit:
                             continue
                     through = at + cells.way[k, i, w, o]
                     if through < label[k + 1, i + w + 1]:

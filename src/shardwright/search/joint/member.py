@@ -11,6 +11,8 @@ from shardwright.cost.layout import Layout, has_head, is_layer
 from shardwright.cost.member import RECOMPUTE_PART, Priced, StepCosts, again_bytes, step_costs
 from shardwright.cost.terms import temporary_bytes
 from shardwright.program.problem import Problem
+from shardwright.schedules.table import ActionTable
+from shardwright.search.joint.arrays import least_border
 from shardwright.search.joint.chain import Chain, chain_of
 from shardwright.search.joint.frames import Frame, Framed
 from shardwright.search.joint.solve import Cut, RankChoice
@@ -34,7 +36,8 @@ class JointPlan:
 
     Args:
         grids: of each rank, what it would be if all ranks were like it (no recompute, no cut). chunks: in order of the chain.
-        outers: (ranks,) rows of the splits. schedule: registry name.
+        outers: (ranks,) rows of the splits. schedule: registry name. table: the order, where it is a found one. folded: chunks run over
+            the ranks and back (V).
     """
 
     grids: tuple[Grid, ...]
@@ -42,6 +45,19 @@ class JointPlan:
     chunks: tuple[ChunkChoice, ...]
     schedule: str
     microbatches: int
+    table: ActionTable | None = None
+    folded: bool = False
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """(chunks,) rank of each chunk."""
+        p = self.ranks
+        return tuple(p - 1 - c % p if self.folded and c // p % 2 else c % p for c in range(len(self.chunks)))
+
+    @property
+    def is_general(self) -> bool:
+        """It is not a grid but for its cut: general plans' pricing counts."""
+        return self.table is not None or not self.is_uniform
 
     @property
     def ranks(self) -> int:
@@ -104,6 +120,7 @@ def plan_of_sizes(framed: Framed, frame: Frame, sizes: tuple[int, ...], redone: 
         chunks=tuple(ChunkChoice(layers=n, redone=min(x, n), selective=False) for n, x in zip(sizes, redone, strict=True)),
         schedule=frame.schedule,
         microbatches=frame.microbatches,
+        folded=frame.folded,
     )
 
 
@@ -123,6 +140,8 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> Layout:
     for c, content in enumerate(contents):
         for block, count in content:
             counts[c, block] += count
+    by_rank = np.zeros((plan.ranks, counts.shape[1]), dtype=np.int64)
+    np.add.at(by_rank, list(plan.owners), counts)
     return Layout(
         contents=tuple(contents),
         counts=counts,
@@ -130,7 +149,7 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> Layout:
         head=np.array([has_head(b) for b in problem.model.blocks]),
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
         last=np.array([content[-1][0] if content else 0 for content in contents], dtype=np.int64),
-        by_rank=counts.reshape(plan.chunks_per_rank, plan.ranks, -1).sum(axis=0),
+        by_rank=by_rank,
         pp=plan.ranks,
         vpp=plan.chunks_per_rank,
     )
@@ -164,7 +183,7 @@ def compose(problem: Problem, framed: Framed, plan: JointPlan) -> StepCosts:
     if len(by_outer) == 1:
         merged = next(iter(by_outer.values()))
     else:
-        merged = _merged(plan, by_outer)
+        merged = _merged(plan, by_outer, least_border(problem, framed, tuple(by_outer)))
     return _with_recompute(problem, framed, plan, layout, merged)
 
 
@@ -180,8 +199,8 @@ def _plain(problem: Problem, framed: Framed, plan: JointPlan, layout: Layout, ou
     return step_costs(problem, plan.grids[plan.outers.index(outer)], priced)
 
 
-def _merged(plan: JointPlan, by_outer: dict[int, StepCosts]) -> StepCosts:
-    """Each rank's columns from its own split."""
+def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) -> StepCosts:
+    """Each rank's columns from its own split; borders as short as between any of them."""
     p = plan.ranks
     any_step = by_outer[plan.outers[0]]
     of_chunk = [by_outer[plan.outers[c % p]] for c in range(len(plan.chunks))]
@@ -195,18 +214,20 @@ def _merged(plan: JointPlan, by_outer: dict[int, StepCosts]) -> StepCosts:
         any_step,
         forward_s=np.array([s.forward_s[c] for c, s in enumerate(of_chunk)]),
         backward_s=np.array([s.backward_s[c] for c, s in enumerate(of_chunk)]),
+        weight_s=np.array([s.weight_s[c] for c, s in enumerate(of_chunk)]),
         gather_s=np.array([s.gather_s[c] for c, s in enumerate(of_chunk)]),
         reduce_s=np.array([s.reduce_s[c] for c, s in enumerate(of_chunk)]),
         pieces=np.array([s.pieces[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
         saved_bytes=np.array([s.saved_bytes[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
+        restored_bytes=np.array([s.restored_bytes[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
         optimizer_s=np.array([s.optimizer_s[r] for r, s in enumerate(of_rank)]),
+        update_s=np.array([s.update_s[r] for r, s in enumerate(of_rank)]),
         after_s=np.array([s.after_s[r] for r, s in enumerate(of_rank)]),
         transient_bytes=np.array([s.transient_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
         logits_bytes=np.array([s.logits_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
         blocks_bytes=np.array([s.blocks_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
         parts=np.stack([s.parts[:, c] for c, s in enumerate(of_chunk)], axis=1),
-        # A border between unlike splits takes as long as the slower of the two.
-        border_s=np.max([step.border_s for step in by_outer.values()], axis=0),
+        border_s=np.full_like(any_step.border_s, border_s),
         static_bytes=items([s.static_bytes for s in of_rank]),
         outside_bytes=items([s.outside_bytes for s in of_rank]),
     )
@@ -223,13 +244,14 @@ def _with_recompute(problem: Problem, framed: Framed, plan: JointPlan, layout: L
     for c, chunk in enumerate(plan.chunks):
         if not (chunk.redone or chunk.selective):
             continue
-        row = int(framed.prepared.layer_row[plan.outers[c % p]])
+        rank = plan.owners[c]
+        row = int(framed.prepared.layer_row[plan.outers[rank]])
         seconds, held = layers.seconds[:, 3:5, :, row].sum(axis=2), layers.saved_bytes[:, :, row]
         parts[1, c, RECOMPUTE_PART] += full[c] @ seconds[:, 1] + selective[c] @ seconds[:, 0]
         saved[c] += full[c] @ (held[:, 2] - held[:, 0]) + selective[c] @ (held[:, 1] - held[:, 0])
         for mode, counts in ((2, full[c]), (1, selective[c])):
             made = np.where((counts > 0) & layout.layer, again_bytes(held, mode), 0).max()
-            again[c % p] = max(again[c % p], made)
+            again[rank] = max(again[rank], made)
     # Without recompute nothing is made again, so the blocks are those of the logits and of the ends' gradients.
     heads = layout.by_rank[:, layout.head].sum(axis=1) > 0
     blocks_of_logits = np.array(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.search.joint import labels
 from shardwright.search.joint.labels import OPTIONS, Cells, Pipeline, Splits, fill, reach
 
 FloatArray = npt.NDArray[np.float64]
@@ -65,6 +66,8 @@ def cells_of(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Ce
         alone=np.full(shape, np.inf),
         begin=np.zeros(shape[1:]),
         code=np.full(shape, -1, dtype=np.int64),
+        chain=np.zeros(shape),
+        back=np.full(1, np.inf),
     )
     fill(splits, pipe, cells, limit, alike)
     return cells
@@ -80,28 +83,33 @@ def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solve
 
     Stage bounds of rank k, P = the ranks before it out and back: begin + P + m (F + B) + update, and way + (m - 1) B + (m - p + k) F +
     update; way = all ranks out and back. For one chunk a rank at most p microbatches are in flight: ceil(m / p) ways, one after another.
+
+    Under any order (`Pipeline.any_order`), with P the ranks before out alone: gather + P + m (F + I + W) + update; P (1 + b) + m (F + I) +
+    update, b = least (I + send) / (F + send); and way + (m - 1) I + max(m - c, 0) F + update, c = microbatches that fit. Those are head,
+    work and tail of `search.orders.bounds`.
     """
     length, p = splits.sums.shape[2] - 1, pipe.ranks
     label = np.empty((p + 1, length + 1))
     back = np.zeros((p + 1, length + 1), dtype=np.int64)
     cells = cells_of(splits, pipe, limit=limit, alike=alike)
-    way = reach(cells, np.inf, -1.0, label, back)
+    way = reach(cells, np.inf, -1.0, 0.0, label, back)
     if way == np.inf:
         return Solved(lower_s=limit, cuts=())
-    base = way if pipe.chunks == 1 else 0.0
-    low = base * ((pipe.microbatches - 1) // p + 1)
-    if low > limit or reach(cells, limit, base, label, back) == np.inf:
+    steep = 1.0 + float(cells.back[0]) if pipe.any_order else 0.0
+    base = way * max(steep, 1.0) if pipe.chunks == 1 else 0.0
+    low = base if pipe.any_order else base * ((pipe.microbatches - 1) // p + 1)
+    if low > limit or reach(cells, limit, base, steep, label, back) == np.inf:
         return Solved(lower_s=limit, cuts=())
     low, high = max(low, 1e-12), limit
     while high > low * (1 + PRECISION):
         middle = (low + min(high, 2 * low)) / 2 if high > 2 * low else (low + high) / 2
-        if reach(cells, middle, base, label, back) == np.inf:
+        if reach(cells, middle, base, steep, label, back) == np.inf:
             low = middle
         else:
             high = middle
     cuts: list[Cut] = []
     for factor in LOOSER:
-        if reach(cells, min(high * factor, limit), base, label, back) < np.inf:
+        if reach(cells, min(high * factor, limit), base, steep, label, back) < np.inf:
             cut = _cut_of(cells, back, p, length)
             if cut not in cuts:
                 cuts.append(cut)
@@ -124,3 +132,22 @@ def choice_of(code: int, *, layers: int) -> RankChoice:
     split, rest = divmod(code, 2 * 4096)
     selective, redone = divmod(rest, 4096)
     return RankChoice(layers=layers, split=split, selective=bool(selective), redone=redone)
+
+
+def load_label_kernels() -> None:
+    """Load the kernels of the joint search: labels over a chain of two positions that take no time."""
+    splits = Splits(
+        sums=np.zeros((1, labels.WEIGHT + 1, 3)), again=np.zeros((1, 2, 2)), fixed=np.zeros((1, labels.SLOWER + 1), dtype=np.float64)
+    )
+    pipe = Pipeline(
+        ranks=1,
+        chunks=1,
+        microbatches=1,
+        capacity=1.0,
+        reserve=1.0,
+        workspace=0.0,
+        blocking=False,
+        gathers_first=False,
+        reduces_last=False,
+    )
+    solve(splits, pipe, limit=1.0, alike=False)

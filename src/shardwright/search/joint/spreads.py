@@ -8,8 +8,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.critical_path import _walk as walk
-from shardwright.cost.critical_path import picoseconds
+from shardwright.cost.critical_path import picoseconds, walk
 from shardwright.cost.member import MAX_PIECES
 from shardwright.cost.terms import reserved_bytes, temporary_bytes
 from shardwright.schedules.registry import schedule_table
@@ -36,6 +35,7 @@ from shardwright.search.joint.labels import (
     SLOWER,
     STATIC,
     UPDATE,
+    WEIGHT,
     Pipeline,
     Splits,
     in_flight,
@@ -102,6 +102,74 @@ def spread_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> FloatArra
     forward, backward = _each(sums, FORWARD, ENDS_FORWARD, starts, stops), _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops)
     drained = _drained(forward + fixed[SCALES], backward + fixed[SCALES], pipe)
     result: FloatArray = (np.maximum(np.maximum(through, slowed), drained) + rank_update).max(axis=1)
+    return result
+
+
+def any_order_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray) -> FloatArray:
+    """(shapes,) seconds that no static order of a shape ends before; inf where one microbatch does not fit.
+
+    Every rank does all its work after the way out to its first chunk; and all but its weight gradients before the way home from there.
+    Before its first backward it does no more forwards than fit. And what it keeps of m microbatches, times how long at least, from F to
+    I of a chunk, fills no more than its room times the time there is (`search.orders.bounds`).
+
+    Args:
+        splits: as of `spread_bounds`. owners: (chunks,) rank of each chunk.
+    """
+    p, m = pipe.ranks, float(pipe.microbatches)
+    stops = np.cumsum(shapes, axis=1)
+    starts = stops - shapes
+    sums, fixed = splits.sums[0], splits.fixed[0]
+    forward = _each(sums, FORWARD, ENDS_FORWARD, starts, stops) + fixed[SCALES]
+    backward = _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops) + fixed[SCALES]
+    weight = sums[WEIGHT][stops] - sums[WEIGHT][starts]
+    # Weight gradients of the ends belong to the first and the last chunk also where those have no layer: then none are counted as I.
+    weight[:, 0], weight[:, -1] = backward[:, 0], backward[:, -1]
+    inputs = backward - weight
+    moves = np.concatenate(([0.0], (np.diff(owners) != 0) * fixed[BORDER]))
+    out = np.cumsum(forward, axis=1) - forward + np.cumsum(moves)
+    home = np.cumsum(inputs, axis=1) - inputs + np.cumsum(moves)
+    # Row c of `of` says whose chunk c is; the first of a rank's chunks has the shortest way out and home.
+    of = (owners[:, None] == np.arange(p)).astype(np.float64)
+    first = of.argmax(axis=0)
+    passes = ((moves > 0) + np.append(moves[1:] > 0, [False]).astype(np.int64)) @ of
+    sends = np.maximum(m * passes - 1.0, 0.0) * fixed[BORDER] if pipe.blocking else np.zeros(p)
+    work, chain = (m * ((forward + rest) @ of) + sends for rest in (backward, inputs))
+    layers, head, tail = shapes @ of, out[:, first], home[:, first]
+    slowed = work + fixed[SLOWER] * np.diff(sums[GATHER] + sums[REDUCE]).min() * layers
+    room = _room(splits, pipe, shapes, owners)
+    saved = (sums[SAVED] - sums[ENDS_SAVED])[stops] - (sums[SAVED] - sums[ENDS_SAVED])[starts]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = np.where(saved > 0, forward / saved, np.inf)
+    fastest = np.stack([rate[:, owners == rank].max(axis=1) for rank in range(p)], axis=1)
+    # From the first F of all to the first I of a rank's deepest chunk.
+    deepest = p * pipe.chunks - 1 - of[::-1].argmax(axis=0)
+    returns = (forward.sum(axis=1) + moves.sum())[:, None] + (inputs.sum(axis=1, keepdims=True) - np.cumsum(inputs, axis=1))[:, deepest]
+    full = np.minimum(np.where(np.isinf(fastest), np.inf, fastest * room), m * (forward @ of))
+    trip = np.cumsum((forward + inputs)[:, ::-1], axis=1)[:, ::-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kept = np.where(room > 0, m * ((saved * trip) @ of) / room, 0.0)
+    remembered = np.maximum(returns + work - full, head + kept)
+    ends = np.maximum(np.maximum(head + work, head + chain + tail), np.maximum(slowed, remembered))
+    result: FloatArray = (ends + np.diff(sums[UPDATE]).min() * layers).max(axis=1)
+    return np.where((room < (saved @ of) * (1 - 1e-9)).any(axis=1), np.inf, result)
+
+
+def _room(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray) -> FloatArray:
+    """(shapes, ranks) bytes for activations at most, without recompute (as `labels` has it for one chunk)."""
+    stops = np.cumsum(shapes, axis=1)
+    sums, fixed = splits.sums[0], splits.fixed[0]
+    first, last = owners[0], owners[-1]
+    of = (owners[:, None] == np.arange(pipe.ranks)).astype(np.float64)
+    layers = sums[STATIC] - sums[ENDS_STATIC]
+    static = (layers[stops] - layers[stops - shapes]) @ of + pipe.workspace
+    static[:, first] += sums[ENDS_STATIC, 1]
+    static[:, last] += sums[ENDS_STATIC, -1] - sums[ENDS_STATIC, -2] + (fixed[COPIED] if first != last else 0.0)
+    rank = np.arange(pipe.ranks)
+    logits, blocks = fixed[LOGITS] * (rank == last), fixed[LOGITS_BLOCKS] * (rank == last)
+    end = fixed[END_BYTES] * ((rank == first) | (rank == last))
+    temporary = np.maximum(end, -logits)
+    most = (pipe.capacity - fixed[OUTSIDE]) / (1.0 - 1e-9)
+    result: FloatArray = np.minimum(most / pipe.reserve, most + temporary + logits - blocks - end) - static - logits - temporary
     return result
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from shardwright.program.problem import Problem
+from shardwright.schedules.entries import row_entries
 from shardwright.search.joint.member import ChunkChoice, JointPlan
 from shardwright.strategy.grid_facts import grid_facts
-from shardwright.strategy.grid_plan import FULL, MAIN, grid_placements, grid_shards
-from shardwright.strategy.grid_plan import _items as chunk_items
+from shardwright.strategy.grid_plan import FULL, MAIN, chunk_items, grid_placements, grid_shards
 from shardwright.strategy.lane import Lane
-from shardwright.strategy.order import Named
+from shardwright.strategy.order import Named, Table
 from shardwright.strategy.plan import Plan
 from shardwright.strategy.stages import How, Keep, Stage
 
@@ -22,15 +22,23 @@ def written(problem: Problem, plan: JointPlan) -> Plan:
     items = chunk_items(model, chunks=tuple(chunk.layers for chunk in plan.chunks))
     stride = grid.strides()["pp"]
     stages = tuple(
-        Stage(items=item, base=(c % plan.ranks) * stride, placements=trees[plan.grids[c % plan.ranks]], keeps=_keeps(chunk))
-        for c, (item, chunk) in enumerate(zip(items, plan.chunks, strict=True))
+        Stage(items=item, base=rank * stride, placements=trees[plan.grids[rank]], keeps=_keeps(chunk))
+        for item, chunk, rank in zip(items, plan.chunks, plan.owners, strict=True)
     )
     return Plan(
         devices=grid.devices,
         lanes=(Lane(name=MAIN, samples=job.global_batch, microbatches=plan.microbatches, stages=stages),),
-        orders=(Named(schedule=plan.schedule, lanes=(MAIN,)),),
+        orders=(_order(plan, stride),),
         shards=grid_shards(grid, experts=facts.experts > 0),
     )
+
+
+def _order(plan: JointPlan, stride: int) -> Named | Table:
+    """The plan's order; rows of a found one are called by the lowest device of their rank."""
+    if plan.table is None:
+        return Named(schedule=plan.schedule, lanes=(MAIN,))
+    rows = tuple((rank * stride, row_entries(plan.table, rank=rank)) for rank in range(plan.ranks))
+    return Table(lanes=(MAIN,), rows=rows)
 
 
 def _keeps(chunk: ChunkChoice) -> tuple[Keep, ...]:
@@ -56,4 +64,6 @@ def short_text(plan: JointPlan) -> str:
         ranks = [str(r) for r, other in enumerate(plan.grids) if other == g]
         splits.append(" ".join(words) + ("" if plan.is_uniform else f" on ranks {','.join(ranks)}"))
     g = plan.grids[0]
-    return f"pp{g.pp} vpp{g.vpp} zero{g.zero} {', '.join(splits)}; {plan.microbatches} microbatches, {plan.schedule}, layers {layers}"
+    order = plan.schedule if plan.table is None else "found order"
+    order += " on a V" if plan.folded else ""
+    return f"pp{g.pp} vpp{g.vpp} zero{g.zero} {', '.join(splits)}; {plan.microbatches} microbatches, {order}, layers {layers}"

@@ -1,0 +1,172 @@
+"""The order of a joint plan's actions found, under what each rank's memory leaves for activations."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.critical_path import border_picoseconds
+from shardwright.cost.member import StepCosts, reserve_factor
+from shardwright.errors import InfeasibleError
+from shardwright.program.fold import fold
+from shardwright.program.problem import Problem
+from shardwright.schedules.table import ActionTable, I, W
+from shardwright.search.joint.frames import Framed
+from shardwright.search.joint.member import JointPlan, compose
+from shardwright.search.orders.bounds import order_bounds
+from shardwright.search.orders.find import find_order
+from shardwright.search.orders.found import codes_of
+from shardwright.search.orders.problem import LARGEST, OrderProblem, flat
+from shardwright.search.orders.walk import levels, walk
+from shardwright.simulator.evaluate import jitter
+
+IntArray = npt.NDArray[np.int64]
+
+SECOND = 10**9
+"""Units of time of an order problem in a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordered:
+    """A plan with a found order. Args: estimate_s: of the step, without contention. bound_s: no order of its cut takes less."""
+
+    plan: JointPlan
+    estimate_s: float
+    bound_s: float = 0.0
+
+
+def activation_room(problem: Problem, costs: StepCosts, *, capacity: int) -> IntArray:
+    """(ranks,) bytes of saved activations that fit beside everything else: the inverse of `cost.terms.reserved_bytes`."""
+    outside = sum((values for _, values in costs.outside_bytes), np.zeros_like(costs.logits_bytes))
+    static = sum((values for _, values in costs.static_bytes), np.zeros_like(costs.logits_bytes))
+    most, brief = capacity - outside, costs.logits_bytes + costs.transient_bytes
+    allocated = np.minimum(np.floor(most / reserve_factor(problem)), most + brief - costs.blocks_bytes)
+    result: IntArray = np.clip(allocated - static - brief, 0, LARGEST).astype(np.int64)
+    return result
+
+
+def order_problem(problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int) -> OrderProblem:
+    """The chunks on their ranks, in nanoseconds and bytes.
+
+    A chunk that recomputes has whole backwards: what its weight gradients read is made again just before. What is kept stays until the
+    weight gradients are done. A send that blocks kernels is part of the action before it.
+
+    Raises:
+        InfeasibleError: a rank cannot keep one microbatch.
+    """
+    forward_send, backward_send = _sends(problem, plan, costs)
+    again = np.array([chunk.redone > 0 or chunk.selective for chunk in plan.chunks])
+    weight = np.where(again, 0.0, costs.weight_s)
+    forward, inputs = (np.rint(time * SECOND).astype(np.int64) for time in (costs.forward_s, costs.backward_s - weight))
+    if not problem.runtime.overlap_p2p:
+        forward, inputs = forward + forward_send, inputs + backward_send
+        forward_send, backward_send = np.zeros_like(forward_send), np.zeros_like(backward_send)
+    return OrderProblem(
+        owner=np.array(plan.owners, dtype=np.int64)[None],
+        microbatches=plan.microbatches,
+        forward=forward[None],
+        input=inputs[None],
+        weight=np.rint(weight * SECOND).astype(np.int64)[None],
+        send_forward=forward_send[None],
+        send_backward=backward_send[None],
+        held=costs.saved_bytes[None],
+        stash=costs.saved_bytes[None],
+        limit=activation_room(problem, costs, capacity=capacity),
+    )
+
+
+def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArray, IntArray]:
+    """(chunks,) nanoseconds from the end of a chunk's F to where that of the next chunk may start, and back for I; 0 on one rank."""
+    tiers, owners = problem.cluster.tiers(), np.array(plan.owners)
+    # Both are by rank: across the border behind a rank, and across the one before it.
+    behind, before = (times[: plan.ranks] for times in border_picoseconds(costs, fold(plan.grids[0], tiers), tiers))
+    step = np.diff(owners)
+    forward, backward = np.zeros(len(owners)), np.zeros(len(owners))
+    forward[:-1] = np.where(step == 0, 0, np.where(step == -1, before[owners[:-1]], behind[owners[:-1]]))
+    backward[1:] = np.where(step == 0, 0, np.where(step == -1, behind[owners[1:]], before[owners[1:]]))
+    units = SECOND / 1e12
+    return np.rint(forward * units).astype(np.int64), np.rint(backward * units).astype(np.int64)
+
+
+def order_bound(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int) -> float:
+    """Seconds of the step that no order of `plan` that fits ends before, reductions left out; inf if none fits."""
+    costs = compose(problem, framed, plan)
+    try:
+        asked = order_problem(problem, plan, costs, capacity=capacity)
+    except InfeasibleError:
+        return float("inf")
+    return _step_seconds(problem, plan, costs, order_bounds(asked).best)
+
+
+def _step_seconds(problem: Problem, plan: JointPlan, costs: StepCosts, makespan: int) -> float:
+    rest = float((costs.optimizer_s + costs.after_s).max())
+    return (makespan / SECOND + rest) * jitter(problem, plan.grids[0].devices)
+
+
+def ordered(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int, effort: float) -> Ordered | None:
+    """`plan` with the best order found for it; None if no order of it fits.
+
+    Args:
+        effort: as in `search.orders.find.find_order`.
+    """
+    costs = compose(problem, framed, plan)
+    try:
+        asked = order_problem(problem, plan, costs, capacity=capacity)
+    except InfeasibleError:
+        return None
+    found = find_order(asked, effort=effort)
+    best: tuple[int, ActionTable] | None = None
+    for table in (found.table, closed_in_turn(found.table)):
+        columns, codes = flat(asked)[0], codes_of(asked, table)
+        if (levels(columns, *codes) <= asked.limit).all():
+            done = _reduced(problem, plan, costs, _ends(asked, columns, *codes))
+            best = min(best or (done, table), (done, table), key=lambda one: one[0])
+    assert best is not None, "a found order fits"
+    return Ordered(plan=replace(plan, table=best[1]), estimate_s=_step_seconds(problem, plan, costs, best[0]))
+
+
+def closed_in_turn(table: ActionTable) -> ActionTable:
+    """The order in which each rank's weight gradients, where they stand, are of the deepest chunk that waits for any.
+
+    So a rank's chunks are done one after another, and the reductions of the first run beside what is left of the others.
+    """
+    kind, chunk, microbatch = table.kind, table.chunk.copy(), table.microbatch.copy()
+    for rank in range(table.num_ranks):
+        waiting: dict[int, deque[int]] = {}
+        for place in range(int(table.row_start[rank]), int(table.row_start[rank + 1])):
+            if kind[place] == I:
+                waiting.setdefault(int(chunk[place]), deque()).append(int(microbatch[place]))
+            elif kind[place] == W:
+                deepest = max(c for c, left in waiting.items() if left)
+                chunk[place], microbatch[place] = deepest, waiting[deepest].popleft()
+    return replace(table, chunk=chunk, microbatch=microbatch)
+
+
+def _ends(asked: OrderProblem, columns: IntArray, codes: IntArray, row_start: IntArray) -> IntArray:
+    """(kinds, chunks, microbatches) when each action of a row of codes ends."""
+    kinds, m, p = 3 * columns.shape[1], asked.microbatches, asked.ranks
+    end = np.zeros((kinds, m), np.int64)
+    walk(columns, codes, row_start, m, end, np.zeros(p, np.int64), np.zeros(p, np.int64), np.zeros(kinds, np.int64))
+    return end.reshape(3, -1, m)
+
+
+def _reduced(problem: Problem, plan: JointPlan, costs: StepCosts, ends: IntArray) -> int:
+    """When the last rank has reduced its gradients, gathers before the first forward included.
+
+    Args:
+        ends: (kinds, chunks, microbatches) of actions.
+    """
+    owners, last = np.array(plan.owners), int(ends.max())
+    closes = ends[1:].max(axis=(0, 2))
+    reduce, begin = costs.reduce_s * SECOND, float(costs.gather_s[0]) * SECOND
+    for rank in range(plan.ranks):
+        mine = np.flatnonzero(owners == rank)
+        free = 0.0
+        for c in mine[np.argsort(closes[mine], kind="stable")]:
+            closing = costs.weight_s[c] * SECOND if problem.runtime.overlap_grad_reduce else 0.0
+            free = max(max(free, closes[c] - closing) + reduce[c], closes[c] + reduce[c] / costs.pieces[c])
+        last = max(last, int(free))
+    return int(last + begin)

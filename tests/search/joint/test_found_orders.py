@@ -1,0 +1,205 @@
+"""Found orders in the joint search: bounds hold for every order that is found, plans fit, and nothing gets worse than with named orders."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shardwright.cost.member import StepCosts, held_bytes
+from shardwright.errors import InfeasibleError
+from shardwright.hardware.overrides import effective_memory
+from shardwright.schedules.table import I, W
+from shardwright.search.joint.any_order import any_order_frames
+from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
+from shardwright.search.joint.chain import chain_of
+from shardwright.search.joint.find import FOUND_ORDERS, find_joint
+from shardwright.search.joint.frames import Frame, frames_of, joint_space
+from shardwright.search.joint.member import JointPlan, compose, plan_of_cut, plan_of_sizes
+from shardwright.search.joint.ordered import activation_room, closed_in_turn, ordered
+from shardwright.search.joint.quick import frame_bounds
+from shardwright.search.joint.score import GENERAL, Scored, evaluate, path_score
+from shardwright.search.joint.solve import RankChoice, solve
+from shardwright.search.joint.spreads import any_order_bounds, spreads
+from shardwright.search.joint.written import written
+from shardwright.search.prepare import facts_of as kernel_facts
+from shardwright.search.space import standard_space
+from shardwright.simulator.plans import PlanResult, simulate_plan
+from shardwright.strategy.verify import verify
+from tests.search.joint.test_joint import ROUNDING, pipelined_case, tight_capacity
+from tests.search.problems import facts_of, real_problem
+
+EFFORT = 0.1
+FULL = 0.3
+"""Share of ranks that recompute everything."""
+
+
+def random_plan(generator: random.Random, framed: object, frame: Frame, layers: int) -> JointPlan | None:
+    """A member of a frame with any order, its order still open."""
+    if frame.chunks > 1:
+        shapes = spreads(layers, frame.ranks, frame.chunks)
+        if not len(shapes):
+            return None
+        shape = shapes[generator.randrange(len(shapes))]
+        return plan_of_sizes(framed, frame, tuple(shape.tolist()), (0,) * len(shape))  # type: ignore[arg-type]
+    sizes = np.diff([0, *sorted(generator.sample(range(1, layers), frame.ranks - 1)), layers]).tolist()
+    cut = tuple(
+        RankChoice(layers=n, split=generator.randrange(len(frame.outers)), redone=n if generator.random() < FULL else 0) for n in sizes
+    )
+    return plan_of_cut(framed, frame, cut)  # type: ignore[arg-type]
+
+
+def priced_alike(costs: StepCosts, result: PlanResult) -> bool:
+    """Rows of the tables and the general plan's own prices agree: they differ for some mixtures of experts and recurrent layers."""
+    steps = [result.costs.step(0, chunk, 0) for chunk in range(len(costs.contents))]
+    return all(
+        getattr(step, name)[0] == pytest.approx(getattr(costs, name)[chunk], rel=1e-6)
+        for chunk, step in enumerate(steps)
+        for name in ("forward_s", "backward_s")
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bounds_hold_for_found_orders(seed: int, record_property: Callable[[str, object], None]) -> None:
+    """Work alone, labels and shapes never exceed the simulation of a member with an order found for it, and none needs more than fits."""
+    generator = random.Random(seed)
+    case = pipelined_case(seed)
+    problem, capacity = case.problem, effective_memory(case.problem.cluster)
+    framed = frames_of(problem, joint_space(case.space), case.facts)
+    if framed is None:
+        pytest.skip("the runtime has no 1F1B")
+    chain, facts = chain_of(problem.model), kernel_facts(problem, devices=case.space.devices, capacity=capacity)
+    frames = any_order_frames(framed, len(chain))
+    quick = frame_bounds(problem, replace(framed, frames=frames), chain, facts) * facts.jitter * GENERAL
+    seen: Counter[str] = Counter()
+    for place in generator.sample(range(len(frames)), min(12, len(frames))):
+        frame = frames[place]
+        plan = random_plan(generator, framed, frame, len(chain))
+        if plan is None:
+            continue
+        found = ordered(problem, framed, plan, capacity=capacity, effort=0.0)
+        if found is None:
+            continue
+        jitter = facts.jitter * GENERAL * (1 - 1e-9)
+        norm = float(min(framed.costs.norm[framed.prepared.mesh_row[list(frame.outers)]]))
+        pipe = pipeline_of(problem, frame, facts)
+        if frame.chunks == 1:
+            scored = path_score(problem, framed, found.plan)
+            solved = solve(splits_of(problem, framed, chain, frame, facts), pipe, limit=1e6, alike=is_alike(chain))
+            lower = (solved.lower_s + norm) * jitter
+        else:
+            scored = Scored(plan=found.plan, costs=compose(problem, framed, found.plan), seconds=0.0, need=())
+            exact = splits_of(problem, framed, chain, replace(frame, chunks=1), facts)
+            shape = np.array([[chunk.layers for chunk in plan.chunks]])
+            lower = (float(any_order_bounds(exact, pipe, shape, np.array(plan.owners))[0]) + norm) * jitter
+        done = evaluate(problem, scored)
+        assert done.general is not None
+        assert max(done.need) <= capacity
+        if not priced_alike(scored.costs, done.general):
+            seen["priced apart"] += 1
+            continue
+        assert quick[place] <= done.general.step_time_s * ROUNDING, frame
+        assert lower <= done.general.step_time_s * ROUNDING, frame
+        # The plan fits into what it needs, so the bound under that capacity holds for it too.
+        needed = pipe._replace(capacity=float(max(done.need)) + 1.0)
+        if frame.chunks == 1:
+            solved = solve(splits_of(problem, framed, chain, frame, facts), needed, limit=1e6, alike=is_alike(chain))
+            lower = (solved.lower_s + norm) * jitter if solved.cuts else float("inf")
+        else:
+            lower = (float(any_order_bounds(exact, needed, shape, np.array(plan.owners))[0]) + norm) * jitter
+        assert lower <= done.general.step_time_s * ROUNDING, frame
+        seen[f"{frame.chunks} chunks a rank{', V' if frame.folded else ''}{', unlike splits' if not plan.is_uniform else ''}"] += 1
+    for name, count in seen.items():
+        record_property(name, count)
+    assert seen.total() or not frames
+
+
+@pytest.mark.parametrize("seed", [0, 3, 12, 15])
+def test_never_worse_than_named_orders(seed: int) -> None:
+    """The found-order search includes the named one; its plan is legal, fits, and takes what its simulation says."""
+    case = pipelined_case(seed)
+    capacity = tight_capacity(case, seed)
+    try:
+        named = find_joint(case.problem, case.space, case.facts, capacity=capacity)
+    except InfeasibleError:
+        pytest.skip("nothing fits")
+    found = find_joint(case.problem, case.space, case.facts, capacity=capacity, orders=FOUND_ORDERS, effort=EFFORT)
+    certificate = found.certificate
+    assert found.step_time_s <= named.step_time_s
+    assert certificate.lower_bound_s <= named.certificate.lower_bound_s * ROUNDING
+    assert certificate.lower_bound_s <= found.step_time_s
+    assert certificate.enumerated == certificate.infeasible + certificate.bounded + certificate.scored + certificate.simulated
+    assert certificate.enumerated >= named.certificate.enumerated
+    if found.best is not None and found.best.general is not None:
+        plan = written(case.problem, found.best.plan)
+        assert not verify(plan, model=case.problem.model, global_batch=case.problem.job.global_batch)
+        again = simulate_plan(case.problem, plan)
+        assert again.step_time_s <= found.step_time_s * ROUNDING
+        assert max(m.reserved for m in again.memory) <= capacity
+
+
+def test_a_found_order_is_better_where_the_bubble_is_large() -> None:
+    """Eight layers over four ranks and few microbatches: weight gradients fill the bubble."""
+    problem = real_problem("llama-3.2-1b", "h100-sxm:8", seq_len=4096, global_batch=16)
+    facts = facts_of(problem)
+    space = standard_space(problem, facts)
+    chosen = {"pp": (4,), "vpp": (1,), "tp": (2,), "cp": (1,), "mbs": (1,)}
+    space = replace(space, values=tuple((axis, chosen.get(axis, value)) for axis, value in space.values))
+    capacity = effective_memory(problem.cluster)
+    named = find_joint(problem, space, facts, capacity=capacity)
+    found = find_joint(problem, space, facts, capacity=capacity, orders=FOUND_ORDERS, effort=EFFORT)
+    assert found.best is not None
+    assert found.best.plan.table is not None
+    assert found.step_time_s < named.step_time_s * 0.97
+    assert found.certificate.lower_bound_s < found.step_time_s
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_room_is_the_inverse_of_what_is_reserved(seed: int) -> None:
+    """Activations of exactly the room fit, and a little more does not."""
+    generator = random.Random(seed)
+    case = pipelined_case(seed)
+    problem, capacity = case.problem, effective_memory(case.problem.cluster)
+    framed = frames_of(problem, joint_space(case.space), case.facts)
+    if framed is None:
+        pytest.skip("the runtime has no 1F1B")
+    plan = random_plan(generator, framed, any_order_frames(framed, case.facts.layers)[0], case.facts.layers)
+    assert plan is not None
+    costs = compose(problem, framed, plan)
+    room = activation_room(problem, costs, capacity=capacity)
+    rest = costs.logits_bytes + costs.transient_bytes + sum(values for _, values in costs.static_bytes)
+    fits = held_bytes(problem, costs, rest + room)[1] <= capacity
+    assert (fits | (room == 0)).all()
+    assert (held_bytes(problem, costs, rest + room + 4096)[1] > capacity).all()
+
+
+def test_closed_in_turn_keeps_every_action() -> None:
+    """The same actions, weight gradients behind their input gradients, and chunks closed from the deepest on."""
+    problem = real_problem("llama-3.1-8b", "h100-sxm:16", seq_len=4096, global_batch=64)
+    facts = facts_of(problem)
+    framed = frames_of(problem, joint_space(standard_space(problem, facts)), facts)
+    assert framed is not None
+    frames = [f for f in any_order_frames(framed, facts.layers) if f.chunks == 2 and f.ranks == 4]
+    checked = 0
+    for frame in frames[:6]:
+        plan = random_plan(random.Random(1), framed, frame, facts.layers)
+        assert plan is not None
+        found = ordered(problem, framed, plan, capacity=effective_memory(problem.cluster), effort=0.0)
+        if found is None or found.plan.table is None:
+            continue
+        table = found.plan.table
+        turned = closed_in_turn(table)
+
+        def actions(one: object) -> list[tuple[int, int, int]]:
+            return sorted(zip(one.kind.tolist(), one.chunk.tolist(), one.microbatch.tolist(), strict=True))  # type: ignore[attr-defined]
+
+        assert actions(table) == actions(turned)
+        for rank in range(table.num_ranks):
+            span = slice(int(table.row_start[rank]), int(table.row_start[rank + 1]))
+            rows = list(zip(turned.kind[span].tolist(), turned.chunk[span].tolist(), turned.microbatch[span].tolist(), strict=True))
+            place = {row: index for index, row in enumerate(rows)}
+            assert all(place[I, c, m] < index for index, (k, c, m) in enumerate(rows) if k == W)
+            checked += 1
+    assert checked >= 4
