@@ -209,13 +209,19 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
     )
 
 
-def cut_dims(cell: Cell, operator: Operator) -> dict[Dim, Way]:
-    """The cuts that mean something for `operator`, by dim: ``t`` is its own width, a dim that it lacks is a copy. Tokens are not here."""
+def dims_present(operator: Operator) -> set[Dim]:
+    """The dims of `operator`, tokens apart, that a cut means something on."""
     present = {e.dim for e in (*operator.reads, *operator.writes)}
     if operator.experts is not None and operator.klass is OperatorClass.EXPERTS:
         present.add(Dim.EXPERTS)
     if operator.attention is not None or operator.scan is not None:
         present.add(Dim.HEADS)
+    return present
+
+
+def cut_dims(cell: Cell, operator: Operator) -> dict[Dim, Way]:
+    """The cuts that mean something for `operator`, by dim: ``t`` is its own width, a dim that it lacks is a copy. Tokens are not here."""
+    present = dims_present(operator)
     result: dict[Dim, Way] = {}
     for dim, way in cell.ways:
         meant = operator.width() if dim is Dim.WIDTH else dim

@@ -69,7 +69,7 @@ class _Builder:
         self.closing: dict[tuple[int, int, int], list[int]] = {}
         self.ends: list[int] = []
         self.meets: list[int] = []
-        self.pairs: list[tuple[int, int]] = []
+        self.pairs: list[tuple[int, int, int]] = []
         self.class_of = class_numbers(classes)
         self.family = {(k, lane, chunk): f for k, c in enumerate(classes) for lane, chunk, f in c.families}
         self.members: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -127,7 +127,7 @@ class _Builder:
             if before is not None:
                 self.after[before] = self.first[key]
                 if place - 1 in partner and self._overlaps(span[place - 1]):
-                    self.pairs.append((self.first[key], self.first[before]))
+                    self.pairs.append((self.first[key], self.first[before], self.last[before]))
             before = key
         self.ends.append(previous)
 
@@ -156,7 +156,7 @@ class _Builder:
             for peer in self.coupled(klass, lane, chunk):
                 before = self.first.get((peer, *key[1:]))
                 if peer != klass and before is not None:
-                    self.pairs.append((before, task))
+                    self.pairs.append((before, task, task))
             if kind == TaskKind.W:
                 self._link(self.last.get((klass, lane, chunk, int(TaskKind.I), microbatch, part)), task)
             elif kind in _BACK or kind == TaskKind.R:
@@ -312,14 +312,17 @@ class _Builder:
         return tuple(self.templates), instances
 
 
-def _together(source: Int64, target: Int64, pairs: list[tuple[int, int]]) -> tuple[Int64, Int64]:
-    """The edges; and of each pair of tasks that start together, those of the first also to the second."""
+def _together(source: Int64, target: Int64, pairs: list[tuple[int, int, int]]) -> tuple[Int64, Int64]:
+    """The edges; and of each (task, first and last task of another action) that start together, those to the task also to the first one.
+
+    What the task waits for of the other action itself, which may be in pieces, only lays the two one after the other.
+    """
     if not pairs:
         return source, target
     into: dict[int, list[int]] = defaultdict(list)
     for a, b in zip(source.tolist(), target.tolist(), strict=True):
         into[b].append(a)
-    more = {(a, other) for one, other in pairs for a in into[one] if a != other}
+    more = {(a, first) for one, first, last in pairs for a in into[one] if not first <= a <= last}
     extra = np.array(sorted(more), dtype=np.int64).reshape(-1, 2)
     both = np.unique(np.concatenate([np.stack([source, target], axis=1), extra]), axis=0)
     return both[:, 0], both[:, 1]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.collectives.algorithm import Collective
+from shardwright.model.block import INPUT, MEMORY
 from shardwright.model.graph import Model
 from shardwright.model.tensor import Dim, Extent
 from shardwright.program.cell_structure import made_layout, stream_operator
@@ -19,11 +19,16 @@ from shardwright.program.transition import StepKind, transition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEdge:
-    """Stage `target` of a lane reads what `source` makes; `run`: of the model, whose output it is."""
+    """Stage `target` of a lane reads what `source` makes.
+
+    Args:
+        run: of the model, whose output it is. operator: of a block that a cut lies in, whose output it is; empty = the block's.
+    """
 
     source: int
     target: int
     run: int
+    operator: str = ""
 
 
 Int64 = npt.NDArray[np.int64]
@@ -51,42 +56,77 @@ class EdgeCache:
 
 
 def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageEdge, ...]:
-    """Every pair of different stages between which a block's output goes, in the order of the targets."""
+    """Every tensor that goes between two different stages, in the order of the targets.
+
+    Between whole blocks their outputs; where a cut lies inside a block each of its operators' outputs, and the block's input to every stage
+    whose operators read it.
+    """
     where: dict[tuple[int, int], list[tuple[int, str]]] = {}
     for stage in stages:
         for segment in stage.segments:
             for block in range(segment.first, segment.first + segment.count):
                 where.setdefault((segment.run, block), []).append((stage.chunk, segment.operator))
-    names = {run.name: i for i, run in enumerate(model.runs)}
-    found: dict[tuple[int, int, int], StageEdge] = {}
+    found: dict[StageEdge, None] = {}
     for (run, block), places in where.items():
-        before = [(run, block - 1)] if block else [(names[n], model.runs[names[n]].count - 1) for n in model.runs[run].inputs]
-        if block and model.blocks[model.runs[run].block].memory:
-            before += [(names[n], model.runs[names[n]].count - 1) for n in model.runs[run].inputs if _is_memory(model, run, names[n])]
-        for source in before:
-            if source in where:
-                made = where[source][-1][0]
-                _add(found, StageEdge(source=made, target=places[0][0], run=source[0]))
-        for (one, _), (other, _) in pairwise(places):
-            _add(found, StageEdge(source=one, target=other, run=run))
-    return tuple(sorted(found.values(), key=lambda e: (e.target, e.source)))
+        before, memory = _sources(model, run, block)
+        reading = {chunk: (True, True) for chunk, operator in places if not operator}
+        inside = model.blocks[model.runs[run].block].operators
+        place_of = {operator: chunk for chunk, operator in places if operator}
+        for operator in inside if place_of else ():
+            target = place_of[operator.name]
+            main, other = reading.get(target, (False, False))
+            reading[target] = (main or INPUT in operator.inputs, other or MEMORY in operator.inputs)
+            for name in operator.inputs:
+                if name in place_of:
+                    last = "" if name == inside[-1].name else name
+                    found[StageEdge(source=place_of[name], target=target, run=run, operator=last)] = None
+        for target, reads in reading.items():
+            for sources, wanted in zip((before, memory), reads, strict=True):
+                for source in (one for one in sources if wanted and one in where):
+                    found[StageEdge(source=where[source][-1][0], target=target, run=source[0])] = None
+    return tuple(sorted((e for e in found if e.source != e.target), key=lambda e: (e.target, e.source, e.run)))
+
+
+Blocks = list[tuple[int, int]]
+
+
+def _sources(model: Model, run: int, block: int) -> tuple[Blocks, Blocks]:
+    """(run, block) of the blocks whose outputs are a block's input, and those whose outputs are its memory."""
+    names = {one.name: i for i, one in enumerate(model.runs)}
+    inputs = [(names[n], model.runs[names[n]].count - 1) for n in model.runs[run].inputs]
+    memory = [one for one in inputs if model.blocks[model.runs[run].block].memory and _is_memory(model, run, one[0])]
+    return ([(run, block - 1)] if block else [one for one in inputs if one not in memory]), memory
 
 
 def _is_memory(model: Model, run: int, source: int) -> bool:
     return model.blocks[model.runs[source].block].sequence == model.blocks[model.runs[run].block].memory
 
 
-def _add(found: dict[tuple[int, int, int], StageEdge], edge: StageEdge) -> None:
-    if edge.source != edge.target:
-        found.setdefault((edge.source, edge.target, edge.run), edge)
+def edge_extents(edge: StageEdge, *, model: Model) -> tuple[Extent, ...]:
+    """What crosses an edge, per token: all that the operator writes; of a whole block its output, one row of the hidden state."""
+    block = model.blocks[model.runs[edge.run].block]
+    if edge.operator:
+        return next(o for o in block.operators if o.name == edge.operator).writes
+    width = max((e.size for o in block.operators for e in o.writes if e.dim is Dim.HIDDEN), default=model.hidden)
+    return (Extent(dim=Dim.HIDDEN, size=width),)
 
 
 def edge_segments(edge: StageEdge, source: StageParts, target: StageParts, *, model: Model) -> tuple[Segment, Segment]:
     """The segment that makes what crosses an edge, and the first one that reads it."""
     name = model.runs[edge.run].name
-    made = [s for s in source.segments if s.run == edge.run]
-    wanted = [s for s in target.segments if s.run == edge.run or (s.first == 0 and name in model.runs[s.run].inputs)]
+    made = [s for s in source.segments if s.run == edge.run and edge.operator in ("", s.operator)]
+    wanted = [s for s in target.segments if _reads(s, edge, name=name, model=model)]
     return (made or list(source.segments))[-1], (wanted or list(target.segments))[0]
+
+
+def _reads(segment: Segment, edge: StageEdge, *, name: str, model: Model) -> bool:
+    """Whether a segment may be the one that takes the tensor of an edge."""
+    run = model.runs[segment.run]
+    whole = segment.run == edge.run or (segment.first == 0 and name in run.inputs)
+    if not segment.operator:
+        return whole and not edge.operator
+    inputs = next(o for o in model.blocks[run.block].operators if o.name == segment.operator).inputs
+    return edge.operator in inputs if edge.operator else whole and not {INPUT, MEMORY}.isdisjoint(inputs)
 
 
 def edge_messages(
@@ -94,7 +134,7 @@ def edge_messages(
     target: StageParts,
     *,
     segments: tuple[Segment, Segment],
-    width: int,
+    extents: tuple[Extent, ...],
     length: int,
     island: int,
     minimal: bool,
@@ -104,28 +144,41 @@ def edge_messages(
 
     Args:
         segments: the one that makes the tensor, and the one that reads it.
-        width: elements of one token. length: positions of the tensor's sequence. minimal: copies are sent once and gathered behind; else
+        extents: of the tensor, per token. length: positions of the tensor's sequence. minimal: copies are sent once and gathered behind; else
             a device sends all that its counterpart needs where both stages are laid out alike. cache: of the plan.
     """
     base = min(source.base, target.base)
     base -= base % island if island else 0
     key = tuple((id(s.cells), s.operator and s.block.name, stage.base - base) for stage, s in zip((source, target), segments, strict=True))
-    made = (source, segments[0], True)
-    wanted = (target, segments[1], False)
+    made, wanted = zip((source, target), segments, strict=True)
     result = []
     for way, (one, other) in enumerate(((made, wanted), (wanted, made))):
-        whole = (key, way, width, length, minimal)
+        whole = (key, way, extents, length, minimal)
         if whole not in cache.found:
-            layouts = (_stream(s, segment, base=base, width=width, length=length, out=out) for s, segment, out in (one, other))
-            cache.found[whole] = _messages(*layouts, island=island, minimal=minimal)
+            each = []
+            for extent in extents:
+                layouts = (_lying(stage, segment, extent, base=base, length=length) for stage, segment in (one, other))
+                each.append(_messages(*layouts, island=island, minimal=minimal))
+            cache.found[whole] = _all_of(each)
         found = cache.found[whole]
         result.append(found if found.base == base else replace(found, base=base))
     return result[0], result[1]
 
 
-def _stream(stage: StageParts, segment: Segment, *, base: int, width: int, length: int, out: bool) -> Layout:
-    found = border_layout(segment, width=width, length=length, out=out)
+def _lying(stage: StageParts, segment: Segment, extent: Extent, *, base: int, length: int) -> Layout:
+    found = made_layout(segment.cells, stream_operator((extent,)), extent, length)
     return tuple(Holding(device=h.device + stage.base - base, box=h.box) for h in found)
+
+
+def _all_of(each: list[Messages]) -> Messages:
+    """Messages of all extents of a tensor: they go together."""
+    if len(each) == 1:
+        return each[0]
+    ends, place = np.unique(np.concatenate([m.sends[:, :2] for m in each]), axis=0, return_inverse=True)
+    elements = np.zeros(len(ends), dtype=np.int64)
+    np.add.at(elements, place.reshape(-1), np.concatenate([m.sends[:, 2] for m in each]))
+    sends = np.concatenate([ends, elements[:, None]], axis=1)
+    return Messages(base=0, sends=sends, collectives=tuple(one for m in each for one in m.collectives))
 
 
 def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> Layout:

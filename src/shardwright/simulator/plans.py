@@ -19,7 +19,7 @@ from shardwright.program.lower_plan import lower_plan
 from shardwright.program.plan_program import LaneEdge, PlanProgram, PlanShape, device_classes
 from shardwright.program.plan_sync import Holdings, plan_holdings
 from shardwright.program.problem import Problem
-from shardwright.program.stage_edges import EdgeCache, edge_messages, edge_segments, stage_edges
+from shardwright.program.stage_edges import EdgeCache, edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stage_parts import StageParts, plan_stages
 from shardwright.simulator.evaluate import jitter
 from shardwright.simulator.kernel import longest_path, simulate
@@ -144,12 +144,11 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
     cache = EdgeCache()
     for edge in stage_edges(lane, model=model):
         block = model.blocks[model.runs[edge.run].block]
-        width = max((e.size for o in block.operators for e in o.writes if e.dim.value == "d"), default=model.hidden)
         forward, backward = edge_messages(
             lane[edge.source],
             lane[edge.target],
             segments=edge_segments(edge, lane[edge.source], lane[edge.target], model=model),
-            width=width,
+            extents=edge_extents(edge, model=model),
             length=job.tokens(block.sequence) or job.sequence_length,
             island=island,
             minimal=problem.runtime.p2p_scatter_gather,
