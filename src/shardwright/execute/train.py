@@ -33,7 +33,7 @@ class Training:
     """What all devices know of a run.
 
     Args:
-        places: uses of every parameter. losers: (lane, device) whose losses are counted; others have copies. dtype: of states.
+        places: uses of every parameter. counts: (lane, device) whose losses are counted; others have copies. dtype: of states.
     """
 
     work: Work
