@@ -1,0 +1,257 @@
+"""ZeRO as the plan says: buckets of parameters whose gradients the same devices sum, and which piece of each a device owns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
+
+import torch
+
+from shardwright.cost.plan_shards import ShardRule, degree
+from shardwright.errors import StrategyError
+from shardwright.execute.flat import Stretch, gradients_of, stretches, write_gradients
+from shardwright.execute.gradients import Groups, dims_in_order
+from shardwright.execute.parameters import Held, Key, ParameterStore, sliced
+from shardwright.execute.requests import Exchange, Post, Reduce, Take, Task
+from shardwright.model.graph import Model
+from shardwright.program.layout import Box
+from shardwright.program.plan_sync import ParameterPlace, parameter_places, shares_of
+from shardwright.program.stage_parts import StageParts
+from shardwright.program.transition_steps import even
+
+Interval = tuple[int, int]
+Places = Mapping[Key, tuple[ParameterPlace, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharers:
+    """Devices, sorted, that share states of a bucket.
+
+    Args:
+        degrees: members that share one copy of the optimizer's states, of the gradient and of the parameter; each divides the one before.
+    """
+
+    devices: tuple[int, ...]
+    degrees: tuple[int, int, int]
+
+    def piece(self, device: int, elements: int, level: int) -> Interval:
+        """[low, high) of so many elements that a device owns of the state that ZeRO stage `level` shards.
+
+        Pieces are nested: of the optimizer's states in that of the gradient, and that in the parameter's. Runs of consecutive members
+        each own everything once.
+        """
+        position = self.devices.index(device)
+        low, high = 0, elements
+        for outer, finer in pairwise((1, *reversed(self.degrees[level - 1 :]))):
+            low, high = even(low, high, finer // outer)[(position // outer) % (finer // outer)]
+        return low, high
+
+    def run(self, device: int, level: int) -> tuple[int, ...]:
+        """The run of consecutive members that own all pieces of a state together."""
+        size = self.degrees[level - 1]
+        start = self.devices.index(device) // size * size
+        return self.devices[start : start + size]
+
+    def alike(self, device: int, level: int) -> tuple[int, ...]:
+        """Members that own the same piece as `device`."""
+        size = self.degrees[level - 1]
+        return self.devices[self.devices.index(device) % size :: size]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Elements whose gradient the same devices sum, and whose states the same devices share: flat.
+
+    Args:
+        number: of all buckets. boxes: parameters and their boxes, dims sorted by name. members: who sums, sorted. copies: (member,
+            duplicates ..) that are sent the sum. sharers: disjoint; each shares its own copy of the states. counted: no other bucket of
+            duplicates has been counted for the same elements.
+    """
+
+    number: int
+    boxes: tuple[tuple[Key, tuple[Box, ...]], ...]
+    sizes: tuple[int, ...]
+    members: tuple[int, ...]
+    copies: tuple[tuple[int, ...], ...]
+    sharers: tuple[Sharers, ...]
+    counted: bool
+
+    @property
+    def elements(self) -> int:
+        """Of all boxes."""
+        return sum(self.sizes)
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Members and duplicates."""
+        return tuple(sorted({*self.members, *(d for group in self.copies for d in group)}))
+
+    def sharing(self, device: int) -> Sharers:
+        """With whom a device shares states."""
+        return next(s for s in self.sharers if device in s.devices)
+
+    def answers(self, device: int) -> bool:
+        """The device's piece of the states is the one that is counted, of all copies."""
+        first = self.sharers[0]
+        return self.counted and device in first.devices and first.devices.index(device) < first.degrees[0]
+
+
+def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, model: Model, rule: ShardRule) -> tuple[Bucket, ...]:
+    """The buckets of a plan.
+
+    Left out: units ``dim0`` and ``whole`` and shares by memory: a bucket is cut evenly, as one flat tensor. Frozen parameters are whole.
+
+    Raises:
+        StrategyError: zero.nested if degrees of a group do not divide each other.
+    """
+    places = parameter_places(stages, model=model)
+    found: dict[tuple[object, ...], list[tuple[Key, tuple[Box, ...], int]]] = {}
+    for key in sorted(groups):
+        first: dict[int, str] = {}
+        for place in places[key]:
+            for device in place.devices:
+                first.setdefault(device, place.operator.name)
+        for group in groups[key]:
+            for number, own in enumerate(group.groups):
+                members = tuple(sorted(own))
+                holders = sorted({*members, *(d for copy in group.copies for d in copy)})
+                names = list(dict.fromkeys(first[d] for d in holders))
+                sharers = []
+                for name in names:
+                    devices = tuple(d for d in holders if first[d] == name)
+                    cut = [degree(rule, places[key][0].parameter.klass, len(devices), level=level) for level in (1, 2, 3)]
+                    _nested(cut, key)
+                    sharers.append(Sharers(devices=devices, degrees=(cut[0], cut[1], cut[2])))
+                mark = (members, group.copies, tuple(sharers), number == 0)
+                found.setdefault(mark, []).append((key, group.boxes, group.elements))
+    return tuple(
+        Bucket(
+            number=number,
+            boxes=tuple((key, boxes) for key, boxes, _ in parts),
+            sizes=tuple(size for _, _, size in parts),
+            members=cast(tuple[int, ...], members),
+            copies=cast(tuple[tuple[int, ...], ...], copies),
+            sharers=cast(tuple[Sharers, ...], sharers),
+            counted=bool(counted),
+        )
+        for number, ((members, copies, sharers, counted), parts) in enumerate(found.items())
+    )
+
+
+def _nested(cut: list[int], key: Key) -> None:
+    for finer, outer in pairwise(cut):
+        if finer % outer:
+            raise StrategyError(
+                f"states of {key[2]}.{key[3]} are cut {'/'.join(map(str, cut))}",
+                hint="degrees of optimizer, gradient and parameter each divide the one before",
+                rule="zero.nested",
+            )
+
+
+def hold(device: int, places: Places, *, length: int, store: ParameterStore) -> None:
+    """Make every trainable part that a device needs, before its first use."""
+    for key, uses in places.items():
+        order = dims_in_order(store.model, key)
+        for place in uses:
+            if not place.parameter.trainable or device not in place.devices:
+                continue
+            for share in shares_of(place, base=0, length=length):
+                if share.device == device:
+                    box = tuple(share.need[order.index(i)] for i in range(len(order)))
+                    boxes = store.held.setdefault(key, {})
+                    if box not in boxes:
+                        boxes[box] = Held(box=box, value=sliced(store.source(key), box).clone())
+
+
+def views(device: int, buckets: tuple[Bucket, ...], store: ParameterStore) -> dict[int, tuple[Stretch, ...]]:
+    """The device's parts behind each of its buckets."""
+    return {b.number: stretches(b.boxes, store) for b in buckets if device in b.devices}
+
+
+def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...]) -> Task[torch.Tensor]:
+    """The device's piece (of stage 2) of the whole step's gradient of a bucket.
+
+    A sharded gradient is reduced to its owners: pieces to the members of a run, then the sums over runs. Where other stages' copies or
+    duplicates share the sum, all sum everything and keep their piece. A gradient that is not sharded is written to the device's parts.
+    """
+    own = gradients_of(view)
+    sharers = bucket.sharing(device)
+    cut = sharers.degrees[1]
+    if cut > 1 and sharers.devices == bucket.members and not bucket.copies:
+        return (yield from _scattered(device, bucket, sharers, own))
+    total = own
+    if device in bucket.members and len(bucket.members) > 1:
+        total = cast(torch.Tensor, (yield Reduce(group=bucket.members, tensor=own, key=("gradient", bucket.number))))
+    for sender, *others in bucket.copies:
+        if sender == device:
+            for other in others:
+                yield Post(to=other, tensor=total, key=("copy", bucket.number, other))
+        elif device in others:
+            key = ("copy", bucket.number, device)
+            total = cast(torch.Tensor, (yield Take(source=sender, shape=tuple(own.shape), key=key, dtype=own.dtype)))
+    if cut == 1:
+        write_gradients(view, total)
+        return total
+    low, high = sharers.piece(device, bucket.elements, 2)
+    return total[low:high].clone()
+
+
+def _scattered(device: int, bucket: Bucket, sharers: Sharers, own: torch.Tensor) -> Task[torch.Tensor]:
+    """Pieces to their owners in the run, summed in the order of devices; then over runs."""
+    run, pieces = sharers.run(device, 2), {d: sharers.piece(d, bucket.elements, 2) for d in sharers.devices}
+    low, high = pieces[device]
+    came = cast(
+        dict[int, torch.Tensor],
+        (
+            yield Exchange(
+                group=run,
+                gives={d: own[pieces[d][0] : pieces[d][1]] for d in run if d != device},
+                receives={d: (high - low,) for d in run if d != device},
+                key=("scatter", bucket.number),
+                kind="reduce_scatter",
+                elements=bucket.elements,
+                dtype=own.dtype,
+            )
+        ),
+    )
+    came = {**came, device: own[low:high]}
+    total = sum((came[d] for d in run[1:]), came[run[0]].clone())
+    across = sharers.alike(device, 2)
+    if len(across) > 1:
+        total = cast(torch.Tensor, (yield Reduce(group=across, tensor=total, key=("across", bucket.number))))
+    return total
+
+
+def gathered(device: int, bucket: Bucket, piece: torch.Tensor, *, have: int, want: int, key: str) -> Task[torch.Tensor]:
+    """The piece of stage `want` (0: everything), from pieces of stage `have` of the members of a run."""
+    sharers = bucket.sharing(device)
+    run = sharers.run(device, have)
+
+    def wanted(one: int) -> Interval:
+        return sharers.piece(one, bucket.elements, want) if want else (0, bucket.elements)
+
+    low, high = wanted(device)
+    group = tuple(d for d in run if wanted(d) == (low, high))
+    pieces = {d: sharers.piece(d, bucket.elements, have) for d in group}
+    if len(group) == 1:
+        return piece
+    came = cast(
+        dict[int, torch.Tensor],
+        (
+            yield Exchange(
+                group=group,
+                gives={d: piece for d in group if d != device},
+                receives={d: (b - a,) for d, (a, b) in pieces.items() if d != device},
+                key=(key, bucket.number),
+                kind="all_gather",
+                elements=high - low,
+                dtype=piece.dtype,
+            )
+        ),
+    )
+    result = piece.new_empty(high - low)
+    for d, (a, b) in pieces.items():
+        result[a - low : b - low] = piece if d == device else came[d]
+    return result

@@ -1,0 +1,227 @@
+"""Train under a plan: every device keeps its parts and its piece of the optimizer's states between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+
+from shardwright.cost.plan_shards import shard_rule
+from shardwright.execute.device import Batch, Work, device_task
+from shardwright.execute.distributed import Network
+from shardwright.execute.flat import Stretch, values_of, write_values
+from shardwright.execute.in_process import run
+from shardwright.execute.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, update
+from shardwright.execute.parameters import ParameterStore, Source
+from shardwright.execute.place import Settings
+from shardwright.execute.requests import Reduce, Task
+from shardwright.execute.shards import Bucket, Places, gathered, hold, plan_buckets, summed, views
+from shardwright.execute.step import prepare
+from shardwright.execute.trace import Trace
+from shardwright.job.training import TrainingJob
+from shardwright.model.graph import Model
+from shardwright.model.operator import OperatorKind
+from shardwright.program.cells import token_box
+from shardwright.program.plan_sync import parameter_places
+from shardwright.strategy.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What all devices know of a run.
+
+    Args:
+        places: uses of every parameter. counts: (lane, device) whose losses are counted; others have copies. dtype: of states.
+    """
+
+    work: Work
+    places: Places
+    buckets: tuple[Bucket, ...]
+    rule: AdamW
+    settings: Settings
+    counts: frozenset[tuple[int, int]]
+    length: int
+    dtype: torch.dtype
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """All devices that do anything."""
+        return tuple(sorted(d for devices in self.work.rows.devices for d in devices))
+
+
+@dataclass(slots=True)
+class Member:
+    """A device between steps: its parts of parameters, and by bucket its pieces.
+
+    Args:
+        steps: done so far. pieces: of parameters that are sharded between steps.
+    """
+
+    device: int
+    store: ParameterStore
+    views: dict[int, tuple[Stretch, ...]]
+    states: dict[int, Moments] = field(default_factory=dict)
+    pieces: dict[int, torch.Tensor] = field(default_factory=dict)
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What a step gave: number (1 for the first), mean loss before the update, norm of the gradient before clipping."""
+
+    step: int
+    loss: float
+    norm: float
+
+
+def training(
+    model: Model,
+    job: TrainingJob,
+    plan: Plan,
+    *,
+    rule: AdamW | None = None,
+    settings: Settings | None = None,
+    dtype: torch.dtype = torch.float64,
+    island: int = 0,
+) -> Training:
+    """Everything about a run that does not change.
+
+    Args:
+        dtype: of the optimizer's states; parameters with fewer bits get a master copy of it. island: devices a node.
+
+    Raises:
+        StrategyError: the plan breaks a rule, or holds what is not executed.
+    """
+    require_adamw(job.optimizer)
+    work, groups = prepare(model, job, plan, island=island)
+    return Training(
+        work=work,
+        places=parameter_places(work.stages, model=model),
+        buckets=plan_buckets(work.stages, groups, model=model, rule=shard_rule(plan)),
+        rule=rule or AdamW(),
+        settings=settings or Settings(),
+        counts=_counted(work, length=job.sequence_length),
+        length=job.sequence_length,
+        dtype=dtype,
+    )
+
+
+def _counted(work: Work, *, length: int) -> frozenset[tuple[int, int]]:
+    """(lane, device): the first of the devices that compute the same tokens' losses."""
+    found = set()
+    for lane in work.stages:
+        for stage in lane:
+            for segment in stage.segments:
+                for operator in (o for o in segment.block.operators if o.kind is OperatorKind.LOSS):
+                    first: dict[object, int] = {}
+                    for device, cell in segment.cells.cells.get(operator.klass, {}).items():
+                        place = token_box(cell, samples=segment.cells.samples, length=length)
+                        first[place] = min(first.get(place, device), device)
+                    found |= {(stage.lane, device + stage.base) for device in first.values()}
+    return frozenset(found)
+
+
+def member(device: int, known: Training, *, source: Source) -> Member:
+    """A device before its first step."""
+    store = ParameterStore(model=known.work.model, source=source, settings=known.settings)
+    hold(device, known.places, length=known.length, store=store)
+    own = Member(device=device, store=store, views=views(device, known.buckets, store))
+    for bucket in _own(known, device):
+        values, sharers = values_of(own.views[bucket.number]), bucket.sharing(device)
+        low, high = sharers.piece(device, bucket.elements, 1)
+        own.states[bucket.number] = moments(values[low:high], dtype=known.dtype)
+        if sharers.degrees[2] > 1:
+            low, high = sharers.piece(device, bucket.elements, 3)
+            own.pieces[bucket.number] = values[low:high].clone()
+    _forget(own)
+    return own
+
+
+def _own(known: Training, device: int) -> Iterator[Bucket]:
+    return (b for b in known.buckets if device in b.devices)
+
+
+def _forget(own: Member) -> None:
+    """Drop values of parts all of whose elements are sharded."""
+    keep = {id(p.held) for number, view in own.views.items() if number not in own.pieces for s in view for p in s.parts}
+    for number in own.pieces:
+        for held in (p.held for s in own.views[number] for p in s.parts):
+            if id(held) not in keep:
+                held.value = held.value.new_empty(0)
+
+
+def _filled(own: Member, bucket: Bucket) -> Task[None]:
+    """Gather a sharded parameter for use."""
+    whole = yield from gathered(own.device, bucket, own.pieces[bucket.number], have=3, want=0, key="use")
+    for held in (p.held for s in own.views[bucket.number] for p in s.parts):
+        if not held.value.numel():
+            held.value = held.value.new_empty([sum(b - a for a, b in dim) for dim in held.box])
+    write_values(own.views[bucket.number], whole)
+
+
+def step_task(own: Member, known: Training, *, batch: Batch) -> Task[StepReport]:
+    """One training step of a device: gather, run, sum, clip, update, gather.
+
+    Left out: parameters that a plan gathers at every use are gathered once a step, and gradients that it reduces after every microbatch are
+    reduced once: the same numbers, more memory within the step.
+    """
+    device = own.device
+    mine = list(_own(known, device))
+    for bucket in mine:
+        if bucket.number in own.pieces:
+            yield from _filled(own, bucket)
+    outcome = yield from device_task(device, known.work, batch=batch, store=own.store)
+    gradients = {}
+    for bucket in mine:
+        total = yield from summed(device, bucket, own.views[bucket.number])
+        wide, fine = (bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1))
+        gradients[bucket.number] = total[fine[0] - wide[0] : fine[1] - wide[0]]
+    losses = [loss for key, loss in outcome.losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts]
+    squares = [gradients[b.number].double().square().sum() for b in mine if b.answers(device)]
+    sums = torch.stack(
+        [torch.stack([torch.zeros((), dtype=torch.float64), *(t.double() for t in terms)]).sum() for terms in (losses, squares)]
+    )
+    if len(known.devices) > 1:
+        sums = cast(torch.Tensor, (yield Reduce(group=known.devices, tensor=sums, key="norm")))
+    norm = sums[1].sqrt()
+    own.steps += 1
+    factor = clip_factor(norm, known.rule)
+    for bucket in mine:
+        yield from _updated(own, bucket, gradients[bucket.number], known=known, factor=factor)
+    for boxes in own.store.held.values():
+        for held in boxes.values():
+            held.gradient = None
+    _forget(own)
+    return StepReport(step=own.steps, loss=float(sums[0]) * known.work.scale, norm=float(norm))
+
+
+def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor) -> Task[None]:
+    """Update the device's piece, and gather what it keeps of the parameter."""
+    view, sharers = own.views[bucket.number], bucket.sharing(own.device)
+    low, high = sharers.piece(own.device, bucket.elements, 1)
+    piece = values_of(view)[low:high]
+    new = update(piece, gradient, own.states[bucket.number], step=own.steps, rule=known.rule, factor=factor)
+    if bucket.number in own.pieces:
+        own.pieces[bucket.number] = yield from gathered(own.device, bucket, new, have=1, want=3, key="new")
+    else:
+        write_values(view, (yield from gathered(own.device, bucket, new, have=1, want=0, key="new")))
+
+
+def train(members: Mapping[int, Member], known: Training, batches: Iterable[Batch], *, trace: Trace | None = None) -> list[StepReport]:
+    """One step for every batch, all devices in this process."""
+    reports = []
+    for batch in batches:
+        found = run({d: step_task(own, known, batch=batch) for d, own in members.items()}, trace=trace)
+        reports.append(next(iter(found.values())))
+    return reports
+
+
+def train_rank(
+    network: Network, members: Mapping[int, Member], known: Training, batches: Iterable[Batch], *, trace: Trace | None = None
+) -> Iterator[StepReport]:
+    """One step for every batch, over the ranks of a network; `members`: devices of this rank."""
+    for batch in batches:
+        found = network.drive({d: step_task(own, known, batch=batch) for d, own in members.items()}, trace=trace)
+        yield next(iter(found.values()))

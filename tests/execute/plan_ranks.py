@@ -1,0 +1,72 @@
+"""Ranks of torch.distributed that are started once and train every small plan; what they find is written to files."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from shardwright.errors import StrategyError
+from shardwright.execute.distributed import Network
+from shardwright.execute.parameters import seeded
+from shardwright.execute.run_rank import run_rank
+from shardwright.execute.train import StepReport, member, train_rank
+from tests.execute.small_plans import PLANS
+
+RANKS = 4
+STEPS = 4
+SAVED, RESUMED = "hybrid zero-3", "tp and sequence"
+
+
+def train_all(rank: int) -> dict[str, list[StepReport]]:
+    """Steps of every plan that has a device on this rank."""
+    found = {}
+    with Network({d: d for d in range(RANKS)}, timeout_s=120) as network:
+        for name, small in PLANS.items():
+            known = small.known()
+            members = {d: member(d, known, source=seeded(small.model, seed=0)) for d in known.devices if d == rank}
+            if members:
+                found[name] = list(train_rank(network, members, known, map(small.batches, range(STEPS))))
+    return found
+
+
+def resume(folder: Path) -> dict[str, object]:
+    """Half of the steps under one plan, the others under another; and a plan for another number of ranks."""
+    found: dict[str, object] = {}
+    for name, steps in ((SAVED, STEPS // 2), (RESUMED, STEPS)):
+        small = PLANS[name]
+        found[name] = run_rank(
+            small.known(),
+            source=seeded(small.model, seed=0),
+            batches=small.batches,
+            steps=steps,
+            checkpoints=folder / "checkpoints",
+            every=1,
+        )
+    small = PLANS["hidden"]
+    try:
+        run_rank(small.known(), source=seeded(small.model, seed=0), batches=small.batches, steps=1)
+    except StrategyError as error:
+        found["world"] = str(error)
+    return found
+
+
+def _work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=120))
+    result = {"trained": train_all(rank), "resumed": resume(Path(folder))}
+    torch.save(result, Path(folder) / f"rank{rank}")
+    dist.destroy_process_group()
+
+
+def start(folder: Path) -> list[BaseProcess]:
+    """Ranks as processes."""
+    context = mp.get_context("spawn")
+    processes = [context.Process(target=_work, args=(rank, str(folder)), daemon=True) for rank in range(RANKS)]
+    for process in processes:
+        process.start()
+    return processes

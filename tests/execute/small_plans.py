@@ -1,0 +1,159 @@
+"""Small problems and plans that train in seconds: of every form, for at most four devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import torch
+
+from shardwright.execute.device import Batch
+from shardwright.execute.optimizer import AdamW
+from shardwright.execute.parameters import seeded
+from shardwright.execute.shrink import shrink
+from shardwright.execute.step import unsplit
+from shardwright.execute.train import Member, StepReport, Training, member, train, training
+from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.model.graph import Model
+from shardwright.strategy.parser import parse_plan
+from shardwright.strategy.plan import Plan
+from tests.strategy.zoo_models import dense, sparse
+
+TOKENS = 16
+RULE = AdamW(rate=3e-3, clip=1.0)
+DENSE4 = partial(dense, layers=4)
+SPARSE = partial(sparse, dense_layers=1, layers=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Small:
+    """A plan and what it trains; `zero` lines come before `body`."""
+
+    body: str
+    devices: int = 4
+    batch: int = 8
+    whole: Callable[[], Model] = DENSE4
+    zero: str = ""
+
+    @property
+    def model(self) -> Model:
+        return _small(self.whole)
+
+    @property
+    def job(self) -> TrainingJob:
+        return TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=self.batch)
+
+    @property
+    def plan(self) -> Plan:
+        return parse_plan(f"plan small devices {self.devices}\n{self.zero}{self.body}")
+
+    def known(self) -> Training:
+        return training(self.model, self.job, self.plan, rule=RULE)
+
+    def alone(self) -> Training:
+        """The same on one device."""
+        return training(self.model, self.job, unsplit(self.model, self.job), rule=RULE)
+
+    def batches(self, step: int) -> Batch:
+        generator = torch.Generator().manual_seed(step)
+        tokens = torch.randint(0, self.model.vocab, (self.batch, TOKENS + 1), generator=generator)
+        return {"text": tokens[:, :-1], "labels": tokens[:, 1:]}
+
+    def members(self, known: Training) -> dict[int, Member]:
+        return {d: member(d, known, source=seeded(self.model, seed=0)) for d in known.devices}
+
+
+@lru_cache(maxsize=8)
+def _small(whole: Callable[[], Model]) -> Model:
+    return shrink(whole())
+
+
+def run_here(small: Small, known: Training, *, steps: int) -> tuple[list[StepReport], dict[int, Member]]:
+    members = small.members(known)
+    return train(members, known, (small.batches(step) for step in range(steps))), members
+
+
+def _one(split: str, *, order: str = "1f1b", microbatches: int = 2, batch: int = 8) -> str:
+    lines = "".join(f"    {line}\n" for line in split.split("; "))
+    return f"lane main samples {batch} in {microbatches}\n  stages embed+4+head on 0\n{lines}order {order}(main)\n"
+
+
+def _pipeline(stages: str, *, order: str, microbatches: int = 4, split: str = "all = .") -> str:
+    lines = "".join(f"    {line}\n" for line in split.split("; "))
+    return f"lane main samples 8 in {microbatches}\n  stages {stages}\n{lines}order {order}(main)\n"
+
+
+FOUR = "embed+1, 1*2, 1+head on 0..3"
+TABLE = """lane main samples 4 in 4
+  stages embed+2, 2+head on 0, 1
+    all = .
+order table(main)
+  0: 0F0 0F1 0I0 0F2 0W0 0I1 0F3 0W1 0I2 0W2 0I3 0W3
+  1: 1F0 1I0 1F1 1W0 1I1 1F2 1W1 1I2 1F3 1W2 1I3 1W3
+"""
+RECOMPUTED = """lane main samples 4 in 4
+  stages embed+2, 2+head on 0, 1
+    all = .
+    recompute 0-: full
+order table(main)
+  0: 0F0 0F1 0R0 0I0 0F2 0W0 0R1 0I1 0F3 0W1 0R2 0I2 0W2 0R3 0I3 0W3
+  1: 1F0 1R0 1I0 1F1 1W0 1R1 1I1 1F2 1W1 1R2 1I2 1F3 1W2 1R3 1I3 1W3
+"""
+TWO_LANES = """lane down samples 4 in 2
+  stages embed+1, 1*2, 1+head on 0..3
+    all = .
+lane up samples 4 in 2
+  stages embed+1, 1*2, 1+head on 3..0
+    all = .
+order table(down, up)
+  0: down/0F0 down/0F1 up/3F0 up/3B0 up/3F1 up/3B1 down/0B0 down/0B1
+  1: down/1F0 up/2F0 down/1F1 up/2F1 up/2B0 down/1B0 up/2B1 down/1B1
+  2: up/1F0 down/2F0 up/1F1 down/2F1 down/2B0 up/1B0 down/2B1 up/1B1
+  3: up/0F0 up/0F1 down/3F0 down/3B0 down/3F1 down/3B1 up/0B0 up/0B1
+"""
+MIXED = """lane main samples 8 in 4
+  stages embed+2 on 0
+    all = t2
+    stream = s2
+  stages 2+head on 2
+    all = b2
+order 1f1b(main)
+"""
+UNEQUAL_LANES = """lane fast samples 6 in 3
+  stages embed+4+head on 0
+    all = t2
+    stream = s2
+lane slow samples 2 in 2
+  stages embed+3, 1+head on 2, 3
+    all = .
+order 1f1b(fast)
+order 1f1b(slow)
+"""
+EXPERTS = "lane main samples 8 in 2\n  stages embed+2+head on 0\n    all = b4\n    experts = e4\norder 1f1b(main)\n"
+
+PLANS: dict[str, Small] = {
+    "tp": Small(body=_one("all = t4; stream = x4")),
+    "tp and sequence": Small(body=_one("all = b2 t2; stream = b2 s2")),
+    "ring": Small(body=_one("all = s4z; core = s4z via ring")),
+    "ulysses": Small(body=_one("all = s4; core = h4")),
+    "usp": Small(body=_one("all = s2z s2; core = s2z h2 via ring")),
+    "experts": Small(body=EXPERTS, whole=SPARSE, zero="zero all: all/1/1\n"),
+    "1f1b": Small(body=_pipeline(FOUR, order="1f1b")),
+    "interleaved": Small(body=_pipeline("embed+1, 1*2, 1+head on (0, 2)*2", order="interleaved-1f1b", split="all = t2; stream = s2")),
+    "zb-v": Small(body=_pipeline("embed+1, 1*2, 1+head on 0..1, 1..0", order="zb-v"), devices=2),
+    "order by hand": Small(body=TABLE, devices=2, batch=4),
+    "recomputed early": Small(body=RECOMPUTED, devices=2, batch=4),
+    "zero-1": Small(body=_one("all = b4"), zero="zero all: all/1/1\n"),
+    "zero-2": Small(body=_one("all = b2 t2; stream = b2 s2"), zero="zero all: all/all/1\n"),
+    "zero-3": Small(body=_one("all = b4"), zero="zero all: all/all/all gather=use reduce=microbatch\n"),
+    "hybrid zero-3": Small(body=_one("all = b4"), zero="zero all: 4/2/2\n"),
+    "two lanes": Small(body=TWO_LANES, zero="zero all: all/1/1\n"),
+    "unequal lanes": Small(body=UNEQUAL_LANES, zero="zero all: all/all/1\n"),
+    "tp2 then dp2": Small(body=MIXED),
+    "three devices": Small(body=_one("all = b[2:1]{t2, .+2}; stream = b[2:1]{s2, .+2}", batch=12, microbatches=4), devices=3, batch=12),
+    "weighted batch": Small(body=_one("all = b[3:1]{., .+1}", microbatches=2), devices=2, zero="zero all: all/all/all\n"),
+    "hidden": Small(body=_one("all = x2; attn,mlp = d2"), devices=2),
+    "vocabulary": Small(body=_one("all = b2 t2; stream = b2 s2; embed,head = v4")),
+}
+"""By name; of each the single process is `Small.alone`."""

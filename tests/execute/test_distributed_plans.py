@@ -1,0 +1,75 @@
+"""Plans of every form train over gloo ranks, one a device, with the losses of a single process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+    pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
+
+from tests.execute.plan_ranks import RANKS, RESUMED, SAVED, STEPS, start
+from tests.execute.small_plans import PLANS, run_here
+
+LONGEST_S = 240
+CLOSE = 1e-6
+
+
+@lru_cache(maxsize=8)
+def _alone(whole: Any, batch: int) -> tuple[tuple[float, float], ...]:
+    small = next(s for s in PLANS.values() if (s.whole, s.batch) == (whole, batch))
+    return tuple((r.loss, r.norm) for r in run_here(small, small.alone(), steps=STEPS)[0])
+
+
+def alone(name: str) -> tuple[tuple[float, float], ...]:
+    """(loss, norm) of every step in a single process without a split."""
+    return _alone(PLANS[name].whole, PLANS[name].batch)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
+    """What each rank found. The single process runs while they do."""
+    folder = tmp_path_factory.mktemp("plans")
+    processes = start(folder)
+    try:
+        for name in PLANS:
+            alone(name)
+        for process in processes:
+            process.join(LONGEST_S)
+        assert [p.exitcode for p in processes] == [0] * RANKS
+        yield [torch.load(folder / f"rank{rank}", weights_only=False) for rank in range(RANKS)]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_losses_are_those_of_a_single_process(ranks: list[Any], name: str) -> None:
+    expected = alone(name)
+    assert expected[0][0] != pytest.approx(expected[-1][0], abs=1e-3), "training changes the loss"
+    trained = [found["trained"][name] for found in ranks if name in found["trained"]]
+    assert len(trained) == PLANS[name].devices
+    for reports in trained:
+        assert [r.step for r in reports] == list(range(1, STEPS + 1))
+        for report, (loss, norm) in zip(reports, expected, strict=True):
+            assert abs(report.loss - loss) < CLOSE
+            assert abs(report.norm - norm) < CLOSE * max(1.0, norm)
+
+
+def test_a_run_goes_on_under_another_plan(ranks: list[Any]) -> None:
+    expected = alone(SAVED)
+    assert expected == alone(RESUMED)
+    for found in ranks:
+        reports = [*found["resumed"][SAVED], *found["resumed"][RESUMED]]
+        assert [r.step for r in reports] == list(range(1, STEPS + 1))
+        assert all(abs(r.loss - loss) < CLOSE for r, (loss, _) in zip(reports, expected, strict=True))
+
+
+def test_another_number_of_ranks_is_refused(ranks: list[Any]) -> None:
+    for found in ranks:
+        assert "the plan has 2 devices, 4 ranks run" in found["resumed"]["world"]
+        assert "start 2 ranks" in found["resumed"]["world"]
