@@ -161,12 +161,12 @@ def run_forward(
         inputs += _data(run, operator, place)
         given = tuple(_given(run, operator, name, one) for name, one in zip_longest(operator.inputs, inputs, fillvalue=""))
         if operator.attention is not None and run.site.whole:
-            given = past.longer(operator.name, given)
+            given = past.longer(operator.name, given, part=len(run.site.earlier))
         made, saved = yield from scoped(numerics_of(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F"))
         state.ran[operator.name] = _Ran(saved=saved)
         values[operator.name] = made
         if operator.kind is OperatorKind.LOSS:
-            losses[run.key[0], run.key[2], place.samples, place.positions] = made[0].sum()
+            losses[run.key[0], run.run, run.key[2], place.samples, place.positions] = made[0].sum()
     last = run.block.operators[-1]
     if last.kind is OperatorKind.LOSS:
         return None, state
