@@ -13,6 +13,7 @@ import numpy as np
 from shardwright.calibrate.request import Calibration, calibrate, check_calibration
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, DataError, InfeasibleError, StrategyError, UsageError, nearest
+from shardwright.execute.proof import Proof
 from shardwright.hardware.catalog import accelerator
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.expression import parse_cluster
@@ -29,6 +30,7 @@ from shardwright.report.plan_picture import Picture, picture_of
 from shardwright.report.plan_source import read_plan, read_strategy
 from shardwright.report.plan_ways import device_text
 from shardwright.report.profile_file import read_profile
+from shardwright.report.simulation_file import Saved
 from shardwright.runtime.registry import load_runtime
 from shardwright.schedules.grid_order import order_violations
 from shardwright.search.answer import Answer, Goodput, Sensitivity
@@ -397,6 +399,33 @@ def check(request: Request, answer: Answer, *, seed: int = 0, progress: Progress
     )
 
 
+def execution(stored: Saved) -> Proof:
+    """Run a small model of the same structure under a stored plan on virtual devices, and compare it with the unsplit model.
+
+    Raises:
+        UsageError: PyTorch is not installed. StrategyError: the plan holds what is not executed.
+        DataError: loss or a gradient differs.
+    """
+    try:
+        from shardwright.execute.prove import prove  # PyTorch is an extra
+    except ImportError as error:
+        raise UsageError("--execute needs PyTorch", hint="pip install 'shardwright[run]'") from error
+    request = stored.request if isinstance(stored, Simulation) else stored[0]
+    problem = problem_of(request)
+    plan, grid = (stored.plan, stored.grid) if isinstance(stored, Simulation) else (stored[1].plan, stored[1].grid)
+    if plan is None:
+        assert grid is not None
+        plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
+    found = prove(problem.model, problem.job, plan)
+    if not found.equal:
+        name, difference = found.worst
+        raise DataError(
+            f"under the plan the loss differs by {found.loss_difference:.1e} and the gradient of {name} by {difference:.1e}",
+            hint="this is an error of Shardwright: report it with the plan",
+        )
+    return found
+
+
 __all__ = [
     "Answer",
     "Calibration",
@@ -412,6 +441,7 @@ __all__ = [
     "check",
     "check_calibration",
     "draw",
+    "execution",
     "plan",
     "plan_joint",
     "simulate",

@@ -161,12 +161,12 @@ def run_forward(
         inputs += _data(run, operator, place)
         given = tuple(_given(run, operator, name, one) for name, one in zip_longest(operator.inputs, inputs, fillvalue=""))
         if operator.attention is not None and run.site.whole:
-            given = past.longer(operator.name, given)
+            given = past.longer(operator.name, given, part=len(run.site.earlier))
         made, saved = yield from scoped(numerics_of(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F"))
         state.ran[operator.name] = _Ran(saved=saved)
         values[operator.name] = made
         if operator.kind is OperatorKind.LOSS:
-            losses[run.key[0], run.key[2], place.samples, place.positions] = made[0].sum()
+            losses[run.key[0], run.run, run.key[2], place.samples, place.positions] = made[0].sum()
     last = run.block.operators[-1]
     if last.kind is OperatorKind.LOSS:
         return None, state
@@ -179,8 +179,9 @@ def run_forward(
 
 def _nothing(run: BlockRun, operator: Operator, values: dict[str, tuple[torch.Tensor | None, ...]]) -> tuple[torch.Tensor | None, ...]:
     """What a device without the operator has of its output: of experts that it has not, no rows."""
-    if is_routed(operator) and values[operator.inputs[0]][0] is not None:
-        return values[operator.inputs[0]]
+    maker = next((o for o in run.block.operators if o.name == operator.inputs[0]), None)
+    if is_routed(operator) and maker is not None and is_routed(maker) and values[maker.name][0] is not None:
+        return values[maker.name]
     return (None,) * len(operator.writes)
 
 
@@ -204,8 +205,6 @@ def _exit(run: BlockRun, last: Operator) -> tuple[Layout, Layout]:
     """Where the last operator leaves the layer's output, and where the stream wants it (nothing moves at a cut inside a block)."""
     cells, base, length = run.site.cells, run.site.base, run.site.length
     made = _at(_layout(cells, last, last.writes[0], length, "made"), base)
-    if len(run.block.operators) == 1 and last.klass is not OperatorClass.STREAM and last.kind is OperatorKind.LINEAR:
-        return made, made
     return made, _at(made_layout(cells, stream_operator(last.writes[:1]), last.writes[0], length), base)
 
 

@@ -17,8 +17,8 @@ class Past:
     kept: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = field(default_factory=dict)
     owed: dict[str, list[tuple[torch.Tensor, torch.Tensor] | None]] = field(default_factory=dict)
 
-    def longer(self, operator: str, inputs: tuple[Values, ...]) -> tuple[Values, ...]:
-        """The inputs of a core with the keys and values of all slices so far.
+    def longer(self, operator: str, inputs: tuple[Values, ...], *, part: int) -> tuple[Values, ...]:
+        """The inputs of a core for slice number `part`, with the keys and values of all slices before. One that runs again is known.
 
         Raises:
             StrategyError: keys do not come with the queries (rule ``execute.slices``).
@@ -27,9 +27,10 @@ class Past:
             raise StrategyError(f"{operator} cannot be run slice by slice", hint="only self-attention over q, k, v", rule="execute.slices")
         query, key, value, *others = inputs[0]
         slices = self.kept.setdefault(operator, [])
-        slices.append((key, value))
-        self.owed.setdefault(operator, []).append(None)
-        keys, values = (torch.cat(parts, dim=1) for parts in zip(*slices, strict=True))
+        if len(slices) == part:
+            slices.append((key, value))
+            self.owed.setdefault(operator, []).append(None)
+        keys, values = (torch.cat(parts, dim=1) for parts in zip(*slices[: part + 1], strict=True))
         return ((query, keys, values, *others),)
 
     def shorter(self, operator: str, backs: tuple[Gradients | None, ...]) -> tuple[Gradients | None, ...]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from shardwright.errors import StrategyError
 from shardwright.execute.place import Place, Routed, Settings
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim
 from shardwright.program.cell_structure import CellStructure
 from shardwright.program.cells import Cell, StageCells, cut_dims, image, indices, interval, reference_runs
-from shardwright.program.layout import Box, Indices, intersection
+from shardwright.program.layout import Box, Indices, count, intersection, normal
 from shardwright.program.placing import is_routed
 
 
@@ -130,11 +131,11 @@ def _meet(one: Box | None, other: Box | None) -> bool:
 def _heads(operator: Operator, cell: Cell) -> tuple[tuple[int, int], tuple[int, int]]:
     if operator.attention is None and operator.scan is None:
         return (0, 0), (0, 0)
-    count = operator.attention.heads if operator.attention is not None else operator.scan.heads if operator.scan is not None else 1
-    fewer = operator.attention.kv_heads if operator.attention is not None else count
+    heads = operator.attention.heads if operator.attention is not None else operator.scan.heads if operator.scan is not None else 1
+    fewer = operator.attention.kv_heads if operator.attention is not None else heads
     way = cut_dims(cell, operator).get(Dim.HEADS, ())
     reference = reference_runs(operator, Dim.HEADS)
-    return image(way, count, reference), image(way, fewer, reference)
+    return image(way, heads, reference), image(way, fewer, reference)
 
 
 def _experts(operator: Operator, cell: Cell) -> tuple[int, int]:
@@ -145,12 +146,41 @@ def _experts(operator: Operator, cell: Cell) -> tuple[int, int]:
 
 def _inside(site: Site, operator: Operator) -> dict[str, Dim]:
     """Which dim the parts of each kind of group are of: keys are passed round or gathered, a norm's width may lie in heads."""
-    wide = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters if operator.kind is OperatorKind.NORM)
-    keys = "gather" if site.structure.gather else "ring"
-    return {"vocab": Dim.VOCAB, "hidden": Dim.HEADS if wide else Dim.HIDDEN, keys: Dim.SEQUENCE}
+    if operator.kind is OperatorKind.NORM:
+        wide = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters)
+        return {"hidden": Dim.HEADS if wide else Dim.HIDDEN}
+    if operator.attention is not None:
+        return {"gather" if site.structure.gather else "ring": Dim.SEQUENCE}
+    return {"vocab": Dim.VOCAB} if operator.kind is OperatorKind.LOSS else {}
 
 
 def _groups(site: Site, operator: Operator) -> dict[str, tuple[int, ...]]:
-    """Groups of more than one device for communication inside an operator."""
-    found = {name: site.structure.members(operator, dim) for name, dim in _inside(site, operator).items()}
-    return {name: tuple(d + site.base for d in group) for name, group in found.items() if len(group) > 1}
+    """Groups of more than one device for communication inside an operator.
+
+    Raises:
+        StrategyError: members do not see the same group, or lack a part of what is cut: trees whose branches cut different dims (rule
+            ``execute.group``).
+    """
+    found = {}
+    for name, dim in _inside(site, operator).items():
+        group = site.structure.members(operator, dim)
+        alike = all(replace(site, device=d).structure.members(operator, dim) == group for d in group)
+        if not alike or not _whole(site, operator, dim, group or (site.device,)):
+            raise StrategyError(
+                f"{operator.name} is cut by {dim.value} into parts whose devices do not match one to one",
+                hint="cut every part of that dim in the same way, into as many copies",
+                rule="execute.group",
+            )
+        if len(group) > 1:
+            found[name] = tuple(d + site.base for d in group)
+    return found
+
+
+def _whole(site: Site, operator: Operator, dim: Dim, group: tuple[int, ...]) -> bool:
+    """The members of a group have all of a dim between them."""
+    cells = site.cells.cells[operator.klass]
+    if dim is Dim.SEQUENCE:
+        length = site.memory_length if operator.attention is not None and operator.attention.cross else site.length
+        return count(normal(i for d in group for i in indices(cells[d].way(Dim.SEQUENCE), length))) == length
+    extents = [e for e in operator.reads if e.dim is dim]
+    return all(count(normal(interval(e, operator, cut_dims(cells[d], operator)) for d in group)) == e.size for e in extents)

@@ -88,15 +88,16 @@ def indices(way: Way, length: int) -> Indices:
 
 @lru_cache(maxsize=65536)
 def image(way: Way, runs: int, reference: int) -> Interval:
-    """Runs of a coarser list that a way touches, the way being cut in a list of `reference` runs; with fewer runs than parts, copies.
+    """Runs of a coarser list that a way touches, the way being cut in a list of `reference` runs; where a part would have none, copies.
 
     Key heads under query heads: a part of the query heads needs every key head that one of them reads.
     """
-    parts = 1
+    parts, fine = 1, max(reference, runs)
+    smallest = fine
     for step in way:
         parts *= step.total
-    fine = max(reference, runs)
-    if parts > fine:
+        smallest = min(largest_remainder(smallest, (1,) * step.parts if isinstance(step.parts, int) else step.parts))
+    if not smallest:
         fine *= -(-parts // fine)
     taken = indices(way, fine)
     if not taken:
