@@ -17,10 +17,10 @@ import torch.multiprocessing as mp
 from shardwright.errors import DataError
 from shardwright.execute import checkpoint
 from shardwright.execute.checkpoint import MANIFEST, Saved, begin, finish, latest, read, resumed, save, write_device
-from shardwright.execute.flat import boxed
 from shardwright.execute.gradients import dims_in_order
-from shardwright.execute.parameters import Key, seeded
+from shardwright.execute.parameters import Key, seeded, sliced
 from shardwright.execute.train import Member, Training, train
+from shardwright.program.layout import Box
 from tests.execute.small_plans import PLANS, run_here
 
 SAVED = "hybrid zero-3"
@@ -49,12 +49,17 @@ def _resumed(name: str, found: Saved) -> tuple[Training, dict[int, Member]]:
 
 
 def _states(own: Member, known: Training, found: Saved) -> Iterator[tuple[Key, torch.Tensor, torch.Tensor]]:
-    """(key, the device's part of a state, what the checkpoint has of it)."""
+    """(key, the device's piece of a state, what the checkpoint has of it)."""
     for bucket in (b for b in known.buckets if own.device in b.devices):
         low, high = bucket.sharing(own.device).piece(own.device, bucket.elements, 1)
         for state, tensor in own.states[bucket.number].tensors.items():
-            whole = torch.cat([boxed(found.whole(key, state), boxes, dims_in_order(found.model, key)) for key, boxes in bucket.boxes])
+            whole = torch.cat([_in_boxes(found, key, state, boxes) for key, boxes in bucket.boxes])
             yield bucket.boxes[0][0], tensor, whole[low:high]
+
+
+def _in_boxes(found: Saved, key: Key, state: str, boxes: tuple[Box, ...]) -> torch.Tensor:
+    whole = found.whole(key, state).permute(dims_in_order(found.model, key))
+    return torch.cat([sliced(whole, box).reshape(-1) for box in boxes])
 
 
 @pytest.mark.parametrize("name", OTHERS)
