@@ -16,12 +16,22 @@ from shardwright.execute.step import unsplit
 from shardwright.execute.train import Member, StepReport, Training, member, train, training
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.graph import Model
+from shardwright.model.huggingface import model_from_config
 from shardwright.strategy.parser import parse_plan
 from shardwright.strategy.plan import Plan
 from tests.strategy.zoo_models import dense, sparse
 
 TOKENS = 16
 RULE = AdamW(rate=3e-3, clip=1.0)
+
+
+def tied() -> Model:
+    """Two layers whose head is the embedding."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 64}
+    config = {"architectures": ["LlamaForCausalLM"], **sizes, "num_hidden_layers": 2, "tie_word_embeddings": True, "rms_norm_eps": 1e-5}
+    return model_from_config({**config, "max_position_embeddings": 64}, name="tied")
+
+
 DENSE4 = partial(dense, layers=4)
 SPARSE = partial(sparse, dense_layers=1, layers=1)
 
@@ -92,6 +102,16 @@ order table(main)
   0: 0F0 0F1 0I0 0F2 0W0 0I1 0F3 0W1 0I2 0W2 0I3 0W3
   1: 1F0 1I0 1F1 1W0 1I1 1F2 1W1 1I2 1F3 1W2 1I3 1W3
 """
+FOUND = """lane main samples 8 in 4
+  stages embed+1, 1*2, 1+head on 0..3
+    all = .
+order table(main)
+  0: 0F0 0F1 0F2 0I0 0W0 0F3 0I1 0W1 0I2 0W2 0I3 0W3
+  1: 1F0 1F1 1I0 1F2 1W0 1I1 1F3 1W1 1I2 1W2 1I3 1W3
+  2: 2F0 2F1 2I0 2W0 2F2 2I1 2W1 2F3 2I2 2W2 2I3 2W3
+  3: 3F0 3I0 3W0 3F1 3I1 3W1 3F2 3I2 3W2 3F3 3I3 3W3
+"""
+# What `search.orders.find_order` found for forward 4 2 3 5, input 4 3 2 5, weight 3 2 4 2, send 1, memory for three microbatches.
 RECOMPUTED = """lane main samples 4 in 4
   stages embed+2, 2+head on 0, 1
     all = .
@@ -132,6 +152,12 @@ order 1f1b(slow)
 """
 EXPERTS = "lane main samples 8 in 2\n  stages embed+2+head on 0\n    all = b4\n    experts = e4\norder 1f1b(main)\n"
 
+TIED = """lane main samples 8 in 2
+  stages embed+1, 1+head on 0, 2
+    all = b2
+order 1f1b(main)
+"""
+
 PLANS: dict[str, Small] = {
     "tp": Small(body=_one("all = t4; stream = x4")),
     "tp and sequence": Small(body=_one("all = b2 t2; stream = b2 s2")),
@@ -143,6 +169,7 @@ PLANS: dict[str, Small] = {
     "interleaved": Small(body=_pipeline("embed+1, 1*2, 1+head on (0, 2)*2", order="interleaved-1f1b", split="all = t2; stream = s2")),
     "zb-v": Small(body=_pipeline("embed+1, 1*2, 1+head on 0..1, 1..0", order="zb-v"), devices=2),
     "order by hand": Small(body=TABLE, devices=2, batch=4),
+    "found order": Small(body=FOUND),
     "recomputed early": Small(body=RECOMPUTED, devices=2, batch=4),
     "zero-1": Small(body=_one("all = b4"), zero="zero all: all/1/1\n"),
     "zero-2": Small(body=_one("all = b2 t2; stream = b2 s2"), zero="zero all: all/all/1\n"),
@@ -153,6 +180,10 @@ PLANS: dict[str, Small] = {
     "tp2 then dp2": Small(body=MIXED),
     "three devices": Small(body=_one("all = b[2:1]{t2, .+2}; stream = b[2:1]{s2, .+2}", batch=12, microbatches=4), devices=3, batch=12),
     "weighted batch": Small(body=_one("all = b[3:1]{., .+1}", microbatches=2), devices=2, zero="zero all: all/all/all\n"),
+    "unequal duplicates": Small(
+        body=_one("all = b[2:1]{x2, .+2}", batch=12, microbatches=4), devices=3, batch=12, zero="zero all: all/all/all\n"
+    ),
+    "tied": Small(body=TIED, whole=tied, zero="zero all: all/all/1\n"),
     "hidden": Small(body=_one("all = x2; attn,mlp = d2"), devices=2),
     "vocabulary": Small(body=_one("all = b2 t2; stream = b2 s2; embed,head = v4")),
 }

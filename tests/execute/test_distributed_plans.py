@@ -15,7 +15,7 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 from tests.execute.plan_ranks import RANKS, RESUMED, SAVED, STEPS, start
 from tests.execute.small_plans import PLANS, run_here
 
-LONGEST_S = 240
+LONGEST_S = 480
 CLOSE = 1e-6
 
 

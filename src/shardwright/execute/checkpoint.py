@@ -139,9 +139,11 @@ def finish(folder: Path, written: list[dict[str, Any]], known: Training, *, step
         file.flush()
         os.fsync(file.fileno())
     target = folder.parent / f"step-{step:08d}"
+    before = folder.parent / f".step-{step:08d}.before"
     if target.exists():
-        shutil.rmtree(target)
+        target.rename(before)
     folder.rename(target)
+    shutil.rmtree(before, ignore_errors=True)
     descriptor = os.open(folder.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -197,7 +199,7 @@ class Saved:
             values = torch.frombuffer(bytearray(self._map(piece.file)[at : at + size]), dtype=DTYPES[name])
             if not result.numel():
                 result = torch.empty(self.shapes[key], dtype=values.dtype)
-            unboxed(result, piece.boxes, order, piece.start, values)
+            unboxed(result, piece.boxes, order, low=piece.start, values=values)
         self.known = ((key, state), result)
         return result
 
@@ -299,7 +301,7 @@ def resumed(device: int, known: Training, saved: Saved, *, source: Source) -> Me
             a, b = max(low, begin), min(high, begin + size)
             order = dims_in_order(known.work.model, key)
             for state in (s for s in STATES if a < b and s in states and saved.has(key, s)):
-                states[state][a - low : b - low] = boxed(saved.whole(key, state), boxes, order)[a - begin : b - begin]
+                states[state][a - low : b - low] = boxed(saved.whole(key, state), boxes, order, low=a - begin, high=b - begin)
             begin += size
     own.steps = saved.step
     return own

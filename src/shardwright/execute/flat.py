@@ -9,7 +9,7 @@ import torch
 
 from shardwright.execute.gradients import dims_in_order
 from shardwright.execute.parameters import Held, Key, ParameterStore
-from shardwright.program.layout import Box, Indices, count
+from shardwright.program.layout import Box, Indices, count, volume
 
 Rows = tuple[torch.Tensor, ...]
 
@@ -79,16 +79,30 @@ def write_gradients(bucket: tuple[Stretch, ...], flat: torch.Tensor) -> None:
             part.held.gradient.permute(part.order)[part.rows] = values.reshape(stretch.shape)
 
 
-def boxed(whole: torch.Tensor, boxes: tuple[Box, ...], order: tuple[int, ...]) -> torch.Tensor:
-    """Elements of a whole parameter in boxes (dims in `order`), flat, in the order of a bucket."""
-    turned = whole.permute(order)
-    return torch.cat([turned[_broadcast([_positions(i) for i in box])].reshape(-1) for box in boxes])
+def boxed(whole: torch.Tensor, boxes: tuple[Box, ...], order: tuple[int, ...], *, low: int, high: int) -> torch.Tensor:
+    """Elements [low, high) of those of a whole parameter in boxes (dims in `order`), flat, in the order of a bucket."""
+    return whole.reshape(-1)[_places(tuple(whole.shape), boxes, order, low, high)]
 
 
-def unboxed(whole: torch.Tensor, boxes: tuple[Box, ...], order: tuple[int, ...], start: int, values: torch.Tensor) -> None:
-    """Write a stretch `values` of the flat elements of boxes, from `start` on, into a whole parameter."""
-    places = boxed(torch.arange(whole.numel()).reshape(whole.shape), boxes, order)[start : start + values.numel()]
-    whole.view(-1)[places] = values
+def unboxed(whole: torch.Tensor, boxes: tuple[Box, ...], order: tuple[int, ...], *, low: int, values: torch.Tensor) -> None:
+    """Write `values`, elements of boxes from `low` on, into a whole parameter (contiguous)."""
+    whole.view(-1)[_places(tuple(whole.shape), boxes, order, low, low + values.numel())] = values
+
+
+def _places(shape: tuple[int, ...], boxes: tuple[Box, ...], order: tuple[int, ...], low: int, high: int) -> torch.Tensor:
+    """Where elements [low, high) of boxes stand in a whole parameter, both in the order of their dims."""
+    found, begin = [], 0
+    for box in boxes:
+        a, b = max(low - begin, 0), min(high - begin, volume(box))
+        begin += volume(box)
+        if a >= b:
+            continue
+        left, places = torch.arange(a, b), torch.zeros(b - a, dtype=torch.int64)
+        for indices, dim in reversed(list(zip(box, order, strict=True))):
+            places += _positions(indices)[left % count(indices)] * prod(shape[dim + 1 :])
+            left = left // count(indices)
+        found.append(places)
+    return torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
 
 
 def _positions(indices: Indices) -> torch.Tensor:

@@ -1,0 +1,126 @@
+"""AdamW and clipping against torch's own; pieces of states, as integers, against what lowering says."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from shardwright.cost.plan_shards import cuts_of, shard_rule
+from shardwright.errors import StrategyError
+from shardwright.execute.optimizer import AdamW, clip_factor, moments, require_adamw, update
+from shardwright.execute.parameters import seeded
+from shardwright.execute.shards import Sharers
+from shardwright.execute.train import member
+from shardwright.job.training import Optimizer, OptimizerFamily
+from shardwright.program.plan_sync import plan_holdings
+from tests.execute.small_plans import PLANS
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("clip", [0.0, 0.3, 100.0])
+def test_updates_are_those_of_torch(dtype: torch.dtype, clip: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    rule = AdamW(rate=2e-2, betas=(0.8, 0.97), eps=1e-6, decay=0.2, clip=clip)
+    ours = [torch.randn(n, generator=generator, dtype=dtype) for n in (7, 30)]
+    theirs = [torch.nn.Parameter(p.clone()) for p in ours]
+    reference = torch.optim.AdamW(theirs, lr=rule.rate, betas=rule.betas, eps=rule.eps, weight_decay=rule.decay)
+    states = [moments(p, dtype=dtype) for p in ours]
+    for step in range(1, 8):
+        gradients = [torch.randn(p.shape, generator=generator, dtype=dtype) for p in ours]
+        for parameter, gradient in zip(theirs, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(theirs, clip)
+        reference.step()
+        norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
+        factor = clip_factor(norm, rule)
+        ours = [update(p, g, s, step=step, rule=rule, factor=factor) for p, g, s in zip(ours, gradients, states, strict=True)]
+        close = 1e-6 if dtype == torch.float32 else 1e-14
+        for own, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(own, other.detach(), rtol=close, atol=close)
+
+
+def test_a_coarse_parameter_has_a_master_copy() -> None:
+    """Steps too small for bfloat16 add up in the master copy."""
+    rule = AdamW(rate=1e-3, decay=0.0, clip=0.0)
+    coarse, fine = torch.ones(4, dtype=torch.bfloat16), torch.ones(4)
+    states, exact = moments(coarse, dtype=torch.float32), moments(fine, dtype=torch.float32)
+    assert states.master is not None
+    assert exact.master is None
+    for step in range(1, 9):
+        gradient = torch.ones(4)
+        coarse = update(coarse, gradient, states, step=step, rule=rule, factor=torch.ones(()))
+        fine = update(fine, gradient, exact, step=step, rule=rule, factor=torch.ones(()))
+    assert torch.equal(states.master, fine)
+    assert torch.equal(coarse, fine.bfloat16())
+
+
+def test_other_optimizers_are_refused() -> None:
+    with pytest.raises(StrategyError) as caught:
+        require_adamw(Optimizer(family=OptimizerFamily.MUON))
+    assert caught.value.rule == "run.optimizer"
+
+
+@pytest.mark.parametrize("degrees", [(12, 12, 12), (12, 4, 2), (6, 6, 1), (4, 2, 2), (12, 1, 1), (1, 1, 1)])
+@pytest.mark.parametrize("elements", [0, 5, 24, 101])
+def test_pieces_are_nested_and_every_run_has_everything_once(degrees: tuple[int, int, int], elements: int) -> None:
+    sharers = Sharers(devices=tuple(range(10, 22)), degrees=degrees)
+    for level in (1, 2, 3):
+        for start in range(10, 22, degrees[level - 1]):
+            run = sharers.run(start, level)
+            pieces = sorted(sharers.piece(d, elements, level) for d in run)
+            assert [i for low, high in pieces for i in range(low, high)] == list(range(elements))
+            assert max(high - low for low, high in pieces) <= -(-elements // degrees[level - 1]) + 1
+        for device in sharers.devices:
+            assert device in sharers.alike(device, level)
+            assert {sharers.piece(d, elements, level) for d in sharers.alike(device, level)} == {sharers.piece(device, elements, level)}
+            low, high = sharers.piece(device, elements, level)
+            if level > 1:
+                inner = sharers.piece(device, elements, level - 1)
+                assert low <= inner[0]
+                assert inner[1] <= high
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if name != "unequal duplicates"])
+def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
+    """Elements of each state of the optimizer, of the summed gradient, and of parameters between steps: the same integers."""
+    small = PLANS[name]
+    known = small.known()
+    holdings = plan_holdings(known.work.stages, model=small.model, length=small.job.sequence_length, island=0)
+    for device in known.devices:
+        cuts = cuts_of([held for key, held in holdings.items() if key[3] == device], rule=shard_rule(small.plan))
+        expected = [sum(cut.held(level) for cut in cuts) for level in (1, 2, 3)]
+        own = member(device, known, source=seeded(small.model, seed=0))
+        buckets = [b for b in known.buckets if device in b.devices]
+        gradients = [b.sharing(device).piece(device, b.elements, 2) for b in buckets]
+        unsharded = sum(b.elements for b in buckets if b.number not in own.pieces)
+        assert sum(s.first.numel() for s in own.states.values()) == expected[0]
+        assert sum(s.second.numel() for s in own.states.values()) == expected[0]
+        assert sum(high - low for low, high in gradients) == expected[1]
+        assert sum(piece.numel() for piece in own.pieces.values()) + unsharded == expected[2]
+
+
+def test_unequal_duplicates_share_states_with_those_who_sum() -> None:
+    """Two devices work on the same tokens, a third on others: all three hold a third of the states."""
+    small = PLANS["unequal duplicates"]
+    known = small.known()
+    (bucket,) = known.buckets
+    assert (bucket.members, bucket.copies) == ((0, 2), ((0, 1),))
+    held = [member(d, known, source=seeded(small.model, seed=0)).states[bucket.number].first.numel() for d in known.devices]
+    assert sum(held) == bucket.elements
+    assert max(held) - min(held) <= 1
+
+
+@pytest.mark.parametrize("name", ["zero-3", "weighted batch", "hybrid zero-3"])
+def test_parameters_that_are_sharded_are_not_held_between_steps(name: str) -> None:
+    small = PLANS[name]
+    known = small.known()
+    whole = sum(bucket.elements for bucket in known.buckets if bucket.counted)
+    kept = 0
+    for device in known.devices:
+        own = member(device, known, source=seeded(small.model, seed=0))
+        assert sum(h.value.numel() for boxes in own.store.held.values() for h in boxes.values()) == 0
+        kept += sum(piece.numel() for piece in own.pieces.values())
+    copies = {"zero-3": 1, "weighted batch": 1, "hybrid zero-3": 2}[name]
+    assert kept == copies * whole

@@ -1,0 +1,119 @@
+"""Steps under a plan change parameters as torch's AdamW changes those of the unsplit model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from shardwright.errors import DataError, StrategyError
+from shardwright.execute.data import token_file, write_tokens
+from shardwright.execute.parameters import Key, seeded, sliced
+from shardwright.execute.step import run_step, unsplit
+from shardwright.execute.train import member, train
+from shardwright.job.training import SequenceLength, TrainingJob
+from tests.execute.small_plans import PLANS, RULE, Small, run_here
+
+
+def _by_torch(small: Small, *, steps: int) -> tuple[list[float], list[float], dict[Key, torch.Tensor]]:
+    """Losses, norms and parameters of the unsplit model, whose gradients torch.optim.AdamW and clip_grad_norm_ use."""
+    model, job = small.model, small.job
+    plan, source = unsplit(model, job), seeded(model, seed=0)
+    (store,) = run_step(model, job, plan, batch=small.batches(0), source=source).stores.values()
+    parameters = {key: torch.nn.Parameter(source(key)) for key in store.held}
+    optimizer = torch.optim.AdamW(parameters.values(), lr=RULE.rate, betas=RULE.betas, eps=RULE.eps, weight_decay=RULE.decay)
+    losses, norms = [], []
+    for step in range(steps):
+        result = run_step(model, job, plan, batch=small.batches(step), source=lambda key: parameters[key].detach().clone())
+        (store,) = result.stores.values()
+        for key, boxes in store.held.items():
+            (held,) = boxes.values()
+            parameters[key].grad = held.gradient
+        norms.append(float(torch.nn.utils.clip_grad_norm_(parameters.values(), RULE.clip)))
+        losses.append(float(result.loss))
+        optimizer.step()
+    return losses, norms, {key: parameter.detach() for key, parameter in parameters.items()}
+
+
+@pytest.mark.parametrize("name", ["zero-3", "tp2 then dp2", "experts", "unequal lanes"])
+def test_parameters_change_as_torch_changes_them(name: str) -> None:
+    small = PLANS[name]
+    losses, norms, expected = _by_torch(small, steps=3)
+    known = small.known()
+    reports, members = run_here(small, known, steps=3)
+    assert [r.loss for r in reports] == pytest.approx(losses, rel=1e-12)
+    assert [r.norm for r in reports] == pytest.approx(norms, rel=1e-12)
+    assert max(norms) > RULE.clip, "clipping is at work"
+    compared = 0
+    for own in members.values():
+        for key, boxes in own.store.held.items():
+            for held in boxes.values():
+                if held.value.numel():
+                    torch.testing.assert_close(held.value, sliced(expected[key], held.box), rtol=0, atol=1e-10)
+                    compared += 1
+    sharded = sum(piece.numel() for own in members.values() for piece in own.pieces.values())
+    assert compared or sharded == sum(p.numel() for p in expected.values())
+
+
+def test_a_batch_again_and_again_is_learnt() -> None:
+    small = PLANS["zero-2"]
+    known = small.known()
+    members = {d: member(d, known, source=seeded(small.model, seed=0)) for d in known.devices}
+    losses = [r.loss for r in train(members, known, [small.batches(0)] * 6)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_degrees_that_do_not_nest_are_refused() -> None:
+    body = "lane main samples 12 in 1\n  stages embed+4+head on 0\n    all = b12\norder 1f1b(main)\n"
+    small = Small(body=body, devices=12, batch=12, zero="zero all: 8/4/1\n")
+    with pytest.raises(StrategyError) as caught:
+        small.known()
+    assert caught.value.rule == "zero.nested"
+
+
+def _job(*, samples: int = 2, tokens: int = 4) -> TrainingJob:
+    return TrainingJob(sequences=(SequenceLength(name="text", tokens=tokens),), global_batch=samples)
+
+
+def test_a_token_file_gives_windows_by_step(tmp_path: Path) -> None:
+    path, model = tmp_path / "text.npy", PLANS["tp"].model
+    write_tokens(path, np.arange(23) % model.vocab)
+    assert np.load(path).dtype == np.uint8
+    file = token_file(path, model=model, job=_job())
+    assert file.windows == 5
+    assert file.batch(1)["text"].tolist() == [[8, 9, 10, 11], [12, 13, 14, 15]]
+    assert file.batch(1)["labels"].tolist() == [[9, 10, 11, 12], [13, 14, 15, 16]]
+    assert file.batch(2)["text"].tolist() == [[16, 17, 18, 19], [0, 1, 2, 3]]
+
+
+def test_unusable_data_is_refused_in_one_line(tmp_path: Path) -> None:
+    path, model = tmp_path / "text.npy", PLANS["tp"].model
+
+    def refused(tokens: np.ndarray | bytes, job: TrainingJob) -> str:
+        if isinstance(tokens, bytes):
+            path.write_bytes(tokens)
+        else:
+            np.save(path, tokens)
+        with pytest.raises(DataError) as caught:
+            token_file(path, model=model, job=job)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    good = np.arange(20, dtype=np.uint16)
+    assert "has 8 tokens, a batch needs 9" in refused(good[:8], _job())
+    outside = good.copy()
+    outside[13] = model.vocab
+    assert f"token {model.vocab} at 13 is outside the vocabulary of {model.vocab}" in refused(outside, _job())
+    assert "token -1 at 0 is outside" in refused(np.full(9, -1), _job())
+    assert "2 dims of uint16" in refused(good.reshape(4, 5), _job())
+    assert "1 dims of float64" in refused(good.astype(float), _job())
+    assert "not a file of tokens" in refused(b"some text", _job())
+    with_encoder = TrainingJob(sequences=(*_job().sequences, SequenceLength(name="encoder", tokens=4)), global_batch=2)
+    assert "no encoder sequence" in refused(good, with_encoder)
+    np.save(path, good)
+    assert token_file(path, model=model, job=_job()).windows == 4
