@@ -272,7 +272,7 @@ def _aligned(cells: StageCells, base: int, units: tuple[int, ...]) -> bool:
 
 def _reach(cells: StageCells, base: int, ground: Ground) -> dict[int, Hashable]:
     """How the groups of each device lie on the tiers: for each tree and set of dims, of the devices that differ only in those."""
-    found: dict[int, list[Hashable]] = {}
+    found: dict[int, dict[Hashable, Hashable]] = {}
     for number, tree in enumerate(_trees(cells)):
         groups: dict[tuple[tuple[Dim, ...], Hashable], list[int]] = {}
         for device, cell in tree.items():
@@ -281,10 +281,10 @@ def _reach(cells: StageCells, base: int, ground: Ground) -> dict[int, Hashable]:
                 kept = tuple(way for way in cell.ways if way[0] not in chosen)
                 groups.setdefault((chosen, kept), []).append(device)
         for (chosen, _), devices in groups.items():
-            lying = (number, chosen, ground.lying(d + base for d in devices))
+            lying = ground.lying(d + base for d in devices)
             for device in devices:
-                found.setdefault(device, []).append(lying)
-    return {device: tuple(reach) for device, reach in found.items()}
+                found.setdefault(device, {})[number, chosen] = lying
+    return {device: frozenset(reach.items()) for device, reach in found.items()}
 
 
 def _crossed(messages: Messages, units: tuple[int, ...]) -> dict[int, tuple[tuple[int, tuple[int, ...]], ...]]:
