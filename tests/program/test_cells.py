@@ -10,7 +10,6 @@ from shardwright.errors import StrategyError
 from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import Dim
 from shardwright.program.cells import Step, class_trees, cut, image, indices, largest_remainder, leaves, stage_cells, token_box
-from shardwright.program.layout import count
 from shardwright.strategy.parser import parse_plan
 from shardwright.strategy.split_notation import parse_split
 from tests.program.placed import layer_of, on_device, operator_of

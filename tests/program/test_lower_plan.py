@@ -12,6 +12,8 @@ from shardwright.program.plan_program import PlanProgram
 from shardwright.simulator.plans import PlanResult
 from tests.simulator.general import run_text, two_stages
 
+LONG = 16384
+"""Positions at which the kernels of a small model take longer than their launches."""
 Name = tuple[TaskKind, int, int, int, int, int]
 """(kind, class, lane, chunk, microbatch, piece)."""
 
@@ -106,7 +108,7 @@ def acts(found: PlanResult, klass: int) -> list[tuple[TaskKind, int, int, int]]:
 def test_coupled_classes_start_together_and_take_the_slowest_time() -> None:
     """Three quarters of the heads beside one quarter: they meet in every block."""
     text = "plan uneven devices 2\nlane main samples 8 in 4\n  stages embed+8+head on 0\n    all = t[3:1]{., .+1}\norder gpipe(main)\n"
-    found = run_text(text)
+    found = run_text(text, seq_len=LONG)
     assert [c.devices for c in found.program.classes] == [(0,), (1,)]
     forward = [float(found.costs.step(0, 0, family).forward_s[0]) for family in (0, 1)]
     assert forward[0] > forward[1]
@@ -116,7 +118,7 @@ def test_coupled_classes_start_together_and_take_the_slowest_time() -> None:
 
 def test_replicas_do_not_wait_for_one_another() -> None:
     text = "plan uneven devices 2\nlane main samples 8 in 2\n  stages embed+8+head on 0\n    all = b[3:1]{., .+1}\norder gpipe(main)\n"
-    found = run_text(text)
+    found = run_text(text, seq_len=LONG)
     more, fewer = acts(found, 0), acts(found, 1)
     assert more[-1][3] > fewer[-1][3]
 

@@ -31,14 +31,30 @@ def messages(one: str, other: str, *, minimal: bool = True, apart: int = 8) -> t
     )
 
 
+EIGHT = sorted([a, b, X // 8] for a in range(4) for b in (8, 9))
+
+
 @pytest.mark.parametrize("minimal", [True, False])
 def test_tensor_to_data_parallel_is_eight_messages_of_an_eighth(minimal: bool) -> None:
-    """Every copy sends its part and nothing is gathered; back the eighths come home and are gathered there."""
-    forward, backward = messages("t8", "b8", minimal=minimal)
-    assert forward.sends.tolist() == [[i, 8 + i, X // 8] for i in range(8)]
+    """Copies on four devices, halves of the batch on two: each source sends X/4; back quarters come home and are gathered (zoo 5)."""
+    forward, backward = messages("t4", "b2", minimal=minimal)
+    assert sorted(forward.sends.tolist()) == EIGHT
     assert forward.collectives == ()
-    assert backward.sends.tolist() == [[8 + i, i, X // 8] for i in range(8)]
-    assert backward.collectives == ((Collective.ALL_GATHER, tuple(range(8)), X),)
+    assert sorted((to, n) for _, to, n in backward.sends.tolist()) == [(d, X // 4) for d in range(4)]
+    assert backward.collectives == ((Collective.ALL_GATHER, (0, 1, 2, 3), X),)
+
+
+def test_positions_to_samples_is_eight_messages_each_way() -> None:
+    forward, backward = messages("s4 via gather", "b2")
+    assert sorted(forward.sends.tolist()) == sorted([b, a, n] for a, b, n in backward.sends.tolist()) == EIGHT
+    assert forward.collectives == backward.collectives == ()
+
+
+def test_copies_share_out_what_replicas_want() -> None:
+    """Eight copies to eight replicas: X in all, X/8 of each sender and to each receiver."""
+    forward, _ = messages("t8", "b8")
+    assert [forward.sends[forward.sends[:, 0] == d, 2].sum() for d in range(8)] == [X // 8] * 8
+    assert [forward.sends[forward.sends[:, 1] == d, 2].sum() for d in range(8, 16)] == [X // 8] * 8
 
 
 def test_four_copies_cross_once_and_are_gathered() -> None:

@@ -14,15 +14,15 @@ from tests.strategy.zoo_models import dense
 SEQ = 64
 
 
-def problem_for(model: Model, *, batch: int, cluster: str = "h100-sxm:8") -> Problem:
-    """Training of `model` on sequences of `SEQ` tokens."""
-    job = training_job(seq_len=SEQ, global_batch=batch)
+def problem_for(model: Model, *, batch: int, cluster: str = "h100-sxm:8", seq_len: int = SEQ) -> Problem:
+    """Training of `model`."""
+    job = training_job(seq_len=seq_len, global_batch=batch)
     return Problem(model=model, cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
 
 
-def run_text(text: str, *, batch: int = 8, model: Model | None = None) -> PlanResult:
-    """The plan of this text, simulated."""
-    return simulate_plan(problem_for(model or dense(), batch=batch), parse_plan(text))
+def run_text(text: str, *, batch: int = 8, seq_len: int = SEQ) -> PlanResult:
+    """The plan of this text for a small dense model, simulated."""
+    return simulate_plan(problem_for(dense(), batch=batch, seq_len=seq_len), parse_plan(text))
 
 
 def two_stages(*lines: str, order: str = "1f1b") -> PlanResult:
