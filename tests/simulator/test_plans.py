@@ -39,11 +39,7 @@ GROUPS = 0.08
 """Time of a grid with a tie, norms under sp, or fewer key heads than parts: small gradients go in their true groups, with latencies of
 their own, where a grid adds them to the groups of its axes (seconds of latency beside steps of milliseconds in these small problems).
 """
-LEFT_OUT = {
-    "grad.overlap": "two holders compute a gradient of partly the same tokens: no sum of parts is right",
-    "layout.coverage": "key heads under query heads whose parts do not nest, and cuts inside a block that two later operators read",
-    "order.deadlock": "a generated table in which coupled devices wait for one another",
-}
+LEFT_OUT = {"grad.overlap": "two holders compute a gradient of partly the same tokens: no sum of parts is right"}
 """Rules that a generated plan, legal by structure, may break when it is lowered, and why."""
 
 
@@ -218,6 +214,42 @@ def test_most_generated_plans_simulate() -> None:
     if not OUTCOMES:
         pytest.skip("the generated plans did not run")
     assert OUTCOMES["simulated"] > 0.7 * sum(OUTCOMES.values())
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(plans())
+def test_folding_generated_plans_is_exact(case: Case) -> None:
+    problem = generated_problem(case)
+    try:
+        folded = simulate_plan(problem, case.plan)
+    except StrategyError as error:
+        assert error.rule in LEFT_OUT
+        return
+    assert_folds(problem, folded, simulate_plan(problem, case.plan, unfolded=True))
+
+
+UNLIKE = {
+    # Copies of a replica: one of them sums with the other replicas and sends the sum to the rest.
+    "copies": "stages embed+8+head on 0\n    all = b[2:2:2]{., .+1, x2+2}\norder gpipe(main)",
+    # Equal parts of a slice leave a remainder where those of the sequence leave none.
+    "slices": "slices 1:1:3\n  stages embed+8+head on 0\n    all = s4 via gather\norder terapipe(main)",
+    # Equal receivers of unequal senders: each fills its own link.
+    "partners": "stages embed+4 on 0\n    all = t2\n    core = h[3:1]{., .+1}\n  stages 4+head on 2\n    all = x2\norder 1f1b(main)",
+    # A device of two stages beside one of a single stage.
+    "stages": "stages embed+4 on 0\n    all = b2\n  stages 4+head on 1\n    all = b2\norder table(main)\n"
+    "  0: 0F0 0B0\n  1: 0F0 1F0 1B0 0B0\n  2: 1F0 1B0",
+}
+"""Plans whose devices look alike until one asks with whom they sum, send or share, by what tells them apart."""
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_devices_that_only_look_alike_are_told_apart(name: str) -> None:
+    line = "" if UNLIKE[name].startswith("slices") else "\n "
+    plan = parse_plan(f"plan unlike devices 8\nzero all: all/1/1\nlane main samples 12 in 1{line} {UNLIKE[name]}\n")
+    job = training_job(seq_len=64, global_batch=12)
+    problem = Problem(model=dense(), cluster=parse_cluster("h100-sxm:8"), job=job, runtime=load_runtime("megatron-core"))
+    folded = simulate_plan(problem, plan)
+    assert_folds(problem, folded, simulate_plan(problem, plan, unfolded=True))
 
 
 TWO = """plan two devices 16

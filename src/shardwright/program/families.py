@@ -6,18 +6,21 @@ then devices whose partners have different colours are told apart until nothing 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import lcm, prod
 
 import numpy as np
 
+from shardwright.model.graph import Model
 from shardwright.model.operator import Operator
 from shardwright.model.tensor import Dim
 from shardwright.program.cells import Cell, StageCells, Way, cut_dims, indices, interval, reference_runs
 from shardwright.program.layout import count
+from shardwright.program.plan_sync import Held, groups_used_often, plan_holdings
 from shardwright.program.stage_edges import Messages
 from shardwright.program.stage_parts import Segment, StageParts
 from shardwright.strategy.split import Split
@@ -27,59 +30,106 @@ Crossing = tuple[int, int, int, Messages]
 _Colours = dict[int, Hashable]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What beside the stages makes devices differ.
+
+    Args:
+        model: of the problem. length: positions of its main sequence. lengths: positions of a segment's sequence in a lane, of each slice.
+        units: devices of one unit of each tier of the network, innermost first. island: of the innermost for the sums of gradients.
+        kinds: first device after each kind of node; empty if there is one kind.
+    """
+
+    model: Model
+    length: int
+    lengths: Callable[[int, Segment], tuple[int, ...]]
+    units: tuple[int, ...]
+    island: int
+    kinds: tuple[int, ...] = ()
+
+    def kind(self, device: int) -> int:
+        """Kind of node that a device is in."""
+        return bisect_right(self.kinds, device)
+
+    def lying(self, devices: Iterable[int]) -> Hashable:
+        """How a group lies on the tiers: numbers of its members in the units of each."""
+        there = tuple(devices)
+        return tuple(tuple(sorted(Counter(d // unit for d in there).values())) for unit in self.units)
+
+
 def refine_families(
-    stages: tuple[tuple[StageParts, ...], ...],
-    *,
-    crossings: Iterable[Crossing],
-    length: Callable[[Segment], int],
-    units: tuple[int, ...],
-    kind: Callable[[int], int] | None = None,
+    stages: tuple[tuple[StageParts, ...], ...], *, crossings: Iterable[Crossing], ground: Ground
 ) -> tuple[tuple[StageParts, ...], ...]:
     """The stages with families of devices that are alike.
 
     Args:
-        crossings: messages of all edges, both ways. length: positions of a segment's sequence. units: devices of one unit of each tier of
-            the network, innermost first. kind: of a device; None = all are of one.
+        crossings: messages of all edges, both ways. ground: what devices lie on.
     """
     listed = list(crossings)
-    if kind is None and _plain(stages, listed, length, units):
+    if _plain(stages, listed, ground):
         return stages
-    kinds = kind or (lambda device: 0)
-    colours: dict[int, list[Hashable]] = {d: [kinds(d)] for lane in stages for stage in lane for d in stage.devices}
+    colours: dict[int, list[Hashable]] = {d: [ground.kind(d)] for lane in stages for stage in lane for d in stage.devices}
     for stage in (stage for lane in stages for stage in lane):
         families = {d: i for i, family in enumerate(stage.families) for d in family}
+        reach = [_reach(cells, stage.base, ground) for cells in _distinct(stage)]
         for device in stage.devices:
             local = device - stage.base
-            sizes = tuple(_sizes(s, local, length(s)) for s in stage.segments)
-            reach = tuple(_reach(cells, local, stage.base, units) for cells in _distinct(stage))
-            colours[device].append((stage.lane, stage.chunk, families[device], sizes, reach))
+            sizes = tuple(_sizes(s, local, length) for s in stage.segments for length in ground.lengths(stage.lane, s))
+            colours[device].append((stage.lane, stage.chunk, families[device], sizes, tuple(one.get(local) for one in reach)))
     for lane, source, target, messages in listed:
-        for device, crossed in _crossed(messages, units).items():
+        for device, crossed in _crossed(messages, ground.units).items():
             colours[device].append((lane, source, target, crossed))
-    final = _stable({d: tuple(c) for d, c in colours.items()}, _partners(stages, listed))
+    partners = _partners(stages, listed)
+    for device, place, held in _held(stages, ground):
+        colours[device].append((place, held.klass, held.elements, held.layers, ground.lying(held.group), ground.lying(held.near)))
+        partners.setdefault(device, []).append(((place, "sum"), held.group))
+    final = _stable({d: tuple(c) for d, c in colours.items()}, partners)
     return tuple(tuple(_split(stage, final) for stage in lane) for lane in stages)
 
 
-def _plain(
-    stages: tuple[tuple[StageParts, ...], ...], crossings: list[Crossing], length: Callable[[Segment], int], units: tuple[int, ...]
-) -> bool:
-    """All parts are even, all groups lie alike, all senders and receivers of an edge do the same; stages that repeat are looked at once."""
-    period = lcm(*units)
+def _held(stages: tuple[tuple[StageParts, ...], ...], ground: Ground) -> Iterator[tuple[int, Hashable, Held]]:
+    """(device, place, what it holds there) of every device."""
+    single = tuple(tuple(replace(stage, families=tuple((d,) for d in stage.devices)) for stage in lane) for lane in stages)
+    for (*place, device), items in plan_holdings(single, model=ground.model, length=ground.length, island=ground.island).items():
+        for held in items:
+            yield device, tuple(place), held
+
+
+def _plain(stages: tuple[tuple[StageParts, ...], ...], crossings: list[Crossing], ground: Ground) -> bool:
+    """All devices of a stage are alike: all parts are even, all groups lie alike, all senders and receivers of an edge do the same.
+
+    Stages that repeat are looked at once.
+    """
+    period = lcm(*ground.units)
+    sets = {stage.devices for lane in stages for stage in lane}
+    if len({d for devices in sets for d in devices}) < sum(map(len, sets)):
+        return False
     seen: dict[Hashable, bool] = {}
     for stage in (stage for lane in stages for stage in lane):
+        if len(stage.families) > 1 or ground.kind(stage.devices[0]) != ground.kind(stage.devices[-1]):
+            return False
         for segment in stage.segments:
-            key = (id(segment.cells), id(segment.block), stage.samples, stage.base % period)
+            lengths = ground.lengths(stage.lane, segment)
+            key = (id(segment.cells), id(segment.block), stage.samples, lengths, stage.base % period)
             if key not in seen:
-                seen[key] = _even(segment, stage, length(segment)) and _aligned(segment.cells, stage.base, units)
+                even = all(_even(segment, stage, length) for length in lengths)
+                seen[key] = even and _aligned(segment.cells, stage.base, ground.units)
             if not seen[key]:
                 return False
     for *_, messages in crossings:
         edge = (id(messages.sends), messages.base % period)
         if edge not in seen:
-            by_device = _crossed(messages, units)
+            by_device = _crossed(messages, ground.units)
             ways = [{entry for entries in by_device.values() for entry in entries if entry[0] == way} for way in (0, 1)]
             seen[edge] = all(len(way) < 2 for way in ways)
         if not seen[edge]:
+            return False
+    for base, groups in groups_used_often(stages, model=ground.model, length=ground.length, island=ground.island):
+        sums = (id(groups), base % period)
+        if sums not in seen:
+            lying = {ground.lying(d + base for d in group) for found in groups for group in found.groups}
+            seen[sums] = len(lying) < 2 and not any(found.copies for found in groups)
+        if not seen[sums]:
             return False
     return True
 
@@ -220,20 +270,21 @@ def _aligned(cells: StageCells, base: int, units: tuple[int, ...]) -> bool:
     return True
 
 
-def _reach(cells: StageCells, local: int, base: int, units: tuple[int, ...]) -> Hashable:
-    """How the groups of a device lie on the tiers: for each set of dims, members of every unit among devices that differ only in those."""
-    found: list[Hashable] = []
-    for tree in _trees(cells):
-        mine = tree.get(local)
-        if mine is None:
-            found.append(None)
-            continue
-        dims = tuple(dict.fromkeys(dim for dim, _ in mine.ways))
-        for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
-            kept = tuple((dim, way) for dim, way in mine.ways if dim not in chosen)
-            group = [d + base for d, cell in tree.items() if tuple(w for w in cell.ways if w[0] not in chosen) == kept]
-            found.append((chosen, tuple(tuple(sorted(Counter(d // u for d in group).values())) for u in units)))
-    return tuple(found)
+def _reach(cells: StageCells, base: int, ground: Ground) -> dict[int, Hashable]:
+    """How the groups of each device lie on the tiers: for each tree and set of dims, of the devices that differ only in those."""
+    found: dict[int, dict[Hashable, Hashable]] = {}
+    for number, tree in enumerate(_trees(cells)):
+        groups: dict[tuple[tuple[Dim, ...], Hashable], list[int]] = {}
+        for device, cell in tree.items():
+            dims = tuple(dict.fromkeys(dim for dim, _ in cell.ways))
+            for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
+                kept = tuple(way for way in cell.ways if way[0] not in chosen)
+                groups.setdefault((chosen, kept), []).append(device)
+        for (chosen, _), devices in groups.items():
+            lying = ground.lying(d + base for d in devices)
+            for device in devices:
+                found.setdefault(device, {})[number, chosen] = lying
+    return {device: frozenset(reach.items()) for device, reach in found.items()}
 
 
 def _crossed(messages: Messages, units: tuple[int, ...]) -> dict[int, tuple[tuple[int, tuple[int, ...]], ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardwright.model.graph import Model
@@ -74,6 +75,7 @@ def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, l
     cache: dict[object, tuple[SumGroup, ...]] = {}
     for places, layers in _parameters(stages, model=model):
         base, groups = _groups(places, length=length, island=island, cache=cache)
+        by_device = [_by_device(group, base) for group in groups]
         uses = tuple(place.use for place in places)
         counted: set[int] = set()
         alone = len({place.operator.name for place in places}) == 1
@@ -86,10 +88,9 @@ def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, l
                     continue
                 counted.update(family)
                 key = (*place.use, device)
-                for group in groups:
-                    mine = _group_of(group, device - base)
-                    if mine is not None:
-                        whole = tuple(d + base for d in mine)
+                for group, of in zip(groups, by_device, strict=True):
+                    whole = of.get(device)
+                    if whole is not None:
                         held = Held(
                             klass=place.parameter.klass,
                             elements=group.elements,
@@ -103,16 +104,26 @@ def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, l
     return {key: tuple(items) for key, items in found.items()}
 
 
-def _group_of(found: SumGroup, device: int) -> tuple[int, ...] | None:
-    """The group in which `device` sums; a duplicate that is sent the sum counts as a member of its sender's."""
+def groups_used_often(
+    stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, island: int
+) -> Iterator[tuple[int, tuple[SumGroup, ...]]]:
+    """(base that devices are counted from, sum groups) of each parameter that several stages or segments use, each kind once."""
+    cache: dict[object, tuple[SumGroup, ...]] = {}
+    for places, _ in _parameters(stages, model=model):
+        if len(places) > 1:
+            yield _groups(places, length=length, island=island, cache=cache)
+
+
+def _by_device(found: SumGroup, base: int) -> dict[int, tuple[int, ...]]:
+    """The group in which each device sums; a duplicate that is sent the sum counts as a member of its sender's."""
+    result: dict[int, tuple[int, ...]] = {}
     for group in found.groups:
-        if device in group:
-            return tuple(sorted(group))
+        whole = tuple(sorted(d + base for d in group))
+        result |= dict.fromkeys(whole, whole)
     for sender, *others in found.copies:
-        if device in others:
-            whole = next((g for g in found.groups if sender in g), (sender,))
-            return tuple(sorted({*whole, device}))
-    return None
+        whole = result.get(sender + base, (sender + base,))
+        result |= {d + base: tuple(sorted({*whole, d + base})) for d in others}
+    return result
 
 
 def parameter_places(

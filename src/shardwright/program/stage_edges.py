@@ -143,9 +143,9 @@ def edge_messages(
     """Messages of an edge, forward and backward.
 
     Args:
-        segments: the one that makes the tensor, and the one that reads it.
-        extents: of the tensor, per token. length: positions of the tensor's sequence. minimal: copies are sent once and gathered behind; else
-            a device sends all that its counterpart needs where both stages are laid out alike. cache: of the plan.
+        segments: the one that makes the tensor, and the one that reads it. extents: of the tensor, per token. length: positions of its
+            sequence. minimal: copies are sent once and gathered behind; else a device sends all that its counterpart needs where both
+            stages are laid out alike. cache: of the plan.
     """
     base = min(source.base, target.base)
     base -= base % island if island else 0

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.model_flops import model_flops
-from shardwright.cost.plan_costs import FamilyCosts, family_costs
-from shardwright.cost.plan_network import kind_of
+from shardwright.cost.plan_costs import FamilyCosts, family_costs, slice_lengths
 from shardwright.cost.tables import problem_machine
 from shardwright.errors import StrategyError
 from shardwright.program.action_rows import action_rows
-from shardwright.program.families import refine_families
+from shardwright.program.families import Ground, refine_families
 from shardwright.program.lower_plan import lower_plan
 from shardwright.program.plan_program import LaneEdge, PlanProgram, PlanShape, device_classes
 from shardwright.program.plan_sync import Holdings, plan_holdings
 from shardwright.program.problem import Problem
 from shardwright.program.stage_edges import EdgeCache, edge_extents, edge_messages, edge_segments, stage_edges
-from shardwright.program.stage_parts import StageParts, plan_stages
+from shardwright.program.stage_parts import Segment, StageParts, plan_stages
 from shardwright.simulator.evaluate import jitter
 from shardwright.simulator.kernel import longest_path, simulate
 from shardwright.simulator.plan_memory import plan_memory
@@ -70,7 +69,7 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False) -> tuple[Plan
     stages = plan_stages(plan, model=problem.model, unfolded=unfolded)
     edges = tuple(edge for lane in stages for edge in lane_edges(problem, lane))
     if not unfolded:
-        stages = refined(problem, stages, edges)
+        stages = refined(problem, plan, stages, edges)
     rows = action_rows(plan)
     costs = price_stages(problem, plan, stages)
     classes = device_classes(stages, rows)
@@ -86,7 +85,7 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False) -> tuple[Plan
 
 
 def refined(
-    problem: Problem, stages: tuple[tuple[StageParts, ...], ...], edges: tuple[LaneEdge, ...]
+    problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], edges: tuple[LaneEdge, ...]
 ) -> tuple[tuple[StageParts, ...], ...]:
     """The stages with families of devices that hold as much and lie alike on the network."""
     ways = [
@@ -94,13 +93,21 @@ def refined(
         for e in edges
         for ends, m in (((e.edge.source, e.edge.target), e.forward), ((e.edge.target, e.edge.source), e.backward))
     ]
-    return refine_families(
-        stages,
-        crossings=ways,
-        length=lambda segment: problem.job.tokens(segment.block.sequence) or problem.job.sequence_length,
+    job, cluster = problem.job, problem.cluster
+
+    def lengths(lane: int, segment: Segment) -> tuple[int, ...]:
+        whole = job.tokens(segment.block.sequence) or job.sequence_length
+        return slice_lengths(plan, lane, length=whole)
+
+    ground = Ground(
+        model=problem.model,
+        length=job.sequence_length,
+        lengths=lengths,
         units=tuple(tier.num_devices for tier in plan_tiers(problem)),
-        kind=None if problem.cluster.is_uniform else partial(kind_of, problem.cluster),
+        island=cluster.tiers()[0].num_devices,
+        kinds=() if cluster.is_uniform else tuple(accumulate(g.count * g.kind.num_devices for g in cluster.groups)),
     )
+    return refine_families(stages, crossings=ways, ground=ground)
 
 
 def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...]) -> PlanCosts:

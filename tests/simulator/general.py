@@ -1,0 +1,31 @@
+"""Small problems for general plans on nodes of eight devices."""
+
+from __future__ import annotations
+
+from shardwright.hardware.expression import parse_cluster
+from shardwright.job.training import training_job
+from shardwright.model.graph import Model
+from shardwright.program.problem import Problem
+from shardwright.runtime.registry import load_runtime
+from shardwright.simulator.plans import PlanResult, simulate_plan
+from shardwright.strategy.parser import parse_plan
+from tests.strategy.zoo_models import dense
+
+SEQ = 64
+
+
+def problem_for(model: Model, *, batch: int, cluster: str = "h100-sxm:8", seq_len: int = SEQ) -> Problem:
+    """Training of `model`."""
+    job = training_job(seq_len=seq_len, global_batch=batch)
+    return Problem(model=model, cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
+
+
+def run_text(text: str, *, batch: int = 8, seq_len: int = SEQ) -> PlanResult:
+    """The plan of this text for a small dense model, simulated."""
+    return simulate_plan(problem_for(dense(), batch=batch, seq_len=seq_len), parse_plan(text))
+
+
+def two_stages(*lines: str, order: str = "1f1b") -> PlanResult:
+    """Four layers on devices 0 and 1, four on 2 and 3; 8 samples in 4 microbatches; `lines` of both stages."""
+    placed = "".join(f"    {line}\n" for line in ("all = t2", *lines))
+    return run_text(f"plan two devices 4\nlane main samples 8 in 4\n  stages embed+4, 4+head on 0, 2\n{placed}order {order}(main)\n")
