@@ -5,6 +5,7 @@ X = bytes of a microbatch's stream; all_gather and reduce_scatter of V move the 
 
 from __future__ import annotations
 
+from itertools import pairwise
 import numpy as np
 import pytest
 
@@ -65,7 +66,7 @@ def test_ulysses_exchanges_heads_for_positions() -> None:
 def test_replicas_exchange_nothing() -> None:
     layer = layer_of(dense(), "all = b4", devices=4, layers=8)
     names = [o.name for o in layer.block.operators]
-    assert all(not exchanged(layer, 1, a, b) for a, b in zip(names, names[1:], strict=False))
+    assert all(not exchanged(layer, 1, a, b) for a, b in pairwise(names))
 
 
 def test_a_ring_joins_the_devices_that_differ_in_positions() -> None:
@@ -96,7 +97,7 @@ def test_bytes_of_moves_are_what_the_transition_receives(lines: tuple[str, ...])
     compared = 0
     for target in layer.block.operators:
         for name in target.inputs:
-            if name == "input" or target.kind is OperatorKind.RESIDUAL and name != "proj":
+            if name == "input" or (target.kind is OperatorKind.RESIDUAL and name != "proj"):
                 continue
             source, counted = operator_of(layer, name), 0
             for device in range(4):

@@ -223,7 +223,8 @@ def test_folding_generated_plans_is_exact(case: Case) -> None:
     try:
         folded = simulate_plan(problem, case.plan)
     except StrategyError as error:
-        assert error.rule in LEFT_OUT
+        if error.rule not in LEFT_OUT:
+            raise
         return
     assert_folds(problem, folded, simulate_plan(problem, case.plan, unfolded=True))
 
