@@ -6,6 +6,7 @@ X = bytes of a microbatch's stream; all_gather and reduce_scatter of V move the 
 from __future__ import annotations
 
 from itertools import pairwise
+
 import numpy as np
 import pytest
 
