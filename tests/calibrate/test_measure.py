@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from shardwright.calibrate.measure_collectives import group_sizes, measure_colle
 from shardwright.calibrate.timing import Timer
 from shardwright.dtype import Dtype
 from shardwright.errors import DataError, UsageError
+from shardwright.hardware.profile import Profile
 from shardwright.report.json_face import to_text
 from shardwright.report.profile_file import parse_profile, profile_document
 from tests.calibrate.profiles import profile
@@ -27,9 +30,17 @@ from tests.calibrate.profiles import profile
 TINY = Settings(date="2026-11-21", device="cpu", ranks=1, repetitions=1, warm_up=1, sustained_s=0.02, tiny=True)
 
 
+def measured(progress: Callable[[str, int, int], None]) -> Profile:
+    """The machine's profile; a busy one may time a larger size as faster, which is refused: it is measured again, twice at most."""
+    for _ in range(2):
+        with suppress(DataError):
+            return measure_machine(TINY, progress=progress)
+    return measure_machine(TINY, progress=progress)
+
+
 def test_a_processor_is_measured_into_a_profile_that_plans() -> None:
     phases: list[str] = []
-    found = measure_machine(TINY, progress=lambda phase, done, total: phases.append(phase))
+    found = measured(lambda phase, done, total: phases.append(phase))
     assert (found.accelerator, found.collectives) == ("cpu", ())
     (gemm,) = found.gemm
     assert gemm.dtype is Dtype.FP32

@@ -25,7 +25,7 @@ SAVED, RESUMED = "hybrid zero-3", "tp and sequence"
 def train_all(rank: int) -> dict[str, list[StepReport]]:
     """Steps of every plan that has a device on this rank."""
     found = {}
-    with Network({d: d for d in range(RANKS)}, timeout_s=120) as network:
+    with Network({d: d for d in range(RANKS)}, timeout_s=240) as network:
         for name, small in PLANS.items():
             known = small.known()
             members = {d: member(d, known, source=seeded(small.model, seed=0)) for d in known.devices if d == rank}
@@ -57,7 +57,7 @@ def resume(folder: Path) -> dict[str, object]:
 
 def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=120))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=240))
     result = {"trained": train_all(rank), "resumed": resume(Path(folder))}
     torch.save(result, Path(folder) / f"rank{rank}")
     dist.destroy_process_group()

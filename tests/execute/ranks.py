@@ -111,7 +111,7 @@ def rank_of(device: int, *, ranks: int) -> int:
 def run_all(rank: int, ranks: int, *, spread: int) -> tuple[Found, list[Moved]]:
     found: Found = {}
     trace = Trace()
-    with Network({device: rank_of(device, ranks=spread) for device in range(32)}, timeout_s=60) as network:
+    with Network({device: rank_of(device, ranks=spread) for device in range(32)}, timeout_s=240) as network:
         for name, (tasks_of, seeds) in CASES.items():
             for seed in seeds:
                 own = {d: task for d, task in tasks_of(seed).items() if rank_of(d, ranks=spread) == rank}
@@ -124,7 +124,7 @@ def errors(rank: int) -> dict[str, str]:
     found: dict[str, str] = {}
 
     def caught(
-        name: str, devices: dict[int, int], tasks: dict[int, Task[None]], *, strangers: Tasks | None = None, timeout_s: float = 60
+        name: str, devices: dict[int, int], tasks: dict[int, Task[None]], *, strangers: Tasks | None = None, timeout_s: float = 240
     ) -> None:
         try:
             with Network(devices, timeout_s=timeout_s) as network:
@@ -140,8 +140,8 @@ def errors(rank: int) -> dict[str, str]:
         yield Take(source=source, shape=(3,), key=key, dtype=torch.float32)
 
     apart = {0: 0, 1: 1}
-    caught("shape", apart, {0: takes(1), 1: gives(torch.zeros(4))}, timeout_s=2)
-    caught("dtype", apart, {0: takes(1), 1: gives(torch.zeros(3, dtype=torch.float64))}, timeout_s=2)
+    caught("shape", apart, {0: takes(1), 1: gives(torch.zeros(4))}, timeout_s=30)
+    caught("dtype", apart, {0: takes(1), 1: gives(torch.zeros(3, dtype=torch.float64))}, timeout_s=30)
     caught("silent", apart, {0: takes(1), 1: takes(0)}, timeout_s=1 + 30 * rank)
     caught("deadlock", {0: 0, 1: 1, 2: 0}, {0: takes(2), 2: takes(0)})
     caught("world", {0: 0, 1: 5}, {})
@@ -165,7 +165,7 @@ def dying(rank: int) -> str:
         yield Take(source=1, shape=(3,), key="b")
 
     try:
-        with Network({0: 0, 1: 1}, timeout_s=60) as network:
+        with Network({0: 0, 1: 1}, timeout_s=240) as network:
             network.drive({rank: takes() if rank == 0 else gives()})
     except StrategyError as error:
         return str(error)
@@ -174,7 +174,7 @@ def dying(rank: int) -> str:
 
 def _work(rank: int, ranks: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks, timeout=timedelta(seconds=240))
     result: dict[str, object] = {"cases": run_all(rank, ranks, spread=ranks)}
     if ranks > 2:
         result["fewer"] = run_all(rank, ranks, spread=2)
