@@ -7,16 +7,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute import block_run  # noqa: E402
-from shardwright.execute.parameters import seeded  # noqa: E402
-from shardwright.execute.prove import made_batch  # noqa: E402
-from shardwright.execute.shrink import shrink_for  # noqa: E402
-from shardwright.execute.step import StepResult, run_step  # noqa: E402
-from shardwright.execute.trace import Trace  # noqa: E402
-from shardwright.job.training import TrainingJob  # noqa: E402
-from shardwright.model.graph import Model  # noqa: E402
-from shardwright.strategy.plan import Plan  # noqa: E402
-from tests.execute.counts import (  # noqa: E402
+from shardwright.execute import block_run
+from shardwright.execute.parameters import seeded
+from shardwright.execute.prove import made_batch
+from shardwright.execute.shrink import shrink_for
+from shardwright.execute.step import StepResult, run_step
+from shardwright.execute.trace import Trace
+from shardwright.job.training import TrainingJob
+from shardwright.model.graph import Model
+from shardwright.strategy.plan import Plan
+from tests.execute.counts import (
     CountedProducts,
     lowered_flops,
     lowered_messages,
@@ -27,7 +27,7 @@ from tests.execute.counts import (  # noqa: E402
     traced_moves,
     traced_sums,
 )
-from tests.strategy.zoo_plans import zoo_plan  # noqa: E402
+from tests.strategy.zoo_plans import zoo_plan
 
 PLANS = ("14-survey3", "42-zb-h1", "52-hidden", "53-tp2-dp2", "68-vocabulary-in-stage")
 """Dense, without slices, cut into equal parts of positions, with no layer computed twice."""

@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.errors import StrategyError  # noqa: E402
-from shardwright.execute import block_run, device, gradients, past, step  # noqa: E402
-from shardwright.execute.prove import prove  # noqa: E402
-from tests.strategy.zoo_plans import zoo_plan  # noqa: E402
+from shardwright.errors import StrategyError
+from shardwright.execute import block_run, device, gradients, past, step
+from shardwright.execute.prove import prove
+from tests.strategy.zoo_plans import zoo_plan
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

@@ -1,18 +1,17 @@
 """Plans on virtual devices: loss and every gradient equal the unsplit model's, which equal torch.autograd over the whole graph."""
 
 import os
-from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 
 torch = pytest.importorskip("torch")
 
-from shardwright.errors import StrategyError  # noqa: E402
-from shardwright.execute.prove import Proof, prove  # noqa: E402
-from shardwright.job.training import SequenceLength, TrainingJob  # noqa: E402
-from tests.strategy.plans import Case, plans  # noqa: E402
-from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan  # noqa: E402
+from shardwright.errors import StrategyError
+from shardwright.execute.prove import Proof, prove
+from shardwright.job.training import SequenceLength, TrainingJob
+from tests.strategy.plans import Case, plans
+from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan
 
 FULL = bool(os.environ.get("SHARDWRIGHT_FULL"))
 EXAMPLES = 400 if FULL else 25
@@ -45,6 +44,8 @@ ALWAYS = (
     "71-lanes-of-trees",
 )
 """One plan of every form; the others run where SHARDWRIGHT_FULL is set."""
+LEFT_OUT = {"execute.cut", "execute.group", "execute.heads", "execute.scan", "grad.overlap"}
+"""Rules by which generated plans are refused; see docs/execution.md."""
 REFUSED = {"59-vision": "execute.operator"}
 
 
@@ -81,5 +82,12 @@ def test_what_cannot_be_executed_is_refused_by_name(name: str, rule: str) -> Non
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(plans())
 def test_generated_plan_trains_like_the_unsplit_model(case: Case) -> None:
-    job = TrainingJob(sequences=tuple(SequenceLength(name=n, tokens=case.seq_len) for n in ("text", "encoder")), global_batch=case.global_batch)
-    assert_equal(prove(case.model, job, case.plan))
+    sequences = tuple(SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder"))
+    job = TrainingJob(sequences=sequences, global_batch=case.global_batch)
+    try:
+        found = prove(case.model, job, case.plan)
+    except StrategyError as error:
+        if error.rule not in LEFT_OUT:
+            raise
+        reject()
+    assert_equal(found)

@@ -32,7 +32,9 @@ def render_proof(found: Proof) -> RenderableType:
     moved = "; ".join(f"{kind} {requests:,} ({elements:,} elements)" for kind, (requests, elements) in found.moved.items())
     tokens = ", ".join(f"{count} {sequence} tokens" for sequence, count in found.tokens.items())
     return Text.assemble(
-        ("The plan trains as the unsplit model does.\n", "green") if found.equal else ("The plan does NOT train as the unsplit model.\n", "red"),
+        ("The plan trains as the unsplit model does.\n", "green")
+        if found.equal
+        else ("The plan does NOT train as the unsplit model.\n", "red"),
         f"{found.devices} virtual devices, the same structure with {found.model.num_parameters:,} parameters, {tokens} a sample, float64.\n",
         f"Loss {found.loss:.12g} differs by {abs(found.loss_difference):.1e}; the gradient that differs most, of {name}, by {difference:.1e} of "
         f"its largest element ({len(found.gradients):,} parameters compared).\n",
