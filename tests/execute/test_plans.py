@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 
 torch = pytest.importorskip("torch")
 
@@ -44,6 +44,8 @@ ALWAYS = (
     "71-lanes-of-trees",
 )
 """One plan of every form; the others run where SHARDWRIGHT_FULL is set."""
+LEFT_OUT = {"execute.cut", "execute.group", "execute.heads", "execute.scan", "grad.overlap"}
+"""Rules by which generated plans are refused; see docs/execution.md."""
 REFUSED = {"59-vision": "execute.operator"}
 
 
@@ -80,7 +82,12 @@ def test_what_cannot_be_executed_is_refused_by_name(name: str, rule: str) -> Non
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(plans())
 def test_generated_plan_trains_like_the_unsplit_model(case: Case) -> None:
-    job = TrainingJob(
-        sequences=tuple(SequenceLength(name=n, tokens=case.seq_len) for n in ("text", "encoder")), global_batch=case.global_batch
-    )
-    assert_equal(prove(case.model, job, case.plan))
+    sequences = tuple(SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder"))
+    job = TrainingJob(sequences=sequences, global_batch=case.global_batch)
+    try:
+        found = prove(case.model, job, case.plan)
+    except StrategyError as error:
+        if error.rule not in LEFT_OUT:
+            raise
+        reject()
+    assert_equal(found)

@@ -1,0 +1,85 @@
+"""A proof fails where execution is wrong: each mutation of the interpreter is caught."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from shardwright.errors import StrategyError
+from shardwright.execute import block_run, device, gradients, past, step
+from shardwright.execute.prove import prove
+from tests.strategy.zoo_plans import zoo_plan
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_sums(patch: pytest.MonkeyPatch) -> None:
+    def sum_gradients(*_: Any) -> Any:
+        yield from ()
+
+    patch.setattr(step, "sum_gradients", sum_gradients)
+
+
+def one_parameter_is_not_summed(patch: pytest.MonkeyPatch) -> None:
+    whole = gradients.sum_gradients
+    patch.setattr(step, "sum_gradients", lambda d, groups, store: whole(d, {k: g for k, g in groups.items() if "proj" not in k[2]}, store))
+
+
+def devices_are_swapped(patch: pytest.MonkeyPatch) -> None:
+    task = device.device_task
+    patch.setattr(step, "device_task", lambda d, *a, **k: task({0: 1, 1: 0}.get(d, d), *a, **k))
+
+
+def parts_of_sums_are_taken_for_values(patch: pytest.MonkeyPatch) -> None:
+    layout = block_run.cotangent_layout
+    patch.setattr(block_run, "cotangent_layout", lambda *a: tuple(replace(h, part=None) for h in layout(*a)))
+
+
+def slices_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
+    longer = past.Past.longer
+
+    def wrong(self: Any, operator: str, inputs: Any, *, part: int) -> Any:
+        ((query, keys, values, *others),) = longer(self, operator, inputs, part=part)
+        return ((query, keys.flip(1), values.flip(1), *others),)
+
+    patch.setattr(past.Past, "longer", wrong)
+
+
+def slices_owe_nothing(patch: pytest.MonkeyPatch) -> None:
+    def shorter(self: Any, operator: str, backs: Any) -> Any:
+        ((query, keys, values, *others), *rest) = backs
+        length = self.kept[operator].pop()[0].shape[1]
+        self.owed[operator].pop()
+        return ((query, keys[:, -length:], values[:, -length:], *others), *rest)
+
+    patch.setattr(past.Past, "shorter", shorter)
+
+
+def positions_begin_at_zero(patch: pytest.MonkeyPatch) -> None:
+    rows = block_run._rows
+    patch.setattr(block_run, "_rows", lambda whole, samples, positions: rows(whole, samples, ((0, sum(b - a for a, b in positions)),)))
+
+
+MUTANTS: list[tuple[Patch, str]] = [
+    (no_sums, "53-tp2-dp2"),
+    (one_parameter_is_not_summed, "14-survey3"),
+    (devices_are_swapped, "14-survey3"),
+    (parts_of_sums_are_taken_for_values, "49-survey-heads-hidden"),
+    (slices_in_the_wrong_order, "64-uneven-slices"),
+    (slices_owe_nothing, "64-uneven-slices"),
+    (positions_begin_at_zero, "63-weighted-ring"),
+]
+
+
+@pytest.mark.parametrize(("mutate", "name"), MUTANTS, ids=[m.__name__ for m, _ in MUTANTS])
+def test_mutant_is_caught(mutate: Patch, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    plan = zoo_plan(name)
+    try:
+        found = prove(plan.model, plan.job, plan.plan)
+    except (StrategyError, RuntimeError, KeyError):
+        return
+    assert not found.equal
