@@ -35,8 +35,10 @@ def render_proof(found: Proof) -> RenderableType:
         ("The plan trains as the unsplit model does.\n", "green")
         if found.equal
         else ("The plan does NOT train as the unsplit model.\n", "red"),
-        f"{found.devices} virtual devices, the same structure with {found.model.num_parameters:,} parameters, {tokens} a sample, float64.\n",
-        f"Loss {found.loss:.12g} differs by {abs(found.loss_difference):.1e}; the gradient that differs most, of {name}, by {difference:.1e} of "
+        f"{found.devices} virtual devices, the same structure with {found.model.num_parameters:,} parameters, {tokens} a sample, "
+        "float64.\n",
+        f"Loss {found.loss:.12g} differs by {abs(found.loss_difference):.1e}; the gradient that differs most, "
+        f"of {name}, by {difference:.1e} of "
         f"its largest element ({len(found.gradients):,} parameters compared).\n",
         f"Moved: {moved or 'nothing'}.",
     )

@@ -131,7 +131,8 @@ def price_stage(
     if broken is not None:
         return Illegal(rule=broken.rule)
     try:
-        parts = replace(plan_stages(plan, model=problem.model)[0][chunk], chunk=0)
+        # One family a device: which devices are alike depends on the stages around.
+        parts = replace(plan_stages(plan, model=problem.model, unfolded=True)[0][chunk], chunk=0)
         island = problem.cluster.tiers()[0].num_devices
         holdings = plan_holdings(((parts,),), model=problem.model, length=problem.job.sequence_length, island=island)
         # A stage's costs depend on the others by whether there are any: a pipeline's communicator.
