@@ -29,8 +29,8 @@ MOST_OPERATORS = 20_000_000
 def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0) -> Proof:
     """Run a step of `plan` and of the unsplit model on virtual devices, with the same parameters and tokens.
 
-    The model keeps its layers, heads and experts, its widths are divided (`shrink_for`); sequences are as short as the plan's cuts allow; the
-    batch is the job's. Leaves out: number formats below float64, and time.
+    The model keeps its layers, heads and experts, its widths are divided (`shrink_for`); sequences are as short as the plan's cuts allow;
+    the batch is the job's. Leaves out: number formats below float64, and time.
 
     Args:
         seed: of parameters and tokens.

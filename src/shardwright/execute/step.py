@@ -80,22 +80,22 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, island: int = 0) -> t
 
 def _require_executable(model: Model) -> None:
     """Raise for what no device could compute: runs that read features, and blocks that read several streams."""
-    names = {run.name: model.blocks[run.block].sequence for run in model.runs}
-    for run in model.runs:
-        block = model.blocks[run.block]
+    names = {place.name: model.blocks[place.block].sequence for place in model.runs}
+    for place in model.runs:
+        block = model.blocks[place.block]
         first = block.operators[0]
-        streams = [name for name in run.inputs if not block.memory or names[name] != block.memory]
+        streams = [name for name in place.inputs if not block.memory or names[name] != block.memory]
         reason = ""
-        if not run.inputs and first.kind is not OperatorKind.EMBEDDING:
-            reason = f"{run.name}.{first.name} reads features of {block.sequence}, not tokens"
+        if not place.inputs and first.kind is not OperatorKind.EMBEDDING:
+            reason = f"{place.name}.{first.name} reads features of {block.sequence}, not tokens"
         elif len(streams) > 1 or (streams and first.kind is OperatorKind.EMBEDDING):
-            reason = f"{run.name}.{first.name} merges {' and '.join(streams)}"
+            reason = f"{place.name}.{first.name} merges {' and '.join(streams)}"
         if reason:
             raise StrategyError(
                 f"{reason}: that cannot be executed yet",
                 hint="choose a model of text alone, or simulate the plan instead",
                 rule="execute.operator",
-                path=run.name,
+                path=place.name,
             )
 
 
