@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwright.model.graph import Model
-from shardwright.model.operator import Operator
+from shardwright.model.operator import Operator, OperatorClass
 from shardwright.model.tensor import Dim, Parameter, ParameterClass
 from shardwright.program.cells import Cell, cut_dims, image, interval, reference_runs, token_box
 from shardwright.program.contribution import Share, SumGroup, sum_groups
@@ -185,6 +185,9 @@ def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
 def _cut_cells(cell: Cell, operator: Operator) -> Box:
     """The device's part of every dim that could be cut, in runs of the operator's finest extent."""
     cuts = cut_dims(cell, operator)
-    dims = sorted({e.dim for e in (*operator.reads, *operator.writes)} | set(cuts), key=lambda d: d.value)
+    inside = {Dim.HEADS} if operator.attention is not None or operator.scan is not None else set()
+    inside |= {Dim.EXPERTS} if operator.experts is not None and operator.klass is OperatorClass.EXPERTS else set()
+    # The same dims for every device, whether its branch of the tree cuts them or not.
+    dims = sorted({e.dim for e in (*operator.reads, *operator.writes)} | inside | set(cuts), key=lambda d: d.value)
     runs = {d: reference_runs(operator, d) for d in dims if d not in (Dim.BATCH, Dim.SEQUENCE)}
     return tuple((image(cuts.get(d, ()), count, count),) for d, count in runs.items())
