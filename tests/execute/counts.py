@@ -75,10 +75,7 @@ def lowered(model: Model, job: TrainingJob, plan: Plan) -> Iterator[Lowered]:
 
 
 def lowered_moves(model: Model, job: TrainingJob, plan: Plan) -> Counter[Entry]:
-    """Elements of full buffers of all communication inside layers.
-
-    Left out: inputs that a runtime gathers again for weight gradients.
-    """
+    """Elements of full buffers of all communication inside layers; inputs gathered again for weight gradients are left out."""
     total: Counter[Entry] = Counter()
     for one in lowered(model, job, plan):
         for move in one.program.moves:

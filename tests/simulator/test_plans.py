@@ -213,7 +213,7 @@ def test_generated_plans_simulate_or_say_why(case: Case) -> None:
 def test_most_generated_plans_simulate() -> None:
     if not OUTCOMES:
         pytest.skip("the generated plans did not run")
-    assert OUTCOMES["simulated"] > 0.7 * sum(OUTCOMES.values())
+    assert OUTCOMES["simulated"] > 0.6 * sum(OUTCOMES.values())
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))

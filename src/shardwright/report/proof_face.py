@@ -30,15 +30,15 @@ def render_proof(found: Proof) -> RenderableType:
     """What was run, how far loss and gradients are from the unsplit model's, and what moved."""
     name, difference = found.worst
     moved = "; ".join(f"{kind} {requests:,} ({elements:,} elements)" for kind, (requests, elements) in found.moved.items())
+    size, compared = found.model.num_parameters, len(found.gradients)
     tokens = ", ".join(f"{count} {sequence} tokens" for sequence, count in found.tokens.items())
     return Text.assemble(
         ("The plan trains as the unsplit model does.\n", "green")
         if found.equal
         else ("The plan does NOT train as the unsplit model.\n", "red"),
-        f"{found.devices} virtual devices, the same structure with {found.model.num_parameters:,} parameters, {tokens} a sample, "
-        "float64.\n",
-        f"Loss {found.loss:.12g} differs by {abs(found.loss_difference):.1e}; the gradient that differs most, "
-        f"of {name}, by {difference:.1e} of "
-        f"its largest element ({len(found.gradients):,} parameters compared).\n",
+        f"{found.devices} virtual devices, the same structure with {size:,} parameters, {tokens} a sample, float64.\n",
+        f"Loss {found.loss:.12g} differs by {abs(found.loss_difference):.1e}; "
+        f"the gradient that differs most, of {name}, by {difference:.1e} of "
+        f"its largest element ({compared:,} parameters compared).\n",
         f"Moved: {moved or 'nothing'}.",
     )

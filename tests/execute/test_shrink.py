@@ -1,0 +1,45 @@
+"""Small models keep what a plan cuts."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from shardwright.execute.shrink import largest_divisor, shrink, shrink_for
+from shardwright.model.catalog import load_model
+from shardwright.strategy.parser import parse_plan
+from tests.strategy.zoo_models import dense
+
+WIDE = """plan wide devices 128
+lane main samples 4 in 4
+  stages embed+4+head on 0
+    all = b2 x64
+    mlp = x2 d64
+    head = v128
+order 1f1b(main)
+"""
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "deepseek-v3"])
+def test_counts_stay_and_widths_are_divided(name: str) -> None:
+    model = load_model(name)
+    small, divisor = shrink(model), largest_divisor(model)
+    assert divisor > 1
+    assert small.hidden * divisor == model.hidden
+    assert [run.count for run in small.runs] == [run.count for run in model.runs]
+    pairs = [(a, b) for x, y in zip(model.blocks, small.blocks, strict=True) for a, b in zip(x.operators, y.operators, strict=True)]
+    for one, other in pairs:
+        assert (one.attention is None) == (other.attention is None)
+        if one.attention is not None and other.attention is not None:
+            assert (other.attention.heads, other.attention.kv_heads) == (one.attention.heads, one.attention.kv_heads)
+            assert other.attention.head_dim * divisor == one.attention.head_dim
+        assert one.experts == other.experts
+    assert small.num_parameters < model.num_parameters / divisor
+
+
+def test_widths_and_vocabulary_have_a_run_for_every_part() -> None:
+    model = dense(layers=4)
+    small = shrink_for(parse_plan(WIDE, model=model), model=model)
+    ffn = max(e.size for b in small.blocks for o in b.operators for e in o.writes if e.dim.value == "f" or e.dim.name == "FFN")
+    assert ffn >= 64
+    assert small.vocab == 128
+    assert shrink(model).vocab == 64
