@@ -84,7 +84,8 @@ GRIDS = {
     "10-zb-v": "tp2 sp pp4 vpp2 dp2 mbs2 zero0 recompute=none schedule=zb-v order=tp-cp-ep-dp-pp",
     "11-dualpipe": "pp8 mbs1 zero0 recompute=none schedule=dualpipe",
     "11-dualpipe-v": "pp4 vpp2 mbs1 zero0 recompute=none schedule=dualpipe-v",
-    "19-deepseek-v3": "ep64 pp16 layers=4,4,4,4,4,4,4,4,4,4,4,4,4,4,3,2 dp128 mbs1 zero1 recompute=none schedule=dualpipe order=tp-cp-ep-dp-pp",
+    "19-deepseek-v3": "ep64 pp16 layers=4,4,4,4,4,4,4,4,4,4,4,4,4,4,3,2 dp128 mbs1 zero1 recompute=none schedule=dualpipe "
+    "order=tp-cp-ep-dp-pp",
     "21-seq1f1b-cp": "tp2 sp cp2 pp4 dp2 mbs1 zero0 recompute=none schedule=seq-1f1b slices=4 order=tp-cp-ep-dp-pp",
     "44-v-half": "pp4 vpp2 mbs1 zero0 recompute=none schedule=v-half",
     "45-v-min": "pp4 vpp2 mbs1 zero0 recompute=none schedule=v-min",

@@ -37,7 +37,7 @@ from shardwright.strategy.verify import verify
 from shardwright.units import PICOSECONDS_PER_SECOND
 from tests.search.joint.brute_joint import Found, Instance, brute_force, cluster_of, draw_instance, model_of
 
-INSTANCES = 200 if os.environ.get("SHARDWRIGHT_FULL") == "1" else 24
+INSTANCES = 200 if os.environ.get("SHARDWRIGHT_FULL") == "1" else 12
 
 
 def small_problem(cluster: str = "a100-sxm-80gb:2+v100-sxm-32gb:1", *, memory: float = 1.0, batch: int = 6) -> Problem:
