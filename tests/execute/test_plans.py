@@ -21,7 +21,6 @@ ALWAYS = (
     "28-zero3",
     "32-full-n",  # recompute of some layers
     "34-vpp",
-    "26-cp-gather",
     "42-zb-h1",
     "45-v-min",
     "48-hanayo",
