@@ -14,14 +14,13 @@ from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan
 
 FULL = bool(os.environ.get("SHARDWRIGHT_FULL"))
-EXAMPLES = 400 if FULL else 25
+EXAMPLES = 400 if FULL else 15
 ALWAYS = (
     "12-chimera",  # two lanes in opposite directions
     "14-survey3",  # not Cartesian: three devices
     "28-zero3",
     "32-full-n",  # recompute of some layers
     "34-vpp",
-    "38-usp-tp",  # ring and Ulysses, with tensor parallelism
     "42-zb-h1",
     "45-v-min",
     "48-hanayo",

@@ -139,7 +139,12 @@ def run_step(
     work, groups = prepare(model, job, plan)
     chosen = settings or Settings()
     stores = {d: ParameterStore(model=model, source=source, settings=chosen) for devices in work.rows.devices for d in devices}
-    outcomes = run({d: _whole(d, work, groups, batch, store) for d, store in stores.items()}, trace=trace)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors are small: threads would wait for each other
+    try:
+        outcomes = run({d: _whole(d, work, groups, batch, store) for d, store in stores.items()}, trace=trace)
+    finally:
+        torch.set_num_threads(threads)
     losses: dict[object, torch.Tensor] = {}
     for outcome in outcomes.values():
         losses |= outcome.losses
