@@ -14,7 +14,7 @@ from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan
 
 FULL = bool(os.environ.get("SHARDWRIGHT_FULL"))
-EXAMPLES = 400 if FULL else 15
+EXAMPLES = 400 if FULL else 8
 ALWAYS = (
     "12-chimera",  # two lanes in opposite directions
     "14-survey3",  # not Cartesian: three devices
