@@ -25,7 +25,7 @@ from shardwright.program.local_size import Context
 from shardwright.program.lower_block import lower_block
 from shardwright.program.plan_sync import plan_holdings
 from shardwright.program.sizes import evaluate_sum
-from shardwright.program.stage_edges import EdgeCache, edge_messages, edge_segments
+from shardwright.program.stage_edges import EdgeCache, edge_extents, edge_messages, edge_segments
 from shardwright.program.unfold import gemm_flops
 from shardwright.runtime.registry import DEFAULT, load_runtime
 from shardwright.strategy.plan import Plan
@@ -144,7 +144,7 @@ def lowered_messages(model: Model, job: TrainingJob, plan: Plan) -> Counter[tupl
                 source,
                 target,
                 segments=edge_segments(edge, source, target, model=model),
-                width=work.widths[edge.run],
+                extents=edge_extents(edge, model=model),
                 length=length,
                 island=0,
                 minimal=True,
