@@ -6,8 +6,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from shardwright.program.action_graph import ActionGraph, Edges, action_graph
 from shardwright.program.action_rows import ActionRows
@@ -45,9 +43,19 @@ def _groups(rows: ActionRows, graph: ActionGraph) -> Int64:
     if rows.overlapped is None:
         return graph.node
     first = np.flatnonzero(rows.overlapped)
-    count = len(graph.position)
-    links = coo_array((np.ones(len(first)), (graph.node[first], graph.node[first + 1])), shape=(count, count))
-    return np.asarray(connected_components(links, directed=False)[1], np.int64)[graph.node]
+    root = list(range(len(graph.position)))
+
+    def found(one: int) -> int:
+        while root[one] != one:
+            root[one] = one = root[root[one]]
+        return one
+
+    for one, other in zip(graph.node[first].tolist(), graph.node[first + 1].tolist(), strict=True):
+        a, b = found(one), found(other)
+        root[max(a, b)] = min(a, b)
+    labels = np.array([found(one) for one in range(len(root))], dtype=np.int64)
+    # Numbers without gaps: whoever counts groups counts all of them.
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)[graph.node]
 
 
 def waits(rows: ActionRows, *, group: Int64, graph: ActionGraph) -> tuple[Int64, Int64]:
