@@ -1,16 +1,19 @@
-"""A plan, executed."""
+"""A plan, executed on PyTorch: proven on virtual devices, or trained on a file of tokens."""
 
 from __future__ import annotations
 
-from shardwright.api.problems import problem_of
+from collections.abc import Callable
+
+from shardwright.api.rules import check_plan
+from shardwright.api.stored import Stored, stored_plan
 from shardwright.errors import DataError, UsageError
 from shardwright.execute.proof import Proof
+from shardwright.execute.run_report import RunMemory, RunOptions, RunReport, RunStep
 from shardwright.report.simulation_file import Saved
-from shardwright.search.simulation import Simulation
-from shardwright.strategy.grid_plan import plan_of
+from shardwright.simulator.plans import simulate_plan
 
 
-def execution(stored: Saved) -> Proof:
+def execution(saved: Saved) -> Proof:
     """Run a small model of the same structure under a stored plan on virtual devices, and compare it with the unsplit model.
 
     Raises:
@@ -21,13 +24,8 @@ def execution(stored: Saved) -> Proof:
         from shardwright.execute.prove import prove  # PyTorch is an extra
     except ImportError as error:
         raise UsageError("--execute needs PyTorch", hint="pip install 'shardwright[run]'") from error
-    request = stored.request if isinstance(stored, Simulation) else stored[0]
-    problem = problem_of(request)
-    plan, grid = (stored.plan, stored.grid) if isinstance(stored, Simulation) else (stored[1].plan, stored[1].grid)
-    if plan is None:
-        assert grid is not None
-        plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
-    found = prove(problem.model, problem.job, plan)
+    stored = stored_plan(saved)
+    found = prove(stored.problem.model, stored.problem.job, stored.plan)
     if not found.equal:
         name, difference = found.worst
         raise DataError(
@@ -35,3 +33,26 @@ def execution(stored: Saved) -> Proof:
             hint="this is an error of Shardwright: report it with the plan",
         )
     return found
+
+
+def run(stored: Stored, options: RunOptions, *, watch: Callable[[RunStep], None] | None = None) -> RunReport:
+    """Train under a plan as the rank that this process is, or alone where the plan has one device.
+
+    Raises:
+        UsageError: PyTorch is not installed; others of `execute.running.run_plan`.
+    """
+    try:
+        from shardwright.execute.running import run_plan  # PyTorch is an extra
+    except ImportError as error:
+        raise UsageError("run needs PyTorch", hint="pip install 'shardwright[run]'") from error
+    check_plan(stored.problem, stored.plan)
+    return run_plan(stored.problem, stored.plan, options, predicted_s=stored.step_time_s, memory=predicted_memory(stored), watch=watch)
+
+
+def predicted_memory(stored: Stored) -> tuple[RunMemory, ...]:
+    """What each class of devices is predicted to need at its peak."""
+    done = simulate_plan(stored.problem, stored.plan)
+    return tuple(
+        RunMemory(devices=klass.devices, holds=memory.layers, predicted=memory.allocated, measured=0)
+        for klass, memory in zip(done.program.classes, done.memory, strict=True)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -69,11 +69,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What a step gave: number (1 for the first), mean loss before the update, norm of the gradient before clipping."""
+    """What a step gave: number (1 for the first), mean loss before the update, norm of the gradient before clipping; whether to stop."""
 
     step: int
     loss: float
     norm: float
+    stopped: bool = False
 
 
 def training(
@@ -161,8 +162,11 @@ def _filled(own: Member, bucket: Bucket) -> Task[None]:
     write_values(own.views[bucket.number], whole)
 
 
-def step_task(own: Member, known: Training, *, batch: Batch) -> Task[StepReport]:
+def step_task(own: Member, known: Training, *, batch: Batch, stop: Callable[[], bool] | None = None) -> Task[StepReport]:
     """One training step of a device: gather, run, sum, clip, update, gather.
+
+    Args:
+        stop: asked once; where any device's is true, all reports say so.
 
     Left out: parameters that a plan gathers at every use are gathered once a step, and gradients that it reduces after every microbatch are
     reduced once: the same numbers, more memory within the step.
@@ -181,7 +185,10 @@ def step_task(own: Member, known: Training, *, batch: Batch) -> Task[StepReport]
     losses = [loss for key, loss in outcome.losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts]
     squares = [gradients[b.number].double().square().sum() for b in mine if b.answers(device)]
     sums = torch.stack(
-        [torch.stack([torch.zeros((), dtype=torch.float64), *(t.double() for t in terms)]).sum() for terms in (losses, squares)]
+        [
+            torch.stack([torch.zeros((), dtype=torch.float64), *(t.double() for t in terms)]).sum()
+            for terms in (losses, squares, [torch.tensor(float(stop is not None and stop()))])
+        ]
     )
     if len(known.devices) > 1:
         sums = cast(torch.Tensor, (yield Reduce(group=known.devices, tensor=sums, key="norm")))
@@ -194,7 +201,7 @@ def step_task(own: Member, known: Training, *, batch: Batch) -> Task[StepReport]
         for held in boxes.values():
             held.gradient = None
     _forget(own)
-    return StepReport(step=own.steps, loss=float(sums[0]) * known.work.scale, norm=float(norm))
+    return StepReport(step=own.steps, loss=float(sums[0]) * known.work.scale, norm=float(norm), stopped=bool(sums[2] > 0))
 
 
 def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor) -> Task[None]:
@@ -219,9 +226,15 @@ def train(members: Mapping[int, Member], known: Training, batches: Iterable[Batc
 
 
 def train_rank(
-    network: Network, members: Mapping[int, Member], known: Training, batches: Iterable[Batch], *, trace: Trace | None = None
+    network: Network,
+    members: Mapping[int, Member],
+    known: Training,
+    batches: Iterable[Batch],
+    *,
+    trace: Trace | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Iterator[StepReport]:
     """One step for every batch, over the ranks of a network; `members`: devices of this rank."""
     for batch in batches:
-        found = network.drive({d: step_task(own, known, batch=batch) for d, own in members.items()}, trace=trace)
+        found = network.drive({d: step_task(own, known, batch=batch, stop=stop) for d, own in members.items()}, trace=trace)
         yield next(iter(found.values()))
