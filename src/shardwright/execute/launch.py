@@ -65,7 +65,9 @@ def _start(words: Sequence[str], *, rank: int, ranks: int, port: int, folder: Pa
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
     }
-    environment = {**os.environ, **{key: str(value) for key, value in here.items()}, FOLDER: str(folder)}
+    # Threads of ranks that share cores would wait for each other.
+    threads = {"OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // ranks, 1))}
+    environment = {**threads, **os.environ, **{key: str(value) for key, value in here.items()}, FOLDER: str(folder)}
     quiet = None if rank == 0 else subprocess.DEVNULL
     # Of its own session: an interrupt of the terminal reaches this process alone, which passes it on once.
     return subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import sys
@@ -65,6 +66,7 @@ def run_plan(
     tokens = token_file(options.data, model=problem.model, job=problem.job)
     source = first_values(problem, options)
     _check_left(options)
+    ranks_of(known, ranks=int(os.environ.get("WORLD_SIZE", "1")))
     with process_group(timeout_s=options.timeout_s, alone=len(known.devices) == 1) as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
         before, clock = _held(on), time.monotonic()
