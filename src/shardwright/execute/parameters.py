@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -48,7 +49,21 @@ def whole_shape(model: Model, key: Key) -> tuple[int, ...]:
 
 
 Source = Callable[[Key], torch.Tensor]
-"""Whole parameters by key."""
+"""Whole parameters by key. One that is also `Parts` is asked for parts only."""
+
+
+@runtime_checkable
+class Parts(Protocol):
+    """A source that makes or reads a part of a parameter without the rest of it."""
+
+    def part(self, key: Key, box: Box) -> torch.Tensor:
+        """The elements of a parameter in a box, dims in the parameter's own order."""
+
+
+def part(source: Source, key: Key, box: Box) -> torch.Tensor:
+    """The part of a parameter in a box: a tensor that nothing else refers to."""
+    asked: object = source
+    return asked.part(key, box) if isinstance(asked, Parts) else sliced(source(key), box).clone()
 
 
 def seeded(model: Model, *, seed: int, dtype: torch.dtype = torch.float64) -> Source:
@@ -106,7 +121,7 @@ class ParameterStore:
         own = tuple(box[i] for i in found.order)
         boxes = self.held.setdefault(found.key, {})
         if own not in boxes:
-            boxes[own] = Held(box=own, value=sliced(self.source(found.key), own).clone())
+            boxes[own] = Held(box=own, value=part(self.source, found.key, own))
         return boxes[own], found
 
     def add(self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box, gradient: torch.Tensor) -> None:

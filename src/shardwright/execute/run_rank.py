@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
-from shardwright.execute.checkpoint import begin, finish, latest, read, resumed, save, write_device
+from shardwright.execute.checkpoint_ranks import begun_rank, save_rank
 from shardwright.execute.device import Batch
 from shardwright.execute.distributed import Network
 from shardwright.execute.parameters import Source
-from shardwright.execute.train import Member, StepReport, Training, member, train_rank
+from shardwright.execute.train import StepReport, Training, train_rank
 
 Batches = Callable[[int], Batch]
 """The batch of a step, counted from 0."""
@@ -84,7 +83,8 @@ def run_rank(
     """
     with process_group(timeout_s=timeout_s, alone=len(known.devices) == 1) as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
-        members = {d: _begun(d, known, source, checkpoints) for d, r in placed.items() if r == rank}
+        own = tuple(d for d, r in placed.items() if r == rank)
+        members = begun_rank(own, known, checkpoints, source=source, rank=rank, ranks=ranks)
         done = next(iter(members.values())).steps
         reports = []
         with Network(placed, timeout_s=timeout_s) as network:
@@ -97,28 +97,3 @@ def run_rank(
                 if one.stopped:
                     break
     return reports
-
-
-def _begun(device: int, known: Training, source: Source, checkpoints: Path | None) -> Member:
-    newest = latest(checkpoints) if checkpoints is not None else None
-    if newest is None:
-        return member(device, known, source=source)
-    return resumed(device, known, read(newest, model=known.work.model), source=source)
-
-
-def save_rank(members: Mapping[int, Member], known: Training, root: Path, *, rank: int) -> None:
-    """Save a checkpoint from all ranks: each its devices, then rank 0 the manifest once all files are on disk."""
-    if not dist.is_initialized():
-        save(members, known, root)
-        return
-    step = next(iter(members.values())).steps
-    folder = [begin(root, step) if rank == 0 else None]
-    dist.broadcast_object_list(folder, src=0)
-    path = folder[0]
-    assert path is not None, "rank 0 made it"
-    written = [write_device(own, known, path) for own in members.values()]
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, written)
-    if rank == 0:
-        finish(path, [entry for own in found for entry in own], known, step=step)
-    dist.barrier()

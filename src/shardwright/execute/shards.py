@@ -13,7 +13,7 @@ from shardwright.cost.plan_shards import ShardRule, degree
 from shardwright.errors import StrategyError
 from shardwright.execute.flat import Stretch, gradients_of, stretches, write_gradients
 from shardwright.execute.gradients import Groups, dims_in_order
-from shardwright.execute.parameters import Held, Key, ParameterStore, sliced
+from shardwright.execute.parameters import Held, Key, ParameterStore, part
 from shardwright.execute.requests import Exchange, Post, Reduce, Take, Task
 from shardwright.model.graph import Model
 from shardwright.program.layout import Box
@@ -162,7 +162,7 @@ def hold(device: int, places: Places, *, length: int, store: ParameterStore) -> 
                     box = tuple(share.need[order.index(i)] for i in range(len(order)))
                     boxes = store.held.setdefault(key, {})
                     if box not in boxes:
-                        boxes[box] = Held(box=box, value=sliced(store.source(key), box).clone())
+                        boxes[box] = Held(box=box, value=part(store.source, key, box))
 
 
 def views(device: int, buckets: tuple[Bucket, ...], store: ParameterStore) -> dict[int, tuple[Stretch, ...]]:
