@@ -51,6 +51,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(path / "float.npy", np.zeros(2000))
     plan_file(path, "one", "mbs2")
     plan_file(path, "two", "pp2 mbs2 schedule=1f1b", devices=2)
+    tree = path / "tree.txt"
+    body = "lane main samples 4 in 1\n  stages embed+2+head on 0\n    all = b[3:1]{., .+1}\norder 1f1b(main)\n"
+    tree.write_text(f"plan tree devices 2\n{body}")
+    plan_file(path, "tree", str(tree), devices=2)
     plan_file(path, "other", "mbs2", hidden=64)
     return path
 
@@ -107,6 +111,33 @@ def test_ranks_give_the_losses_of_one_process(folder: Path, said: pytest.Capture
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-6)
         assert one["norm"] == pytest.approx(other["norm"], abs=1e-6)
     assert [m["devices"] for m in report["memory"]] == [[0], [1]]
+
+
+def test_pytorchs_engine_gives_the_same_losses(folder: Path, said: pytest.CaptureFixture[str]) -> None:
+    assert run([*words(folder, "one.plan"), "--json"]) == 0
+    alone = json.loads(said.readouterr().out)["steps"]
+    process = started([*words(folder, "two.plan"), "--json", "--backend", "torch-native"])
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, err
+    for one, other in zip(alone, json.loads(out)["steps"], strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "code", "message"),
+    [
+        ("one.plan", ["--backend", "torch-natve"], 2, "did you mean torch-native?"),
+        ("tree.plan", ["--backend", "torch-native"], 5, "[native.grid]"),
+        ("one.plan", ["--backend", "torch-native", "--checkpoints", "."], 2, "saves no checkpoints"),
+    ],
+)
+def test_a_backend_that_cannot_is_refused(
+    folder: Path, said: pytest.CaptureFixture[str], plan: str, options: list[str], code: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run([*words(folder, plan), *options]) == code
+    assert message in said.readouterr().err
 
 
 def test_an_interrupt_ends_with_a_checkpoint(folder: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import ShardwrightError
 from shardwright.execute.launch import INTERRUPTED, is_rank, launch, write_error
-from shardwright.execute.run_report import RunOptions, RunStep
+from shardwright.execute.run_report import BACKENDS, OWN, RunOptions, RunStep
 from shardwright.report.json_face import to_text
 from shardwright.report.run_face import render_run, run_document, step_text
 from shardwright.report.simulation_file import read_saved
@@ -41,6 +41,7 @@ def run(
     clip: Annotated[float, typer.Option("--clip", min=0.0, help="Largest norm of the gradient; 0 = no limit.")] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Of first parameters, where no weights are given.")] = 0,
     on: Annotated[str, typer.Option("--on", help="cpu or cuda; by default an accelerator if there is one.")] = "",
+    backend: Annotated[str, typer.Option("--backend", help="; ".join(f"{name}: {what}" for name, what in BACKENDS.items()))] = OWN,
     timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Longest wait for another rank in seconds.")] = 300.0,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
@@ -61,6 +62,7 @@ def run(
             "--clip": clip,
             "--seed": seed,
             "--on": on,
+            "--backend": backend,
             "--timeout": timeout,
         }
         given = [word for flag, value in options.items() if value not in (None, "") for word in (flag, str(value))]
@@ -77,6 +79,7 @@ def run(
         clip=clip,
         seed=seed,
         on=on,
+        backend=backend,
         timeout_s=timeout,
     )
     first = os.environ.get("RANK", "0") == "0"

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+OWN = "shardwright"
+NATIVE = "torch-native"
+BACKENDS = {OWN: "the plan's Program, interpreted", NATIVE: "grids alone: DTensor, FSDP2 and torch.distributed.pipelining"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
@@ -16,7 +20,7 @@ class RunOptions:
             begin from; None = drawn from `seed`. checkpoints: folder of this run's checkpoints, from the newest of which it goes on;
             None = none. every: steps between checkpoints; 0 = one at the end.
         rate, decay, clip: of AdamW (clip 0 = no limit). seed: of first parameters. on: ``cpu``, ``cuda``, or empty = an accelerator if
-            there is one. timeout_s: longest wait for another rank in seconds.
+            there is one. backend: one of `BACKENDS`. timeout_s: longest wait for another rank in seconds.
     """
 
     data: Path
@@ -29,6 +33,7 @@ class RunOptions:
     clip: float = 1.0
     seed: int = 0
     on: str = ""
+    backend: str = OWN
     timeout_s: float = 300.0
 
 

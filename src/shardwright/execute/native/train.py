@@ -183,8 +183,8 @@ def _square(engine: Engine, gradient: torch.Tensor) -> torch.Tensor:
     return local.double().square().sum() * (parts / (engine.grid.tp * engine.grid.dp))
 
 
-def step(engine: Engine, batch: Batch) -> StepReport:
-    """One step: the replica's samples forward and backward, clip by the global norm, update."""
+def step(engine: Engine, batch: Batch, *, stop: Callable[[], bool] | None = None) -> StepReport:
+    """One step: the replica's samples forward and backward, clip by the global norm, update; `stop` as `execute.train.step_task` has it."""
     replica, size = _replica(engine), batch["text"].shape[0] // engine.grid.dp
     rows = slice(replica * size, (replica + 1) * size)
     tokens, labels = (batch[name][rows].to(engine.device) for name in ("text", "labels"))
@@ -195,7 +195,8 @@ def step(engine: Engine, batch: Batch) -> StepReport:
     for parameter in trained:
         parameter.grad = _settled(parameter.grad)
     squares = sum((_square(engine, p.grad) for p in trained), torch.zeros((), dtype=torch.float64, device=engine.device))
-    sums = torch.stack([loss.double() / engine.grid.tp, squares])
+    asked = torch.full_like(squares, float(stop is not None and stop()))
+    sums = torch.stack([loss.double() / engine.grid.tp, squares, asked])
     dist.all_reduce(sums)
     norm = sums[1].sqrt()
     factor = clip_factor(norm, engine.rule)
@@ -204,7 +205,7 @@ def step(engine: Engine, batch: Batch) -> StepReport:
     engine.optimizer.step()
     engine.optimizer.zero_grad()
     engine.steps += 1
-    return StepReport(step=engine.steps, loss=float(sums[0]), norm=float(norm))
+    return StepReport(step=engine.steps, loss=float(sums[0]), norm=float(norm), stopped=bool(sums[2] > 0))
 
 
 def train_native(
@@ -220,8 +221,9 @@ def train_native(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     timeout_s: float = 300.0,
+    stop: Callable[[], bool] | None = None,
 ) -> Iterator[StepReport]:
-    """Steps of `grid` on this rank; all ranks call it.
+    """Steps of `grid` on this rank, the last where `stop` was true on any; all ranks call it.
 
     Args:
         source: first values of parameters. batches: the whole batch of a step, counted from 0. dtype: of parameters and states.
@@ -232,4 +234,7 @@ def train_native(
     with process_group(timeout_s=timeout_s):
         own = engine(model, job, grid, source=source, rule=rule, settings=settings, dtype=dtype, device=device)
         for number in range(steps):
-            yield step(own, batches(number))
+            one = step(own, batches(number), stop=stop)
+            yield one
+            if one.stopped:
+                return
