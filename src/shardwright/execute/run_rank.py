@@ -79,7 +79,7 @@ def run_rank(
         members = {d: _begun(d, known, source, checkpoints) for d, r in placed.items() if r == rank}
         done = next(iter(members.values())).steps
         reports = []
-        with Network(placed, timeout_s=timeout_s) as network:
+        with Network(placed, timeout_s=timeout_s, on=known.on) as network:
             for one in train_rank(network, members, known, (batches(step) for step in range(done, steps))):
                 reports.append(one)
                 if report is not None:
