@@ -12,6 +12,7 @@ from shardwright.execute.moved import moved
 from shardwright.execute.parameters import ParameterStore
 from shardwright.execute.past import Past
 from shardwright.execute.places import Site
+from shardwright.execute.recorder import Tell, silent
 from shardwright.execute.redistribute import Halfway, post, take
 from shardwright.execute.requests import Task
 from shardwright.execute.stage_nodes import Node, stage_nodes
@@ -73,14 +74,19 @@ class Outcome:
     store: ParameterStore
 
 
-def device_task(device: int, work: Work, *, batch: Batch, store: ParameterStore) -> Task[Outcome]:
-    """The whole step of `device`: its actions in order. Gradients are the device's own; summing them is `gradients`."""
+def device_task(device: int, work: Work, *, batch: Batch, store: ParameterStore, tell: Tell = silent) -> Task[Outcome]:
+    """The whole step of `device`: its actions in order. Gradients are the device's own; summing them is `gradients`.
+
+    Args:
+        tell: is told each action as it begins.
+    """
     walker = _Walker(device, work, batch, store)
     rows = work.rows
     row = next(i for i, devices in enumerate(rows.devices) if device in devices)
     for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
         place = (int(rows.lane[action]), int(rows.chunk[action]), int(rows.microbatch[action]), int(rows.slice[action]))
         kind = TaskKind(int(rows.kind[action]))
+        tell(kind, place)
         if kind is TaskKind.F:
             yield from walker.forward(*place)
         elif kind is TaskKind.R:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -49,7 +50,21 @@ def whole_shape(model: Model, key: Key) -> tuple[int, ...]:
 
 
 Source = Callable[[Key], torch.Tensor]
-"""Whole parameters by key."""
+"""Whole parameters by key. One that is also `Parts` is asked for parts only."""
+
+
+@runtime_checkable
+class Parts(Protocol):
+    """A source that makes or reads a part of a parameter without the rest of it."""
+
+    def part(self, key: Key, box: Box) -> torch.Tensor:
+        """The elements of a parameter in a box, dims in the parameter's own order."""
+
+
+def part(source: Source, key: Key, box: Box) -> torch.Tensor:
+    """The part of a parameter in a box: a tensor that nothing else refers to."""
+    asked: object = source
+    return asked.part(key, box) if isinstance(asked, Parts) else sliced(source(key), box).clone()
 
 
 def seeded(model: Model, *, seed: int, dtype: torch.dtype = torch.float64) -> Source:
@@ -109,8 +124,7 @@ class ParameterStore:
         """The device's part of a parameter, dims in the owner's order; made of the source when it is first asked for."""
         boxes = self.held.setdefault(key, {})
         if box not in boxes:
-            value = sliced(self.source(key), box).to(device=self.on, dtype=self.precision.parameter, copy=True)
-            boxes[box] = Held(box=box, value=value)
+            boxes[box] = Held(box=box, value=part(self.source, key, box).to(device=self.on, dtype=self.precision.parameter))
         return boxes[box]
 
     def _back(self, run: int, layer: int, operator: Operator, parameter: Parameter) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -17,6 +17,7 @@ from shardwright.execute.optimizer import AdamW, Moments, clip_factor, moments, 
 from shardwright.execute.parameters import ParameterStore, Source
 from shardwright.execute.place import Settings
 from shardwright.execute.precision import Precision, uniform
+from shardwright.execute.recorder import STEP_LEVEL, Recorder, silent
 from shardwright.execute.requests import Reduce, Task
 from shardwright.execute.shards import Bucket, Places, gathered, hold, plan_buckets, summed, views
 from shardwright.execute.step import prepare
@@ -25,6 +26,7 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.graph import Model
 from shardwright.model.operator import OperatorKind
 from shardwright.program.cells import token_box
+from shardwright.program.instances import TaskKind
 from shardwright.program.plan_sync import parameter_places
 from shardwright.strategy.plan import Plan
 
@@ -72,11 +74,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What a step gave: number (1 for the first), mean loss before the update, norm of the gradient before clipping."""
+    """What a step gave: number (1 for the first), mean loss before the update, norm of the gradient before clipping; whether to stop."""
 
     step: int
     loss: float
     norm: float
+    stopped: bool = False
 
 
 def training(
@@ -168,29 +171,39 @@ def _filled(own: Member, bucket: Bucket) -> Task[None]:
     write_values(own.views[bucket.number], whole)
 
 
-def step_task(own: Member, known: Training, *, batch: Batch) -> Task[StepReport]:
+def step_task(
+    own: Member, known: Training, *, batch: Batch, stop: Callable[[], bool] | None = None, recorder: Recorder | None = None
+) -> Task[StepReport]:
     """One training step of a device: gather, run, sum, clip, update, gather.
+
+    Args:
+        stop: asked once; where any device's is true, all reports say so. recorder: is told what begins.
 
     Left out: parameters that a plan gathers at every use are gathered once a step, and gradients that it reduces after every microbatch are
     reduced once: the same numbers, more memory within the step.
     """
     device = own.device
     mine = list(_own(known, device))
+    tell = recorder.tell(device) if recorder is not None else silent
+    if own.pieces:
+        tell(TaskKind.GATHER, STEP_LEVEL)
     for bucket in mine:
         if bucket.number in own.pieces:
             yield from _filled(own, bucket)
-    outcome = yield from device_task(device, known.work, batch=batch, store=own.store)
+    outcome = yield from device_task(device, known.work, batch=batch, store=own.store, tell=tell)
+    tell(TaskKind.REDUCE, STEP_LEVEL)
     gradients = {}
     for bucket in mine:
         total = yield from summed(device, bucket, own.views[bucket.number], precision=known.precision)
         wide, fine = (bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1))
         gradients[bucket.number] = total[fine[0] - wide[0] : fine[1] - wide[0]]
+    tell(TaskKind.STEP, STEP_LEVEL)
     losses = [loss for key, loss in outcome.losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts]
     squares = [gradients[b.number].double().square().sum() for b in mine if b.answers(device)]
     sums = torch.stack(
         [
             torch.stack([torch.zeros((), dtype=torch.float64, device=known.on), *(t.double() for t in terms)]).sum()
-            for terms in (losses, squares)
+            for terms in (losses, squares, [torch.tensor(float(stop is not None and stop()), device=known.on)])
         ]
     )
     if len(known.devices) > 1:
@@ -204,7 +217,8 @@ def step_task(own: Member, known: Training, *, batch: Batch) -> Task[StepReport]
         for held in boxes.values():
             held.gradient = None
     _forget(own)
-    return StepReport(step=own.steps, loss=float(sums[0]) * known.work.scale, norm=float(norm))
+    tell(None, STEP_LEVEL)
+    return StepReport(step=own.steps, loss=float(sums[0]) * known.work.scale, norm=float(norm), stopped=bool(sums[2] > 0))
 
 
 def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor) -> Task[None]:
@@ -219,19 +233,41 @@ def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Trai
         write_values(view, (yield from gathered(own.device, bucket, new, have=1, want=0, key="new")))
 
 
-def train(members: Mapping[int, Member], known: Training, batches: Iterable[Batch], *, trace: Trace | None = None) -> list[StepReport]:
-    """One step for every batch, all devices in this process."""
+def train(
+    members: Mapping[int, Member],
+    known: Training,
+    batches: Iterable[Batch],
+    *,
+    trace: Trace | None = None,
+    recorder: Recorder | None = None,
+) -> list[StepReport]:
+    """One step for every batch, all devices in this process; `recorder` has the last one then."""
     reports = []
     for batch in batches:
-        found = run({d: step_task(own, known, batch=batch) for d, own in members.items()}, trace=trace)
+        found = run(_tasks(members, known, batch, recorder), trace=trace)
         reports.append(next(iter(found.values())))
     return reports
 
 
 def train_rank(
-    network: Network, members: Mapping[int, Member], known: Training, batches: Iterable[Batch], *, trace: Trace | None = None
+    network: Network,
+    members: Mapping[int, Member],
+    known: Training,
+    batches: Iterable[Batch],
+    *,
+    trace: Trace | None = None,
+    stop: Callable[[], bool] | None = None,
+    recorder: Recorder | None = None,
 ) -> Iterator[StepReport]:
-    """One step for every batch, over the ranks of a network; `members`: devices of this rank."""
+    """One step for every batch, over the ranks of a network; `members`: devices of this rank; `recorder` has the last step taken."""
     for batch in batches:
-        found = network.drive({d: step_task(own, known, batch=batch) for d, own in members.items()}, trace=trace)
+        found = network.drive(_tasks(members, known, batch, recorder, stop=stop), trace=trace)
         yield next(iter(found.values()))
+
+
+def _tasks(
+    members: Mapping[int, Member], known: Training, batch: Batch, recorder: Recorder | None, *, stop: Callable[[], bool] | None = None
+) -> dict[int, Task[StepReport]]:
+    """The next step of every member."""
+    tasks = {d: step_task(own, known, batch=batch, stop=stop, recorder=recorder) for d, own in members.items()}
+    return tasks if recorder is None else recorder.watched(tasks)
