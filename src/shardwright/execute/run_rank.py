@@ -87,7 +87,7 @@ def run_rank(
         members = begun_rank(own, known, checkpoints, source=source, rank=rank, ranks=ranks)
         done = next(iter(members.values())).steps
         reports = []
-        with Network(placed, timeout_s=timeout_s) as network:
+        with Network(placed, timeout_s=timeout_s, on=known.on) as network:
             for one in train_rank(network, members, known, (batches(step) for step in range(done, steps)), stop=stop):
                 reports.append(one)
                 if report is not None:

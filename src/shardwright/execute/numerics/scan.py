@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
+from shardwright.execute.numerics.boxes import fine
 from shardwright.execute.numerics.protocol import Values, Weights
 from shardwright.execute.place import Place
 from shardwright.model.operator import ScanShape
@@ -42,15 +43,21 @@ def scan(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
     _check_whole(place)
     shape = place.operator.scan
     assert shape is not None
-    own = {p.name.rpartition(".")[2]: weights[p.name] for p in place.operator.parameters}
+    own = {p.name.rpartition(".")[2]: fine(weights[p.name]) for p in place.operator.parameters}
+    dtype = inputs[0][0].dtype
+    inputs = tuple(tuple(fine(v) for v in values) for values in inputs)
+    return (_run(place, shape, inputs, own).to(dtype),)
+
+
+def _run(place: Place, shape: ScanShape, inputs: tuple[Values, ...], own: Weights) -> torch.Tensor:
     if len(inputs) == 3:
-        return (_selective(inputs[0][0], inputs[1][0], inputs[2][1], inputs[2][2], own),)
+        return _selective(inputs[0][0], inputs[1][0], inputs[2][1], inputs[2][2], own)
     heads = torch.arange(*place.heads, device=inputs[0][0].device)
     if shape.delta:
         first = place.reads[0][0] // shape.state
-        return (_delta(shape, heads * shape.groups // shape.heads - first, inputs[0], inputs[1][4], inputs[1][5], own),)
+        return _delta(shape, heads * shape.groups // shape.heads - first, inputs[0], inputs[1][4], inputs[1][5], own)
     first = place.reads[1][0] // shape.state
-    return (_mamba2(shape, heads * shape.groups // shape.heads - first, inputs[0], inputs[1][4], own),)
+    return _mamba2(shape, heads * shape.groups // shape.heads - first, inputs[0], inputs[1][4], own)
 
 
 def _mamba2(shape: ScanShape, groups: torch.Tensor, streams: Values, steps: torch.Tensor, own: Weights) -> torch.Tensor:
