@@ -6,7 +6,7 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, cast
@@ -18,10 +18,12 @@ from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
 from shardwright.execute.device import device_task
 from shardwright.execute.distributed import Network
-from shardwright.execute.parameters import ParameterStore, whole_shape
+from shardwright.execute.flat import Rows, Stretch
+from shardwright.execute.flat import _Part as Part
+from shardwright.execute.parameters import Held, Key, ParameterStore
 from shardwright.execute.place import Settings
 from shardwright.execute.requests import Exchange, Post, Reduce, Take, Task
-from shardwright.execute.shards import gathered, hold, summed, views
+from shardwright.execute.shards import Bucket, gathered, summed
 from shardwright.execute.train import Training, training
 
 DTYPE: Final = torch.float32
@@ -42,25 +44,34 @@ def steps(network: Network, rank: int, command: dict[str, Any]) -> Iterator[dict
     known = training(setting.model, setting.job, setting.parsed, dtype=DTYPE)
     active = rank in known.devices
     seconds: Seconds = {(a, b, c, d): s for a, b, c, d, s in command["seconds"]}
-    store = ParameterStore(model=setting.model, source=lambda key: torch.zeros(whole_shape(setting.model, key), dtype=DTYPE), settings=Settings())
-    if active:
-        hold(rank, known.places, length=known.length, store=store)
+    store = ParameterStore(model=setting.model, source=_never, settings=Settings())
+    parts = {b.number: _flat(b) for b in known.buckets if rank in b.devices and len(b.devices) > 1}
     for _ in range(command["steps"]):
         gc.collect()
         gc.disable()
         started = begin()
         if active:
-            network.drive({rank: _step(rank, known, store, seconds, command["update"])})
+            network.drive({rank: _step(rank, known, store, parts, seconds, command["update"])})
         ended = time.perf_counter()
         gc.enable()
         yield {"began": started, "ended": ended}
 
 
-def _step(rank: int, known: Training, store: ParameterStore, seconds: Seconds, update_s: float) -> Task[None]:
+def _never(key: Key) -> torch.Tensor:
+    raise AssertionError(f"{key}: no operator reads a parameter here")
+
+
+def _flat(bucket: Bucket) -> tuple[Stretch, ...]:
+    """A bucket's gradient as an accelerator would have it: one piece of memory."""
+    held = Held(box=(((0, bucket.elements),),), value=torch.zeros(bucket.elements, dtype=DTYPE))
+    whole = cast(Rows, (slice(None),))
+    return (Stretch(shape=(bucket.elements,), parts=(Part(held=held, order=(0,), rows=whole),)),)
+
+
+def _step(rank: int, known: Training, store: ParameterStore, parts: Mapping[int, tuple[Stretch, ...]], seconds: Seconds, update_s: float) -> Task[None]:
     """A step as `train.step_task` runs it: actions, sums, norm, update, gathers; the update waits."""
     yield from device_task(rank, known.work, batch={}, store=store, walking=partial(Waiting, seconds=seconds, dtype=DTYPE))
-    parts = views(rank, known.buckets, store)
-    shared = [b for b in known.buckets if b.number in parts and len(b.devices) > 1]
+    shared = [b for b in known.buckets if b.number in parts]
     totals = {}
     for bucket in shared:
         totals[bucket.number] = yield from summed(rank, bucket, parts[bucket.number])

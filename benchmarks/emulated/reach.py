@@ -17,7 +17,7 @@ from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import span_of
 from shardwright.hardware.cluster import Tier
 
-SIZES: Final = (64, 65536, 262144, 1048576)
+SIZES: Final = (64, 262144, 1048576, 4194304)
 BUFFERS: Final = (262144, 4194304)
 _TIMES: Final = 9
 

@@ -164,13 +164,14 @@ def _settings() -> Mapping[str, Setting]:
     uniform, slow = "4 equal, 1 Gb/s", "4 equal, 200 Mb/s, 256 tokens"
     mixed, nodes = "2 fast and 2 slow, 1 Gb/s", "2 nodes of 2, 1 Gb/s within, 200 Mb/s between"
     heavy = {"mbit": _SLOW, "tokens": 256, "speeds": (200.0,) * HOSTS}
+    small = {"mbit": _SLOW, "hidden": 256, "speeds": (25.0,) * HOSTS}
     found = (
         Setting(name="1F1B", cluster=uniform, plan=_pipeline(_EVEN, "1f1b(main)"), mbit=_FAST),
         Setting(name="1F1B, uneven stages", cluster=uniform, plan=_pipeline(_UNEVEN, "1f1b(main)")),
         Setting(name="GPipe", cluster=uniform, plan=_pipeline(_EVEN, "gpipe(main)")),
         Setting(name="interleaved, 2 chunks", cluster=uniform, plan=_pipeline(_CHUNKS, "interleaved-1f1b(main)")),
         Setting(name="ZB-H1", cluster=uniform, plan=_pipeline(_EVEN, "zb-h1(main)")),
-        Setting(name="DP2 x PP2", cluster=uniform, plan=_pipeline(_HALF, "1f1b(main)", microbatches=4, split="b2")),
+        Setting(name="DP2 x PP2", cluster="4 equal, 200 Mb/s, small", plan=_pipeline(_HALF, "1f1b(main)", microbatches=4, split="b2"), **small),
         Setting(name="1F1B, slow links", cluster=slow, plan=_pipeline(_EVEN, "1f1b(main)"), **heavy),
         Setting(name="interleaved, slow links", cluster=slow, plan=_pipeline(_CHUNKS, "interleaved-1f1b(main)"), **heavy),
         Setting(name="ZB-V, slow links", cluster=slow, plan=_pipeline(_VEE, "zb-v(main)"), **heavy),
@@ -184,10 +185,10 @@ def _settings() -> Mapping[str, Setting]:
         Setting(name="1F1B, slow between nodes", cluster=nodes, plan=_pipeline(_EVEN, "1f1b(main)"), mbit=_SLOW, near_mbit=1000.0),
         Setting(
             name="DP2 within nodes, ZeRO-1",
-            cluster=nodes,
+            cluster=f"{nodes}, small",
             plan=_pipeline(_HALF, "1f1b(main)", microbatches=4, split="b2", zero="zero all: all/1/1\n"),
-            mbit=_SLOW,
             near_mbit=1000.0,
+            **small,
         ),
     )
     return MappingProxyType({s.name: s for s in found})

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import torch
 
@@ -15,15 +15,18 @@ from shardwright.execute.device import Batch, Walker, Work
 from shardwright.execute.device import _Flow as Flow
 from shardwright.execute.parameters import ParameterStore
 from shardwright.execute.redistribute import take
-from shardwright.execute.requests import Task
+from shardwright.execute.requests import Answer, Task
 from shardwright.execute.stage_nodes import Node, stage_nodes
 from shardwright.program.instances import TaskKind
 from shardwright.program.layout import Layout, count
 
+T = TypeVar("T")
 Seconds = Mapping[tuple[int, int, int, int], float]
 """By (lane, chunk, kind, slice)."""
 
 _SPIN_S: Final = 60e-6
+_AT_ONCE_S: Final = 5e-4
+"""An answer that comes later was waited for."""
 
 
 def run_promptly() -> None:
@@ -55,18 +58,32 @@ class Waiting(Walker):
         super().__init__(device, work, batch, store)
         self.seconds, self.dtype = seconds, dtype
         self.back = TaskKind.I
-        self.busy_s = 0.0
+        self.free, self.waited = 0.0, True
 
     def _compute(self, kind: TaskKind, lane: int, chunk: int, part: int) -> None:
-        spent = self.seconds[lane, chunk, int(kind), part]
-        self.busy_s += spent
-        wait_until(time.perf_counter() + spent)
+        # An accelerator has its work queued: what waits for no message begins when the action before it ended, not when the host comes to it.
+        begins = time.perf_counter() if self.waited else self.free
+        self.free, self.waited = begins + self.seconds[lane, chunk, int(kind), part], False
+        wait_until(self.free)
 
     def _take(self, source: Layout, wanted: Layout, key: Any) -> Task[torch.Tensor | None]:
         if not any(h.device == self.device for h in wanted):
             return None
-        found = yield from take(self.halfway.pop(key, None), source, wanted, device=self.device, key=key, dtype=self.dtype)
+        taking = take(self.halfway.pop(key, None), source, wanted, device=self.device, key=key, dtype=self.dtype)
+        found = yield from self._timed(taking)
         return found[0] if found else None
+
+    def _timed(self, task: Task[T]) -> Task[T]:
+        """The same task; notes whether an answer let the device wait."""
+        answer: Answer = None
+        while True:
+            try:
+                request = task.send(answer)
+            except StopIteration as end:
+                return cast(T, end.value)
+            asked = time.perf_counter()
+            answer = yield request
+            self.waited |= time.perf_counter() - asked > _AT_ONCE_S
 
     def _node_forward(self, node: Node, place: tuple[int, int, int, int], flow: Flow) -> Task[None]:
         lane, chunk, _, part = place
