@@ -18,7 +18,7 @@ def moved(
     """The device's tensor in `wanted`; None for a device that neither layout, or only `source`, has."""
     if source == wanted or not any(h.device == device for h in (*source, *wanted)):
         return value
-    given = (value,) if value is not None else ()
+    given = (value,) if value is not None and any(h.device == device for h in source) else ()
     found = yield from redistribute(given, source, wanted, device=device, key=key, dtype=torch.float64, across=across)
     return found[0] if found else None
 
