@@ -8,7 +8,7 @@ from shardwright.api.rules import check_plan
 from shardwright.api.stored import Stored, stored_plan
 from shardwright.errors import DataError, UsageError, nearest
 from shardwright.execute.proof import Proof
-from shardwright.execute.run_report import BACKENDS, RunMemory, RunOptions, RunReport, RunStep
+from shardwright.execute.run_report import BACKENDS, FORMATS, RunMemory, RunOptions, RunReport, RunStep
 from shardwright.report.simulation_file import Saved
 from shardwright.simulator.plans import simulate_plan
 
@@ -45,13 +45,15 @@ def run(stored: Stored, options: RunOptions, *, watch: Callable[[RunStep], None]
         from shardwright.execute.running import run_plan  # PyTorch is an extra
     except ImportError as error:
         raise UsageError("run needs PyTorch", hint="pip install 'shardwright[run]'") from error
-    if options.backend not in BACKENDS:
-        raise UsageError(f"unknown backend {options.backend[:40]!r}", hint=nearest(options.backend, BACKENDS))
+    for what, word, known in (("backend", options.backend, BACKENDS), ("formats", options.formats, FORMATS)):
+        if word not in known:
+            raise UsageError(f"unknown {what} {word[:40]!r}", hint=nearest(word, known))
     check_plan(stored.problem, stored.plan)
     return run_plan(
         stored.problem,
         stored.plan,
         options,
+        name=stored.name,
         grid=stored.grid,
         predicted_s=stored.step_time_s,
         memory=predicted_memory(stored),

@@ -22,9 +22,14 @@ from shardwright.execute.native.rules import require_expressible
 from shardwright.execute.native.train import train_native
 from shardwright.execute.optimizer import AdamW
 from shardwright.execute.parameters import Source, seeded
+from shardwright.execute.place import Settings
+from shardwright.execute.precision import Precision, precision_of, uniform
+from shardwright.execute.recorder import Recorder, collected
 from shardwright.execute.run_rank import process_group, ranks_of, run_rank
 from shardwright.execute.run_report import NATIVE, OWN, RunMemory, RunOptions, RunReport, RunStep
 from shardwright.execute.train import StepReport, training
+from shardwright.execute.weights.read import open_weights
+from shardwright.execute.weights.settings import settings_of
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.plan import Plan
@@ -66,6 +71,7 @@ def run_plan(
     plan: Plan,
     options: RunOptions,
     *,
+    name: str,
     grid: Grid | None,
     predicted_s: float,
     memory: tuple[RunMemory, ...],
@@ -76,8 +82,8 @@ def run_plan(
     Everything that can be checked is checked before the first step.
 
     Args:
-        grid: that says the plan; the native backend runs it. predicted_s, memory: what was predicted, by class of devices. watch: is told
-            of every step; on rank 0 only.
+        name: of the plan. grid: that says the plan; the native backend runs it. predicted_s, memory: what was predicted, by class of
+            devices. watch: is told of every step; on rank 0 only.
 
     Raises:
         StrategyError: the plan breaks a rule or holds what is not executed; run.world, run.peer, run.timeout. DataError: tokens, weights or
@@ -86,9 +92,11 @@ def run_plan(
     on = _device(options.on)
     model, job = problem.model, problem.job
     rule = AdamW(rate=options.rate, decay=options.decay, clip=options.clip)
-    known = training(model, job, plan, rule=rule, island=problem.cluster.tiers()[0].num_devices)
+    precision, settings, source = _precision(problem, options), _settings(problem, options), first_values(problem, options)
+    known = training(
+        model, job, plan, rule=rule, settings=settings, precision=precision, on=on, island=problem.cluster.tiers()[0].num_devices
+    )
     tokens = token_file(options.data, model=model, job=job)
-    source = first_values(problem, options)
     _check_left(options)
     native = _native_grid(problem, grid, options) if options.backend == NATIVE else None
     ranks_of(known, ranks=int(os.environ.get("WORLD_SIZE", "1")))
@@ -96,6 +104,7 @@ def run_plan(
         placed = ranks_of(known, ranks=ranks)
         before = _held(on)
         log = _Log(watch=watch if rank == 0 else None)
+        recorder = _recorder(on) if options.trace else None
         with _interruptible() as stop:
             if native is not None:
                 for one in train_native(
@@ -106,6 +115,9 @@ def run_plan(
                     batches=tokens.batch,
                     steps=options.steps,
                     rule=rule,
+                    settings=settings,
+                    dtype=precision.master or precision.parameter,
+                    compute=precision.compute,
                     device=on.type,
                     timeout_s=options.timeout_s,
                     stop=stop,
@@ -122,7 +134,9 @@ def run_plan(
                     timeout_s=options.timeout_s,
                     report=log.add,
                     stop=stop,
+                    recorder=recorder,
                 )
+        trace = collected(recorder.trace(plan=name)) if recorder is not None and log.steps else None
         held = _all_held(max(_held(on) - before, 0) if on.type == "cpu" else torch.cuda.max_memory_allocated(on), ranks=ranks)
     steps = log.steps
     most = {device: held[rank] for device, rank in placed.items()}
@@ -135,12 +149,37 @@ def run_plan(
         first=steps[0].step - 1 if steps else options.steps,
         stopped=log.stopped,
         checkpoint=latest(options.checkpoints) if options.checkpoints is not None else None,
+        trace=trace,
     )
 
 
 def first_values(problem: Problem, options: RunOptions) -> Source:
-    """Parameters that a run begins with."""
-    return seeded(problem.model, seed=options.seed)
+    """Parameters that a run begins with: those of a folder, or drawn from the seed.
+
+    Raises:
+        DataError: the folder's are of another model, or lack.
+    """
+    if options.weights is None:
+        return seeded(problem.model, seed=options.seed)
+    return open_weights(options.weights, model=problem.model, dtype=torch.float32)
+
+
+def _settings(problem: Problem, options: RunOptions) -> Settings:
+    if options.weights is None:
+        return Settings(seed=options.seed)
+    return settings_of(options.weights, model=problem.model, seed=options.seed)
+
+
+def _precision(problem: Problem, options: RunOptions) -> Precision:
+    if options.formats == "job":
+        return precision_of(problem.job, gradient=problem.runtime.gradient_dtype)
+    return uniform(torch.float32 if options.formats == "fp32" else torch.float64)
+
+
+def _recorder(on: torch.device) -> Recorder:
+    if on.type != "cuda":
+        return Recorder()
+    return Recorder(settle=torch.cuda.synchronize, held=torch.cuda.memory_allocated)
 
 
 def _native_grid(problem: Problem, grid: Grid | None, options: RunOptions) -> Grid:
@@ -155,6 +194,8 @@ def _native_grid(problem: Problem, grid: Grid | None, options: RunOptions) -> Gr
         )
     if options.checkpoints is not None:
         raise UsageError(f"--backend {NATIVE} saves no checkpoints", hint=f"--backend {OWN}, or leave out --checkpoints")
+    if options.trace:
+        raise UsageError(f"--backend {NATIVE} records no trace", hint=f"--backend {OWN}, or PyTorch's own profiler")
     require_expressible(problem.model, grid, job=problem.job)
     return grid
 
