@@ -25,7 +25,8 @@ from shardwright.execute.weights.write import save_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.graph import Model
 from shardwright.model.huggingface import load_config, model_from_config
-from tests.execute.huggingface_models import CONFIGS, LAYOUTS, checkpoint, loss
+from tests.execute.huggingface_layouts import CONFIGS, LAYOUTS, checkpoint
+from tests.execute.huggingface_models import loss
 
 TOKENS = 7
 
