@@ -48,6 +48,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
 def test_losses_and_norms_are_those_of_a_single_process(ranks: list[Any], name: str) -> None:
     expected, close = _alone(CASES[name].whole), CLOSE if CASES[name].compute is None else HALF
     assert expected[0][0] != pytest.approx(expected[-1][0], abs=1e-3), "training changes the loss"
+    apart = [abs(r.loss - loss) for r, (loss, _) in zip(ranks[0]["trained"][name], expected, strict=True)]
+    assert (max(apart) > CLOSE) == (CASES[name].compute is not None), "fewer bits give other numbers"
     for found in ranks:
         reports = found["trained"][name]
         assert [r.step for r in reports] == list(range(1, STEPS + 1))
