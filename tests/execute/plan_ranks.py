@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from shardwright.errors import StrategyError
+from shardwright.errors import DataError, StrategyError
 from shardwright.execute.distributed import Network
 from shardwright.execute.parameters import seeded
 from shardwright.execute.recorder import Recorder, collected
@@ -51,6 +51,15 @@ def resume(folder: Path) -> dict[str, object]:
             checkpoints=folder / "checkpoints",
             every=1,
         )
+    if dist.get_rank() == 0:
+        path = folder / "checkpoints" / f"step-{STEPS:08d}" / "__1_0.distcp"
+        path.write_bytes(path.read_bytes()[:-10])
+    dist.barrier()
+    small = PLANS[RESUMED]
+    try:
+        run_rank(small.known(), source=seeded(small.model, seed=0), batches=small.batches, steps=1, checkpoints=folder / "checkpoints")
+    except DataError as error:
+        found["damaged"] = str(error)
     small = PLANS["hidden"]
     try:
         run_rank(small.known(), source=seeded(small.model, seed=0), batches=small.batches, steps=1)

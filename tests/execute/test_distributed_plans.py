@@ -81,3 +81,9 @@ def test_another_number_of_ranks_is_refused(ranks: list[Any]) -> None:
     for found in ranks:
         assert "the plan has 2 devices, 4 ranks run" in found["resumed"]["world"]
         assert "start 2 ranks" in found["resumed"]["world"]
+
+
+def test_a_damaged_checkpoint_is_refused_on_every_rank(ranks: list[Any]) -> None:
+    told = {found["resumed"]["damaged"] for found in ranks}
+    assert len(told) == 1
+    assert "__1_0.distcp has" in told.pop()

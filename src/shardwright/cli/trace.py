@@ -7,7 +7,8 @@ from typing import Annotated, Final
 
 import typer
 
-from shardwright import api_trace
+from shardwright.api import traces as api
+from shardwright.api.stored import stored_plan
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
@@ -36,13 +37,13 @@ def trace(
     chosen = read_devices(devices)
     if chosen and compare is not None:
         raise UsageError("--devices and --compare do not go together", hint="a comparison has the devices that were measured")
-    saved = read_saved(path)
+    stored = stored_plan(read_saved(path))
     if compare is not None:
-        found = api_trace.compare_traces(saved, read_measured(compare))
+        found = api.compare_traces(stored, read_measured(compare))
         traces: tuple[StepTrace, ...] = found.simulated, found.measured
         document, shown = comparison_document(found), render_comparison(found)
     else:
-        simulated = api_trace.trace(saved, devices=chosen)
+        simulated = api.trace(stored, devices=chosen)
         traces = (simulated,)
         document, shown = trace_document(simulated), render_trace(simulated)
     if output is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -74,13 +74,15 @@ class Outcome:
     store: ParameterStore
 
 
-def device_task(device: int, work: Work, *, batch: Batch, store: ParameterStore, tell: Tell = silent) -> Task[Outcome]:
+def device_task(
+    device: int, work: Work, *, batch: Batch, store: ParameterStore, tell: Tell = silent, walking: Walking | None = None
+) -> Task[Outcome]:
     """The whole step of `device`: its actions in order. Gradients are the device's own; summing them is `gradients`.
 
     Args:
-        tell: is told each action as it begins.
+        tell: is told each action as it begins. walking: makes what runs the actions; None = a `Walker`, which computes.
     """
-    walker = _Walker(device, work, batch, store)
+    walker = (walking or Walker)(device, work, batch, store)
     rows = work.rows
     row = next(i for i, devices in enumerate(rows.devices) if device in devices)
     for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
@@ -96,16 +98,16 @@ def device_task(device: int, work: Work, *, batch: Batch, store: ParameterStore,
         elif kind is TaskKind.W:
             yield from walker.weights(*place)
         else:
-            yield from walker.backward(*place)
-            yield from walker.weights(*place)
+            yield from walker.both(*place)
     return Outcome(losses=walker.losses, store=store)
 
 
-class _Walker:
-    """State of a device in a step."""
+class Walker:
+    """State of a device in a step, and what it does for each action."""
 
     def __init__(self, device: int, work: Work, batch: Batch, store: ParameterStore) -> None:
-        self.device, self.work, self.batch, self.store = device, work, batch, store
+        self.device, self.work, self.store = device, work, store
+        self.batch = {name: whole.to(store.on) for name, whole in batch.items()}
         self.flows: dict[Turn, _Flow] = {}
         self.losses: dict[object, torch.Tensor] = {}
         self.halfway: dict[object, Halfway | None] = {}
@@ -187,7 +189,8 @@ class _Walker:
         return source, self._stream(read, stages[edge.target], part=part, out=False, run=edge.run)
 
     def _moved(self, value: torch.Tensor | None, source: Layout, wanted: Layout, key: Hashable) -> Task[torch.Tensor | None]:
-        return (yield from moved(value, source, wanted, device=self.device, key=key))
+        dtype, on = self.store.precision.compute, self.store.on
+        return (yield from moved(value, source, wanted, device=self.device, key=key, dtype=dtype, on=on))
 
     def _post(self, value: torch.Tensor | None, source: Layout, wanted: Layout, key: Hashable) -> Task[None]:
         if any(h.device == self.device for h in source):
@@ -197,7 +200,8 @@ class _Walker:
     def _take(self, source: Layout, wanted: Layout, key: Hashable) -> Task[torch.Tensor | None]:
         if not any(h.device == self.device for h in wanted):
             return None
-        found = yield from take(self.halfway.pop(key, None), source, wanted, device=self.device, key=key, dtype=torch.float64)
+        dtype, on = self.store.precision.compute, self.store.on
+        found = yield from take(self.halfway.pop(key, None), source, wanted, device=self.device, key=key, dtype=dtype, on=on)
         return found[0] if found else None
 
     def _inputs(self, node: Node, place: Turn, flow: _Flow) -> Task[tuple[torch.Tensor | None, torch.Tensor | None]]:
@@ -266,6 +270,11 @@ class _Walker:
                     value = torch.zeros_like(flow.values[flow.received[number]])
                 yield from self._post(value, target, source, ("B", number, lane, microbatch, part))
 
+    def both(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
+        """A whole backward. Cotangents leave before weight gradients are computed."""
+        yield from self.backward(lane, chunk, microbatch, part)
+        yield from self.weights(lane, chunk, microbatch, part)
+
     def _add(self, flow: _Flow, identity: int, gradient: torch.Tensor | None) -> None:
         if gradient is not None:
             known = flow.cotangents.get(identity)
@@ -294,3 +303,6 @@ class _Walker:
         flow = self.flows.pop(place)
         for node in reversed(stage_nodes(self.work.stages[lane][chunk], self.work.model)):
             yield from run_weights(self._run(node, place), flow.states[node.number], self.store)
+
+
+Walking = Callable[[int, Work, Batch, ParameterStore], Walker]
