@@ -33,6 +33,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         target="shardwright.cli.draw:main", summary="a picture of a plan: devices x layers and split trees, on the screen or as SVG"
     ),
     "check": Verb(target="shardwright.cli.check:main", summary="verify a plan file and its certificate again"),
+    "run": Verb(target="shardwright.cli.run:main", summary="train under a plan file on PyTorch, predicted against measured"),
     "validate": Verb(target="shardwright.cli.validate:main", summary="predicted against measured, row by row"),
     "calibrate": Verb(target="shardwright.cli.calibrate:main", summary="measure this machine, or import measurements, into a profile"),
     "catalog": Verb(target="shardwright.cli.catalog:main", summary="list accelerators, models, runtimes or schedules"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -10,6 +10,7 @@ import torch
 
 from shardwright.execute.edges import Edge, edges, exit_layouts, given_back, is_passed
 from shardwright.execute.moved import moved, scoped
+from shardwright.execute.numerics.boxes import numbers
 from shardwright.execute.numerics.protocol import Gradients, Saved, Values
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.parameters import ParameterStore
@@ -97,12 +98,12 @@ def run_forward(
             if is_passed(run.block, operator, name):
                 inputs.append(values[name])
             else:
-                inputs.append((yield from _brought(run, operator, name, values, there)))
+                inputs.append((yield from _brought(run, operator, name, values, there, store)))
         if place is None or not (_has_tokens(place) or is_routed(operator)):
             values[operator.name] = _nothing(run, operator, values)
             continue
         inputs += _data(run, operator, place)
-        given = tuple(_given(run, operator, name, one) for name, one in zip_longest(operator.inputs, inputs, fillvalue=""))
+        given = tuple(_given(run, operator, name, one, store) for name, one in zip_longest(operator.inputs, inputs, fillvalue=""))
         if run.site.whole:
             given = past.longer(operator, given, part=len(run.site.earlier))
         made, saved = yield from scoped(numerics_of(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F"))
@@ -116,7 +117,7 @@ def run_forward(
     made_at, streamed = _exit(run, last)
     value = values[last.name][0]
     if made_at != streamed:
-        value = yield from moved(value, made_at, streamed, device=run.site.device + run.site.base, key=(*run.key, "exit"))
+        value = yield from _moved(run, store, value, made_at, streamed, ("exit",))
     return value, state
 
 
@@ -128,15 +129,16 @@ def _nothing(run: BlockRun, operator: Operator, values: dict[str, tuple[torch.Te
     return (None,) * len(operator.writes)
 
 
-def _given(run: BlockRun, operator: Operator, name: str, found: tuple[torch.Tensor | None, ...] | str) -> Values:
+def _given(run: BlockRun, operator: Operator, name: str, found: tuple[torch.Tensor | None, ...] | str, store: ParameterStore) -> Values:
     """Tensors of an input; of tokens that the device does not hold, none."""
     assert not isinstance(found, str)
+    dtype, on = store.precision.compute, store.on
     if is_routed(operator) and all(t is None for t in found):
         maker = next((o for o in run.block.operators if o.name == name), None)
         if maker is not None and maker.kind is OperatorKind.ROUTE:
             width = maker.writes[0].size
-            return (torch.zeros((0, 0, width), dtype=torch.float64), torch.zeros((0, 0, width), dtype=torch.int64))
-        return (torch.zeros((0, 0, operator.reads[0].size), dtype=torch.float64),)
+            return (torch.zeros((0, 0, width), dtype=dtype, device=on), torch.zeros((0, 0, width), dtype=torch.int64, device=on))
+        return (torch.zeros((0, 0, operator.reads[0].size), dtype=dtype, device=on),)
     return tuple(t for t in found if t is not None)
 
 
@@ -154,16 +156,15 @@ def _brought(
     name: str,
     values: dict[str, tuple[torch.Tensor | None, ...]],
     there: dict[object, torch.Tensor | None],
+    store: ParameterStore,
 ) -> Task[tuple[torch.Tensor | None, ...]]:
     """All extents of one input in the cells of `operator`; an extent that several operators want alike moves once."""
     found: list[torch.Tensor | None] = []
-    device = run.site.device + run.site.base
     for edge in _edges(run, operator, name):
         key = (name, edge.index, edge.wanted)
         if key not in there:
-            there[key] = yield from moved(
-                values[name][edge.index], edge.made, edge.wanted, device=device, key=(*run.key, "F", operator.name, name, edge.index)
-            )
+            what = ("F", operator.name, name, edge.index)
+            there[key] = yield from _moved(run, store, values[name][edge.index], edge.made, edge.wanted, what)
         found.append(there[key])
     return tuple(found)
 
@@ -179,9 +180,15 @@ def _data(run: BlockRun, operator: Operator, place: Place) -> list[tuple[torch.T
 
 def _rows(whole: torch.Tensor, samples: Indices, positions: Indices) -> torch.Tensor:
     """The device's part of (samples, positions)."""
-    rows = torch.cat([torch.arange(a, b) for a, b in samples])
-    columns = torch.cat([torch.arange(a, b) for a, b in positions])
-    return whole.index_select(0, rows).index_select(1, columns)
+    return whole.index_select(0, numbers(samples, like=whole)).index_select(1, numbers(positions, like=whole))
+
+
+def _moved(
+    run: BlockRun, store: ParameterStore, value: torch.Tensor | None, source: Layout, wanted: Layout, what: tuple[Hashable, ...]
+) -> Task[torch.Tensor | None]:
+    """An activation or its gradient in another layout."""
+    device, dtype = run.site.device + run.site.base, store.precision.compute
+    return (yield from moved(value, source, wanted, device=device, key=(*run.key, *what), dtype=dtype, on=store.on))
 
 
 def _weights(run: BlockRun, operator: Operator, place: Place, store: ParameterStore) -> dict[str, torch.Tensor]:
@@ -192,7 +199,6 @@ def run_backward(
     run: BlockRun, state: LayerState, gradient: torch.Tensor | None, store: ParameterStore, past: Past
 ) -> Task[tuple[torch.Tensor | None, torch.Tensor | None]]:
     """Cotangents of the layer's stream and memory on this device."""
-    device = run.site.device + run.site.base
     waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]] = {}
     cotangents: dict[str, list[torch.Tensor | None]] = {}
     last = run.block.operators[-1]
@@ -200,16 +206,16 @@ def run_backward(
         made_at, streamed = _exit(run, last)
         if made_at != streamed:
             whole = tuple(Holding(device=h.device, box=h.box) for h in made_at)
-            gradient = yield from moved(gradient, streamed, whole, device=device, key=(*run.key, "enter"))
+            gradient = yield from _moved(run, store, gradient, streamed, whole, ("enter",))
         cotangents[last.name] = [gradient]
     for operator in reversed(run.block.operators):
-        yield from _collect(run, operator.name, waiting, cotangents)
+        yield from _collect(run, operator.name, waiting, cotangents, store)
         ran = state.ran.get(operator.name)
         backs: tuple[Gradients | None, ...] = ()
         if ran is not None:
             place = place_of(run.site, operator)
             assert place is not None
-            ran.grads = _output_grads(run, operator, place, cotangents)
+            ran.grads = _output_grads(run, operator, place, cotangents, store)
             weights = _weights(run, operator, place, store)
             backs = yield from scoped(numerics_of(operator).input_grad(place, ran.saved, ran.grads, weights), (*run.key, "I"))
             if run.site.whole:
@@ -225,8 +231,8 @@ def run_backward(
                 part = back[edge.index] if back is not None else None
                 sums = waiting.setdefault((name, edge.index), {}).setdefault(edge.back, [])
                 sums.append(part)
-    yield from _collect(run, INPUT, waiting, cotangents)
-    yield from _collect(run, MEMORY, waiting, cotangents)
+    yield from _collect(run, INPUT, waiting, cotangents, store)
+    yield from _collect(run, MEMORY, waiting, cotangents, store)
     return (cotangents.get(INPUT) or [None])[0], (cotangents.get(MEMORY) or [None])[0]
 
 
@@ -245,16 +251,17 @@ def _collect(
     name: str,
     waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]],
     cotangents: dict[str, list[torch.Tensor | None]],
+    store: ParameterStore,
 ) -> Task[None]:
     """Sum what the readers of `name` return where it was made; what returns in one layout moves together."""
-    device = run.site.device + run.site.base
     indices = sorted(index for known, index in waiting if known == name)
     for index in indices:
         total: torch.Tensor | None = None
         for number, (back, parts) in enumerate(waiting.pop((name, index)).items()):
             here = [p for p in parts if p is not None]
             value = sum(here[1:], here[0]) if here else None
-            value = yield from given_back(value, back, device=device, key=(*run.key, "B", name, index, number))
+            device, key = run.site.device + run.site.base, (*run.key, "B", name, index, number)
+            value = yield from given_back(value, back, device=device, key=key, dtype=store.precision.compute, on=store.on)
             if value is not None:
                 total = value if total is None else total + value
         known = cotangents.setdefault(name, [])
@@ -263,19 +270,21 @@ def _collect(
             known[index] = total if known[index] is None else known[index] + total
 
 
-def _output_grads(run: BlockRun, operator: Operator, place: Place, cotangents: dict[str, list[torch.Tensor | None]]) -> Gradients:
+def _output_grads(
+    run: BlockRun, operator: Operator, place: Place, cotangents: dict[str, list[torch.Tensor | None]], store: ParameterStore
+) -> Gradients:
     """Cotangents of all extents that an operator wrote, zeros where nobody read; of a loss, the factor of each token."""
     if is_routed(operator) or operator.kind is OperatorKind.ROUTE:
         return tuple(cotangents.get(operator.name, ()))
     shape = (_count(place.samples), _count(place.positions))
-    dtype = torch.float64
+    dtype, on = store.precision.compute, store.on
     if operator.kind is OperatorKind.LOSS:
-        return (torch.full((*shape, 1), run.scale, dtype=dtype),)
+        return (torch.full((*shape, 1), run.scale, dtype=store.precision.statistics, device=on),)
     known = cotangents.get(operator.name, [])
     found = []
     for index, (low, high) in enumerate(place.writes):
         value = known[index] if index < len(known) else None
-        found.append(torch.zeros((*shape, high - low), dtype=dtype) if value is None else value)
+        found.append(torch.zeros((*shape, high - low), dtype=dtype, device=on) if value is None else value)
     return tuple(found)
 
 

@@ -12,6 +12,7 @@ from shardwright.execute.moved import moved
 from shardwright.execute.parameters import ParameterStore
 from shardwright.execute.past import Past
 from shardwright.execute.places import Site
+from shardwright.execute.recorder import Tell, silent
 from shardwright.execute.redistribute import Halfway, post, take
 from shardwright.execute.requests import Task
 from shardwright.execute.stage_nodes import Node, stage_nodes
@@ -73,14 +74,19 @@ class Outcome:
     store: ParameterStore
 
 
-def device_task(device: int, work: Work, *, batch: Batch, store: ParameterStore) -> Task[Outcome]:
-    """The whole step of `device`: its actions in order. Gradients are the device's own; summing them is `gradients`."""
+def device_task(device: int, work: Work, *, batch: Batch, store: ParameterStore, tell: Tell = silent) -> Task[Outcome]:
+    """The whole step of `device`: its actions in order. Gradients are the device's own; summing them is `gradients`.
+
+    Args:
+        tell: is told each action as it begins.
+    """
     walker = _Walker(device, work, batch, store)
     rows = work.rows
     row = next(i for i, devices in enumerate(rows.devices) if device in devices)
     for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
         place = (int(rows.lane[action]), int(rows.chunk[action]), int(rows.microbatch[action]), int(rows.slice[action]))
         kind = TaskKind(int(rows.kind[action]))
+        tell(kind, place)
         if kind is TaskKind.F:
             yield from walker.forward(*place)
         elif kind is TaskKind.R:
@@ -99,7 +105,8 @@ class _Walker:
     """State of a device in a step."""
 
     def __init__(self, device: int, work: Work, batch: Batch, store: ParameterStore) -> None:
-        self.device, self.work, self.batch, self.store = device, work, batch, store
+        self.device, self.work, self.store = device, work, store
+        self.batch = {name: whole.to(store.on) for name, whole in batch.items()}
         self.flows: dict[Turn, _Flow] = {}
         self.losses: dict[object, torch.Tensor] = {}
         self.halfway: dict[object, Halfway | None] = {}
@@ -181,7 +188,8 @@ class _Walker:
         return source, self._stream(read, stages[edge.target], part=part, out=False, run=edge.run)
 
     def _moved(self, value: torch.Tensor | None, source: Layout, wanted: Layout, key: Hashable) -> Task[torch.Tensor | None]:
-        return (yield from moved(value, source, wanted, device=self.device, key=key))
+        dtype, on = self.store.precision.compute, self.store.on
+        return (yield from moved(value, source, wanted, device=self.device, key=key, dtype=dtype, on=on))
 
     def _post(self, value: torch.Tensor | None, source: Layout, wanted: Layout, key: Hashable) -> Task[None]:
         if any(h.device == self.device for h in source):
@@ -191,7 +199,8 @@ class _Walker:
     def _take(self, source: Layout, wanted: Layout, key: Hashable) -> Task[torch.Tensor | None]:
         if not any(h.device == self.device for h in wanted):
             return None
-        found = yield from take(self.halfway.pop(key, None), source, wanted, device=self.device, key=key, dtype=torch.float64)
+        dtype, on = self.store.precision.compute, self.store.on
+        found = yield from take(self.halfway.pop(key, None), source, wanted, device=self.device, key=key, dtype=dtype, on=on)
         return found[0] if found else None
 
     def _inputs(self, node: Node, place: Turn, flow: _Flow) -> Task[tuple[torch.Tensor | None, torch.Tensor | None]]:
