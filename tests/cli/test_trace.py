@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from shardwright.api_trace import trace
+
 from shardwright.cli.main import run
 from shardwright.cli.trace import read_devices
 from shardwright.errors import UsageError

@@ -254,16 +254,14 @@ def _collect(
     store: ParameterStore,
 ) -> Task[None]:
     """Sum what the readers of `name` return where it was made; what returns in one layout moves together."""
-    device = run.site.device + run.site.base
     indices = sorted(index for known, index in waiting if known == name)
     for index in indices:
         total: torch.Tensor | None = None
         for number, (back, parts) in enumerate(waiting.pop((name, index)).items()):
             here = [p for p in parts if p is not None]
             value = sum(here[1:], here[0]) if here else None
-            value = yield from given_back(
-                value, back, device=device, key=(*run.key, "B", name, index, number), dtype=store.precision.compute, on=store.on
-            )
+            device, key = run.site.device + run.site.base, (*run.key, "B", name, index, number)
+            value = yield from given_back(value, back, device=device, key=key, dtype=store.precision.compute, on=store.on)
             if value is not None:
                 total = value if total is None else total + value
         known = cotangents.setdefault(name, [])

@@ -126,14 +126,14 @@ def given_back(
     """The device's part of a cotangent where its tensor was made; None where it was not.
 
     Args:
-        value: what the device's readers return. dtype, on: see `moved`.
+        value: what the device's readers return. dtype, on: as in `moved`.
     """
     result: torch.Tensor | None = None
     for number, way in enumerate(back):
         gives, gets = (any(h.device == device for h in layout) for layout in (way.source, way.wanted))
         if not gives and not gets:
             continue
-        found = yield from moved(value if gives else None, way.source, way.wanted, device=device, key=(*key, number), dtype=dtype, on=on)
+        found = yield from moved(value, way.source, way.wanted, device=device, key=(*key, number), dtype=dtype, on=on)
         if gets:
             result = found
             for _, box, inside in (one for one in way.answered if one[0] == device):

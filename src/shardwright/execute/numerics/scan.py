@@ -35,19 +35,14 @@ def conv(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
 
 def scan(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
     """The recurrence of the operator's family, from the start of the sequence; outputs are those of the place's own positions."""
-    return (_own(place, _recurrence(place, inputs, weights)),)
+    own = {p.name.rpartition(".")[2]: fine(weights[p.name]) for p in place.operator.parameters}
+    found = _recurrence(place, tuple(tuple(fine(v) for v in values) for values in inputs), own)
+    return (_own(place, found.to(inputs[0][0].dtype)),)
 
 
-def _recurrence(place: Place, inputs: tuple[Values, ...], weights: Weights) -> torch.Tensor:
+def _recurrence(place: Place, inputs: tuple[Values, ...], own: Weights) -> torch.Tensor:
     shape = place.operator.scan
     assert shape is not None
-    own = {p.name.rpartition(".")[2]: fine(weights[p.name]) for p in place.operator.parameters}
-    dtype = inputs[0][0].dtype
-    inputs = tuple(tuple(fine(v) for v in values) for values in inputs)
-    return _run(place, shape, inputs, own).to(dtype)
-
-
-def _run(place: Place, shape: ScanShape, inputs: tuple[Values, ...], own: Weights) -> torch.Tensor:
     if len(inputs) == 3:
         return _selective(inputs[0][0], inputs[1][0], inputs[2][1], inputs[2][2], own)
     heads = torch.arange(*place.heads, device=inputs[0][0].device)
