@@ -54,7 +54,6 @@ def run(stored: Stored, options: RunOptions, *, watch: Callable[[RunStep], None]
         stored.plan,
         options,
         name=stored.name,
-        grid=stored.grid,
         predicted_s=stored.step_time_s,
         memory=predicted_memory(stored),
         watch=watch,

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from shardwright.errors import StrategyError, UsageError
 from shardwright.execute.checkpoint import latest
 from shardwright.execute.data import token_file
+from shardwright.execute.native.form import native_form
 from shardwright.execute.native.rules import require_expressible
 from shardwright.execute.native.train import train_native
 from shardwright.execute.optimizer import AdamW
@@ -32,6 +33,7 @@ from shardwright.execute.weights.read import open_weights
 from shardwright.execute.weights.settings import settings_of
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid import Grid
+from shardwright.strategy.order import Table
 from shardwright.strategy.plan import Plan
 
 Watch = Callable[[RunStep], None]
@@ -72,7 +74,6 @@ def run_plan(
     options: RunOptions,
     *,
     name: str,
-    grid: Grid | None,
     predicted_s: float,
     memory: tuple[RunMemory, ...],
     watch: Watch | None = None,
@@ -82,7 +83,7 @@ def run_plan(
     Everything that can be checked is checked before the first step.
 
     Args:
-        name: of the plan. grid: that says the plan; the native backend runs it. predicted_s, memory: what was predicted, by class of
+        name: of the plan. predicted_s, memory: what was predicted, by class of
             devices. watch: is told of every step; on rank 0 only.
 
     Raises:
@@ -98,7 +99,7 @@ def run_plan(
     )
     tokens = token_file(options.data, model=model, job=job)
     _check_left(options)
-    native = _native_grid(problem, grid, options) if options.backend == NATIVE else None
+    native = _native(problem, plan, options) if options.backend == NATIVE else None
     ranks_of(known, ranks=int(os.environ.get("WORLD_SIZE", "1")))
     with process_group(timeout_s=options.timeout_s, alone=len(known.devices) == 1 and native is None) as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
@@ -110,7 +111,7 @@ def run_plan(
                 for one in train_native(
                     model,
                     job,
-                    native,
+                    native[0],
                     source=source,
                     batches=tokens.batch,
                     steps=options.steps,
@@ -118,6 +119,7 @@ def run_plan(
                     settings=settings,
                     dtype=precision.master or precision.parameter,
                     compute=precision.compute,
+                    order=native[1],
                     device=on.type,
                     timeout_s=options.timeout_s,
                     stop=stop,
@@ -182,13 +184,14 @@ def _recorder(on: torch.device) -> Recorder:
     return Recorder(settle=torch.cuda.synchronize, held=torch.cuda.memory_allocated)
 
 
-def _native_grid(problem: Problem, grid: Grid | None, options: RunOptions) -> Grid:
-    """The grid that PyTorch's own engine runs.
+def _native(problem: Problem, plan: Plan, options: RunOptions) -> tuple[Grid, Table | None]:
+    """The grid that PyTorch's own engine runs, and the table of its order, if it has no named one.
 
     Raises:
-        StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: the engine's checkpoints are asked for.
+        StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: checkpoints or a trace are asked for.
     """
-    if grid is None:
+    found = native_form(plan, model=problem.model)
+    if found is None:
         raise StrategyError(
             "no grid says this plan, and PyTorch's engine runs grids", hint=f"--backend {OWN} runs any plan", rule="native.grid"
         )
@@ -196,8 +199,8 @@ def _native_grid(problem: Problem, grid: Grid | None, options: RunOptions) -> Gr
         raise UsageError(f"--backend {NATIVE} saves no checkpoints", hint=f"--backend {OWN}, or leave out --checkpoints")
     if options.trace:
         raise UsageError(f"--backend {NATIVE} records no trace", hint=f"--backend {OWN}, or PyTorch's own profiler")
-    require_expressible(problem.model, grid, job=problem.job)
-    return grid
+    require_expressible(problem.model, found[0], job=problem.job)
+    return found
 
 
 def _device(text: str) -> torch.device:
