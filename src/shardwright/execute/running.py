@@ -20,6 +20,7 @@ from shardwright.execute.checkpoint import latest
 from shardwright.execute.data import token_file
 from shardwright.execute.optimizer import AdamW
 from shardwright.execute.parameters import Source, seeded
+from shardwright.execute.precision import precision_of
 from shardwright.execute.run_rank import process_group, ranks_of, run_rank
 from shardwright.execute.run_report import RunMemory, RunOptions, RunReport, RunStep
 from shardwright.execute.train import StepReport, training
@@ -62,7 +63,8 @@ def run_plan(
     """
     on = _device(options.on)
     rule = AdamW(rate=options.rate, decay=options.decay, clip=options.clip)
-    known = training(problem.model, problem.job, plan, rule=rule, island=problem.cluster.tiers()[0].num_devices)
+    precision = precision_of(problem.job, gradient=problem.runtime.gradient_dtype)
+    known = training(problem.model, problem.job, plan, rule=rule, precision=precision, on=on, island=problem.cluster.tiers()[0].num_devices)
     tokens = token_file(options.data, model=problem.model, job=problem.job)
     source = first_values(problem, options)
     _check_left(options)
