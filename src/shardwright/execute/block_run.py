@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import torch
 
+from shardwright.execute.edges import Edge, edges, exit_layouts, given_back, is_passed
 from shardwright.execute.layer_state import BlockRun, LayerState, changed, kept
 from shardwright.execute.moved import moved, scoped
 from shardwright.execute.numerics.boxes import numbers
@@ -18,75 +18,17 @@ from shardwright.execute.past import Past
 from shardwright.execute.place import Place
 from shardwright.execute.places import place_of
 from shardwright.execute.requests import Task
-from shardwright.model.block import INPUT, MEMORY, Block
-from shardwright.model.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.tensor import Dim, Extent
-from shardwright.program.cell_structure import cotangent_layout, made_layout, stream_operator, wanted_layout
-from shardwright.program.cells import StageCells
+from shardwright.execute.shared_keys import Back
+from shardwright.model.block import INPUT, MEMORY
+from shardwright.model.operator import Operator, OperatorKind
 from shardwright.program.layout import Holding, Indices, Layout
 from shardwright.program.placing import is_routed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Edge:
-    """One extent between a producer and a reader: number of the extent, layouts made, wanted, and returned."""
-
-    name: str
-    index: int
-    made: Layout
-    wanted: Layout
-    returned: Layout
-
-
-def _at(layout: Layout, base: int) -> Layout:
-    return tuple(Holding(device=h.device + base, box=h.box, part=h.part) for h in layout) if base else layout
-
-
-def _maker(run: BlockRun, name: str, reader: Operator) -> Operator:
-    """The operator that makes an input, or the stream that it comes in."""
-    found = next((o for o in run.block.operators if o.name == name), None)
-    return found if found is not None else stream_operator(_stream_extents(run.block, reader, name))
-
-
-def _stream_extents(block: Block, reader: Operator, name: str) -> tuple[Extent, ...]:
-    """The block's input is one tensor: hidden wide, or as its only operator reads it."""
-    if len(block.operators) == 1 and name == INPUT:
-        return reader.reads[:1]
-    hidden = next((e for o in block.operators for e in (*o.reads, *o.writes) if e.dim is Dim.HIDDEN and e.size > 1), reader.reads[0])
-    if name == MEMORY or not any(e.dim is Dim.HIDDEN for e in reader.reads):
-        return reader.reads[:1]
-    return (hidden,) if all(e.size != hidden.size for e in reader.reads) else (next(e for e in reader.reads if e.size == hidden.size),)
-
-
-def _passed(run: BlockRun, reader: Operator, name: str) -> bool:
-    """The value stays as it is on the device: between an expert's operators, and from the choice of experts to what moves tokens."""
-    maker = next((o for o in run.block.operators if o.name == name), None)
-    return maker is not None and is_routed(reader) and (is_routed(maker) or maker.kind is OperatorKind.ROUTE)
-
-
-def _layout(cells: StageCells, operator: Operator, extent: Extent, length: int, kind: str) -> Layout:
-    """Where an operator makes, wants or returns an extent; what moves tokens to experts (and back) does so where tokens are routed."""
-    if is_routed(operator):
-        held = replace(stream_operator((extent,)), klass=OperatorClass.ROUTER)
-        return made_layout(cells, held, extent, length)
-    return {"made": made_layout, "wanted": wanted_layout, "returned": cotangent_layout}[kind](cells, operator, extent, length)
-
-
-def _edges(run: BlockRun, reader: Operator, name: str) -> tuple[_Edge, ...]:
+def _edges(run: BlockRun, reader: Operator, name: str) -> tuple[Edge, ...]:
     """How an input reaches `reader`, extent by extent."""
-    maker = _maker(run, name, reader)
-    length = run.site.memory_length if name == MEMORY or maker.inputs == (MEMORY,) else run.site.length
-    cells, base = run.site.cells, run.site.base
-    return tuple(
-        _Edge(
-            name=name,
-            index=index,
-            made=_at(_layout(cells, maker, extent, length, "made"), base),
-            wanted=_at(_layout(cells, reader, extent, length, "wanted"), base),
-            returned=_at(_layout(cells, reader, extent, length, "returned"), base),
-        )
-        for index, extent in enumerate(maker.writes)
-    )
+    site = run.site
+    return edges(site.cells, run.block, reader, name, base=site.base, length=site.length, memory_length=site.memory_length)
 
 
 def run_forward(
@@ -111,7 +53,7 @@ def run_forward(
         for name in operator.inputs:
             if operator.kind is OperatorKind.EMBEDDING:
                 continue
-            if _passed(run, operator, name):
+            if is_passed(run.block, operator, name):
                 inputs.append(values[name])
             else:
                 inputs.append((yield from _brought(run, operator, name, values, there, store)))
@@ -120,8 +62,8 @@ def run_forward(
             continue
         inputs += _data(run, operator, place)
         given = tuple(_given(run, operator, name, one, store) for name, one in zip_longest(operator.inputs, inputs, fillvalue=""))
-        if operator.attention is not None and run.site.whole:
-            given = past.longer(operator.name, given, part=len(run.site.earlier))
+        if run.site.whole:
+            given = past.longer(operator, given, part=len(run.site.earlier))
         made, saved = yield from scoped(numerics_of(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F"))
         state.ran[operator.name] = kept(run, operator, given, saved)
         values[operator.name] = made
@@ -146,14 +88,18 @@ def run_again(run: BlockRun, state: LayerState, store: ParameterStore, past: Pas
         made = {n: i for i, n in enumerate(operator.inputs) if n in run.dropped and (again or n in operator.keeps)}
         fresh: dict[int, Values] = {}
         for name, number in made.items():
-            found = values[name] if _passed(run, operator, name) else (yield from _brought(run, operator, name, values, there, store))
+            passed = is_passed(run.block, operator, name)
+            found = values[name] if passed else (yield from _brought(run, operator, name, values, there, store))
             fresh[number] = _given(run, operator, name, found, store)
-        if operator.attention is not None and run.site.whole and fresh:
-            fresh[0] = past.longer(operator.name, (fresh[0],), part=len(run.site.earlier))[0]
         ran = state.ran.get(operator.name)
         if ran is None:
             values[operator.name] = (None,) * len(operator.writes)
-        elif again:
+            continue
+        if fresh and run.site.whole:
+            given = tuple(fresh.get(i, came) for i, came in enumerate(ran.inputs or ran.saved.inputs))
+            longer = past.longer(operator, given, part=len(run.site.earlier))
+            fresh = {number: longer[number] for number in fresh}
+        if again:
             place = place_of(run.site, operator)
             assert place is not None
             given = tuple(fresh.get(i, came) for i, came in enumerate(ran.inputs))
@@ -191,10 +137,7 @@ def _has_tokens(place: Place) -> bool:
 
 
 def _exit(run: BlockRun, last: Operator) -> tuple[Layout, Layout]:
-    """Where the last operator leaves the layer's output, and where the stream wants it (nothing moves at a cut inside a block)."""
-    cells, base, length = run.site.cells, run.site.base, run.site.length
-    made = _at(_layout(cells, last, last.writes[0], length, "made"), base)
-    return made, _at(made_layout(cells, stream_operator(last.writes[:1]), last.writes[0], length), base)
+    return exit_layouts(run.site.cells, last, base=run.site.base, length=run.site.length)
 
 
 def _brought(
@@ -246,7 +189,7 @@ def run_backward(
     run: BlockRun, state: LayerState, gradient: torch.Tensor | None, store: ParameterStore, past: Past
 ) -> Task[tuple[torch.Tensor | None, torch.Tensor | None]]:
     """Cotangents of the layer's stream and memory on this device."""
-    waiting: dict[tuple[str, int], dict[tuple[Layout, Layout], list[torch.Tensor | None]]] = {}
+    waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]] = {}
     cotangents: dict[str, list[torch.Tensor | None]] = {}
     last = run.block.operators[-1]
     if last.kind is not OperatorKind.LOSS:
@@ -265,18 +208,18 @@ def run_backward(
             ran.grads = _output_grads(run, operator, place, cotangents, store)
             weights = _weights(run, operator, place, store)
             backs = yield from scoped(numerics_of(operator).input_grad(place, ran.saved, ran.grads, weights), (*run.key, "I"))
-            if operator.attention is not None and run.site.whole:
-                backs = past.shorter(operator.name, backs)
+            if run.site.whole:
+                backs = past.shorter(operator, backs)
         if operator.kind is OperatorKind.EMBEDDING:
             continue
         for number, name in enumerate(operator.inputs):
             back = backs[number] if ran is not None else None
-            if _passed(run, operator, name):
+            if is_passed(run.block, operator, name):
                 _keep(cotangents, name, back or ())
                 continue
             for edge in _edges(run, operator, name):
                 part = back[edge.index] if back is not None else None
-                sums = waiting.setdefault((name, edge.index), {}).setdefault((edge.returned, edge.made), [])
+                sums = waiting.setdefault((name, edge.index), {}).setdefault(edge.back, [])
                 sums.append(part)
     yield from _collect(run, INPUT, waiting, cotangents, store)
     yield from _collect(run, MEMORY, waiting, cotangents, store)
@@ -296,7 +239,7 @@ def _keep(cotangents: dict[str, list[torch.Tensor | None]], name: str, parts: Gr
 def _collect(
     run: BlockRun,
     name: str,
-    waiting: dict[tuple[str, int], dict[tuple[Layout, Layout], list[torch.Tensor | None]]],
+    waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]],
     cotangents: dict[str, list[torch.Tensor | None]],
     store: ParameterStore,
 ) -> Task[None]:
@@ -304,12 +247,11 @@ def _collect(
     indices = sorted(index for known, index in waiting if known == name)
     for index in indices:
         total: torch.Tensor | None = None
-        for number, ((returned, made), parts) in enumerate(waiting.pop((name, index)).items()):
+        for number, (back, parts) in enumerate(waiting.pop((name, index)).items()):
             here = [p for p in parts if p is not None]
             value = sum(here[1:], here[0]) if here else None
-            whole = tuple(Holding(device=h.device, box=h.box) for h in made)
-            if returned != whole:
-                value = yield from _moved(run, store, value, returned, whole, ("B", name, index, number))
+            device, key = run.site.device + run.site.base, (*run.key, "B", name, index, number)
+            value = yield from given_back(value, back, device=device, key=key, dtype=store.precision.compute, on=store.on)
             if value is not None:
                 total = value if total is None else total + value
         known = cotangents.setdefault(name, [])

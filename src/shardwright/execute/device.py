@@ -77,13 +77,7 @@ class Outcome:
 
 
 def device_task(
-    device: int,
-    work: Work,
-    *,
-    batch: Batch,
-    store: ParameterStore,
-    tell: Tell = silent,
-    walking: Callable[[int, Work, Batch, ParameterStore], Walker] | None = None,
+    device: int, work: Work, *, batch: Batch, store: ParameterStore, tell: Tell = silent, walking: Walking | None = None
 ) -> Task[Outcome]:
     """The whole step of `device`: its actions in order. Gradients are the device's own; summing them is `gradients`.
 
@@ -333,3 +327,6 @@ class Walker:
 
 def _zeros(like: torch.Tensor) -> torch.Tensor:
     return like.new_zeros(like.shape)
+
+
+Walking = Callable[[int, Work, Batch, ParameterStore], Walker]

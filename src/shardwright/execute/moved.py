@@ -30,7 +30,7 @@ def moved(
     """
     if source == wanted or not any(h.device == device for h in (*source, *wanted)):
         return value
-    given = (value,) if value is not None else ()
+    given = (value,) if value is not None and any(h.device == device for h in source) else ()
     found = yield from redistribute(given, source, wanted, device=device, key=key, dtype=dtype, on=on, across=across)
     return found[0] if found else None
 

@@ -66,10 +66,11 @@ class Permute:
     def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`: gradients of all copies of a token, added where it is held. Probabilities have theirs from ``unpermute``."""
         (x,), (_, chosen) = saved.inputs
-        came = yield from collected(place, chosen, saved.own[0], given(grads[0]).squeeze(0), what="gradients")
+        rows = given(grads[0]).squeeze(0) if grads else x.new_zeros((0, x.shape[-1]))  # nobody returns rows of experts that are not here
+        came = yield from collected(place, chosen, saved.own[0], rows, what="gradients")
         dx = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-        for (tokens, _), rows in came:
-            dx.view(-1, x.shape[-1]).index_add_(0, tokens, rows)
+        for (tokens, _), part in came:
+            dx.view(-1, x.shape[-1]).index_add_(0, tokens, part)
         return (dx,), returned(saved.inputs[1], {})
 
     def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
@@ -97,7 +98,8 @@ class Unpermute:
     def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         (_, _), (probabilities, chosen) = saved.inputs
-        grad = given(grads[0])
+        each = saved.own[0]
+        grad = grads[0] if grads and grads[0] is not None else each.new_zeros((*each.shape[:2], each.shape[-1]))  # no tokens are held here
         products = (saved.own[0] * grad.unsqueeze(-2)).sum(-1)
         flat, shares = grad.flatten(0, 1), probabilities.flatten(0, 1)
         _, rows = yield from dispatched(
