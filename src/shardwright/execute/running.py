@@ -17,12 +17,13 @@ import torch.distributed as dist
 
 from shardwright.errors import StrategyError, UsageError
 from shardwright.execute.checkpoint import latest
-from shardwright.execute.data import token_file
+from shardwright.execute.data import open_tokens
+from shardwright.execute.initial import InitialValues
 from shardwright.execute.native.form import native_form
 from shardwright.execute.native.rules import require_expressible
 from shardwright.execute.native.train import train_native
 from shardwright.execute.optimizer import AdamW
-from shardwright.execute.parameters import Source, seeded
+from shardwright.execute.parameters import Source
 from shardwright.execute.place import Settings
 from shardwright.execute.precision import Precision, precision_of, uniform
 from shardwright.execute.recorder import Recorder, collected
@@ -97,10 +98,12 @@ def run_plan(
     known = training(
         model, job, plan, rule=rule, settings=settings, precision=precision, on=on, island=problem.cluster.tiers()[0].num_devices
     )
-    tokens = token_file(options.data, model=model, job=job)
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks_of(known, ranks=world)
+    share = (int(os.environ.get("RANK", "0")), world)
+    tokens = open_tokens(dict(options.data), model=model, job=job, seed=options.seed if options.shuffle else None, share=share)
     _check_left(options)
     native = _native(problem, plan, options) if options.backend == NATIVE else None
-    ranks_of(known, ranks=int(os.environ.get("WORLD_SIZE", "1")))
     with process_group(timeout_s=options.timeout_s, alone=len(known.devices) == 1 and native is None) as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
         before = _held(on)
@@ -162,7 +165,7 @@ def first_values(problem: Problem, options: RunOptions) -> Source:
         DataError: the folder's are of another model, or lack.
     """
     if options.weights is None:
-        return seeded(problem.model, seed=options.seed)
+        return InitialValues(model=problem.model, seed=options.seed, dtype=torch.float32)
     return open_weights(options.weights, model=problem.model, dtype=torch.float32)
 
 
