@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from shardwright.execute import initial
 from shardwright.execute.initial import InitialValues, branches
 from shardwright.execute.parameters import sliced, whole_shape
 from shardwright.execute.train import member, train
@@ -50,6 +51,14 @@ def test_weights_are_normal_and_the_ends_of_branches_narrower() -> None:
     pairs = np.corrcoef([seen["up.weight"].numpy(), seen["up.weight.1"].numpy()])[0, 1]
     neighbours = np.corrcoef(seen["up.weight"][:-1].numpy(), seen["up.weight"][1:].numpy())[0, 1]
     assert max(abs(pairs), abs(neighbours)) < 6 * len(seen["up.weight"]) ** -0.5
+
+
+def test_what_is_made_at_a_time_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_from_config(LAYOUTS["mixtral"], name="mixtral")
+    source = InitialValues(model=model, seed=3, dtype=torch.float64)
+    whole = {key: source(key) for key, _ in owned(model)}
+    monkeypatch.setattr(initial, "AT_ONCE", 50)
+    assert all(torch.equal(source(key), values) for key, values in whole.items())
 
 
 def test_layers_and_seeds_differ() -> None:

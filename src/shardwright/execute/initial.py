@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import log, pi, prod
@@ -13,8 +14,10 @@ from shardwright.execute.parameters import Key, whole_shape
 from shardwright.model.graph import Model
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim
-from shardwright.program.layout import Box
+from shardwright.program.layout import Box, count
 
+AT_ONCE = 1 << 22
+"""Elements that are made at a time."""
 STEPS = (1e-3, 0.1)
 """Smallest and largest step of a state-space model when it begins."""
 RATES = (1.0, 16.0)
@@ -47,8 +50,10 @@ class InitialValues:
         """The part of a parameter in a box."""
         run, _, name, parameter = key
         operator = next(o for o in self.model.blocks[self.model.runs[run].block].operators if o.name == name)
-        numbers = _numbers(whole_shape(self.model, key), box)
-        return torch.from_numpy(self._made(key, operator, parameter, numbers)).to(self.dtype)
+        result = torch.empty([count(i) for i in box], dtype=self.dtype)
+        for rows, numbers in _numbers(whole_shape(self.model, key), box):
+            result[rows] = torch.from_numpy(self._made(key, operator, parameter, numbers)).to(self.dtype)
+        return result
 
     def _made(self, key: Key, operator: Operator, parameter: str, numbers: np.ndarray) -> np.ndarray:
         word = parameter.split(".", 1)[1] if "." in parameter else parameter
@@ -111,13 +116,18 @@ def branches(model: Model) -> int:
     )
 
 
-def _numbers(shape: tuple[int, ...], box: Box) -> np.ndarray:
-    """Number of every element of a box in the whole parameter."""
-    total = np.zeros([1] * len(shape), dtype=np.int64)
-    for dim, indices in enumerate(box):
-        own = np.concatenate([np.arange(a, b) for a, b in indices]) if indices else np.zeros(0, dtype=np.int64)
-        total = total + (own * prod(shape[dim + 1 :])).reshape([-1 if d == dim else 1 for d in range(len(shape))])
-    return total
+def _numbers(shape: tuple[int, ...], box: Box) -> Iterator[tuple[slice, np.ndarray]]:
+    """Number of every element of a box in the whole parameter, some rows of its first dim at a time."""
+    first, *rest = [
+        np.concatenate([np.arange(a, b) for a, b in indices]) * prod(shape[dim + 1 :]) if indices else np.zeros(0, dtype=np.int64)
+        for dim, indices in enumerate(box)
+    ]
+    inner = np.zeros((1,) * len(rest), dtype=np.int64)
+    for dim, own in enumerate(rest):
+        inner = inner + own.reshape([-1 if d == dim else 1 for d in range(len(rest))])
+    step = max(1, AT_ONCE // max(1, inner.size))
+    for start in range(0, len(first), step):
+        yield slice(start, start + step), first[start : start + step].reshape(-1, *(1,) * len(rest)) + inner
 
 
 def _mixed(x: np.ndarray) -> np.ndarray:
