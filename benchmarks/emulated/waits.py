@@ -61,7 +61,7 @@ class Waiting(Walker):
         self.free, self.waited = 0.0, True
 
     def _compute(self, kind: TaskKind, lane: int, chunk: int, part: int) -> None:
-        # An accelerator has its work queued: what waits for no message begins when the action before it ended, not when the host comes to it.
+        # Work is queued on an accelerator: what waits for no message begins when the action before it ended, not when the host gets there.
         begins = time.perf_counter() if self.waited else self.free
         self.free, self.waited = begins + self.seconds[lane, chunk, int(kind), part], False
         wait_until(self.free)

@@ -73,9 +73,7 @@ class Outcome:
     store: ParameterStore
 
 
-def device_task(
-    device: int, work: Work, *, batch: Batch, store: ParameterStore, walking: Callable[[int, Work, Batch, ParameterStore], Walker] | None = None
-) -> Task[Outcome]:
+def device_task(device: int, work: Work, *, batch: Batch, store: ParameterStore, walking: Walking | None = None) -> Task[Outcome]:
     """The whole step of `device`: its actions in order. Gradients are the device's own; summing them is `gradients`.
 
     Args:
@@ -298,3 +296,7 @@ class Walker:
         flow = self.flows.pop(place)
         for node in reversed(stage_nodes(self.work.stages[lane][chunk], self.work.model)):
             yield from run_weights(self._run(node, place), flow.states[node.number], self.store)
+
+
+Walking = Callable[[int, Work, Batch, ParameterStore], Walker]
+"""What makes a device's walker of a step: `Walker` itself, or one that does something else where it computes."""
