@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -17,10 +18,11 @@ from benchmarks.emulated.reach import Priced, collectives, reach_of
 from benchmarks.emulated.results import line, page
 from benchmarks.emulated.settings import HOSTS, SETTINGS, Reach, Setting
 from shardwright.program.instances import TaskKind
-from shardwright.simulator.plans import PlanResult, simulate_plan
+from shardwright.simulator.plans import PlanResult
+from shardwright.strategy.notation import print_plan
 
 WARM: Final = 1
-LATE_S: Final = 0.005
+LATE_S: Final = 0.01
 CHANGING: Final = "1F1B"
 BEFORE_MBIT, AFTER_MBIT = 1000.0, 100.0
 
@@ -50,24 +52,30 @@ def durations(result: PlanResult, device: int) -> tuple[list[tuple[int, int, int
 
 def commands(setting: Setting, result: PlanResult, *, steps: int) -> list[dict[str, Any]]:
     """What every rank is told."""
-    found = []
+    found, plan = [], print_plan(result.program.plan, name="emulated")
     for device in range(HOSTS):
         seconds, update = durations(result, device)
-        found.append({"do": "steps", "setting": setting.name, "steps": steps, "seconds": seconds, "update": update})
+        found.append({"do": "steps", "setting": setting.name, "plan": plan, "steps": steps, "seconds": seconds, "update": update})
     return found
 
 
-def one_step(ranks: Ranks) -> float:
-    """Seconds from the common beginning of a step to its last end.
+def warm_up(ranks: Ranks) -> None:
+    """First steps, in which connections and threads are made."""
+    for _ in range(WARM):
+        ranks.hear()
+
+
+def spent(ranks: Ranks, *, steps: int) -> tuple[float, ...]:
+    """Seconds of steps from their common beginning to their last end; those that a rank began late are left out.
 
     Raises:
-        RuntimeError: a rank began late.
+        RuntimeError: none is left.
     """
-    answers = ranks.hear()
-    late = max(a["late"] for a in answers)
-    if late > LATE_S:
-        raise RuntimeError(f"a rank began {late * 1e3:.0f} ms late: the machine is too busy to measure anything")
-    return float(max(a["ended"] for a in answers) - answers[0]["began"])
+    answers = [ranks.hear() for _ in range(steps)]
+    found = tuple(max(a["ended"] for a in own) - own[0]["began"] for own in answers if max(a["late"] for a in own) < LATE_S)
+    if not found:
+        raise RuntimeError("in every step some rank began late: the machine is too busy to measure anything")
+    return found
 
 
 def prepare_links(hosts: Hosts, setting: Setting) -> None:
@@ -79,27 +87,28 @@ def prepare_links(hosts: Hosts, setting: Setting) -> None:
 
 def compare(hosts: Hosts, ranks: Ranks, setting: Setting, reaches: Mapping[float, Reach], *, steps: int) -> Compared:
     """Predict a setting and measure it."""
-    result = simulate_plan(setting.problem(reaches), setting.parsed)
+    result = setting.predicted(reaches)
     prepare_links(hosts, setting)
     ranks.tell(commands(setting, result, steps=steps + WARM))
-    spent = [one_step(ranks) for _ in range(steps + WARM)][WARM:]
-    return Compared(name=setting.name, cluster=setting.cluster, predicted_s=result.step_time_s, steps_s=tuple(spent))
+    warm_up(ranks)
+    return Compared(name=setting.name, cluster=setting.cluster, predicted_s=result.step_time_s, steps_s=spent(ranks, steps=steps))
 
 
 def changing(hosts: Hosts, ranks: Ranks, reaches: Mapping[float, Reach], *, steps: int) -> tuple[Compared, Compared]:
     """One run whose links lose most of their rate half-way: predicted and measured before and after."""
     before = SETTINGS[CHANGING]
-    result = simulate_plan(before.problem(reaches), before.parsed)
-    after = simulate_plan(replace(before, mbit=(AFTER_MBIT,) * HOSTS).problem(reaches), before.parsed)
+    result = before.predicted(reaches)
+    after = replace(before, mbit=(AFTER_MBIT,) * HOSTS).predicted(reaches)
     prepare_links(hosts, before)
     ranks.tell(commands(before, result, steps=2 * steps + WARM + 1))
-    spent = [one_step(ranks) for _ in range(steps + WARM)][WARM:]
+    warm_up(ranks)
+    first = spent(ranks, steps=steps)
     shape(hosts, rates={FAR: (AFTER_MBIT,) * HOSTS})
-    rest = [one_step(ranks) for _ in range(steps + 1)]
+    ranks.hear()  # the step in which the rate changes belongs to neither
+    rest = spent(ranks, steps=steps)
     return (
-        Compared(name=f"{CHANGING}, {BEFORE_MBIT:g} Mb/s", cluster="changing", predicted_s=result.step_time_s, steps_s=tuple(spent)),
-        # The step in which the rate changes belongs to neither.
-        Compared(name=f"{CHANGING}, then {AFTER_MBIT:g} Mb/s", cluster="changing", predicted_s=after.step_time_s, steps_s=tuple(rest[1:])),
+        Compared(name=f"{CHANGING}, {BEFORE_MBIT:g} Mb/s", cluster="changing", predicted_s=result.step_time_s, steps_s=first),
+        Compared(name=f"{CHANGING}, then {AFTER_MBIT:g} Mb/s", cluster="changing", predicted_s=after.step_time_s, steps_s=rest),
     )
 
 
@@ -114,6 +123,7 @@ def main() -> int:
     if reason:
         say(f"skipped: {reason}")
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that hosts are taken down
     settings = [s for s in SETTINGS.values() if chosen.only in s.name]
     if not settings or chosen.steps < 1:
         parser.error(f"no setting's name contains {chosen.only!r}" if chosen.steps > 0 else "--steps is at least 1")

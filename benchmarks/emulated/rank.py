@@ -25,6 +25,7 @@ from shardwright.execute.place import Settings
 from shardwright.execute.requests import Exchange, Post, Reduce, Take, Task
 from shardwright.execute.shards import Bucket, gathered, summed
 from shardwright.execute.train import Training, training
+from shardwright.strategy.parser import parse_plan
 
 DTYPE: Final = torch.float32
 _STEP_AHEAD_S, _MESSAGE_AHEAD_S = 0.15, 0.03
@@ -42,7 +43,7 @@ def begin(ahead_s: float) -> float:
 def steps(network: Network, rank: int, command: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run steps of a setting: beginning and end of each, and how late this rank began."""
     setting = SETTINGS[command["setting"]]
-    known = training(setting.model, setting.job, setting.parsed, dtype=DTYPE)
+    known = training(setting.model, setting.job, parse_plan(command["plan"]), dtype=DTYPE)
     active = rank in known.devices
     seconds: Seconds = {(a, b, c, d): s for a, b, c, d, s in command["seconds"]}
     store = ParameterStore(model=setting.model, source=_never, settings=Settings())

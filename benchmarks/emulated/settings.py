@@ -19,6 +19,8 @@ from shardwright.model.huggingface import model_from_config
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
+from shardwright.search.orders.resolve_plan import resolved
+from shardwright.simulator.plans import PlanResult, simulate_plan
 from shardwright.strategy.parser import parse_plan
 from shardwright.strategy.plan import Plan
 
@@ -93,8 +95,13 @@ class Setting:
 
     @property
     def parsed(self) -> Plan:
-        """The plan."""
+        """The plan, with an order that is yet to be found left open."""
         return parse_plan(f"plan emulated devices {HOSTS}\n{self.plan}")
+
+    def predicted(self, reaches: Mapping[float, Reach]) -> PlanResult:
+        """The step as the package simulates it; `program.plan` is the plan, with all its orders."""
+        problem = self.problem(reaches)
+        return simulate_plan(problem, resolved(problem, self.parsed))
 
     def problem(self, reaches: Mapping[float, Reach]) -> Problem:
         """What is predicted.
@@ -173,6 +180,7 @@ def _settings() -> Mapping[str, Setting]:
     found = (
         Setting(name="1F1B", cluster=uniform, plan=_pipeline(_EVEN, "1f1b(main)"), mbit=_FAST),
         Setting(name="1F1B, uneven stages", cluster=uniform, plan=_pipeline(_UNEVEN, "1f1b(main)")),
+        Setting(name="order found for uneven stages", cluster=uniform, plan=_pipeline(_UNEVEN, "table-search(main)")),
         Setting(name="GPipe", cluster=uniform, plan=_pipeline(_EVEN, "gpipe(main)")),
         Setting(name="interleaved, 2 chunks", cluster=uniform, plan=_pipeline(_CHUNKS, "interleaved-1f1b(main)")),
         Setting(name="ZB-H1", cluster=uniform, plan=_pipeline(_EVEN, "zb-h1(main)")),

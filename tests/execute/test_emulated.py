@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from benchmarks.emulated.__main__ import durations, main
+from benchmarks.emulated.__main__ import commands, durations, main
 from benchmarks.emulated.compare import Compared, comparable, disordered, mean_error, worst_error
 from benchmarks.emulated.hosts import FAR, MTU, NEAR, Hosts, making, routing, shaping
 from benchmarks.emulated.reach import fit_reach
@@ -23,7 +23,8 @@ from shardwright.execute.place import Settings
 from shardwright.execute.trace import Trace
 from shardwright.program.action_rows import action_rows
 from shardwright.program.instances import TaskKind
-from shardwright.simulator.plans import PlanResult, simulate_plan
+from shardwright.simulator.plans import PlanResult
+from shardwright.strategy.parser import parse_plan
 from tests.execute.small_plans import PLANS, Small
 
 HERE = Hosts(prefix="t", count=HOSTS)
@@ -31,8 +32,7 @@ REACHES = {mbit: Reach(latency_s=1e-3, efficiency=0.95) for mbit in (200.0, 1000
 
 
 def predicted(name: str) -> PlanResult:
-    setting = SETTINGS[name]
-    return simulate_plan(setting.problem(REACHES), setting.parsed)
+    return SETTINGS[name].predicted(REACHES)
 
 
 def test_every_host_gets_two_cards_and_a_route_to_every_other() -> None:
@@ -89,13 +89,20 @@ def test_settings_are_what_the_bar_asks_for() -> None:
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_device_never_works_longer_than_the_step(name: str) -> None:
     result = predicted(name)
-    rows, busy = action_rows(SETTINGS[name].parsed), []
+    rows, busy = action_rows(result.program.plan), []
     for number, devices in enumerate(rows.devices):
         found, update = durations(result, devices[0])
         seconds = {(lane, chunk, kind): s for lane, chunk, kind, _, s in found}
         span = range(int(rows.row_start[number]), int(rows.row_start[number + 1]))
         busy.append(sum(seconds[int(rows.lane[a]), int(rows.chunk[a]), int(rows.kind[a])] for a in span) + update)
     assert 0.5 * result.step_time_s < max(busy) < result.step_time_s
+
+
+def test_an_order_that_is_found_is_faster_and_reaches_the_ranks_whole() -> None:
+    found = predicted("order found for uneven stages")
+    assert found.step_time_s < predicted("1F1B, uneven stages").step_time_s
+    told = commands(SETTINGS["order found for uneven stages"], found, steps=1)
+    assert [parse_plan(one["plan"]) for one in told] == [found.program.plan] * HOSTS
 
 
 def test_stages_by_speed_are_faster_than_even_ones() -> None:
