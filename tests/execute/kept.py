@@ -7,14 +7,23 @@ from typing import Any
 
 import torch
 
-from shardwright.execute.device import Walker
+from shardwright.execute.device import Walker, device_task
+from shardwright.execute.in_process import run
 from shardwright.execute.layer_state import LayerState
+from shardwright.execute.parameters import Key
+from shardwright.execute.precision import precision_of
 from shardwright.execute.requests import Task
+from shardwright.execute.train import training
+from shardwright.hardware.expression import parse_cluster
+from shardwright.program.problem import Problem
+from shardwright.runtime.registry import load_runtime
+from shardwright.simulator.plans import lower
 from tests.execute.small_plans import Small
 
 
 def tensors_of(state: LayerState) -> Iterator[torch.Tensor]:
-    """All that a layer's state refers to."""
+    """All that a layer's state refers to on the device."""
+    yield from (away.rest for away, _ in state.away)
     for ran in state.ran.values():
         yield from (t for values in (*ran.saved.inputs, ran.saved.own, *ran.inputs) for t in values)
     yield from (t for t in (state.stream, state.memory) if t is not None)
@@ -52,3 +61,31 @@ def with_lines(small: Small, *lines: str) -> Small:
     return Small(
         body=small.body.replace("order ", f"{added}order ", 1), devices=small.devices, batch=small.batch, whole=small.whole, zero=small.zero
     )
+
+
+ONE = Small(body="lane main samples 2 in 1\n  stages embed+4+head on 0\n    all = .\norder 1f1b(main)\n", devices=1, batch=2)
+
+
+def gradients(small: Small) -> tuple[dict[tuple[int, Key, Any], torch.Tensor], dict[int, Watched]]:
+    """By device, key and box; and what was watched, in the job's formats."""
+    known = training(small.model, small.job, small.plan, precision=precision_of(small.job))
+    members, walkers = small.members(known), {}
+
+    def walking(device: int, *given: Any) -> Watched:
+        return walkers.setdefault(device, Watched(device, *given))
+
+    run({d: device_task(d, known.work, batch=small.batches(0), store=m.store, walking=walking) for d, m in members.items()})
+    return {
+        (d, key, box): held.gradient
+        for d, own in members.items()
+        for key, boxes in own.store.held.items()
+        for box, held in boxes.items()
+        if held.gradient is not None
+    }, walkers
+
+
+def saved_bytes(small: Small, runtime: str) -> int:
+    """What lowering says that a microbatch keeps."""
+    problem = Problem(model=small.model, cluster=parse_cluster("h100-sxm:8"), job=small.job, runtime=load_runtime(runtime))
+    _, costs = lower(problem, small.plan, unfolded=True)
+    return int(costs.step(0, 0, 0).saved_bytes[0])

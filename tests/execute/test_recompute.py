@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.device import device_task
-from shardwright.execute.in_process import run
-from shardwright.execute.parameters import Key
-from shardwright.execute.precision import precision_of
-from shardwright.execute.train import training
-from shardwright.hardware.expression import parse_cluster
-from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.plans import lower
-from tests.execute.kept import Watched, with_lines
+from tests.execute.kept import ONE, gradients, saved_bytes, with_lines
 from tests.execute.small_plans import PLANS, Small
 
-ONE = Small(body="lane main samples 2 in 1\n  stages embed+4+head on 0\n    all = .\norder 1f1b(main)\n", devices=1, batch=2)
 SLICED = Small(
     body="lane main samples 2 in 1 slices 4\n  stages embed+2, 2+head on 0, 1\n    all = .\norder gpipe(main)\n", devices=2, batch=2
 )
-
-
-def gradients(small: Small) -> tuple[dict[tuple[int, Key, Any], torch.Tensor], dict[int, Watched]]:
-    """By device, key and box; and what was watched, in the job's formats."""
-    known = training(small.model, small.job, small.plan, precision=precision_of(small.job))
-    members, walkers = small.members(known), {}
-
-    def walking(device: int, *given: Any) -> Watched:
-        return walkers.setdefault(device, Watched(device, *given))
-
-    run({d: device_task(d, known.work, batch=small.batches(0), store=m.store, walking=walking) for d, m in members.items()})
-    return {
-        (d, key, box): held.gradient
-        for d, own in members.items()
-        for key, boxes in own.store.held.items()
-        for box, held in boxes.items()
-        if held.gradient is not None
-    }, walkers
 
 
 @pytest.mark.parametrize(
@@ -72,13 +42,6 @@ def test_gradients_are_the_same_and_less_is_kept(name: str, line: str) -> None:
     for device, walker in watched.items():
         assert sum(walker.after) < sum(plain[device].after)
         assert not walker.flows
-
-
-def saved_bytes(small: Small, runtime: str) -> int:
-    """What lowering says that a microbatch keeps."""
-    problem = Problem(model=small.model, cluster=parse_cluster("h100-sxm:8"), job=small.job, runtime=load_runtime(runtime))
-    _, costs = lower(problem, small.plan, unfolded=True)
-    return int(costs.step(0, 0, 0).saved_bytes[0])
 
 
 @pytest.mark.parametrize("line", ["recompute 0-: core,act", "recompute 0-: up,act", "recompute 1-2: act", "recompute 0-: mlp"])

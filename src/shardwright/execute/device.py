@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from shardwright.execute.block_run import run_again, run_backward, run_forward, run_weights
-from shardwright.execute.layer_state import BlockRun, LayerState
+from shardwright.execute.layer_state import BlockRun, LayerState, bring_back, send_away
 from shardwright.execute.moved import moved
 from shardwright.execute.numerics.boxes import hollow
 from shardwright.execute.parameters import ParameterStore
@@ -152,6 +152,7 @@ class Walker:
             scale=work.scale,
             again=node.again,
             dropped=node.dropped,
+            hosted=node.hosted,
         )
 
     def _stream(self, node: Node, stage: StageParts, *, part: int, out: bool, run: int | None = None) -> Layout:
@@ -236,6 +237,8 @@ class Walker:
         state.sources = sources
         if node.recomputed:
             state.forget(stream, memory)
+        elif node.hosted:
+            send_away(run, state)
         flow.states[node.number] = state
         flow.values[node.number] = value
         flow.layouts[node.number] = self._stream(node, stage, part=place[3], out=True)
@@ -250,6 +253,7 @@ class Walker:
 
     def _node_again(self, node: Node, place: Turn, flow: _Flow) -> Task[None]:
         state = flow.states[node.number]
+        bring_back(state)
         if state.forgotten:
             run = self._run(node, place)
             _, fresh = yield from run_forward(run, state.stream, state.memory, self.store, {}, self._past(place, node))
@@ -288,9 +292,9 @@ class Walker:
             del self.flows[place]
 
     def both(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
-        """A whole backward. Cotangents leave before weight gradients are computed, where nothing is made again."""
+        """A whole backward. Cotangents leave before weight gradients are computed, where nothing is made again or brought back."""
         nodes = stage_nodes(self.work.stages[lane][chunk], self.work.model)
-        whole = any(node.recomputed or node.again for node in nodes)
+        whole = any(node.recomputed or node.again or node.hosted for node in nodes)
         yield from self.backward(lane, chunk, microbatch, part, whole=whole)
         if not whole:
             yield from self.weights(lane, chunk, microbatch, part)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from shardwright.cost.kept import named
@@ -19,6 +20,7 @@ class Node:
         number: in the stage. segment: of which it is a layer. layer: of its run.
         input_run, memory_run: runs whose latest output it reads; None = the data, or nothing. recomputed: only its input is kept.
         again: operators that run again before backward. dropped: those of them whose output nobody keeps.
+        hosted: percent of what is kept of an operator that waits on the host.
     """
 
     number: int
@@ -29,6 +31,7 @@ class Node:
     recomputed: bool
     again: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
+    hosted: Mapping[str, int] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=4096)
@@ -37,6 +40,7 @@ def _nodes(key: _Key) -> tuple[Node, ...]:
     for segment in key.stage.segments:
         names = {name for keep in segment.keeps if keep.how is How.RECOMPUTE for name in keep.operators}
         again, dropped = _recomputed(segment)
+        hosted = _hosted(segment)
         for layer in range(segment.first, segment.first + segment.count):
             inputs = _runs(key.model, segment, layer)
             found.append(
@@ -49,6 +53,7 @@ def _nodes(key: _Key) -> tuple[Node, ...]:
                     recomputed="full" in names,
                     again=again,
                     dropped=dropped,
+                    hosted=hosted,
                 )
             )
     return tuple(found)
@@ -66,6 +71,14 @@ def _recomputed(segment: Segment) -> tuple[frozenset[str], frozenset[str]]:
         else:
             again, dropped = again | found, dropped | found
     return frozenset(again), frozenset(dropped)
+
+
+def _hosted(segment: Segment) -> dict[str, int]:
+    """Percent by operator. What a plan moves to NVMe waits on the host as well."""
+    found: dict[str, int] = {}
+    for keep in (k for k in segment.keeps if k.how is not How.RECOMPUTE):
+        found |= dict.fromkeys(named(segment.block.operators, keep.operators), keep.percent)
+    return found
 
 
 class _Key:
