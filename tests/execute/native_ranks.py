@@ -76,7 +76,6 @@ CASES: dict[str, Case] = {
     "gpipe": Case(grid=_PIPELINE(schedule="gpipe", recompute=Recompute.SELECTIVE)),
     "zb-h1": Case(grid=_PIPELINE(schedule="zb-h1", recompute=Recompute.FULL)),
     "found order": Case(grid=_PIPELINE(), order=_FOUND),
-    "tp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=2)),
     "zero-3 under 1f1b": Case(grid=Grid(pp=2, dp=2, zero=3, recompute=Recompute.FULL)),
     "dp2 around 1f1b": Case(grid=Grid(pp=2, dp=2, order=("pp", "tp", "cp", "ep", "dp"))),
     "interleaved": Case(grid=_TWO_CHUNKS(tp=2, microbatch=2, schedule="interleaved-1f1b")),
@@ -84,7 +83,7 @@ CASES: dict[str, Case] = {
     "tp2 under zb-v": Case(grid=_TWO_CHUNKS(tp=2, sp=True, microbatch=2, schedule="zb-v")),
     "dualpipe-v": Case(grid=_TWO_CHUNKS(dp=2, schedule="dualpipe-v")),
     "half precision": Case(grid=Grid(tp=2, pp=2, microbatch=4), compute=torch.bfloat16),
-    "normed heads under tp": Case(grid=Grid(tp=2, sp=True, dp=2, microbatch=4), whole=normed_heads),
+    "normed heads, tp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=4), whole=normed_heads),
     "learned positions, tied, under tp": Case(grid=Grid(tp=4, sp=True, microbatch=8), whole=learned_positions),
     "experts under zero-3": Case(grid=Grid(dp=4, zero=3), whole=SPARSE),
     "experts under zb-h1": Case(grid=Grid(pp=2, dp=2, schedule="zb-h1"), whole=SPARSE),
@@ -118,7 +117,7 @@ def train_all() -> dict[str, list[StepReport]]:
 def refused() -> dict[str, str]:
     """What is said of grids that cannot run."""
     found, small = {}, Small(body="")
-    for name, grid in {"world": Grid(dp=2), "context": Grid(cp=4)}.items():
+    for name, grid in {"world": Grid(dp=2), "context": Grid(cp=4), "legal": Grid(dp=4, zero=3, shard=3)}.items():
         try:
             list(train_native(small.model, small.job, grid, source=seeded(small.model, seed=0), batches=small.batches, steps=1))
         except StrategyError as error:

@@ -62,3 +62,4 @@ def test_what_cannot_run_is_refused_on_every_rank(ranks: list[Any]) -> None:
     for found in ranks:
         assert "the grid has 2 devices, 4 ranks run" in found["refused"]["world"]
         assert "[native.context]" in found["refused"]["context"]
+        assert "[grid.zero]" in found["refused"]["legal"]

@@ -33,7 +33,9 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.graph import Model
 from shardwright.program.stage_parts import plan_stages
 from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid_facts import grid_facts
 from shardwright.strategy.grid_plan import plan_of
+from shardwright.strategy.grid_rules import require_legal
 from shardwright.strategy.order import Table
 from shardwright.strategy.verify import require_valid
 
@@ -111,9 +113,11 @@ def engine(
         order: of the stages' actions instead of the grid's schedule, which then only says where they are.
 
     Raises:
-        StrategyError: ``run.world``: another number of ranks than the grid's devices; rules ``native.*`` and of `plan_of`.
+        StrategyError: ``run.world``: another number of ranks than the grid's devices; rules ``native.*``, ``grid.*`` and of plans.
     """
     require_expressible(model, grid, job=job)
+    facts = grid_facts(model, devices=grid.devices, global_batch=job.global_batch, seq_len=job.sequence_length)
+    require_legal(grid, facts=facts, general=True)
     if dist.get_world_size() != grid.devices:
         raise StrategyError(
             f"the grid has {grid.devices} devices, {dist.get_world_size()} ranks run", hint=f"start {grid.devices} ranks", rule="run.world"
