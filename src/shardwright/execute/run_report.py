@@ -79,6 +79,7 @@ class RunReport:
         steps: done in this run. tokens: of a step. predicted_s: seconds a step that were predicted. memory: by class of devices.
         on: type of the devices that computed. first: steps that a checkpoint had. stopped: asked to stop before its end.
         checkpoint: folder of the last one that was saved; None = none. trace: of the last step.
+        remarks: what the engine does otherwise than the plan says, with the same losses.
     """
 
     steps: tuple[RunStep, ...]
@@ -90,6 +91,7 @@ class RunReport:
     stopped: bool = False
     checkpoint: Path | None = None
     trace: StepTrace | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def step_s(self) -> float:

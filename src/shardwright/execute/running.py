@@ -20,7 +20,7 @@ from shardwright.execute.checkpoint import latest
 from shardwright.execute.data import open_tokens
 from shardwright.execute.initial import InitialValues
 from shardwright.execute.native.form import native_form
-from shardwright.execute.native.rules import require_expressible
+from shardwright.execute.native.rules import remarks, require_expressible
 from shardwright.execute.native.train import train_native
 from shardwright.execute.optimizer import AdamW
 from shardwright.execute.parameters import Source
@@ -155,6 +155,7 @@ def run_plan(
         stopped=log.stopped,
         checkpoint=latest(options.checkpoints) if options.checkpoints is not None else None,
         trace=trace,
+        remarks=remarks(native[0]) if native is not None else (),
     )
 
 

@@ -31,6 +31,7 @@ def run_document(report: RunReport) -> dict[str, Any]:
         "device": report.on,
         "resumed_from_step": report.first,
         "stopped": report.stopped,
+        "remarks": list(report.remarks),
         "checkpoint": str(report.checkpoint) if report.checkpoint is not None else None,
     }
 
@@ -52,6 +53,7 @@ def render_run(report: RunReport, *, cluster: str) -> RenderableType:
     ]
     if report.checkpoint is not None:
         lines.append(f"Checkpoint: {report.checkpoint}")
+    lines += report.remarks
     rows = [(device_text(np.array(m.devices)), m.holds, format_bytes(m.predicted), format_bytes(m.measured)) for m in report.memory]
     measured = "measured" if report.on != "cpu" else "process grew by"
     return Group(Text("\n".join(lines)), plain_table(("devices", "hold", "predicted", measured), rows, right=(2, 3)))
