@@ -355,3 +355,4 @@ def _zeros(like: torch.Tensor) -> torch.Tensor:
 
 
 Walking = Callable[[int, Work, Batch, ParameterStore], Walker]
+"""What makes a device's walker of a step: `Walker` itself, or one that does something else where it computes."""
