@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import shutil
 import signal
@@ -12,11 +12,17 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from shardwright.errors import DataError
 from shardwright.execute import checkpoint
-from shardwright.execute.checkpoint import MANIFEST, Saved, begin, finish, latest, read, resumed, save, write_device
+from shardwright.execute.checkpoint import MANIFEST, METADATA, Saved, begin, finish, latest, read, resumed, save, tensor_name, write_device
+from shardwright.execute.checkpoint_planners import Piece
+from shardwright.execute.flat import box_views
 from shardwright.execute.gradients import dims_in_order
 from shardwright.execute.parameters import Key, seeded, sliced
 from shardwright.execute.train import Member, Training, train
@@ -87,25 +93,69 @@ def test_another_plan_resumes_with_the_same_bits(saved: Path, tmp_path: Path, na
     assert report.loss == pytest.approx(alone[-1].loss, abs=1e-10)
 
 
-def test_files_are_safetensors_and_hold_every_element_once(saved: Path) -> None:
-    model, elements, states = PLANS[SAVED].model, 0, 0
-    for path in sorted(saved.glob("*.safetensors")):
-        content = path.read_bytes()
-        size = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + size])
-        assert (8 + size) % 8 == 0
-        end = max(entry["data_offsets"][1] for entry in header.values())
-        assert len(content) == 8 + size + end
-        elements += sum(entry["shape"][0] for name, entry in header.items() if name.endswith(".value"))
-        states += sum(entry["shape"][0] for name, entry in header.items() if not name.endswith(".value"))
-    whole = sum(p.size * run.count for run in model.runs for o in model.blocks[run.block].operators for p in o.parameters if not p.tied_to)
-    assert elements == whole
-    assert states == 2 * whole
+def test_any_reader_of_the_format_opens_it(saved: Path, tmp_path: Path) -> None:
+    """torch's own conversion and loading, which know nothing of us, find every parameter and state whole; and each element once."""
+    found = read(saved, model=PLANS[SAVED].model)
+    dcp_to_torch_save(saved, tmp_path / "whole.pt")
+    whole = torch.load(tmp_path / "whole.pt", weights_only=True)
+    assert set(whole) == {tensor_name(found.model, key, state) for key in found.shapes for state in ("value", "first", "second")}
+    for key in found.shapes:
+        for state in ("value", "first", "second"):
+            assert torch.equal(whole[tensor_name(found.model, key, state)], found.whole(key, state))
+    state_dict = {"model.embed.0.embed.weight": torch.zeros_like(whole["model.embed.0.embed.weight"])}
+    with pytest.warns(UserWarning, match="single process"):
+        dcp.load(state_dict, storage_reader=dcp.FileSystemReader(saved), no_dist=True)
+    assert torch.equal(state_dict["model.embed.0.embed.weight"], whole["model.embed.0.embed.weight"])
+    elements = sum(p.size * r.count for r in found.model.runs for o in found.model.blocks[r.block].operators for p in o.parameters)
+    chunks = [chunk for entry in found.metadata.state_dict_metadata.values() for chunk in entry.chunks]
+    assert sum(torch.Size(chunk.sizes).numel() for chunk in chunks) == 3 * elements
+    assert sum(torch.Size(entry.size).numel() for entry in found.metadata.state_dict_metadata.values()) == 3 * elements
 
 
-@pytest.mark.parametrize("harm", ["truncated", "altered", "missing", "manifest", "manifest altered"])
+def test_a_device_reads_what_it_holds(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every element that a device asks for is one that it keeps."""
+    small = PLANS["tp2 then dp2"]
+    known, asked = small.known(), []
+    original = checkpoint.read_pieces
+
+    def counted(pieces: list[Piece], *others: object) -> None:
+        asked.extend(pieces)
+        original(pieces, *others)
+
+    monkeypatch.setattr(checkpoint, "read_pieces", counted)
+    own = resumed(0, known, read(saved, model=small.model), source=seeded(small.model, seed=1))
+    held = sum(h.value.numel() for boxes in own.store.held.values() for h in boxes.values())
+    states = sum(t.numel() for s in own.states.values() for t in s.tensors.values())
+    assert sum(piece.values.numel() for piece in asked) == held + states
+    whole = sum(p.size * r.count for r in small.model.runs for o in small.model.blocks[r.block].operators for p in o.parameters)
+    assert held < 0.5 * whole
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_views_of_boxes_cover_a_range_in_its_order(data: st.DataObject) -> None:
+    """Against the plain listing of indices: any boxes with gaps, any range of them."""
+
+    def indices() -> tuple[tuple[int, int], ...]:
+        ends = sorted(data.draw(st.sets(st.integers(0, 9), min_size=2, max_size=6)))
+        return tuple(zip(ends[::2], ends[1::2], strict=False))
+
+    boxes = tuple(tuple(indices() for _ in range(2)) for _ in range(data.draw(st.integers(1, 3))))
+    listed = [place for box in boxes for place in itertools.product(*([i for a, b in dim for i in range(a, b)] for dim in box))]
+    low = data.draw(st.integers(0, len(listed)))
+    high = data.draw(st.integers(low, len(listed)))
+    flat = torch.arange(low, high)
+    seen = {}
+    for box, view in box_views(flat, boxes, low=low):
+        assert tuple(view.shape) == tuple(b - a for a, b in box)
+        for place in itertools.product(*(range(a, b) for a, b in box)):
+            seen[int(view[tuple(i - a for i, (a, _) in zip(place, box, strict=True))])] = place
+    assert seen == dict(enumerate(listed[low:high], start=low))
+
+
+@pytest.mark.parametrize("harm", ["truncated", "altered", "missing", "manifest", "manifest altered", "metadata altered"])
 def test_what_is_not_whole_is_refused_by_name(copied: Path, harm: str) -> None:
-    path = copied / (MANIFEST if "manifest" in harm else "device-00001.safetensors")
+    path = copied / (MANIFEST if "manifest" in harm else METADATA if "metadata" in harm else "__1_0.distcp")
     content = bytearray(path.read_bytes())
     if harm == "missing":
         path.unlink()
@@ -125,8 +175,8 @@ def test_another_model_is_refused(saved: Path) -> None:
         read(saved, model=PLANS["experts"].model)
 
 
-def _dies(root: str) -> None:
-    """Save step 1, then be killed in the middle of saving step 2."""
+def _dies(root: str, after: int) -> None:
+    """Save step 1, then be killed in the middle of saving step 2, when so many files or folders have been put on disk."""
     torch.set_num_threads(1)
     small = PLANS["hidden"]
     known = small.known()
@@ -136,18 +186,20 @@ def _dies(root: str) -> None:
     train(members, known, [small.batches(1)])
     folder = begin(Path(root), 2)
     write_device(members[0], known, folder)
-    original = os.fsync
+    original, done = os.fsync, itertools.count(1)
 
     def killed(descriptor: int) -> None:
         original(descriptor)
-        os.kill(os.getpid(), signal.SIGKILL)
+        if next(done) == after:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    checkpoint.os.fsync = killed  # type: ignore[attr-defined, assignment]
+    os.fsync = killed  # type: ignore[assignment]
     finish(folder, [write_device(members[1], known, folder)], known, step=2)
 
 
-def test_a_kill_while_saving_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
-    process = mp.get_context("spawn").Process(target=_dies, args=(str(tmp_path),), daemon=True)
+@pytest.mark.parametrize("after", [1, 4], ids=["a device's file", "all files"])
+def test_a_kill_while_saving_leaves_the_previous_checkpoint(tmp_path: Path, after: int) -> None:
+    process = mp.get_context("spawn").Process(target=_dies, args=(str(tmp_path), after), daemon=True)
     process.start()
     process.join(240)
     assert process.exitcode == -signal.SIGKILL
@@ -164,6 +216,16 @@ def test_a_kill_while_saving_leaves_the_previous_checkpoint(tmp_path: Path) -> N
     assert not list(tmp_path.glob(".*"))
     two, same = read(finished, model=small.model), read(save(straight, known, tmp_path / "straight"), model=small.model)
     assert all(torch.equal(two.whole(key, state), same.whole(key, state)) for key in two.shapes for state in ("value", "first", "second"))
+
+
+def test_a_kill_while_replacing_a_checkpoint_leaves_the_one_before(saved: Path, copied: Path) -> None:
+    before = copied.parent / f".{copied.name}.before"
+    copied.rename(before)
+    assert latest(before.parent) == before
+    found = read(before, model=PLANS[SAVED].model)
+    assert found.step == STEPS
+    shutil.copytree(saved, copied)
+    assert latest(before.parent) == copied
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 
 from tests.execute.plan_ranks import RANKS, RESUMED, SAVED, STEPS, start
 from tests.execute.small_plans import PLANS, run_here
+from tests.execute.traces import check_measured
 
 LONGEST_S = 480
 CLOSE = 1e-6
@@ -60,6 +61,13 @@ def test_losses_are_those_of_a_single_process(ranks: list[Any], name: str) -> No
             assert abs(report.norm - norm) < CLOSE * max(1.0, norm)
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_ranks_do_what_is_simulated(ranks: list[Any], name: str) -> None:
+    trace = ranks[0]["traces"][name]
+    assert all(found["traces"][name] == trace for found in ranks)
+    check_measured(PLANS[name], trace)
+
+
 def test_a_run_goes_on_under_another_plan(ranks: list[Any]) -> None:
     expected = alone(SAVED)
     assert expected == alone(RESUMED)
@@ -73,3 +81,15 @@ def test_another_number_of_ranks_is_refused(ranks: list[Any]) -> None:
     for found in ranks:
         assert "the plan has 2 devices, 4 ranks run" in found["resumed"]["world"]
         assert "start 2 ranks" in found["resumed"]["world"]
+
+
+def test_a_damaged_checkpoint_is_refused_on_every_rank(ranks: list[Any]) -> None:
+    told = {found["resumed"]["damaged"] for found in ranks}
+    assert len(told) == 1
+    assert "__1_0.distcp has" in told.pop()
+
+
+def test_a_rank_that_cannot_write_ends_all(ranks: list[Any]) -> None:
+    told = {found["resumed"]["unwritable"] for found in ranks}
+    assert len(told) == 1
+    assert "rank 0: " in told.pop()

@@ -1,113 +1,107 @@
-"""Checkpoints that any plan can resume: whole parameters and optimizer states, by owner and index boxes, in files of each device.
+"""Checkpoints that any plan can resume: boxes of whole parameters and optimizer states, written by torch.distributed.checkpoint.
 
-A checkpoint is a folder ``step-N`` with one safetensors file a device and ``manifest.json``: which elements of which parameter lie where,
-and a digest of every file. It is made beside its place and renamed once all files are on disk, so that what has its name is whole.
+A checkpoint is a folder ``step-N`` that any reader of torch.distributed.checkpoint opens, and ``manifest.json``: the step, the keys of the
+parameters, and a digest of every file. It is made beside its place and renamed once all files are on disk, so that what has its name is
+whole.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata
 
 from shardwright.errors import DataError
-from shardwright.execute.flat import boxed, unboxed, values_of
+from shardwright.execute.checkpoint_planners import Piece, Written, read_pieces, volumes, write_metadata, write_pieces
+from shardwright.execute.flat import box_views, values_of
 from shardwright.execute.gradients import dims_in_order
-from shardwright.execute.parameters import Key, Source, whole_shape
+from shardwright.execute.parameters import Key, Source, part, whole_shape
+from shardwright.execute.shards import Bucket
 from shardwright.execute.train import Member, Training, member
 from shardwright.model.graph import Model
-from shardwright.program.layout import Box
+from shardwright.program.layout import Box, count
 
-FORMAT = "shardwright-checkpoint-1"
-MANIFEST = "manifest.json"
-NAMES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-DTYPES = {name: dtype for dtype, name in NAMES.items()}
-VALUE, STATES = "value", ("first", "second", "master")
+FORMAT = "shardwright-checkpoint-2"
+MANIFEST, METADATA = "manifest.json", ".metadata"
+VALUE = "value"
+EARLIER = "remove its folder to resume from the checkpoint before"
+
+
+def tensor_name(model: Model, key: Key, state: str = VALUE) -> str:
+    """What a parameter, or a state of it, is called in a checkpoint: ``model.layers.0.qkv.weight``, ``optimizer.first.layers.0...``."""
+    run, layer, _, name = key
+    return f"{'model' if state == VALUE else f'optimizer.{state}'}.{model.runs[run].name}.{layer}.{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
-    """Elements [start, start + count) of the boxes of a parameter, in a file.
+class DeviceFiles:
+    """What a device wrote, and (name, bytes, digest) of its files."""
 
-    Args:
-        boxes: dims sorted by name. tensors: by state, (name of its dtype, first byte in the file, bytes).
-    """
-
-    key: Key
-    boxes: tuple[Box, ...]
-    start: int
-    count: int
-    file: str
-    tensors: Mapping[str, tuple[str, int, int]]
+    written: Written
+    files: tuple[tuple[str, int, str], ...]
 
 
-def write_device(own: Member, known: Training, folder: Path) -> dict[str, Any]:
-    """Write the pieces that a device answers for to its file; what the manifest says of them.
+def write_device(own: Member, known: Training, folder: Path) -> DeviceFiles:
+    """Write the pieces that a device answers for.
 
     Args:
         folder: exists. Of copies of the same elements one device writes them.
     """
-    name = f"device-{own.device:05d}.safetensors"
-    entries: list[dict[str, Any]] = []
-    content: dict[str, torch.Tensor] = {}
-    for bucket in (b for b in known.buckets if own.device in b.devices and b.answers(own.device)):
-        sharers = bucket.sharing(own.device)
-        low, high = sharers.piece(own.device, bucket.elements, 1)
-        if bucket.number in own.pieces:
-            outer = sharers.piece(own.device, bucket.elements, 3)[0]
-            values = own.pieces[bucket.number][low - outer : high - outer]
-        else:
-            values = values_of(own.views[bucket.number])[low:high]
-        states = {VALUE: values, **own.states[bucket.number].tensors}
-        begin = 0
-        for (key, boxes), size in zip(bucket.boxes, bucket.sizes, strict=True):
-            a, b = max(low, begin), min(high, begin + size)
-            if a < b:
-                label = f"{'.'.join(map(str, key))}[{len(entries)}]"
-                for state, tensor in states.items():
-                    content[f"{label}.{state}"] = tensor[a - low : b - low]
-                entries.append({"label": label, "key": key, "boxes": boxes, "start": a - begin, "count": b - a, "states": sorted(states)})
-            begin += size
-    places, size, digest = _write(folder / name, content)
-    for entry in entries:
-        label = entry.pop("label")
-        entry["tensors"] = {state: places[f"{label}.{state}"] for state in entry.pop("states")}
-    return {"file": name, "bytes": size, "digest": digest, "pieces": entries}
+    pieces = [
+        piece
+        for bucket in known.buckets
+        if own.device in bucket.devices and bucket.answers(own.device)
+        for piece in _pieces(own, known, bucket)
+    ]
+    written = write_pieces(pieces, folder, device=own.device)
+    return DeviceFiles(written=written, files=tuple(_described(folder / name) for name in written.files))
 
 
-def _write(path: Path, content: Mapping[str, torch.Tensor]) -> tuple[dict[str, tuple[str, int, int]], int, str]:
-    """A safetensors file: length of a header, the header, the tensors' bytes. Places of tensors, size, and digest of the file."""
-    header: dict[str, Any] = {}
-    offset = 0
-    for name, tensor in content.items():
-        size = tensor.numel() * tensor.element_size()
-        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + size]}
-        offset += size
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    places, digest = {}, blake2b(digest_size=16)
-    with path.open("wb") as file:
-        for chunk in (len(text).to_bytes(8, "little"), text):
-            digest.update(chunk)
-            file.write(chunk)
-        for name, tensor in content.items():
-            chunk = tensor.detach().contiguous().view(torch.uint8).numpy().tobytes()
-            digest.update(chunk)
-            places[name] = (NAMES[tensor.dtype], file.tell(), len(chunk))
-            file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-        size = file.tell()
-    return places, size, digest.hexdigest()
+def _pieces(own: Member, known: Training, bucket: Bucket) -> Iterator[Piece]:
+    """A device's share of a bucket: values and states."""
+    sharers = bucket.sharing(own.device)
+    low, high = sharers.piece(own.device, bucket.elements, 1)
+    if bucket.number in own.pieces:
+        outer = sharers.piece(own.device, bucket.elements, 3)[0]
+        values = own.pieces[bucket.number][low - outer : high - outer]
+    else:
+        values = values_of(own.views[bucket.number])[low:high]
+    yield from _of_bucket(known.work.model, bucket, low, values, VALUE)
+    for start, _, states in own.shares(bucket):
+        for state, tensor in states.tensors.items():
+            yield from _of_bucket(known.work.model, bucket, start, tensor, state)
+
+
+def _of_bucket(model: Model, bucket: Bucket, low: int, flat: torch.Tensor, state: str) -> Iterator[Piece]:
+    """Pieces that are views of `flat`, elements of a bucket from `low` on."""
+    begin = 0
+    for (key, boxes), size in zip(bucket.boxes, bucket.sizes, strict=True):
+        a, b = max(low, begin), min(low + flat.numel(), begin + size)
+        if a < b:
+            order = dims_in_order(model, key)
+            back = tuple(order.index(i) for i in range(len(order)))
+            name, shape = tensor_name(model, key, state), whole_shape(model, key)
+            for box, view in box_views(flat[a - low : b - low], boxes, low=a - begin):
+                yield Piece(name=name, shape=shape, box=tuple(box[i] for i in back), values=view.permute(back))
+        begin += size
+
+
+def _described(path: Path) -> tuple[str, int, str]:
+    found = blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 24):
+            found.update(chunk)
+        return path.name, file.tell(), found.hexdigest()
 
 
 def begin(root: Path, step: int) -> Path:
@@ -119,37 +113,45 @@ def begin(root: Path, step: int) -> Path:
     return folder
 
 
-def finish(folder: Path, written: list[dict[str, Any]], known: Training, *, step: int) -> Path:
-    """Write the manifest and give the checkpoint its name. A checkpoint of that name is replaced.
+def finish(folder: Path, written: list[DeviceFiles], known: Training, *, step: int) -> Path:
+    """Write metadata and manifest, and give the checkpoint its name. A checkpoint of that name is replaced.
 
     Args:
         folder: of `begin`. written: by `write_device`, of all devices.
     """
     model = known.work.model
+    write_metadata([w.written for w in written], folder)
+    files = [*(file for w in written for file in w.files), _described(folder / METADATA)]
     manifest = {
         "format": FORMAT,
         "step": step,
-        "files": [{"file": w["file"], "bytes": w["bytes"], "digest": w["digest"]} for w in written],
+        "files": [{"file": name, "bytes": size, "digest": digest} for name, size, digest in files],
         "parameters": [[list(key), list(whole_shape(model, key))] for key in _keys(known)],
-        "pieces": [{**piece, "file": w["file"]} for w in written for piece in w["pieces"]],
     }
     text = json.dumps(manifest)
     with (folder / MANIFEST).open("w") as file:
         json.dump({"digest": _digest(text), "manifest": text}, file)
         file.flush()
         os.fsync(file.fileno())
+    _synced(folder)
     target = folder.parent / f"step-{step:08d}"
     before = folder.parent / f".step-{step:08d}.before"
     if target.exists():
+        shutil.rmtree(before, ignore_errors=True)
         target.rename(before)
     folder.rename(target)
+    _synced(folder.parent)
     shutil.rmtree(before, ignore_errors=True)
-    descriptor = os.open(folder.parent, os.O_RDONLY)
+    return target
+
+
+def _synced(folder: Path) -> None:
+    """Put the names in a folder on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return target
 
 
 def save(members: Mapping[int, Member], known: Training, root: Path) -> Path:
@@ -168,72 +170,75 @@ def _digest(text: str) -> str:
 
 
 def latest(root: Path) -> Path | None:
-    """The newest finished checkpoint; None if there is none."""
-    found = [p for p in root.glob("step-*") if (p / MANIFEST).exists()] if root.is_dir() else []
-    return max(found, key=lambda p: p.name, default=None)
+    """The newest finished checkpoint; None if there is none.
+
+    A process that died while it replaced a checkpoint by one of the same step may have left only the one that was to be replaced.
+    """
+    found = {p.name: p for p in root.glob("step-*") if (p / MANIFEST).exists()}
+    for path in root.glob(".step-*.before"):
+        found.setdefault(path.name[1 : -len(".before")], path)
+    return found[max(found)] if found else None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint whose files have been verified. `whole` makes parameters and states of it, one at a time."""
+    """A checkpoint whose files have been verified. Only what is asked for is read."""
 
     folder: Path
     step: int
-    shapes: dict[Key, tuple[int, ...]]
-    pieces: dict[Key, list[_Piece]]
+    shapes: Mapping[Key, tuple[int, ...]]
     model: Model
-    maps: dict[str, mmap.mmap] = field(default_factory=dict)
-    known: tuple[tuple[Key, str], torch.Tensor] | None = None
+    metadata: Metadata
 
     def has(self, key: Key, state: str) -> bool:
-        """Every piece of a parameter has the state."""
-        return all(state in piece.tensors for piece in self.pieces[key])
+        """A parameter has the state."""
+        return tensor_name(self.model, key, state) in self.metadata.state_dict_metadata
+
+    def part(self, key: Key, box: Box, state: str = VALUE) -> torch.Tensor:
+        """The part of a parameter, or of a state of it, in a box, dims in the parameter's own order."""
+        name = tensor_name(self.model, key, state)
+        found = torch.empty([count(i) for i in box], dtype=self.metadata.state_dict_metadata[name].properties.dtype)
+        self.fill([Piece(name=name, shape=self.shapes[key], box=own, values=view) for own, view in box_views(found.view(-1), (box,))])
+        return found
 
     def whole(self, key: Key, state: str = VALUE) -> torch.Tensor:
         """A whole parameter, or a state of it in the parameter's shape."""
-        if self.known is not None and self.known[0] == (key, state):
-            return self.known[1]
-        order, result = dims_in_order(self.model, key), torch.empty(0)
-        for piece in self.pieces[key]:
-            name, at, size = piece.tensors[state]
-            values = torch.frombuffer(bytearray(self._map(piece.file)[at : at + size]), dtype=DTYPES[name])
-            if not result.numel():
-                result = torch.empty(self.shapes[key], dtype=values.dtype)
-            unboxed(result, piece.boxes, order, low=piece.start, values=values)
-        self.known = ((key, state), result)
-        return result
+        return self.part(key, tuple(((0, n),) for n in self.shapes[key]), state)
 
-    def _map(self, file: str) -> mmap.mmap:
-        if file not in self.maps:
-            with (self.folder / file).open("rb") as opened:
-                self.maps[file] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-        return self.maps[file]
+    def fill(self, pieces: list[Piece]) -> None:
+        """Read pieces, in place."""
+        read_pieces(pieces, FileSystemReader(self.folder), self.metadata)
 
 
-def read(folder: Path, *, model: Model) -> Saved:
-    """A checkpoint, every file of it verified.
+def read(folder: Path, *, model: Model, share: tuple[int, int] = (0, 1)) -> Saved:
+    """A checkpoint with its files verified.
 
     Args:
-        model: that it must be of.
+        model: that it must be of. share: (i, n): verify every n-th file from the i-th on, where n processes divide the work.
 
     Raises:
         DataError: a file lacks, is truncated or altered, or the checkpoint is of another model; the file is named.
     """
     manifest = _manifest(folder)
-    for entry in manifest["files"]:
-        _verify(folder / entry["file"], size=entry["bytes"], digest=entry["digest"])
+    entries = {entry["file"]: entry for entry in manifest["files"]}
+    for name in sorted({*list(entries)[share[0] :: share[1]], METADATA}):
+        _verify(folder / name, entries.get(name))
+    for name in entries:
+        if not (folder / name).is_file():
+            raise DataError(f"{folder / name} lacks", hint=EARLIER)
     shapes = {_key(key): tuple(shape) for key, shape in manifest["parameters"]}
-    pieces: dict[Key, list[_Piece]] = {key: [] for key in shapes}
-    for entry in manifest["pieces"]:
-        boxes = tuple(tuple(tuple((a, b) for a, b in dim) for dim in box) for box in entry["boxes"])
-        tensors = {state: (name, at, size) for state, (name, at, size) in entry["tensors"].items()}
-        key = _key(entry["key"])
-        pieces[key].append(_Piece(key=key, boxes=boxes, start=entry["start"], count=entry["count"], file=entry["file"], tensors=tensors))
     for key, shape in shapes.items():
         _same(folder, model, key, shape)
-        if sum(p.count for p in pieces[key]) != prod(shape):
-            raise DataError(f"{folder / MANIFEST}: elements of {'.'.join(map(str, key))} lack", hint="resume from an earlier checkpoint")
-    return Saved(folder=folder, step=manifest["step"], shapes=shapes, pieces=pieces, model=model)
+    # The metadata is a pickle: it is read only once it is known to be what was written.
+    metadata = FileSystemReader(folder).read_metadata()
+    for name, shape, elements in volumes(metadata):
+        if elements != prod(shape):
+            raise DataError(f"{folder / METADATA}: elements of {name} lack", hint=EARLIER)
+    found = Saved(folder=folder, step=manifest["step"], shapes=shapes, model=model, metadata=metadata)
+    missing = next((key for key in shapes if not found.has(key, VALUE)), None)
+    if missing is not None:
+        raise DataError(f"{folder / METADATA}: {tensor_name(model, missing)} lacks", hint=EARLIER)
+    return found
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
@@ -244,23 +249,19 @@ def _manifest(folder: Path) -> dict[str, Any]:
             raise ValueError("its digest is another")
         manifest = json.loads(outer["manifest"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is not a whole manifest: {error}", hint="resume from an earlier checkpoint") from None
+        raise DataError(f"{path} is not a whole manifest: {error}", hint=EARLIER) from None
     if manifest.get("format") != FORMAT:
         raise DataError(f"{path} has format {manifest.get('format')}, not {FORMAT}", hint="use the version that wrote it")
     return cast(dict[str, Any], manifest)
 
 
-def _verify(path: Path, *, size: int, digest: str) -> None:
-    if not path.is_file():
-        raise DataError(f"{path} lacks", hint="resume from an earlier checkpoint")
-    if path.stat().st_size != size:
-        raise DataError(f"{path} has {path.stat().st_size} bytes, not {size}", hint="it is truncated; resume from an earlier checkpoint")
-    found = blake2b(digest_size=16)
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 24):
-            found.update(chunk)
-    if found.hexdigest() != digest:
-        raise DataError(f"{path} has been altered: its digest is another", hint="resume from an earlier checkpoint")
+def _verify(path: Path, entry: Mapping[str, Any] | None) -> None:
+    if entry is None or not path.is_file():
+        raise DataError(f"{path} lacks", hint=EARLIER)
+    if path.stat().st_size != entry["bytes"]:
+        raise DataError(f"{path} has {path.stat().st_size} bytes, not {entry['bytes']}", hint=f"it is truncated; {EARLIER}")
+    if _described(path)[2] != entry["digest"]:
+        raise DataError(f"{path} has been altered: its digest is another", hint=EARLIER)
 
 
 def _key(parts: list[Any]) -> Key:
@@ -280,8 +281,24 @@ def _same(folder: Path, model: Model, key: Key, shape: tuple[int, ...]) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedSource:
+    """Values of a checkpoint; of frozen parameters, which it does not have, another source's."""
+
+    saved: Saved
+    frozen: Source
+
+    def __call__(self, key: Key) -> torch.Tensor:
+        """A whole parameter."""
+        return self.saved.whole(key) if key in self.saved.shapes else self.frozen(key)
+
+    def part(self, key: Key, box: Box) -> torch.Tensor:
+        """The part of a parameter in a box."""
+        return self.saved.part(key, box) if key in self.saved.shapes else part(self.frozen, key, box)
+
+
 def resumed(device: int, known: Training, saved: Saved, *, source: Source) -> Member:
-    """A device as the checkpoint has it, under any plan of the same model: it slices what it holds.
+    """A device as the checkpoint has it, under any plan of the same model: it reads what it holds.
 
     Args:
         source: of frozen parameters, which a checkpoint does not have.
@@ -292,16 +309,11 @@ def resumed(device: int, known: Training, saved: Saved, *, source: Source) -> Me
     missing = [key for key in _keys(known) if key not in saved.shapes]
     if missing:
         raise DataError(f"{saved.folder / MANIFEST}: {'.'.join(map(str, missing[0]))} lacks", hint="resume with the model that was saved")
-    own = member(device, known, source=lambda key: saved.whole(key) if key in saved.shapes else source(key))
+    own = member(device, known, source=SavedSource(saved=saved, frozen=source))
     for bucket in (b for b in known.buckets if device in b.devices):
-        low, high = bucket.sharing(device).piece(device, bucket.elements, 1)
-        states = own.states[bucket.number].tensors
-        begin = 0
-        for (key, boxes), size in zip(bucket.boxes, bucket.sizes, strict=True):
-            a, b = max(low, begin), min(high, begin + size)
-            order = dims_in_order(known.work.model, key)
-            for state in (s for s in STATES if a < b and s in states and saved.has(key, s)):
-                states[state][a - low : b - low] = boxed(saved.whole(key, state), boxes, order, low=a - begin, high=b - begin)
-            begin += size
+        for low, _, states in own.shares(bucket):
+            for state, tensor in states.tensors.items():
+                pieces = _of_bucket(known.work.model, bucket, low, tensor, state)
+                saved.fill([piece for piece in pieces if piece.name in saved.metadata.state_dict_metadata])
     own.steps = saved.step
     return own

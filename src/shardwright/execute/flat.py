@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 import torch
 
 from shardwright.execute.gradients import dims_in_order
 from shardwright.execute.parameters import Held, Key, ParameterStore
-from shardwright.program.layout import Box, Indices, count, volume
+from shardwright.program.layout import Box, Indices, Interval, count
 
 Rows = tuple[torch.Tensor, ...]
 
@@ -51,11 +53,11 @@ def values_of(bucket: tuple[Stretch, ...]) -> torch.Tensor:
     return torch.cat([s.parts[0].held.value.permute(s.parts[0].order)[s.parts[0].rows].reshape(-1) for s in bucket])
 
 
-def gradients_of(bucket: tuple[Stretch, ...]) -> torch.Tensor:
-    """The device's own gradients of a bucket, flat: the sum of those of its uses."""
+def gradients_of(bucket: tuple[Stretch, ...], *, dtype: torch.dtype) -> torch.Tensor:
+    """The device's own gradients of a bucket, flat, in `dtype`: the sum of those of its uses."""
     flat = []
     for stretch in bucket:
-        total = torch.zeros(stretch.shape, dtype=stretch.parts[0].held.value.dtype)
+        total = torch.zeros(stretch.shape, dtype=dtype, device=stretch.parts[0].held.value.device)
         for part in stretch.parts:
             if part.held.gradient is not None:
                 total = total + part.held.gradient.permute(part.order)[part.rows]
@@ -75,38 +77,60 @@ def write_gradients(bucket: tuple[Stretch, ...], flat: torch.Tensor) -> None:
     for stretch, values in zip(bucket, flat.split([prod(s.shape) for s in bucket]), strict=True):
         for part in stretch.parts:
             if part.held.gradient is None:
-                part.held.gradient = torch.zeros_like(part.held.value)
+                part.held.gradient = torch.zeros_like(part.held.value, dtype=flat.dtype)
             part.held.gradient.permute(part.order)[part.rows] = values.reshape(stretch.shape)
 
 
-def boxed(whole: torch.Tensor, boxes: tuple[Box, ...], order: tuple[int, ...], *, low: int, high: int) -> torch.Tensor:
-    """Elements [low, high) of those of a whole parameter in boxes (dims in `order`), flat, in the order of a bucket."""
-    return whole.reshape(-1)[_places(tuple(whole.shape), boxes, order, low, high)]
+def box_views(flat: torch.Tensor, boxes: tuple[Box, ...], *, low: int = 0) -> Iterator[tuple[tuple[Interval, ...], torch.Tensor]]:
+    """Elements of boxes, cut into boxes without gaps: (interval of each dim, view of `flat` in that shape).
 
+    Args:
+        flat: contiguous; elements [low, low + numel) of all boxes one after another, each in the order of its dims.
 
-def unboxed(whole: torch.Tensor, boxes: tuple[Box, ...], order: tuple[int, ...], *, low: int, values: torch.Tensor) -> None:
-    """Write `values`, elements of boxes from `low` on, into a whole parameter (contiguous)."""
-    whole.view(-1)[_places(tuple(whole.shape), boxes, order, low, low + values.numel())] = values
-
-
-def _places(shape: tuple[int, ...], boxes: tuple[Box, ...], order: tuple[int, ...], low: int, high: int) -> torch.Tensor:
-    """Where elements [low, high) of boxes stand in a whole parameter, both in the order of their dims."""
-    found, begin = [], 0
+    A range of an n-dimensional box is at most 2 n - 1 boxes of positions; each is cut again where its indices have gaps.
+    """
+    begin, at = 0, 0
     for box in boxes:
-        a, b = max(low - begin, 0), min(high - begin, volume(box))
-        begin += volume(box)
-        if a >= b:
-            continue
-        left, places = torch.arange(a, b), torch.zeros(b - a, dtype=torch.int64)
-        for indices, dim in reversed(list(zip(box, order, strict=True))):
-            places += _positions(indices)[left % count(indices)] * prod(shape[dim + 1 :])
-            left = left // count(indices)
-        found.append(places)
-    return torch.cat(found) if found else torch.zeros(0, dtype=torch.int64)
+        shape = tuple(count(indices) for indices in box)
+        start, stop = max(low - begin, 0), min(low + flat.numel() - begin, prod(shape))
+        begin += prod(shape)
+        for block in _blocks(shape, start, stop):
+            size = prod(b - a for a, b in block)
+            view = flat[at : at + size].view([b - a for a, b in block])
+            at += size
+            for runs in product(*(_runs(indices, positions) for indices, positions in zip(box, block, strict=True))):
+                yield tuple(interval for interval, _ in runs), view[tuple(slice(a, b) for _, (a, b) in runs)]
 
 
-def _positions(indices: Indices) -> torch.Tensor:
-    return torch.cat([torch.arange(a, b) for a, b in indices])
+def _blocks(shape: tuple[int, ...], low: int, high: int) -> Iterator[tuple[Interval, ...]]:
+    """Boxes of positions that make up [low, high) of an array of that shape, in its order."""
+    if low >= high:
+        return
+    inner = prod(shape[1:])
+    first, last = -(-low // inner), high // inner
+    if first > last:
+        yield from _in_row(shape, first - 1, low, high)
+        return
+    yield from _in_row(shape, first - 1, low, first * inner)
+    if first < last:
+        yield ((first, last), *((0, n) for n in shape[1:]))
+    yield from _in_row(shape, last, last * inner, high)
+
+
+def _in_row(shape: tuple[int, ...], row: int, low: int, high: int) -> Iterator[tuple[Interval, ...]]:
+    start = row * prod(shape[1:])
+    yield from (((row, row + 1), *rest) for rest in _blocks(shape[1:], low - start, high - start))
+
+
+def _runs(indices: Indices, positions: Interval) -> list[tuple[Interval, Interval]]:
+    """(indices, positions counted from the first) of every run without a gap that stands at these positions."""
+    found, start = [], 0
+    for a, b in indices:
+        low, high = max(positions[0], start), min(positions[1], start + b - a)
+        if low < high:
+            found.append(((a + low - start, a + high - start), (low - positions[0], high - positions[0])))
+        start += b - a
+    return found
 
 
 def _broadcast(rows: list[torch.Tensor]) -> Rows:
