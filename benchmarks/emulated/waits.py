@@ -31,8 +31,8 @@ _AT_ONCE_S: Final = 5e-4
 def run_promptly() -> None:
     """Let sleeps of this thread and of those that it starts end within microseconds, and go before other load of the machine.
 
-    Linux: prctl PR_SET_TIMERSLACK, and the real-time scheduler where it is allowed; niceness orders only what shares a control group. A rank
-    works for a small part of a step.
+    Linux: prctl PR_SET_TIMERSLACK, and the real-time scheduler where it is allowed; niceness orders only what shares a control group. A
+    rank works for a small part of a step.
     """
     ctypes.CDLL(None).prctl(29, 1000, 0, 0, 0)
     with suppress(PermissionError):
