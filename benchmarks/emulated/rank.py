@@ -21,13 +21,14 @@ from shardwright.execute.distributed import Network
 from shardwright.execute.flat import Rows, Stretch
 from shardwright.execute.flat import _Part as Part
 from shardwright.execute.parameters import Held, Key, ParameterStore
-from shardwright.execute.place import Settings
+from shardwright.execute.precision import uniform
 from shardwright.execute.requests import Exchange, Post, Reduce, Take, Task
 from shardwright.execute.shards import Bucket, gathered, summed
 from shardwright.execute.train import Training, training
 from shardwright.strategy.parser import parse_plan
 
 DTYPE: Final = torch.float32
+PRECISION: Final = uniform(DTYPE)
 _STEP_AHEAD_S, _MESSAGE_AHEAD_S = 0.15, 0.03
 
 
@@ -43,10 +44,10 @@ def begin(ahead_s: float) -> float:
 def steps(network: Network, rank: int, command: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Run steps of a setting: beginning and end of each, and how late this rank began."""
     setting = SETTINGS[command["setting"]]
-    known = training(setting.model, setting.job, parse_plan(command["plan"]), dtype=DTYPE)
+    known = training(setting.model, setting.job, parse_plan(command["plan"]), precision=PRECISION)
     active = rank in known.devices
     seconds: Seconds = {(a, b, c, d): s for a, b, c, d, s in command["seconds"]}
-    store = ParameterStore(model=setting.model, source=_never, settings=Settings())
+    store = ParameterStore(model=setting.model, source=_never, settings=known.settings, precision=PRECISION)
     parts = {b.number: _flat(b) for b in known.buckets if rank in b.devices and len(b.devices) > 1}
     for _ in range(command["steps"]):
         gc.collect()
@@ -75,11 +76,11 @@ def _step(
     rank: int, known: Training, store: ParameterStore, parts: Mapping[int, tuple[Stretch, ...]], seconds: Seconds, update_s: float
 ) -> Task[None]:
     """A step as `train.step_task` runs it: actions, sums, norm, update, gathers; the update waits."""
-    yield from device_task(rank, known.work, batch={}, store=store, walking=partial(Waiting, seconds=seconds, dtype=DTYPE))
+    yield from device_task(rank, known.work, batch={}, store=store, walking=partial(Waiting, seconds=seconds))
     shared = [b for b in known.buckets if b.number in parts]
     totals = {}
     for bucket in shared:
-        totals[bucket.number] = yield from summed(rank, bucket, parts[bucket.number])
+        totals[bucket.number] = yield from summed(rank, bucket, parts[bucket.number], precision=PRECISION)
     yield Reduce(group=known.devices, tensor=torch.zeros(2, dtype=torch.float64), key="norm")
     wait_until(time.perf_counter() + update_s)
     for bucket in shared:

@@ -125,7 +125,7 @@ def test_waiting_devices_send_what_computing_ones_send(name: str) -> None:
     small = PLANS[name]
     kinds = (TaskKind.F, TaskKind.I, TaskKind.W, TaskKind.B)
     seconds = {(0, chunk, int(kind), 0): 0.0 for chunk in range(8) for kind in kinds}
-    waiting = sent(small, partial(Waiting, seconds=seconds, dtype=torch.float64))
+    waiting = sent(small, partial(Waiting, seconds=seconds))
     assert waiting
     assert waiting == sent(small, None)
 
