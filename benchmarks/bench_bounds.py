@@ -6,16 +6,17 @@ import random
 
 import numpy as np
 
-from shardwright import api
+from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.cost.member import step_costs
 from shardwright.hardware.overrides import effective_memory
 from shardwright.search.bounded import bound_space
 from shardwright.search.find import find
 from shardwright.search.members import member_grid
+from shardwright.search.request import Request
 from shardwright.simulator.evaluate import path_seconds, simulate_grid
 
-LLAMA = api.Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
-GPT3 = api.Request(model="gpt3-175b", cluster="a100-sxm-80gb:4096", seq_len=2048, global_batch=1536, space="exhaustive")
+LLAMA = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
+GPT3 = Request(model="gpt3-175b", cluster="a100-sxm-80gb:4096", seq_len=2048, global_batch=1536, space="exhaustive")
 SAMPLE = 300
 
 
@@ -28,9 +29,9 @@ class _Bounds:
 
     def measure(self) -> dict[str, float]:
         """Bound the space and simulate the sample once for all three."""
-        problem = api.problem_of(self.request)
-        facts = api.facts_of(problem)
-        space = api.space_of(self.request, problem, facts)
+        problem = problem_of(self.request)
+        facts = facts_of(problem)
+        space = space_of(self.request, problem, facts)
         capacity = effective_memory(problem.cluster)
         bounded = bound_space(problem, space, facts, capacity=capacity)
         loose_b0, loose_b1 = [], []

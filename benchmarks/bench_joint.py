@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from shardwright import api
+from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.hardware.overrides import effective_memory
 from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointAnswer, find_joint
+from shardwright.search.request import Request
 
 
 class EightyLayers:
@@ -17,10 +18,10 @@ class EightyLayers:
 
     def setup(self) -> None:
         """Parse, and search once so that compiled kernels are loaded."""
-        request = api.Request(model="llama-3.1-70b", cluster="h100-sxm:1024", seq_len=8192, global_batch=1024)
-        self.problem = api.problem_of(request)
-        self.facts = api.facts_of(self.problem)
-        self.space = api.space_of(request, self.problem, self.facts)
+        request = Request(model="llama-3.1-70b", cluster="h100-sxm:1024", seq_len=8192, global_batch=1024)
+        self.problem = problem_of(request)
+        self.facts = facts_of(self.problem)
+        self.space = space_of(request, self.problem, self.facts)
         self.answer = self._search()
 
     def _search(self) -> JointAnswer:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from shardwright import api
+from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.hardware.overrides import effective_memory
 from shardwright.search.find import bound_space, find
+from shardwright.search.request import Request
 
-LLAMA = api.Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
-GPT3 = api.Request(model="gpt3-175b", cluster="a100-sxm-80gb:4096", seq_len=2048, global_batch=1536, space="exhaustive")
+LLAMA = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
+GPT3 = Request(model="gpt3-175b", cluster="a100-sxm-80gb:4096", seq_len=2048, global_batch=1536, space="exhaustive")
 
 
 class _Search:
@@ -20,9 +21,9 @@ class _Search:
 
     def setup(self) -> None:
         """Parse, and search once so that compiled kernels are loaded."""
-        self.problem = api.problem_of(self.request)
-        self.facts = api.facts_of(self.problem)
-        self.space = api.space_of(self.request, self.problem, self.facts)
+        self.problem = problem_of(self.request)
+        self.facts = facts_of(self.problem)
+        self.space = space_of(self.request, self.problem, self.facts)
         self.capacity = effective_memory(self.problem.cluster)
         self.time_search()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from shardwright import api
+from shardwright.api.problems import problem_of
 from shardwright.cost.member import price_grid, step_costs
 from shardwright.program import lower as lowering
+from shardwright.search.request import Request
 from shardwright.simulator import run as running
 from shardwright.simulator.evaluate import links_of, lower_grid
 from shardwright.simulator.kernel import simulate
@@ -22,8 +23,8 @@ class Pipeline:
     def setup(self, devices: int) -> None:
         """Price the strategy and compile the kernels."""
         dp = devices // 128
-        request = api.Request(model="megatron-1t", cluster=f"h100-sxm:{devices}", seq_len=2048, global_batch=256 * dp)
-        self.problem = api.problem_of(request)
+        request = Request(model="megatron-1t", cluster=f"h100-sxm:{devices}", seq_len=2048, global_batch=256 * dp)
+        self.problem = problem_of(request)
         self.grid = parse_grid(f"tp8 sp pp16 vpp4 dp{dp} mbs1 zero1 schedule=interleaved-1f1b")
         self.costs = step_costs(self.problem, self.grid, price_grid(self.problem, self.grid))
         self.links = links_of(self.problem, self.grid)

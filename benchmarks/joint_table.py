@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from shardwright.api import facts_of, problem_of, space_of
+from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.hardware.overrides import effective_memory
 from shardwright.program.problem import Problem

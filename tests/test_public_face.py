@@ -42,8 +42,10 @@ def test_public_names_change_only_on_purpose() -> None:
         "__version__",
         "check",
         "plan",
+        "plan_joint",
         "read_plan_file",
         "simulate",
+        "simulation",
         "validate",
     ]
 

@@ -9,9 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from shardwright.api import check as check
-    from shardwright.api import plan as plan
-    from shardwright.api import simulate as simulate
+    from shardwright.api.grids import check as check
+    from shardwright.api.grids import plan as plan
+    from shardwright.api.joint import plan_joint as plan_joint
+    from shardwright.api.simulations import simulate as simulate
+    from shardwright.api.simulations import simulation as simulation
     from shardwright.calibrate.accuracy import validate as validate
     from shardwright.errors import ClusterError as ClusterError
     from shardwright.errors import DataError as DataError
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
 __version__: Final = "0.1.0"
 
 _HOMES: Final = {
-    "plan": "shardwright.api",
-    "simulate": "shardwright.api",
-    "check": "shardwright.api",
+    "plan": "shardwright.api.grids",
+    "plan_joint": "shardwright.api.joint",
+    "simulate": "shardwright.api.simulations",
+    "simulation": "shardwright.api.simulations",
+    "check": "shardwright.api.grids",
     "validate": "shardwright.calibrate.accuracy",
     "read_plan_file": "shardwright.report.plan_file",
     "Request": "shardwright.search.request",

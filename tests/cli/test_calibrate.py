@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardwright import api
+from shardwright.calibrate import request as calibration
 from shardwright.cli.main import run
 from shardwright.dtype import Dtype
 from shardwright.report.calibration import CheckRow
@@ -26,15 +26,15 @@ JOB = ["--seq-len", "4096", "--global-batch", "64"]
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
 
-    def calibrate(request: api.Calibration, **options: Any) -> Any:
+    def calibrate(request: calibration.Calibration, **options: Any) -> Any:
         calls.append(request)
         return profile()
 
     def check(*_: Any, **__: Any) -> Any:
         return (CheckRow("dense", 1.0, 0.9, 1.1, 0.8, 2**30, 2**31),)
 
-    monkeypatch.setattr(api, "calibrate", calibrate)
-    monkeypatch.setattr(api, "check_calibration", check)
+    monkeypatch.setattr(calibration, "calibrate", calibrate)
+    monkeypatch.setattr(calibration, "check_calibration", check)
     return calls
 
 
@@ -57,7 +57,7 @@ def test_everything_is_passed_on(asked: list[Any], tmp_path: Path, capsys: pytes
         "9",
     ]
     assert run(["calibrate", *words, "--repetitions", "3", "--timeout", "5", "--sustained", "9", "--tiny", "-o", str(path), "--json"]) == 0
-    assert asked[0] == api.Calibration(
+    assert asked[0] == calibration.Calibration(
         date="2026-11-21",
         device="cpu",
         accelerator="mine",

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from shardwright import api
+from shardwright.api.simulations import simulation, small_picture
 from shardwright.cli.main import run
 from shardwright.cli.screen import plain
 from shardwright.errors import ShardwrightError
+from shardwright.model.catalog import load_model
 from shardwright.report.json_face import question_digest, simulation_document, to_text
 from shardwright.report.simulation_file import parse_saved
 from shardwright.report.terminal import render_simulation
@@ -36,7 +37,7 @@ from tests.golden.files import assert_golden
 ON = ["llama-3.2-1b", "h100-sxm:8"]
 JOB = ["--seq-len", "2048", "--global-batch", "16"]
 REQUEST = Request(model=ON[0], cluster=ON[1], seq_len=2048, global_batch=16)
-MODEL = api.load_model(ON[0])
+MODEL = load_model(ON[0])
 UNEVEN = """plan uneven devices 8
 lane main samples 16 in 8
   stages embed+7 on 0
@@ -123,7 +124,7 @@ def test_an_open_order_is_found_and_stored(tmp_path: Path, capsys: pytest.Captur
 
 
 def stored(strategy: str = UNEVEN) -> dict[str, Any]:
-    document = json.loads(to_text(simulation_document(api.simulation(REQUEST, strategy=strategy))))
+    document = json.loads(to_text(simulation_document(simulation(REQUEST, strategy=strategy))))
     assert isinstance(document, dict)
     return document
 
@@ -214,7 +215,7 @@ def test_mutated_texts_raise_only_our_errors() -> None:
             place = generator.randrange(len(text) + 1)
             text = text[:place] + generator.choice([*words, ""]) + text[place + generator.randint(0, 3) :]
         try:
-            found = api.simulation(REQUEST, strategy=text)
+            found = simulation(REQUEST, strategy=text)
         except ShardwrightError as error:
             refused += 1
             lines.append(str(error))
@@ -240,10 +241,10 @@ def test_the_screen_of_a_general_plan() -> None:
         classes=("0-3", "4-7"),
         notes=("order table-search(main): the best table found stands in its place",),
     )
-    assert_golden("plan-prediction.txt", plain(render_simulation(found, picture=api.small_picture(found))))
+    assert_golden("plan-prediction.txt", plain(render_simulation(found, picture=small_picture(found))))
     assert found.plan is not None
-    assert api.small_picture(replace(found, plan=replace(found.plan, devices=17))) is None
-    assert api.small_picture(replace(found, grid=parse_grid("tp8"))) is None
+    assert small_picture(replace(found, plan=replace(found.plan, devices=17))) is None
+    assert small_picture(replace(found, grid=parse_grid("tp8"))) is None
 
 
 def test_a_plan_of_fewer_devices_than_the_cluster_has(capsys: pytest.CaptureFixture[str]) -> None:

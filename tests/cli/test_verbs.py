@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shardwright import api
+from shardwright.api import grids, simulations
 from shardwright.cli import flags
 from shardwright.cli.main import help_text, run
 from shardwright.cli.screen import progress
@@ -48,9 +48,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append((request, answer, options))
         return Recheck(enumerated=1000, sampled=10, contenders=3, drift=0.0)
 
-    monkeypatch.setattr(api, "plan", plan)
-    monkeypatch.setattr(api, "simulation", simulation)
-    monkeypatch.setattr(api, "check", check)
+    monkeypatch.setattr(grids, "plan", plan)
+    monkeypatch.setattr(simulations, "simulation", simulation)
+    monkeypatch.setattr(grids, "check", check)
     return calls
 
 
@@ -191,7 +191,7 @@ def test_whatever_goes_wrong(
     def plan(*_: Any, **__: Any) -> Any:
         raise raised
 
-    monkeypatch.setattr(api, "plan", plan)
+    monkeypatch.setattr(grids, "plan", plan)
     assert run(PLAN) == code
     assert capsys.readouterr().err == says
     if says:

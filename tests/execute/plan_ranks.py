@@ -13,8 +13,10 @@ import torch.multiprocessing as mp
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.distributed import Network
 from shardwright.execute.parameters import seeded
+from shardwright.execute.recorder import Recorder, collected
 from shardwright.execute.run_rank import run_rank
 from shardwright.execute.train import StepReport, member, train_rank
+from shardwright.program.step_trace import StepTrace
 from tests.execute.small_plans import PLANS
 
 RANKS = 4
@@ -22,16 +24,18 @@ STEPS = 4
 SAVED, RESUMED = "hybrid zero-3", "tp and sequence"
 
 
-def train_all(rank: int) -> dict[str, list[StepReport]]:
-    """Steps of every plan that has a device on this rank."""
-    found = {}
+def train_all(rank: int) -> tuple[dict[str, list[StepReport]], dict[str, StepTrace]]:
+    """Steps of every plan that has a device on this rank; and the last one's trace, of all ranks."""
+    found, traces = {}, {}
     with Network({d: d for d in range(RANKS)}, timeout_s=240) as network:
         for name, small in PLANS.items():
             known = small.known()
             members = {d: member(d, known, source=seeded(small.model, seed=0)) for d in known.devices if d == rank}
+            recorder = Recorder()
             if members:
-                found[name] = list(train_rank(network, members, known, map(small.batches, range(STEPS))))
-    return found
+                found[name] = list(train_rank(network, members, known, map(small.batches, range(STEPS)), recorder=recorder))
+            traces[name] = collected(recorder.trace(plan=name) if members else None)
+    return found, traces
 
 
 def resume(folder: Path) -> dict[str, object]:
@@ -73,7 +77,8 @@ def resume(folder: Path) -> dict[str, object]:
 def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=240))
-    result = {"trained": train_all(rank), "resumed": resume(Path(folder))}
+    trained, traces = train_all(rank)
+    result = {"trained": trained, "traces": traces, "resumed": resume(Path(folder))}
     torch.save(result, Path(folder) / f"rank{rank}")
     dist.destroy_process_group()
 

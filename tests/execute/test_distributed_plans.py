@@ -14,6 +14,7 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 
 from tests.execute.plan_ranks import RANKS, RESUMED, SAVED, STEPS, start
 from tests.execute.small_plans import PLANS, run_here
+from tests.execute.traces import check_measured
 
 LONGEST_S = 480
 CLOSE = 1e-6
@@ -58,6 +59,13 @@ def test_losses_are_those_of_a_single_process(ranks: list[Any], name: str) -> No
         for report, (loss, norm) in zip(reports, expected, strict=True):
             assert abs(report.loss - loss) < CLOSE
             assert abs(report.norm - norm) < CLOSE * max(1.0, norm)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_ranks_do_what_is_simulated(ranks: list[Any], name: str) -> None:
+    trace = ranks[0]["traces"][name]
+    assert all(found["traces"][name] == trace for found in ranks)
+    check_measured(PLANS[name], trace)
 
 
 def test_a_run_goes_on_under_another_plan(ranks: list[Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -10,6 +12,7 @@ from shardwright.cost.plan_shards import cuts_of, shard_rule
 from shardwright.errors import StrategyError
 from shardwright.execute.optimizer import AdamW, clip_factor, moments, require_adamw, update
 from shardwright.execute.parameters import seeded
+from shardwright.execute.precision import uniform
 from shardwright.execute.shards import Sharers
 from shardwright.execute.train import member
 from shardwright.job.training import Optimizer, OptimizerFamily
@@ -25,7 +28,7 @@ def test_updates_are_those_of_torch(dtype: torch.dtype, clip: float) -> None:
     ours = [torch.randn(n, generator=generator, dtype=dtype) for n in (7, 30)]
     theirs = [torch.nn.Parameter(p.clone()) for p in ours]
     reference = torch.optim.AdamW(theirs, lr=rule.rate, betas=rule.betas, eps=rule.eps, weight_decay=rule.decay)
-    states = [moments(p, dtype=dtype) for p in ours]
+    states = [moments(p, precision=uniform(dtype)) for p in ours]
     for step in range(1, 8):
         gradients = [torch.randn(p.shape, generator=generator, dtype=dtype) for p in ours]
         for parameter, gradient in zip(theirs, gradients, strict=True):
@@ -45,7 +48,11 @@ def test_a_coarse_parameter_has_a_master_copy() -> None:
     """Steps too small for bfloat16 add up in the master copy."""
     rule = AdamW(rate=1e-3, decay=0.0, clip=0.0)
     coarse, fine = torch.ones(4, dtype=torch.bfloat16), torch.ones(4)
-    states, exact = moments(coarse, dtype=torch.float32), moments(fine, dtype=torch.float32)
+    single = uniform(torch.float32)
+    states, exact = (
+        moments(coarse, precision=replace(single, parameter=torch.bfloat16, master=torch.float32)),
+        moments(fine, precision=single),
+    )
     assert states.master is not None
     assert exact.master is None
     for step in range(1, 9):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shardwright import api
+from shardwright.calibrate import request as calibration
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.dtype import Dtype
@@ -47,7 +47,7 @@ def calibrate(
 ) -> None:
     """Measure this machine with torch, or import what others measured, into a profile of measured rates to plan with."""
     screen.check_writable(output)
-    request = api.Calibration(
+    request = calibration.Calibration(
         date=_day(day),
         device=device,
         accelerator=name,
@@ -67,8 +67,8 @@ def calibrate(
             "--check needs the kernels of this machine", hint="calibrate without --collectives-only and imports, or add --measure"
         )
     with screen.progress(quiet=quiet or as_json) as report:
-        profile = api.calibrate(request, progress=report)
-        rows = api.check_calibration(profile, request, progress=report) if check else ()
+        profile = calibration.calibrate(request, progress=report)
+        rows = calibration.check_calibration(profile, request, progress=report) if check else ()
     document = profile_document(profile)
     if output is not None:
         screen.save(output, to_text(document))

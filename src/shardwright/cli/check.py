@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwright import api
+from shardwright.api import execution, grids, simulations
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.report.json_face import recheck_document, to_text, verified_document
@@ -26,14 +26,14 @@ def check(
 ) -> None:
     """Verify a plan file again: rules, memory and seconds, and what a search claims: enumerated, bounded and simulated anew."""
     saved = read_saved(path)
-    proof = api.execution(saved) if execute else None
+    proof = execution.execution(saved) if execute else None
     if isinstance(saved, Simulation):
-        verified = api.verify(saved)
+        verified = simulations.verify(saved)
         document, shown = verified_document(verified), render_verified(verified)
     else:
         request, answer = saved
         with screen.progress(quiet=quiet or as_json) as report:
-            found = api.check(request, answer, progress=report)
+            found = grids.check(request, answer, progress=report)
         document, shown = recheck_document(found), render_recheck(found)
     if as_json:
         screen.write(to_text(document | ({"execution": proof_document(proof)} if proof else {})))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwright import api
+from shardwright.api import simulations
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
@@ -45,7 +45,7 @@ def compare(
         image_tokens=image_tokens,
         profile=profile,
     )
-    found = [api.simulation(request, strategy=screen.given(text)) for text in strategy]
+    found = [simulations.simulation(request, strategy=screen.given(text)) for text in strategy]
     if as_json:
         screen.write(to_text({"strategies": [simulation_document(one) for one in found]}))
     elif quiet:

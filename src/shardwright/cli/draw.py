@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shardwright import api
+from shardwright.api import drawings
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.report.json_face import to_text
@@ -39,7 +39,7 @@ def draw(
 ) -> None:
     """Draw PLAN: devices x layers, the split tree of each stage, and small orders. With -o FILE as SVG, else on the screen."""
     screen.check_writable(output)
-    picture = api.draw(source, model=model, devices=devices, global_batch=global_batch)
+    picture = drawings.draw(source, model=model, devices=devices, global_batch=global_batch)
     if output is not None:
         screen.save(output, plan_svg(picture))
     if as_json:

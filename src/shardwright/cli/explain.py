@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright import api
+from shardwright.api import simulations
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.report.json_face import plan_document, simulation_document, to_text
@@ -27,7 +27,7 @@ def explain(
         elif quiet:
             screen.write(strategy_text(saved) + "\n")
         else:
-            screen.show(render_explained(saved, picture=api.small_picture(saved)))
+            screen.show(render_explained(saved, picture=simulations.small_picture(saved)))
         return
     _, answer = saved
     if as_json:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from importlib import import_module
 from math import inf
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from shardwright import api
+from shardwright.api import grids
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
-from shardwright.report.joint_face import joint_document, render_joint
 from shardwright.report.json_face import answer_document, plan_document, to_text
 from shardwright.report.terminal import render_answer
-from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS
 from shardwright.search.request import Request
 from shardwright.strategy.grid_notation import print_grid
 
-JOINT = {"joint": FOUND_ORDERS, "joint-named": NAMED_ORDERS}
+JOINT = {"joint": "shardwright.cli.plan_joint:found", "joint-named": "shardwright.cli.plan_joint:named"}
+"""Spaces of general plans: where each is searched."""
 SPACE_HELP = (
     "standard; exhaustive: every value that is legal in principle; joint: stage cut, splits of each stage, recompute and found orders "
     "together; joint-named: the same with 1F1B and interleaved 1F1B alone."
@@ -71,10 +69,11 @@ def plan(
         top=top,
     )
     if space in JOINT:
-        _joint(request, orders=JOINT[space], time_limit=time_limit, output=output, as_json=as_json, quiet=quiet)
+        module, name = JOINT[space].split(":")
+        getattr(import_module(module), name)(request, time_limit=time_limit, output=output, as_json=as_json, quiet=quiet)
         return
     with screen.progress(quiet=quiet or as_json) as report:
-        answer = api.plan(request, time_limit_s=time_limit, progress=report)
+        answer = grids.plan(request, time_limit_s=time_limit, progress=report)
     if output is not None:
         screen.save(output, to_text(plan_document(answer)))
     if as_json:
@@ -83,21 +82,6 @@ def plan(
         screen.write(print_grid(answer.grid) + "\n")
     else:
         screen.show(render_answer(answer))
-
-
-def _joint(request: Request, *, orders: str, time_limit: float, output: Path | None, as_json: bool, quiet: bool) -> None:
-    """Search the joint space over the standard grids; the file is that of `simulate -o` with the certificate."""
-    with screen.progress(quiet=quiet or as_json) as report:
-        answer = api.plan_joint(replace(request, space="standard"), orders=orders, time_limit_s=time_limit, progress=report)
-    document = joint_document(answer)
-    if output is not None:
-        screen.save(output, to_text(document))
-    if as_json:
-        screen.write(to_text({**document, "search_time_s": answer.search_time_s}))
-    elif quiet:
-        screen.write(f"{answer.step_time_s:.9g} s\n")
-    else:
-        screen.show(render_joint(answer, model=api.problem_of(request).model))
 
 
 main = verb(plan, name="plan")

@@ -43,6 +43,12 @@ def write(text: str) -> None:
     sys.stdout.write(text)
 
 
+def note(line: str) -> None:
+    """A line of progress that stays, on standard error."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
 def given(text: str) -> str:
     """`text`, or what stands on standard input where it is ``-``.
 

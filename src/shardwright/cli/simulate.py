@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright import api
+from shardwright.api import simulations
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.report.json_face import simulation_document, to_text
@@ -44,7 +44,7 @@ def simulate(
         reserve_bytes=reserve_bytes,
         reserve_fraction=reserve_fraction,
     )
-    found = api.simulation(request, strategy=screen.given(strategy))
+    found = simulations.simulation(request, strategy=screen.given(strategy))
     text = to_text(simulation_document(found))
     if output is not None:
         screen.save(output, text)
@@ -53,7 +53,7 @@ def simulate(
     elif quiet:
         screen.write(f"{found.prediction.step_time_s:.9g} s\n")
     else:
-        screen.show(render_simulation(found, picture=api.small_picture(found)))
+        screen.show(render_simulation(found, picture=simulations.small_picture(found)))
 
 
 main = verb(simulate, name="simulate")

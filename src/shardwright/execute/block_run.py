@@ -2,131 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable
 from itertools import zip_longest
 
 import torch
 
+from shardwright.execute.edges import Edge, edges, exit_layouts, given_back, is_passed
+from shardwright.execute.layer_state import BlockRun, LayerState, changed, kept
 from shardwright.execute.moved import moved, scoped
-from shardwright.execute.numerics.protocol import Gradients, Saved, Values
+from shardwright.execute.numerics.boxes import numbers
+from shardwright.execute.numerics.protocol import Gradients, Values
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.parameters import ParameterStore
 from shardwright.execute.past import Past
 from shardwright.execute.place import Place
-from shardwright.execute.places import Site, place_of
+from shardwright.execute.places import place_of
 from shardwright.execute.requests import Task
-from shardwright.model.block import INPUT, MEMORY, Block
-from shardwright.model.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.tensor import Dim, Extent
-from shardwright.program.cell_structure import cotangent_layout, made_layout, stream_operator, wanted_layout
-from shardwright.program.cells import StageCells
+from shardwright.execute.shared_keys import Back
+from shardwright.model.block import INPUT, MEMORY
+from shardwright.model.operator import Operator, OperatorKind
 from shardwright.program.layout import Holding, Indices, Layout
 from shardwright.program.placing import is_routed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRun:
-    """A layer at work.
-
-    Args:
-        run, layer: of the model. data: the microbatch by sequence, and its labels. key: of its communication, the same on all devices.
-        scale: factor of every token's loss.
-    """
-
-    site: Site
-    run: int
-    layer: int
-    block: Block
-    data: Mapping[str, torch.Tensor]
-    key: tuple[int, ...]
-    scale: float
-
-
-@dataclass(slots=True)
-class _Ran:
-    """An operator that ran: what it saved, and the gradients of its outputs once they are known."""
-
-    saved: Saved
-    grads: Gradients = ()
-
-
-@dataclass(slots=True)
-class LayerState:
-    """What a layer keeps of a microbatch: operators that ran; or only its inputs, if it is recomputed."""
-
-    ran: dict[str, _Ran] = field(default_factory=dict)
-    sources: tuple[int | None, int | None] = (None, None)
-    stream: torch.Tensor | None = None
-    memory: torch.Tensor | None = None
-    forgotten: bool = False
-
-    def forget(self, stream: torch.Tensor | None, memory: torch.Tensor | None) -> None:
-        """Keep the inputs only."""
-        self.ran.clear()
-        self.stream, self.memory, self.forgotten = stream, memory, True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Edge:
-    """One extent between a producer and a reader: number of the extent, layouts made, wanted, and returned."""
-
-    name: str
-    index: int
-    made: Layout
-    wanted: Layout
-    returned: Layout
-
-
-def _at(layout: Layout, base: int) -> Layout:
-    return tuple(Holding(device=h.device + base, box=h.box, part=h.part) for h in layout) if base else layout
-
-
-def _maker(run: BlockRun, name: str, reader: Operator) -> Operator:
-    """The operator that makes an input, or the stream that it comes in."""
-    found = next((o for o in run.block.operators if o.name == name), None)
-    return found if found is not None else stream_operator(_stream_extents(run.block, reader, name))
-
-
-def _stream_extents(block: Block, reader: Operator, name: str) -> tuple[Extent, ...]:
-    """The block's input is one tensor: hidden wide, or as its only operator reads it."""
-    if len(block.operators) == 1 and name == INPUT:
-        return reader.reads[:1]
-    hidden = next((e for o in block.operators for e in (*o.reads, *o.writes) if e.dim is Dim.HIDDEN and e.size > 1), reader.reads[0])
-    if name == MEMORY or not any(e.dim is Dim.HIDDEN for e in reader.reads):
-        return reader.reads[:1]
-    return (hidden,) if all(e.size != hidden.size for e in reader.reads) else (next(e for e in reader.reads if e.size == hidden.size),)
-
-
-def _passed(run: BlockRun, reader: Operator, name: str) -> bool:
-    """The value stays as it is on the device: between an expert's operators, and from the choice of experts to what moves tokens."""
-    maker = next((o for o in run.block.operators if o.name == name), None)
-    return maker is not None and is_routed(reader) and (is_routed(maker) or maker.kind is OperatorKind.ROUTE)
-
-
-def _layout(cells: StageCells, operator: Operator, extent: Extent, length: int, kind: str) -> Layout:
-    """Where an operator makes, wants or returns an extent; what moves tokens to experts (and back) does so where tokens are routed."""
-    if is_routed(operator):
-        held = replace(stream_operator((extent,)), klass=OperatorClass.ROUTER)
-        return made_layout(cells, held, extent, length)
-    return {"made": made_layout, "wanted": wanted_layout, "returned": cotangent_layout}[kind](cells, operator, extent, length)
-
-
-def _edges(run: BlockRun, reader: Operator, name: str) -> tuple[_Edge, ...]:
+def _edges(run: BlockRun, reader: Operator, name: str) -> tuple[Edge, ...]:
     """How an input reaches `reader`, extent by extent."""
-    maker = _maker(run, name, reader)
-    length = run.site.memory_length if name == MEMORY or maker.inputs == (MEMORY,) else run.site.length
-    cells, base = run.site.cells, run.site.base
-    return tuple(
-        _Edge(
-            name=name,
-            index=index,
-            made=_at(_layout(cells, maker, extent, length, "made"), base),
-            wanted=_at(_layout(cells, reader, extent, length, "wanted"), base),
-            returned=_at(_layout(cells, reader, extent, length, "returned"), base),
-        )
-        for index, extent in enumerate(maker.writes)
-    )
+    site = run.site
+    return edges(site.cells, run.block, reader, name, base=site.base, length=site.length, memory_length=site.memory_length)
 
 
 def run_forward(
@@ -142,7 +44,7 @@ def run_forward(
     Args:
         past: keys of the microbatch's earlier slices.
     """
-    state = LayerState()
+    state = LayerState(lacking=bool(run.again))
     values: dict[str, tuple[torch.Tensor | None, ...]] = {INPUT: (stream,), MEMORY: (memory,)}
     there: dict[object, torch.Tensor | None] = {}
     for operator in run.block.operators:
@@ -151,19 +53,19 @@ def run_forward(
         for name in operator.inputs:
             if operator.kind is OperatorKind.EMBEDDING:
                 continue
-            if _passed(run, operator, name):
+            if is_passed(run.block, operator, name):
                 inputs.append(values[name])
             else:
-                inputs.append((yield from _brought(run, operator, name, values, there)))
+                inputs.append((yield from _brought(run, operator, name, values, there, store)))
         if place is None or not (_has_tokens(place) or is_routed(operator)):
             values[operator.name] = _nothing(run, operator, values)
             continue
         inputs += _data(run, operator, place)
-        given = tuple(_given(run, operator, name, one) for name, one in zip_longest(operator.inputs, inputs, fillvalue=""))
-        if operator.attention is not None and run.site.whole:
-            given = past.longer(operator.name, given, part=len(run.site.earlier))
+        given = tuple(_given(run, operator, name, one, store) for name, one in zip_longest(operator.inputs, inputs, fillvalue=""))
+        if run.site.whole:
+            given = past.longer(operator, given, part=len(run.site.earlier))
         made, saved = yield from scoped(numerics_of(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F"))
-        state.ran[operator.name] = _Ran(saved=saved)
+        state.ran[operator.name] = kept(run, operator, given, saved)
         values[operator.name] = made
         if operator.kind is OperatorKind.LOSS:
             losses[run.key[0], run.run, run.key[2], place.samples, place.positions] = made[0].sum()
@@ -173,8 +75,40 @@ def run_forward(
     made_at, streamed = _exit(run, last)
     value = values[last.name][0]
     if made_at != streamed:
-        value = yield from moved(value, made_at, streamed, device=run.site.device + run.site.base, key=(*run.key, "exit"))
+        value = yield from _moved(run, store, value, made_at, streamed, ("exit",))
     return value, state
+
+
+def run_again(run: BlockRun, state: LayerState, store: ParameterStore, past: Past) -> Task[None]:
+    """Run again the operators of the layer whose outputs, or what they save, were not kept; their readers have them back."""
+    values: dict[str, tuple[torch.Tensor | None, ...]] = {}
+    there: dict[object, torch.Tensor | None] = {}
+    for operator in run.block.operators:
+        again = operator.name in run.again
+        made = {n: i for i, n in enumerate(operator.inputs) if n in run.dropped and (again or n in operator.keeps)}
+        fresh: dict[int, Values] = {}
+        for name, number in made.items():
+            passed = is_passed(run.block, operator, name)
+            found = values[name] if passed else (yield from _brought(run, operator, name, values, there, store))
+            fresh[number] = _given(run, operator, name, found, store)
+        ran = state.ran.get(operator.name)
+        if ran is None:
+            values[operator.name] = (None,) * len(operator.writes)
+            continue
+        if fresh and run.site.whole:
+            given = tuple(fresh.get(i, came) for i, came in enumerate(ran.inputs or ran.saved.inputs))
+            longer = past.longer(operator, given, part=len(run.site.earlier))
+            fresh = {number: longer[number] for number in fresh}
+        if again:
+            place = place_of(run.site, operator)
+            assert place is not None
+            given = tuple(fresh.get(i, came) for i, came in enumerate(ran.inputs))
+            weights = _weights(run, operator, place, store)
+            outputs, ran.saved = yield from scoped(numerics_of(operator).forward(place, given, weights), (*run.key, "F"))
+            values[operator.name], ran.inputs = outputs, ()
+        else:
+            ran.saved = changed(ran.saved, {(n, i): fresh[n][i] for n, i in ran.lacks})
+    state.lacking = False
 
 
 def _nothing(run: BlockRun, operator: Operator, values: dict[str, tuple[torch.Tensor | None, ...]]) -> tuple[torch.Tensor | None, ...]:
@@ -185,15 +119,16 @@ def _nothing(run: BlockRun, operator: Operator, values: dict[str, tuple[torch.Te
     return (None,) * len(operator.writes)
 
 
-def _given(run: BlockRun, operator: Operator, name: str, found: tuple[torch.Tensor | None, ...] | str) -> Values:
+def _given(run: BlockRun, operator: Operator, name: str, found: tuple[torch.Tensor | None, ...] | str, store: ParameterStore) -> Values:
     """Tensors of an input; of tokens that the device does not hold, none."""
     assert not isinstance(found, str)
+    dtype, on = store.precision.compute, store.on
     if is_routed(operator) and all(t is None for t in found):
         maker = next((o for o in run.block.operators if o.name == name), None)
         if maker is not None and maker.kind is OperatorKind.ROUTE:
             width = maker.writes[0].size
-            return (torch.zeros((0, 0, width), dtype=torch.float64), torch.zeros((0, 0, width), dtype=torch.int64))
-        return (torch.zeros((0, 0, operator.reads[0].size), dtype=torch.float64),)
+            return (torch.zeros((0, 0, width), dtype=dtype, device=on), torch.zeros((0, 0, width), dtype=torch.int64, device=on))
+        return (torch.zeros((0, 0, operator.reads[0].size), dtype=dtype, device=on),)
     return tuple(t for t in found if t is not None)
 
 
@@ -202,10 +137,7 @@ def _has_tokens(place: Place) -> bool:
 
 
 def _exit(run: BlockRun, last: Operator) -> tuple[Layout, Layout]:
-    """Where the last operator leaves the layer's output, and where the stream wants it (nothing moves at a cut inside a block)."""
-    cells, base, length = run.site.cells, run.site.base, run.site.length
-    made = _at(_layout(cells, last, last.writes[0], length, "made"), base)
-    return made, _at(made_layout(cells, stream_operator(last.writes[:1]), last.writes[0], length), base)
+    return exit_layouts(run.site.cells, last, base=run.site.base, length=run.site.length)
 
 
 def _brought(
@@ -214,16 +146,15 @@ def _brought(
     name: str,
     values: dict[str, tuple[torch.Tensor | None, ...]],
     there: dict[object, torch.Tensor | None],
+    store: ParameterStore,
 ) -> Task[tuple[torch.Tensor | None, ...]]:
     """All extents of one input in the cells of `operator`; an extent that several operators want alike moves once."""
     found: list[torch.Tensor | None] = []
-    device = run.site.device + run.site.base
     for edge in _edges(run, operator, name):
         key = (name, edge.index, edge.wanted)
         if key not in there:
-            there[key] = yield from moved(
-                values[name][edge.index], edge.made, edge.wanted, device=device, key=(*run.key, "F", operator.name, name, edge.index)
-            )
+            what = ("F", operator.name, name, edge.index)
+            there[key] = yield from _moved(run, store, values[name][edge.index], edge.made, edge.wanted, what)
         found.append(there[key])
     return tuple(found)
 
@@ -239,9 +170,15 @@ def _data(run: BlockRun, operator: Operator, place: Place) -> list[tuple[torch.T
 
 def _rows(whole: torch.Tensor, samples: Indices, positions: Indices) -> torch.Tensor:
     """The device's part of (samples, positions)."""
-    rows = torch.cat([torch.arange(a, b) for a, b in samples])
-    columns = torch.cat([torch.arange(a, b) for a, b in positions])
-    return whole.index_select(0, rows).index_select(1, columns)
+    return whole.index_select(0, numbers(samples, like=whole)).index_select(1, numbers(positions, like=whole))
+
+
+def _moved(
+    run: BlockRun, store: ParameterStore, value: torch.Tensor | None, source: Layout, wanted: Layout, what: tuple[Hashable, ...]
+) -> Task[torch.Tensor | None]:
+    """An activation or its gradient in another layout."""
+    device, dtype = run.site.device + run.site.base, store.precision.compute
+    return (yield from moved(value, source, wanted, device=device, key=(*run.key, *what), dtype=dtype, on=store.on))
 
 
 def _weights(run: BlockRun, operator: Operator, place: Place, store: ParameterStore) -> dict[str, torch.Tensor]:
@@ -252,41 +189,40 @@ def run_backward(
     run: BlockRun, state: LayerState, gradient: torch.Tensor | None, store: ParameterStore, past: Past
 ) -> Task[tuple[torch.Tensor | None, torch.Tensor | None]]:
     """Cotangents of the layer's stream and memory on this device."""
-    device = run.site.device + run.site.base
-    waiting: dict[tuple[str, int], dict[tuple[Layout, Layout], list[torch.Tensor | None]]] = {}
+    waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]] = {}
     cotangents: dict[str, list[torch.Tensor | None]] = {}
     last = run.block.operators[-1]
     if last.kind is not OperatorKind.LOSS:
         made_at, streamed = _exit(run, last)
         if made_at != streamed:
             whole = tuple(Holding(device=h.device, box=h.box) for h in made_at)
-            gradient = yield from moved(gradient, streamed, whole, device=device, key=(*run.key, "enter"))
+            gradient = yield from _moved(run, store, gradient, streamed, whole, ("enter",))
         cotangents[last.name] = [gradient]
     for operator in reversed(run.block.operators):
-        yield from _collect(run, operator.name, waiting, cotangents)
+        yield from _collect(run, operator.name, waiting, cotangents, store)
         ran = state.ran.get(operator.name)
         backs: tuple[Gradients | None, ...] = ()
         if ran is not None:
             place = place_of(run.site, operator)
             assert place is not None
-            ran.grads = _output_grads(run, operator, place, cotangents)
+            ran.grads = _output_grads(run, operator, place, cotangents, store)
             weights = _weights(run, operator, place, store)
             backs = yield from scoped(numerics_of(operator).input_grad(place, ran.saved, ran.grads, weights), (*run.key, "I"))
-            if operator.attention is not None and run.site.whole:
-                backs = past.shorter(operator.name, backs)
+            if run.site.whole:
+                backs = past.shorter(operator, backs)
         if operator.kind is OperatorKind.EMBEDDING:
             continue
         for number, name in enumerate(operator.inputs):
             back = backs[number] if ran is not None else None
-            if _passed(run, operator, name):
+            if is_passed(run.block, operator, name):
                 _keep(cotangents, name, back or ())
                 continue
             for edge in _edges(run, operator, name):
                 part = back[edge.index] if back is not None else None
-                sums = waiting.setdefault((name, edge.index), {}).setdefault((edge.returned, edge.made), [])
+                sums = waiting.setdefault((name, edge.index), {}).setdefault(edge.back, [])
                 sums.append(part)
-    yield from _collect(run, INPUT, waiting, cotangents)
-    yield from _collect(run, MEMORY, waiting, cotangents)
+    yield from _collect(run, INPUT, waiting, cotangents, store)
+    yield from _collect(run, MEMORY, waiting, cotangents, store)
     return (cotangents.get(INPUT) or [None])[0], (cotangents.get(MEMORY) or [None])[0]
 
 
@@ -303,20 +239,19 @@ def _keep(cotangents: dict[str, list[torch.Tensor | None]], name: str, parts: Gr
 def _collect(
     run: BlockRun,
     name: str,
-    waiting: dict[tuple[str, int], dict[tuple[Layout, Layout], list[torch.Tensor | None]]],
+    waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]],
     cotangents: dict[str, list[torch.Tensor | None]],
+    store: ParameterStore,
 ) -> Task[None]:
     """Sum what the readers of `name` return where it was made; what returns in one layout moves together."""
-    device = run.site.device + run.site.base
     indices = sorted(index for known, index in waiting if known == name)
     for index in indices:
         total: torch.Tensor | None = None
-        for number, ((returned, made), parts) in enumerate(waiting.pop((name, index)).items()):
+        for number, (back, parts) in enumerate(waiting.pop((name, index)).items()):
             here = [p for p in parts if p is not None]
             value = sum(here[1:], here[0]) if here else None
-            whole = tuple(Holding(device=h.device, box=h.box) for h in made)
-            if returned != whole:
-                value = yield from moved(value, returned, whole, device=device, key=(*run.key, "B", name, index, number))
+            device, key = run.site.device + run.site.base, (*run.key, "B", name, index, number)
+            value = yield from given_back(value, back, device=device, key=key, dtype=store.precision.compute, on=store.on)
             if value is not None:
                 total = value if total is None else total + value
         known = cotangents.setdefault(name, [])
@@ -325,19 +260,21 @@ def _collect(
             known[index] = total if known[index] is None else known[index] + total
 
 
-def _output_grads(run: BlockRun, operator: Operator, place: Place, cotangents: dict[str, list[torch.Tensor | None]]) -> Gradients:
+def _output_grads(
+    run: BlockRun, operator: Operator, place: Place, cotangents: dict[str, list[torch.Tensor | None]], store: ParameterStore
+) -> Gradients:
     """Cotangents of all extents that an operator wrote, zeros where nobody read; of a loss, the factor of each token."""
     if is_routed(operator) or operator.kind is OperatorKind.ROUTE:
         return tuple(cotangents.get(operator.name, ()))
     shape = (_count(place.samples), _count(place.positions))
-    dtype = torch.float64
+    dtype, on = store.precision.compute, store.on
     if operator.kind is OperatorKind.LOSS:
-        return (torch.full((*shape, 1), run.scale, dtype=dtype),)
+        return (torch.full((*shape, 1), run.scale, dtype=store.precision.statistics, device=on),)
     known = cotangents.get(operator.name, [])
     found = []
     for index, (low, high) in enumerate(place.writes):
         value = known[index] if index < len(known) else None
-        found.append(torch.zeros((*shape, high - low), dtype=dtype) if value is None else value)
+        found.append(torch.zeros((*shape, high - low), dtype=dtype, device=on) if value is None else value)
     return tuple(found)
 
 

@@ -76,8 +76,10 @@ def _pieces(own: Member, known: Training, bucket: Bucket) -> Iterator[Piece]:
         values = own.pieces[bucket.number][low - outer : high - outer]
     else:
         values = values_of(own.views[bucket.number])[low:high]
-    for state, tensor in {VALUE: values, **own.states[bucket.number].tensors}.items():
-        yield from _of_bucket(known.work.model, bucket, low, tensor, state)
+    yield from _of_bucket(known.work.model, bucket, low, values, VALUE)
+    for start, _, states in own.shares(bucket):
+        for state, tensor in states.tensors.items():
+            yield from _of_bucket(known.work.model, bucket, start, tensor, state)
 
 
 def _of_bucket(model: Model, bucket: Bucket, low: int, flat: torch.Tensor, state: str) -> Iterator[Piece]:
@@ -309,9 +311,9 @@ def resumed(device: int, known: Training, saved: Saved, *, source: Source) -> Me
         raise DataError(f"{saved.folder / MANIFEST}: {'.'.join(map(str, missing[0]))} lacks", hint="resume with the model that was saved")
     own = member(device, known, source=SavedSource(saved=saved, frozen=source))
     for bucket in (b for b in known.buckets if device in b.devices):
-        low, _ = bucket.sharing(device).piece(device, bucket.elements, 1)
-        for state, tensor in own.states[bucket.number].tensors.items():
-            pieces = _of_bucket(known.work.model, bucket, low, tensor, state)
-            saved.fill([piece for piece in pieces if piece.name in saved.metadata.state_dict_metadata])
+        for low, _, states in own.shares(bucket):
+            for state, tensor in states.tensors.items():
+                pieces = _of_bucket(known.work.model, bucket, low, tensor, state)
+                saved.fill([piece for piece in pieces if piece.name in saved.metadata.state_dict_metadata])
     own.steps = saved.step
     return own

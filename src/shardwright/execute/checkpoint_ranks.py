@@ -28,9 +28,12 @@ def together(make: Callable[[], T]) -> list[T]:
     except DataError as error:
         mine = (False, (error.message, error.hint))
     except (OSError, RuntimeError) as error:  # torch's writer of archives raises the latter where a disk is full
-        mine = (False, (f"rank {dist.get_rank()}: {error}", "see that the folder of checkpoints has room and can be written"))
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, mine)
+        where = f"rank {dist.get_rank()}: " if dist.is_initialized() else ""
+        mine = (False, (f"{where}{error}", "see that the folder of checkpoints has room and can be written"))
+    found: list[Any] = [mine]
+    if dist.is_initialized():
+        found = [None] * dist.get_world_size()
+        dist.all_gather_object(found, mine)
     for good, what in found:
         if not good:
             raise DataError(what[0], hint=what[1])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 
-from shardwright.execute.block_run import BlockRun, LayerState, run_backward, run_forward, run_weights
+from shardwright.execute.block_run import run_again, run_backward, run_forward, run_weights
+from shardwright.execute.layer_state import BlockRun, LayerState, bring_back, send_away
 from shardwright.execute.moved import moved
+from shardwright.execute.numerics.boxes import hollow
 from shardwright.execute.parameters import ParameterStore
 from shardwright.execute.past import Past
 from shardwright.execute.places import Site
+from shardwright.execute.recorder import Tell, silent
 from shardwright.execute.redistribute import Halfway, post, take
 from shardwright.execute.requests import Task
 from shardwright.execute.stage_nodes import Node, stage_nodes
@@ -73,14 +76,21 @@ class Outcome:
     store: ParameterStore
 
 
-def device_task(device: int, work: Work, *, batch: Batch, store: ParameterStore) -> Task[Outcome]:
-    """The whole step of `device`: its actions in order. Gradients are the device's own; summing them is `gradients`."""
-    walker = _Walker(device, work, batch, store)
+def device_task(
+    device: int, work: Work, *, batch: Batch, store: ParameterStore, tell: Tell = silent, walking: Walking | None = None
+) -> Task[Outcome]:
+    """The whole step of `device`: its actions in order. Gradients are the device's own; summing them is `gradients`.
+
+    Args:
+        tell: is told each action as it begins. walking: makes what runs the actions; None = a `Walker`, which computes.
+    """
+    walker = (walking or Walker)(device, work, batch, store)
     rows = work.rows
     row = next(i for i, devices in enumerate(rows.devices) if device in devices)
     for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
         place = (int(rows.lane[action]), int(rows.chunk[action]), int(rows.microbatch[action]), int(rows.slice[action]))
         kind = TaskKind(int(rows.kind[action]))
+        tell(kind, place)
         if kind is TaskKind.F:
             yield from walker.forward(*place)
         elif kind is TaskKind.R:
@@ -90,16 +100,16 @@ def device_task(device: int, work: Work, *, batch: Batch, store: ParameterStore)
         elif kind is TaskKind.W:
             yield from walker.weights(*place)
         else:
-            yield from walker.backward(*place)
-            yield from walker.weights(*place)
+            yield from walker.both(*place)
     return Outcome(losses=walker.losses, store=store)
 
 
-class _Walker:
-    """State of a device in a step."""
+class Walker:
+    """State of a device in a step, and what it does for each action."""
 
     def __init__(self, device: int, work: Work, batch: Batch, store: ParameterStore) -> None:
-        self.device, self.work, self.batch, self.store = device, work, batch, store
+        self.device, self.work, self.store = device, work, store
+        self.batch = {name: whole.to(store.on) for name, whole in batch.items()}
         self.flows: dict[Turn, _Flow] = {}
         self.losses: dict[object, torch.Tensor] = {}
         self.halfway: dict[object, Halfway | None] = {}
@@ -140,6 +150,9 @@ class _Walker:
             data=data,
             key=(lane, chunk, microbatch, part, node.number),
             scale=work.scale,
+            again=node.again,
+            dropped=node.dropped,
+            hosted=node.hosted,
         )
 
     def _stream(self, node: Node, stage: StageParts, *, part: int, out: bool, run: int | None = None) -> Layout:
@@ -171,6 +184,8 @@ class _Walker:
                 identity = flow.outputs[edge.run]
                 value = yield from self._moved(flow.values[identity], flow.layouts[identity], source, ("out", number, *place))
                 yield from self._post(value, source, target, ("F", number, lane, microbatch, part))
+        # What backward needs of a value, its reader has saved.
+        flow.values = {identity: None if value is None else hollow(value) for identity, value in flow.values.items()}
 
     def _edge_layouts(self, lane: int, edge: StageEdge, part: int) -> tuple[Layout, Layout]:
         """Where the tensor of an edge lies on both sides."""
@@ -181,7 +196,8 @@ class _Walker:
         return source, self._stream(read, stages[edge.target], part=part, out=False, run=edge.run)
 
     def _moved(self, value: torch.Tensor | None, source: Layout, wanted: Layout, key: Hashable) -> Task[torch.Tensor | None]:
-        return (yield from moved(value, source, wanted, device=self.device, key=key))
+        dtype, on = self.store.precision.compute, self.store.on
+        return (yield from moved(value, source, wanted, device=self.device, key=key, dtype=dtype, on=on))
 
     def _post(self, value: torch.Tensor | None, source: Layout, wanted: Layout, key: Hashable) -> Task[None]:
         if any(h.device == self.device for h in source):
@@ -191,7 +207,8 @@ class _Walker:
     def _take(self, source: Layout, wanted: Layout, key: Hashable) -> Task[torch.Tensor | None]:
         if not any(h.device == self.device for h in wanted):
             return None
-        found = yield from take(self.halfway.pop(key, None), source, wanted, device=self.device, key=key, dtype=torch.float64)
+        dtype, on = self.store.precision.compute, self.store.on
+        found = yield from take(self.halfway.pop(key, None), source, wanted, device=self.device, key=key, dtype=dtype, on=on)
         return found[0] if found else None
 
     def _inputs(self, node: Node, place: Turn, flow: _Flow) -> Task[tuple[torch.Tensor | None, torch.Tensor | None]]:
@@ -220,6 +237,8 @@ class _Walker:
         state.sources = sources
         if node.recomputed:
             state.forget(stream, memory)
+        elif node.hosted:
+            send_away(run, state)
         flow.states[node.number] = state
         flow.values[node.number] = value
         flow.layouts[node.number] = self._stream(node, stage, part=place[3], out=True)
@@ -230,18 +249,25 @@ class _Walker:
         place = (lane, chunk, microbatch, part)
         flow = self.flows[place]
         for node in stage_nodes(self.work.stages[lane][chunk], self.work.model):
-            state = flow.states[node.number]
-            if state.forgotten:
-                _, fresh = yield from run_forward(
-                    self._run(node, place), state.stream, state.memory, self.store, {}, self._past(place, node)
-                )
-                fresh.sources = state.sources
-                flow.states[node.number] = fresh
+            yield from self._node_again(node, place, flow)
 
-    def backward(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
-        """Take cotangents of what went out, run every node back, post cotangents of what came in."""
+    def _node_again(self, node: Node, place: Turn, flow: _Flow) -> Task[None]:
+        state = flow.states[node.number]
+        bring_back(state)
+        if state.forgotten:
+            run = self._run(node, place)
+            _, fresh = yield from run_forward(run, state.stream, state.memory, self.store, {}, self._past(place, node))
+            fresh.sources = state.sources
+            flow.states[node.number] = fresh
+        elif state.lacking:
+            yield from run_again(self._run(node, place), state, self.store, self._past(place, node))
+
+    def backward(self, lane: int, chunk: int, microbatch: int, part: int, *, whole: bool = False) -> Task[None]:
+        """Take cotangents of what went out, run every node back, post cotangents of what came in.
+
+        What was not kept is made again node by node. `whole`: with weight gradients, so that a node is forgotten before the next.
+        """
         place = (lane, chunk, microbatch, part)
-        yield from self.again(*place)
         stage, flow = self.work.stages[lane][chunk], self.flows[place]
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.source == chunk:
@@ -251,14 +277,27 @@ class _Walker:
                 back = yield from self._moved(back, source, flow.layouts[identity], ("back", number, *place))
                 self._add(flow, identity, back)
         for node in reversed(stage_nodes(stage, self.work.model)):
+            yield from self._node_again(node, place, flow)
             yield from self._node_backward(node, place, flow)
+            if whole:
+                yield from run_weights(self._run(node, place), flow.states.pop(node.number), self.store)
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.target == chunk:
                 source, target = self._edge_layouts(lane, edge, part)
                 value = flow.cotangents.get(flow.received[number])
                 if value is None and flow.values[flow.received[number]] is not None:
-                    value = torch.zeros_like(flow.values[flow.received[number]])
+                    value = _zeros(flow.values[flow.received[number]])
                 yield from self._post(value, target, source, ("B", number, lane, microbatch, part))
+        if whole:
+            del self.flows[place]
+
+    def both(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
+        """A whole backward. Cotangents leave before weight gradients are computed, where nothing is made again or brought back."""
+        nodes = stage_nodes(self.work.stages[lane][chunk], self.work.model)
+        whole = any(node.recomputed or node.again or node.hosted for node in nodes)
+        yield from self.backward(lane, chunk, microbatch, part, whole=whole)
+        if not whole:
+            yield from self.weights(lane, chunk, microbatch, part)
 
     def _add(self, flow: _Flow, identity: int, gradient: torch.Tensor | None) -> None:
         if gradient is not None:
@@ -271,7 +310,7 @@ class _Walker:
         value = flow.values[node.number]
         gradient = flow.cotangents.pop(node.number, None)
         if gradient is None and value is not None:
-            gradient = torch.zeros_like(value)
+            gradient = _zeros(value)
         found = yield from run_backward(self._run(node, place), state, gradient, self.store, self._past(place, node))
         for which, (run, back) in enumerate(zip((node.input_run, node.memory_run), found, strict=True)):
             if run is None:
@@ -288,3 +327,11 @@ class _Walker:
         flow = self.flows.pop(place)
         for node in reversed(stage_nodes(self.work.stages[lane][chunk], self.work.model)):
             yield from run_weights(self._run(node, place), flow.states[node.number], self.store)
+
+
+def _zeros(like: torch.Tensor) -> torch.Tensor:
+    return like.new_zeros(like.shape)
+
+
+Walking = Callable[[int, Work, Batch, ParameterStore], Walker]
+"""What makes a device's walker of a step: `Walker` itself, or one that does something else where it computes."""

@@ -53,11 +53,11 @@ def values_of(bucket: tuple[Stretch, ...]) -> torch.Tensor:
     return torch.cat([s.parts[0].held.value.permute(s.parts[0].order)[s.parts[0].rows].reshape(-1) for s in bucket])
 
 
-def gradients_of(bucket: tuple[Stretch, ...]) -> torch.Tensor:
-    """The device's own gradients of a bucket, flat: the sum of those of its uses."""
+def gradients_of(bucket: tuple[Stretch, ...], *, dtype: torch.dtype) -> torch.Tensor:
+    """The device's own gradients of a bucket, flat, in `dtype`: the sum of those of its uses."""
     flat = []
     for stretch in bucket:
-        total = torch.zeros(stretch.shape, dtype=stretch.parts[0].held.value.dtype)
+        total = torch.zeros(stretch.shape, dtype=dtype, device=stretch.parts[0].held.value.device)
         for part in stretch.parts:
             if part.held.gradient is not None:
                 total = total + part.held.gradient.permute(part.order)[part.rows]
@@ -77,7 +77,7 @@ def write_gradients(bucket: tuple[Stretch, ...], flat: torch.Tensor) -> None:
     for stretch, values in zip(bucket, flat.split([prod(s.shape) for s in bucket]), strict=True):
         for part in stretch.parts:
             if part.held.gradient is None:
-                part.held.gradient = torch.zeros_like(part.held.value)
+                part.held.gradient = torch.zeros_like(part.held.value, dtype=flat.dtype)
             part.held.gradient.permute(part.order)[part.rows] = values.reshape(stretch.shape)
 
 

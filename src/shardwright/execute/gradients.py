@@ -49,7 +49,7 @@ def sum_gradients(device: int, groups: Groups, store: ParameterStore) -> Task[No
             sender = next((c for c in group.copies if device in c), ())
             if not mine and not sender:
                 continue
-            total = _local(held, group.boxes, order)
+            total = _local(held, group.boxes, order, dtype=store.precision.gradient)
             if len(mine) > 1:
                 total = yield Reduce(group=tuple(sorted(mine)), tensor=total, key=("gradient", key, number))
             if sender and sender[0] == device:
@@ -84,12 +84,12 @@ def _rows(held: Held, box: Box, order: tuple[int, ...]) -> tuple[torch.Tensor, .
     return None if any(f is None for f in found) else tuple(f for f in found if f is not None)
 
 
-def _local(held: list[Held], boxes: tuple[Box, ...], order: tuple[int, ...]) -> torch.Tensor:
+def _local(held: list[Held], boxes: tuple[Box, ...], order: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
     """The device's own sum for all boxes, flat: of every part that covers a box."""
     flat = []
     for box in boxes:
         shape = tuple(count(i) for i in box)
-        parts = [torch.zeros(shape, dtype=held[0].value.dtype)]
+        parts = [torch.zeros(shape, dtype=dtype, device=held[0].value.device)]
         for one in held:
             rows = _rows(one, box, order)
             if rows is not None and one.gradient is not None:
@@ -108,5 +108,5 @@ def _write(held: list[Held], boxes: tuple[Box, ...], order: tuple[int, ...], tot
             rows = _rows(one, box, order)
             if rows is not None:
                 if one.gradient is None:
-                    one.gradient = torch.zeros_like(one.value)
+                    one.gradient = torch.zeros_like(one.value, dtype=total.dtype)
                 one.gradient.permute(order)[torch.meshgrid(*rows, indexing="ij")] = values

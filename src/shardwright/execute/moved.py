@@ -13,13 +13,25 @@ from shardwright.program.layout import Layout
 
 
 def moved(
-    value: torch.Tensor | None, source: Layout, wanted: Layout, *, device: int, key: Hashable, across: bool = False
+    value: torch.Tensor | None,
+    source: Layout,
+    wanted: Layout,
+    *,
+    device: int,
+    key: Hashable,
+    dtype: torch.dtype,
+    on: torch.device | str,
+    across: bool = False,
 ) -> Task[torch.Tensor | None]:
-    """The device's tensor in `wanted`; None for a device that neither layout, or only `source`, has."""
+    """The device's tensor in `wanted`; None for a device that neither layout, or only `source`, has.
+
+    Args:
+        dtype, on: of the tensor, and where it is, for a device that `source` has not.
+    """
     if source == wanted or not any(h.device == device for h in (*source, *wanted)):
         return value
-    given = (value,) if value is not None else ()
-    found = yield from redistribute(given, source, wanted, device=device, key=key, dtype=torch.float64, across=across)
+    given = (value,) if value is not None and any(h.device == device for h in source) else ()
+    found = yield from redistribute(given, source, wanted, device=device, key=key, dtype=dtype, on=on, across=across)
     return found[0] if found else None
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from shardwright.errors import StrategyError
+from shardwright.execute.offload import host_like
+from shardwright.execute.precision import Precision
 from shardwright.job.training import Optimizer, OptimizerFamily
 
 SMALL = 1e-6
@@ -34,7 +36,7 @@ class AdamW:
 
 @dataclass(slots=True)
 class Moments:
-    """States of a piece: first and second moment; the master copy, if the parameter itself is coarser."""
+    """States of a piece: first and second moment; the master copy, if there is one."""
 
     first: torch.Tensor
     second: torch.Tensor
@@ -46,10 +48,14 @@ class Moments:
         return {"first": self.first, "second": self.second, **({} if self.master is None else {"master": self.master})}
 
 
-def moments(piece: torch.Tensor, *, dtype: torch.dtype) -> Moments:
-    """States before the first step; a master copy where the piece has fewer bits than `dtype`."""
-    zeros = torch.zeros(piece.shape, dtype=dtype)
-    return Moments(first=zeros, second=zeros.clone(), master=piece.to(dtype) if piece.dtype.itemsize < dtype.itemsize else None)
+def moments(piece: torch.Tensor, *, precision: Precision, host: bool = False) -> Moments:
+    """States before the first step: where the piece lies, or in host memory."""
+
+    def like(dtype: torch.dtype) -> torch.Tensor:
+        return host_like(piece, dtype=dtype) if host else torch.empty_like(piece, dtype=dtype)
+
+    first, second = (like(dtype).zero_() for dtype in precision.states)
+    return Moments(first=first, second=second, master=None if precision.master is None else like(precision.master).copy_(piece))
 
 
 def require_adamw(optimizer: Optimizer) -> None:
@@ -73,15 +79,23 @@ def update(piece: torch.Tensor, gradient: torch.Tensor, states: Moments, *, step
     """The new values of a piece; its states change in place.
 
     Args:
-        piece, gradient: flat, of equal shape. step: 1 for the first. factor: of the gradient.
+        piece, gradient: flat, of equal shape; they go to where the states lie, and the new values come back. step: 1 for the first.
+            factor: of the gradient.
+
+    The update is made in the finest of the formats.
     """
-    master = piece if states.master is None else states.master
-    g = gradient.to(states.first.dtype) * factor.to(states.first.dtype)
+    there = states.first.device
+    gradient, factor = gradient.to(there), factor.to(there)
+    master = piece.to(there) if states.master is None else states.master
+    fine = max((gradient.dtype, master.dtype, states.first.dtype), key=lambda dtype: dtype.itemsize)
+    g = gradient.to(fine) * factor.to(fine)
     first, second = rule.betas
-    states.first.lerp_(g, 1 - first)
-    states.second.mul_(second).addcmul_(g, g, value=1 - second)
-    spread = (states.second / (1 - second**step)).sqrt_().add_(rule.eps)
-    new = master * (1 - rule.rate * rule.decay) - (rule.rate / (1 - first**step)) * states.first / spread
+    m, v = states.first.to(fine).lerp_(g, 1 - first), states.second.to(fine).mul_(second).addcmul_(g, g, value=1 - second)
+    spread = (v / (1 - second**step)).sqrt_().add_(rule.eps)
+    new = master.to(fine) * (1 - rule.rate * rule.decay) - (rule.rate / (1 - first**step)) * m / spread
+    for state, value in ((states.first, m), (states.second, v)):
+        if state is not value:
+            state.copy_(value)
     if states.master is not None:
         states.master.copy_(new)
-    return new.to(piece.dtype)
+    return new.to(device=piece.device, dtype=piece.dtype)

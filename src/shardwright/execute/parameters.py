@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from shardwright.execute.place import Settings
+from shardwright.execute.precision import EXACT, Precision
 from shardwright.model.graph import Model
 from shardwright.model.operator import Operator
 from shardwright.model.tensor import Parameter
@@ -101,16 +102,30 @@ class Held:
 
 @dataclass(slots=True)
 class ParameterStore:
-    """A device's parameters by owner, and by box where uses need different parts."""
+    """A device's parameters by owner, and by box where uses need different parts.
+
+    Args:
+        precision: of values, gradients and all that is computed with them. on: where all of it lies.
+    """
 
     model: Model
     source: Source
     settings: Settings
+    precision: Precision = EXACT
+    on: torch.device | str = "cpu"
     held: dict[Key, dict[Box, Held]] = field(default_factory=dict)
 
     def use(self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box) -> torch.Tensor:
-        """The device's part of a parameter, dims in the parameter's own order."""
-        return self._held(run, layer, operator, parameter, box)[0].value.permute(self._back(run, layer, operator, parameter))
+        """The device's part of a parameter as products take it, dims in the parameter's own order."""
+        value = self._held(run, layer, operator, parameter, box)[0].value
+        return value.permute(self._back(run, layer, operator, parameter)).to(self.precision.compute)
+
+    def part(self, key: Key, box: Box) -> Held:
+        """The device's part of a parameter, dims in the owner's order; made of the source when it is first asked for."""
+        boxes = self.held.setdefault(key, {})
+        if box not in boxes:
+            boxes[box] = Held(box=box, value=part(self.source, key, box).to(device=self.on, dtype=self.precision.parameter))
+        return boxes[box]
 
     def _back(self, run: int, layer: int, operator: Operator, parameter: Parameter) -> tuple[int, ...]:
         order = origin(self.model, run, layer, operator, parameter).order
@@ -118,14 +133,13 @@ class ParameterStore:
 
     def _held(self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box) -> tuple[Held, Origin]:
         found = origin(self.model, run, layer, operator, parameter)
-        own = tuple(box[i] for i in found.order)
-        boxes = self.held.setdefault(found.key, {})
-        if own not in boxes:
-            boxes[own] = Held(box=own, value=part(self.source, found.key, own))
-        return boxes[own], found
+        return self.part(found.key, tuple(box[i] for i in found.order)), found
 
     def add(self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box, gradient: torch.Tensor) -> None:
         """Add to the gradient of a device's part."""
         held, found = self._held(run, layer, operator, parameter, box)
         own = gradient.permute(found.order)
-        held.gradient = own.clone() if held.gradient is None else held.gradient + own
+        if held.gradient is None:
+            held.gradient = own.to(self.precision.gradient, copy=True)
+        else:
+            held.gradient += own

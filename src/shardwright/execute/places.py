@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from shardwright.errors import StrategyError
 from shardwright.execute.place import Place, Routed, Settings
+from shardwright.execute.spread import is_spread
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim
 from shardwright.program.cell_structure import CellStructure
@@ -70,7 +71,7 @@ def place_of(site: Site, operator: Operator) -> Place | None:
         experts=_experts(operator, cell) if cell is not None else (0, 0),
         groups=_groups(site, operator) if cell is not None else {},
         ring_positions={d + site.base: _keys(site, site.cells.cells[operator.klass][d], key_length) for d in ring if len(ring) > 1},
-        key_positions=_keys(site, cell, 0) if site.earlier and cell is not None else (),
+        key_positions=_looked_on(site, operator, cell) if cell is not None else (),
         routing=_routing(site, operator) if moves else {},
     )
 
@@ -92,7 +93,15 @@ def _keys(site: Site, cell: Cell, memory_length: int) -> Indices:
     if memory_length:
         return indices(way, memory_length)
     slices = (*site.earlier, (site.start, site.length))
-    return tuple(i for start, length in slices for i in _shifted(indices(way, length), start))
+    return normal(i for start, length in slices for i in _shifted(indices(way, length), start))
+
+
+def _looked_on(site: Site, operator: Operator, cell: Cell) -> Indices:
+    """Positions that the operator looks around in, where they are not its own: those of earlier slices, or all that there are."""
+    cross = operator.attention is not None and operator.attention.cross
+    if is_spread(site.cells, operator, length=site.length, memory_length=site.memory_length):
+        return ((0, site.memory_length),) if cross else ((0, site.start + site.length),)
+    return _keys(site, cell, 0) if site.earlier and not cross else ()
 
 
 def _home(site: Site) -> tuple[Indices, Indices]:
@@ -155,12 +164,14 @@ def _inside(site: Site, operator: Operator) -> dict[str, Dim]:
 
 
 def _groups(site: Site, operator: Operator) -> dict[str, tuple[int, ...]]:
-    """Groups of more than one device for communication inside an operator.
+    """Groups of more than one device for communication inside an operator; none where everybody is brought all positions.
 
     Raises:
         StrategyError: members do not see the same group, or lack a part of what is cut: trees whose branches cut different dims (rule
             ``execute.group``).
     """
+    if is_spread(site.cells, operator, length=site.length, memory_length=site.memory_length):
+        return {}
     found = {}
     for name, dim in _inside(site, operator).items():
         group = site.structure.members(operator, dim)
@@ -178,9 +189,8 @@ def _groups(site: Site, operator: Operator) -> dict[str, tuple[int, ...]]:
 
 def _whole(site: Site, operator: Operator, dim: Dim, group: tuple[int, ...]) -> bool:
     """The members of a group have all of a dim between them."""
-    cells = site.cells.cells[operator.klass]
     if dim is Dim.SEQUENCE:
-        length = site.memory_length if operator.attention is not None and operator.attention.cross else site.length
-        return count(normal(i for d in group for i in indices(cells[d].way(Dim.SEQUENCE), length))) == length
+        return True  # else all positions are brought
+    cells = site.cells.cells[operator.klass]
     extents = [e for e in operator.reads if e.dim is dim]
     return all(count(normal(interval(e, operator, cut_dims(cells[d], operator)) for d in group)) == e.size for e in extents)

@@ -15,6 +15,7 @@ from shardwright.execute.checkpoint_ranks import begun_rank, save_rank
 from shardwright.execute.device import Batch
 from shardwright.execute.distributed import Network
 from shardwright.execute.parameters import Source
+from shardwright.execute.recorder import Recorder
 from shardwright.execute.train import StepReport, Training, train_rank
 
 Batches = Callable[[int], Batch]
@@ -22,14 +23,20 @@ Batches = Callable[[int], Batch]
 
 
 @contextmanager
-def process_group(*, timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
+def process_group(*, timeout_s: float = 300.0, alone: bool = False) -> Iterator[tuple[int, int]]:
     """(rank, ranks) of a process group over gloo: one that runs already, or that of torchrun's environment.
+
+    Args:
+        alone: without such an environment this process is the only rank, and needs no group.
 
     Raises:
         StrategyError: run.world if the environment has no RANK and WORLD_SIZE.
     """
     if dist.is_initialized():
         yield dist.get_rank(), dist.get_world_size()
+        return
+    if alone and "WORLD_SIZE" not in os.environ:
+        yield 0, 1
         return
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         raise StrategyError("RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not set", hint="start with torchrun", rule="run.world")
@@ -63,27 +70,32 @@ def run_rank(
     every: int = 0,
     timeout_s: float = 300.0,
     report: Callable[[StepReport], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    recorder: Recorder | None = None,
 ) -> list[StepReport]:
     """Train this rank's device until step `steps`, from the newest checkpoint if there is one. All ranks call it.
 
     Args:
         source: first values of parameters. checkpoints: folder of this run, seen by all ranks. every: steps between checkpoints; 0 = one at
-            the end. report: is told of every step.
+            the end. report: is told of every step. stop: asked in every step; once it is true on a rank, all stop after that step, and
+            save. recorder: has the last step.
 
     Raises:
         StrategyError: run.world; errors of `Network`. DataError: the newest checkpoint is not usable.
     """
-    with process_group(timeout_s=timeout_s) as (rank, ranks):
+    with process_group(timeout_s=timeout_s, alone=len(known.devices) == 1) as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
         own = tuple(d for d, r in placed.items() if r == rank)
         members = begun_rank(own, known, checkpoints, source=source, rank=rank, ranks=ranks)
         done = next(iter(members.values())).steps
         reports = []
-        with Network(placed, timeout_s=timeout_s) as network:
-            for one in train_rank(network, members, known, (batches(step) for step in range(done, steps))):
+        with Network(placed, timeout_s=timeout_s, on=known.on) as network:
+            for one in train_rank(network, members, known, (batches(step) for step in range(done, steps)), stop=stop, recorder=recorder):
                 reports.append(one)
                 if report is not None:
                     report(one)
-                if checkpoints is not None and (one.step == steps or (every and one.step % every == 0)):
+                if checkpoints is not None and (one.stopped or one.step == steps or (every and one.step % every == 0)):
                     save_rank(members, known, checkpoints, rank=rank)
+                if one.stopped:
+                    break
     return reports

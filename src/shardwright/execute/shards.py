@@ -13,7 +13,8 @@ from shardwright.cost.plan_shards import ShardRule, degree
 from shardwright.errors import StrategyError
 from shardwright.execute.flat import Stretch, gradients_of, stretches, write_gradients
 from shardwright.execute.gradients import Groups, dims_in_order
-from shardwright.execute.parameters import Held, Key, ParameterStore, part
+from shardwright.execute.parameters import Key, ParameterStore
+from shardwright.execute.precision import Precision
 from shardwright.execute.requests import Exchange, Post, Reduce, Take, Task
 from shardwright.model.graph import Model
 from shardwright.program.layout import Box
@@ -160,9 +161,7 @@ def hold(device: int, places: Places, *, length: int, store: ParameterStore) -> 
             for share in shares_of(place, base=0, length=length):
                 if share.device == device:
                     box = tuple(share.need[order.index(i)] for i in range(len(order)))
-                    boxes = store.held.setdefault(key, {})
-                    if box not in boxes:
-                        boxes[box] = Held(box=box, value=part(store.source, key, box))
+                    store.part(key, box)
 
 
 def views(device: int, buckets: tuple[Bucket, ...], store: ParameterStore) -> dict[int, tuple[Stretch, ...]]:
@@ -170,17 +169,17 @@ def views(device: int, buckets: tuple[Bucket, ...], store: ParameterStore) -> di
     return {b.number: stretches(b.boxes, store) for b in buckets if device in b.devices}
 
 
-def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...]) -> Task[torch.Tensor]:
+def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...], *, precision: Precision) -> Task[torch.Tensor]:
     """The device's piece (of stage 2) of the whole step's gradient of a bucket.
 
     A sharded gradient is reduced to its owners: pieces to the members of a run, then the sums over runs. Where other stages' copies or
     duplicates share the sum, all sum everything and keep their piece. A gradient that is not sharded is written to the device's parts.
     """
-    own = gradients_of(view)
+    own = gradients_of(view, dtype=precision.gradient).to(precision.wire)
     sharers = bucket.sharing(device)
     cut = sharers.degrees[1]
     if cut > 1 and sharers.devices == bucket.members and not bucket.copies:
-        return (yield from _scattered(device, bucket, sharers, own))
+        return (yield from _scattered(device, bucket, sharers, own)).to(precision.gradient)
     total = own
     if device in bucket.members and len(bucket.members) > 1:
         total = cast(torch.Tensor, (yield Reduce(group=bucket.members, tensor=own, key=("gradient", bucket.number))))
@@ -191,6 +190,7 @@ def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...]) -> Task[torch
         elif device in others:
             key = ("copy", bucket.number, device)
             total = cast(torch.Tensor, (yield Take(source=sender, shape=tuple(own.shape), key=key, dtype=own.dtype)))
+    total = total.to(precision.gradient)
     if cut == 1:
         write_gradients(view, total)
         return total

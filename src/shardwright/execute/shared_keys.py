@@ -1,71 +1,88 @@
-"""Key heads that several parts of the query heads read: where their gradients stay parts of a sum until the weight's gradient."""
+"""Cotangents of key heads that several parts of the query heads read: parts of a sum until the gradient of the weights that made them.
+
+A maker that was cut by query heads answers for its own part of them: what it is given back for a key head is the sum over those queries,
+and makers with other parts of the same key head add theirs when gradients are summed (`program.plan_sync` counts them so).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from itertools import combinations
 
-from shardwright.errors import StrategyError
-from shardwright.model.operator import Operator, OperatorClass
-from shardwright.model.tensor import Dim
-from shardwright.program.cells import StageCells, cut_dims, image, token_box
-from shardwright.program.layout import Box, Interval, intersection
-from shardwright.program.stage_parts import StageParts
-
-_Reader = tuple[Box, Interval, Interval]
-"""Tokens, query heads, and key heads that they read, of a device."""
+from shardwright.model.operator import Operator
+from shardwright.model.tensor import Extent
+from shardwright.program.cells import StageCells, cut_dims, image, reference_runs
+from shardwright.program.layout import Box, Holding, Interval, Layout, intersection
+from shardwright.program.placing import is_routed
 
 
-def require_alike(stages: tuple[tuple[StageParts, ...], ...]) -> None:
-    """Raise where devices share a key head, and the core's query heads are not those of the projection.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Back:
+    """One way of a cotangent to where its tensor was made.
 
-    What a core returns for a shared key head is a part of a sum that stays where it is; it can only if the projection that made the head
-    is cut as the core is.
-
-    Raises:
-        StrategyError: they are not cut alike (rule ``execute.heads``).
+    Args:
+        source: parts of it that readers return. wanted: makers that get the sum.
+        answered: (device, its box, box inside that another maker answers for): zeros there.
     """
-    for segment in (s for lane in stages for stage in lane for s in stage.segments):
-        for operator in segment.block.operators:
-            shape = operator.attention
-            if shape is None or shape.kv_heads == shape.heads or segment.operator:
-                continue
-            cores, makers = (list(_readers(segment.cells, operator, k)) for k in (operator.klass, OperatorClass.ATTN))
-            if not (_shared(cores) or _shared(makers)):
-                continue
-            for core in cores:
-                for maker in makers:
-                    if _meet(core[0], maker[0]) and _overlap(core[2], maker[2]) and _overlap(core[1], maker[1]) and core[1] != maker[1]:
-                        raise StrategyError(
-                            f"{operator.name} shares key heads between devices, with other query heads than the projection of the keys",
-                            hint="cut the core's heads as the attention class's, or by a number that divides the key heads",
-                            rule="execute.heads",
-                        )
+
+    source: Layout
+    wanted: Layout
+    answered: tuple[tuple[int, Box, Box], ...] = ()
 
 
-def _readers(cells: StageCells, operator: Operator, klass: OperatorClass) -> Iterator[_Reader]:
-    shape = operator.attention
-    assert shape is not None
-    for cell in cells.cells.get(klass, {}).values():
-        way = cut_dims(cell, operator).get(Dim.HEADS, ())
-        tokens = token_box(cell, samples=cells.samples, length=_LENGTH)
-        yield tokens, image(way, shape.heads, shape.heads), image(way, shape.kv_heads, shape.heads)
+def shared_backs(
+    cells: StageCells, maker: Operator, reader: Operator, extent: Extent, *, made: Layout, returned: Layout
+) -> tuple[Back, ...]:
+    """How the cotangent of an extent returns: once for every part of the finer list that its makers have.
+
+    Every reader's part lies in one of the makers' parts: sums over those inside, which is what lowering prices. Otherwise the sum over all
+    readers goes to every maker of a key head, and the one with the first query heads answers for it.
+
+    Args:
+        made: where `maker` left the extent. returned: what `reader` returns for it.
+    """
+    whole = tuple(Holding(device=h.device, box=h.box) for h in made)
+    runs = reference_runs(reader, extent.dim)
+    coarse = extent.runs < runs and any(e.dim is extent.dim for e in reader.reads)
+    if not coarse or is_routed(maker) or is_routed(reader):
+        return (Back(source=returned, wanted=whole),)
+    owns = {h.device: _fine(cells, maker, h.device, extent, runs) for h in made}
+    reads = {h.device: _fine(cells, reader, h.device, extent, runs) for h in returned}
+    if not _shared(whole, owns) and not _shared(returned, reads):
+        return (Back(source=returned, wanted=whole),)
+    meeting = [(reads[r.device], owns[m.device]) for r in returned for m in whole if intersection(r.box, m.box) is not None]
+    if not all(_inside(r, m) for r, m in meeting if r[0] < m[1] and m[0] < r[1]):
+        source = tuple(replace(h, part=(h.part, reads[h.device])) for h in returned)
+        return (Back(source=source, wanted=whole, answered=_answered(whole, owns)),)
+    result = []
+    for part in sorted(set(owns.values())):
+        inside = (h for h in returned if _inside(reads[h.device], part))
+        source = tuple(h if reads[h.device] == part else replace(h, part=(h.part, reads[h.device])) for h in inside)
+        result.append(Back(source=source, wanted=tuple(h for h in whole if owns[h.device] == part)))
+    return tuple(result)
 
 
-_LENGTH = 4096
-"""Positions that tell whether two devices share tokens."""
+def _fine(cells: StageCells, operator: Operator, device: int, extent: Extent, runs: int) -> Interval:
+    """A device's part of the dim, in the finer list of `runs`."""
+    own = reference_runs(operator, extent.dim)
+    low, high = image(cut_dims(cells.cells[operator.klass][device], operator).get(extent.dim, ()), own, own)
+    return low * runs // own, -(-high * runs // own)
 
 
-def _shared(readers: list[_Reader]) -> bool:
-    return any(
-        one[1] != other[1] and _overlap(one[2], other[2]) and _meet(one[0], other[0])
-        for one, other in combinations(dict.fromkeys(readers), 2)
-    )
+def _shared(layout: Layout, parts: Mapping[int, Interval]) -> bool:
+    distinct = dict.fromkeys((h.box, parts[h.device]) for h in layout)
+    return any(one[1] != other[1] and intersection(one[0], other[0]) is not None for one, other in combinations(distinct, 2))
 
 
-def _overlap(one: Interval, other: Interval) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
+def _inside(inner: Interval, outer: Interval) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def _meet(one: Box, other: Box) -> bool:
-    return intersection(one, other) is not None
+def _answered(made: Layout, owns: Mapping[int, Interval]) -> tuple[tuple[int, Box, Box], ...]:
+    found = []
+    for h in made:
+        before = dict.fromkeys(m.box for m in made if owns[m.device] < owns[h.device])
+        inside = (intersection(h.box, box) for box in before)
+        found += [(h.device, h.box, box) for box in inside if box is not None]
+    return tuple(found)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
+from shardwright.cost.kept import named
 from shardwright.model.graph import Model
 from shardwright.program.stage_parts import Segment, StageParts
 from shardwright.strategy.stages import How
@@ -17,6 +19,8 @@ class Node:
     Args:
         number: in the stage. segment: of which it is a layer. layer: of its run.
         input_run, memory_run: runs whose latest output it reads; None = the data, or nothing. recomputed: only its input is kept.
+        again: operators that run again before backward. dropped: those of them whose output nobody keeps.
+        hosted: percent of what is kept of an operator that waits on the host.
     """
 
     number: int
@@ -25,6 +29,9 @@ class Node:
     input_run: int | None
     memory_run: int | None
     recomputed: bool
+    again: frozenset[str] = frozenset()
+    dropped: frozenset[str] = frozenset()
+    hosted: Mapping[str, int] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=4096)
@@ -32,12 +39,46 @@ def _nodes(key: _Key) -> tuple[Node, ...]:
     found: list[Node] = []
     for segment in key.stage.segments:
         names = {name for keep in segment.keeps if keep.how is How.RECOMPUTE for name in keep.operators}
+        again, dropped = _recomputed(segment)
+        hosted = _hosted(segment)
         for layer in range(segment.first, segment.first + segment.count):
             inputs = _runs(key.model, segment, layer)
             found.append(
-                Node(number=len(found), segment=segment, layer=layer, input_run=inputs[0], memory_run=inputs[1], recomputed="full" in names)
+                Node(
+                    number=len(found),
+                    segment=segment,
+                    layer=layer,
+                    input_run=inputs[0],
+                    memory_run=inputs[1],
+                    recomputed="full" in names,
+                    again=again,
+                    dropped=dropped,
+                    hosted=hosted,
+                )
             )
     return tuple(found)
+
+
+def _recomputed(segment: Segment) -> tuple[frozenset[str], frozenset[str]]:
+    """(operators that run again, those whose output is not kept): cores alone keep what the projection behind them reads, as lowered."""
+    again: set[str] = set()
+    dropped: set[str] = set()
+    keeps = [keep for keep in segment.keeps if keep.how is How.RECOMPUTE]
+    for keep in keeps if all("full" not in k.operators for k in keeps) else ():
+        found = named(segment.block.operators, keep.operators)
+        if set(keep.operators) == {"core"}:
+            again |= {o.name for o in segment.block.operators if o.name in found and o.attention is not None}
+        else:
+            again, dropped = again | found, dropped | found
+    return frozenset(again), frozenset(dropped)
+
+
+def _hosted(segment: Segment) -> dict[str, int]:
+    """Percent by operator. What a plan moves to NVMe waits on the host as well."""
+    found: dict[str, int] = {}
+    for keep in (k for k in segment.keeps if k.how is not How.RECOMPUTE):
+        found |= dict.fromkeys(named(segment.block.operators, keep.operators), keep.percent)
+    return found
 
 
 class _Key:

@@ -16,7 +16,6 @@ from shardwright.execute.in_process import run
 from shardwright.execute.parameters import Key, ParameterStore, Source, whole_shape
 from shardwright.execute.place import Settings
 from shardwright.execute.requests import Task
-from shardwright.execute.shared_keys import require_alike
 from shardwright.execute.trace import Trace
 from shardwright.job.training import TrainingJob
 from shardwright.model.graph import Model
@@ -55,7 +54,6 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, island: int = 0) -> t
     _require_executable(model)
     stages = plan_stages(plan, model=model, unfolded=True)
     _require_one_tensor_at_cuts(model, stages)
-    require_alike(stages)
     lengths = {s.name: s.tokens for s in job.sequences}
     first, begins = 0, []
     for lane in plan.lanes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -13,9 +13,12 @@ from shardwright.execute.device import Batch, Work, device_task
 from shardwright.execute.distributed import Network
 from shardwright.execute.flat import Stretch, values_of, write_values
 from shardwright.execute.in_process import run
+from shardwright.execute.offload import SHARE
 from shardwright.execute.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, update
 from shardwright.execute.parameters import ParameterStore, Source
 from shardwright.execute.place import Settings
+from shardwright.execute.precision import Precision, uniform
+from shardwright.execute.recorder import STEP_LEVEL, Recorder, silent
 from shardwright.execute.requests import Reduce, Task
 from shardwright.execute.shards import Bucket, Places, gathered, hold, plan_buckets, summed, views
 from shardwright.execute.step import prepare
@@ -24,6 +27,7 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.graph import Model
 from shardwright.model.operator import OperatorKind
 from shardwright.program.cells import token_box
+from shardwright.program.instances import TaskKind
 from shardwright.program.plan_sync import parameter_places
 from shardwright.strategy.plan import Plan
 
@@ -33,7 +37,8 @@ class Training:
     """What all devices know of a run.
 
     Args:
-        places: uses of every parameter. counts: (lane, device) whose losses are counted; others have copies. dtype: of states.
+        places: uses of every parameter. counts: (lane, device) whose losses are counted; others have copies. precision: of all numbers.
+        on: where the devices of this process keep and compute them. host: percent of the optimizer's states in host memory.
     """
 
     work: Work
@@ -43,7 +48,9 @@ class Training:
     settings: Settings
     counts: frozenset[tuple[int, int]]
     length: int
-    dtype: torch.dtype
+    precision: Precision
+    on: torch.device | str = "cpu"
+    host: int = 0
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -56,7 +63,8 @@ class Member:
     """A device between steps: its parts of parameters, and by bucket its pieces.
 
     Args:
-        steps: done so far. pieces: of parameters that are sharded between steps.
+        states: of its pieces; of those whose first elements' states are in host memory, of the rest. host: of those.
+        pieces: of parameters that are sharded between steps. steps: done so far.
     """
 
     device: int
@@ -64,16 +72,27 @@ class Member:
     views: dict[int, tuple[Stretch, ...]]
     states: dict[int, Moments] = field(default_factory=dict)
     pieces: dict[int, torch.Tensor] = field(default_factory=dict)
+    host: dict[int, Moments] = field(default_factory=dict)
     steps: int = 0
+
+    def shares(self, bucket: Bucket) -> Iterator[tuple[int, int, Moments]]:
+        """(first element, end, their states) of the device's piece of a bucket, in order."""
+        low, _ = bucket.sharing(self.device).piece(self.device, bucket.elements, 1)
+        for own in (self.host, self.states):
+            if bucket.number in own:
+                states = own[bucket.number]
+                yield low, low + states.first.numel(), states
+                low += states.first.numel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What a step gave: number (1 for the first), mean loss before the update, norm of the gradient before clipping."""
+    """What a step gave: number (1 for the first), mean loss before the update, norm of the gradient before clipping; whether to stop."""
 
     step: int
     loss: float
     norm: float
+    stopped: bool = False
 
 
 def training(
@@ -84,12 +103,15 @@ def training(
     rule: AdamW | None = None,
     settings: Settings | None = None,
     dtype: torch.dtype = torch.float64,
+    precision: Precision | None = None,
+    on: torch.device | str = "cpu",
     island: int = 0,
 ) -> Training:
     """Everything about a run that does not change.
 
     Args:
-        dtype: of the optimizer's states; parameters with fewer bits get a master copy of it. island: devices a node.
+        dtype: of everything, where no `precision` is given. precision: see `precision_of`. on: torch device of this process. island:
+            devices a node.
 
     Raises:
         StrategyError: the plan breaks a rule, or holds what is not executed.
@@ -104,7 +126,9 @@ def training(
         settings=settings or Settings(),
         counts=_counted(work, length=job.sequence_length),
         length=job.sequence_length,
-        dtype=dtype,
+        precision=precision or uniform(dtype),
+        on=on,
+        host=shard_rule(plan).offload,
     )
 
 
@@ -125,13 +149,16 @@ def _counted(work: Work, *, length: int) -> frozenset[tuple[int, int]]:
 
 def member(device: int, known: Training, *, source: Source) -> Member:
     """A device before its first step."""
-    store = ParameterStore(model=known.work.model, source=source, settings=known.settings)
+    store = ParameterStore(model=known.work.model, source=source, settings=known.settings, precision=known.precision, on=known.on)
     hold(device, known.places, length=known.length, store=store)
     own = Member(device=device, store=store, views=views(device, known.buckets, store))
     for bucket in _own(known, device):
         values, sharers = values_of(own.views[bucket.number]), bucket.sharing(device)
         low, high = sharers.piece(device, bucket.elements, 1)
-        own.states[bucket.number] = moments(values[low:high], dtype=known.dtype)
+        middle = low + (high - low) * known.host // SHARE
+        if middle > low:
+            own.host[bucket.number] = moments(values[low:middle], precision=known.precision, host=True)
+        own.states[bucket.number] = moments(values[middle:high], precision=known.precision)
         if sharers.degrees[2] > 1:
             low, high = sharers.piece(device, bucket.elements, 3)
             own.pieces[bucket.number] = values[low:high].clone()
@@ -161,27 +188,40 @@ def _filled(own: Member, bucket: Bucket) -> Task[None]:
     write_values(own.views[bucket.number], whole)
 
 
-def step_task(own: Member, known: Training, *, batch: Batch) -> Task[StepReport]:
+def step_task(
+    own: Member, known: Training, *, batch: Batch, stop: Callable[[], bool] | None = None, recorder: Recorder | None = None
+) -> Task[StepReport]:
     """One training step of a device: gather, run, sum, clip, update, gather.
+
+    Args:
+        stop: asked once; where any device's is true, all reports say so. recorder: is told what begins.
 
     Left out: parameters that a plan gathers at every use are gathered once a step, and gradients that it reduces after every microbatch are
     reduced once: the same numbers, more memory within the step.
     """
     device = own.device
     mine = list(_own(known, device))
+    tell = recorder.tell(device) if recorder is not None else silent
+    if own.pieces:
+        tell(TaskKind.GATHER, STEP_LEVEL)
     for bucket in mine:
         if bucket.number in own.pieces:
             yield from _filled(own, bucket)
-    outcome = yield from device_task(device, known.work, batch=batch, store=own.store)
+    outcome = yield from device_task(device, known.work, batch=batch, store=own.store, tell=tell)
+    tell(TaskKind.REDUCE, STEP_LEVEL)
     gradients = {}
     for bucket in mine:
-        total = yield from summed(device, bucket, own.views[bucket.number])
+        total = yield from summed(device, bucket, own.views[bucket.number], precision=known.precision)
         wide, fine = (bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1))
         gradients[bucket.number] = total[fine[0] - wide[0] : fine[1] - wide[0]]
+    tell(TaskKind.STEP, STEP_LEVEL)
     losses = [loss for key, loss in outcome.losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts]
     squares = [gradients[b.number].double().square().sum() for b in mine if b.answers(device)]
     sums = torch.stack(
-        [torch.stack([torch.zeros((), dtype=torch.float64), *(t.double() for t in terms)]).sum() for terms in (losses, squares)]
+        [
+            torch.stack([torch.zeros((), dtype=torch.float64, device=known.on), *(t.double() for t in terms)]).sum()
+            for terms in (losses, squares, [torch.tensor(float(stop is not None and stop()), device=known.on)])
+        ]
     )
     if len(known.devices) > 1:
         sums = cast(torch.Tensor, (yield Reduce(group=known.devices, tensor=sums, key="norm")))
@@ -194,34 +234,59 @@ def step_task(own: Member, known: Training, *, batch: Batch) -> Task[StepReport]
         for held in boxes.values():
             held.gradient = None
     _forget(own)
-    return StepReport(step=own.steps, loss=float(sums[0]) * known.work.scale, norm=float(norm))
+    tell(None, STEP_LEVEL)
+    return StepReport(step=own.steps, loss=float(sums[0]) * known.work.scale, norm=float(norm), stopped=bool(sums[2] > 0))
 
 
 def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor) -> Task[None]:
     """Update the device's piece, and gather what it keeps of the parameter."""
     view, sharers = own.views[bucket.number], bucket.sharing(own.device)
-    low, high = sharers.piece(own.device, bucket.elements, 1)
-    piece = values_of(view)[low:high]
-    new = update(piece, gradient, own.states[bucket.number], step=own.steps, rule=known.rule, factor=factor)
+    low, _ = sharers.piece(own.device, bucket.elements, 1)
+    values, step, rule = values_of(view), own.steps, known.rule
+    new = torch.cat(
+        [update(values[a:b], gradient[a - low : b - low], s, step=step, rule=rule, factor=factor) for a, b, s in own.shares(bucket)]
+    )
     if bucket.number in own.pieces:
         own.pieces[bucket.number] = yield from gathered(own.device, bucket, new, have=1, want=3, key="new")
     else:
         write_values(view, (yield from gathered(own.device, bucket, new, have=1, want=0, key="new")))
 
 
-def train(members: Mapping[int, Member], known: Training, batches: Iterable[Batch], *, trace: Trace | None = None) -> list[StepReport]:
-    """One step for every batch, all devices in this process."""
+def train(
+    members: Mapping[int, Member],
+    known: Training,
+    batches: Iterable[Batch],
+    *,
+    trace: Trace | None = None,
+    recorder: Recorder | None = None,
+) -> list[StepReport]:
+    """One step for every batch, all devices in this process; `recorder` has the last one then."""
     reports = []
     for batch in batches:
-        found = run({d: step_task(own, known, batch=batch) for d, own in members.items()}, trace=trace)
+        found = run(_tasks(members, known, batch, recorder), trace=trace)
         reports.append(next(iter(found.values())))
     return reports
 
 
 def train_rank(
-    network: Network, members: Mapping[int, Member], known: Training, batches: Iterable[Batch], *, trace: Trace | None = None
+    network: Network,
+    members: Mapping[int, Member],
+    known: Training,
+    batches: Iterable[Batch],
+    *,
+    trace: Trace | None = None,
+    stop: Callable[[], bool] | None = None,
+    recorder: Recorder | None = None,
 ) -> Iterator[StepReport]:
-    """One step for every batch, over the ranks of a network; `members`: devices of this rank."""
+    """One step for every batch, over the ranks of a network; `members`: devices of this rank; `recorder` has the last step taken."""
     for batch in batches:
-        found = network.drive({d: step_task(own, known, batch=batch) for d, own in members.items()}, trace=trace)
+        found = network.drive(_tasks(members, known, batch, recorder, stop=stop), trace=trace)
         yield next(iter(found.values()))
+
+
+def _tasks(
+    members: Mapping[int, Member], known: Training, batch: Batch, recorder: Recorder | None, *, stop: Callable[[], bool] | None = None
+) -> dict[int, Task[StepReport]]:
+    """The next step of every member."""
+    tasks = {d: step_task(own, known, batch=batch, stop=stop, recorder=recorder) for d, own in members.items()}
+    return tasks if recorder is None else recorder.watched(tasks)

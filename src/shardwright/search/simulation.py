@@ -12,7 +12,7 @@ from shardwright.strategy.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What `api.simulation` returns.
+    """What `api.simulations.simulation` returns.
 
     Args:
         name: of the strategy, such as the first line of a notation says. grid: the grid that says it, None if none does.

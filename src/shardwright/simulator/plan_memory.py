@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwright.cost.member import StepCosts, held_bytes
 from shardwright.cost.plan_network import kind_problem
@@ -13,6 +14,8 @@ from shardwright.program.problem import Problem
 from shardwright.schedules.table import B, F, R, W
 from shardwright.simulator.plan_tasks import PlanCosts
 from shardwright.simulator.prediction import StageMemory
+
+Int64 = npt.NDArray[np.int64]
 
 _ONCE = ("workspace",)
 """Items that a device has once, however many stages it is in."""
@@ -71,6 +74,11 @@ def _merged(steps: list[StepCosts], items: dict[str, int]) -> StepCosts:
 
 def _activations(program: PlanProgram, costs: PlanCosts, device_class: DeviceClass) -> int:
     """Peak of what forwards keep until the gradients of their microbatch are done, along the row of the order."""
+    return int(np.cumsum(kept_changes(program, costs, device_class)).max(initial=0))
+
+
+def kept_changes(program: PlanProgram, costs: PlanCosts, device_class: DeviceClass) -> Int64:
+    """(actions of its row,) bytes of activations that each action keeps from its start on, or gives back at its end (negative)."""
     rows = program.rows
     span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
     kinds = rows.kind[span]
@@ -85,7 +93,8 @@ def _activations(program: PlanProgram, costs: PlanCosts, device_class: DeviceCla
             # What is made again early lives from there to the last gradient.
             size[early & (kinds == R)] = restored
             size[early & ((kinds == B) | (kinds == W))] += restored
-    return int(np.cumsum(sign * size).max(initial=0))
+    changes: Int64 = sign * size
+    return changes
 
 
 def _text(program: PlanProgram, device_class: DeviceClass) -> str:

@@ -134,7 +134,7 @@ def action_seconds(step: StepCosts, kind: TaskKind, *, early: bool = False) -> f
     return {TaskKind.F: forward, TaskKind.B: back, TaskKind.I: back - weight, TaskKind.W: weight, TaskKind.R: again}.get(kind, 0.0)
 
 
-def _exposed(step: StepCosts, kind: TaskKind) -> float:
+def exposed_seconds(step: StepCosts, kind: TaskKind) -> float:
     """Seconds of an action in which its kernels wait for communication (of a whole backward, all in the input gradient)."""
     if kind not in (TaskKind.F, TaskKind.B, TaskKind.I):
         return 0.0
@@ -358,7 +358,7 @@ def _action(costs: PlanCosts, families: tuple[tuple[int, int, int], ...], templa
     def spent(lane: int, chunk: int, kind: int, part: int, *, early: bool) -> tuple[float, float]:
         family = family_of[lane, chunk]
         seconds = costs.seconds(lane, chunk, family, part, TaskKind(kind), early=early)
-        return seconds, min(_exposed(costs.step(lane, chunk, family, part), TaskKind(kind)), seconds)
+        return seconds, min(exposed_seconds(costs.step(lane, chunk, family, part), TaskKind(kind)), seconds)
 
     own = spent(template.lane, template.chunk, int(template.kind), template.slice, early=template.early)
     if template.partner is None or own[0] == 0.0:

@@ -8,7 +8,7 @@ from math import log2
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.boxes import given, hollow, numbers, returned
+from shardwright.execute.numerics.boxes import fine, given, hollow, numbers, returned
 from shardwright.execute.numerics.groups import members
 from shardwright.execute.numerics.keys import Keys, gathered, own_positions, passed, sent_back
 from shardwright.execute.numerics.local import detached, gradients
@@ -45,16 +45,17 @@ class Attention:
             )
         query, key, value = _parts(inputs)
         low, high = place.heads
-        normal = query.new_full((*query.shape[:2], high - low), -torch.inf)
+        exact = fine(query.new_empty(0))
+        normal = exact.new_full((*query.shape[:2], high - low), -torch.inf)
         if place.operator.parameters:
-            normal = weights[place.operator.parameters[0].name].expand_as(normal)
-        out = query.new_zeros((*query.shape[:2], high - low, shape.value_dim))
+            normal = fine(weights[place.operator.parameters[0].name]).expand_as(normal)
+        out = exact.new_zeros((*query.shape[:2], high - low, shape.value_dim))
         keys = yield from gathered(place, Keys(key=key, value=value, positions=_own_positions(place, key)), what="keys")
         for step in range(max(len(members(place, "ring")), 1)):
             if step:
                 keys = yield from passed(place, keys, step, what="keys")
             out, normal = _more(place, query, keys, out, normal)
-        out = out.flatten(-2)
+        out = out.flatten(-2).to(query.dtype)
         kept = tuple(tuple(v if i < 3 else hollow(v) for i, v in enumerate(values)) for values in inputs)
         return (out,), Saved(inputs=kept, own=(out, normal))
 
@@ -62,7 +63,7 @@ class Attention:
         """See `Numerics`."""
         query, key, value = _parts(saved.inputs)
         out, normal = saved.own
-        products = _by_head(place, given(grads[0]) * out)
+        products = _by_head(place, fine(given(grads[0])) * out)
         own = yield from gathered(place, Keys(key=key, value=value, positions=_own_positions(place, key)), what="keys again")
         dq, of_own = _back(place, query, own, normal, given(grads[0]), products)
         keys, of_others = own, None
@@ -87,8 +88,8 @@ class Attention:
             return {}
         name = place.operator.parameters[0].name
         out, normal = saved.own
-        share = (weights[name] - normal).exp()
-        return {name: -(share * _by_head(place, given(grads[0]) * out)).sum((0, 1))}
+        share = (fine(weights[name]) - normal).exp()
+        return {name: -(share * _by_head(place, fine(given(grads[0])) * out)).sum((0, 1))}
 
 
 def shape_of(place: Place) -> AttentionShape:
@@ -107,7 +108,7 @@ def _scores(place: Place, query: torch.Tensor, key: torch.Tensor, positions: tor
     low, high = place.heads
     q = query.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)
     k = key.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)[:, _reads(place, query)]
-    scores = q @ k.transpose(-1, -2) * shape.head_dim**-0.5
+    scores = fine(q @ k.transpose(-1, -2)) * shape.head_dim**-0.5
     if shape.soft_cap:
         scores = shape.soft_cap * torch.tanh(scores / shape.soft_cap)
     distance = numbers(place.positions, like=query).unsqueeze(-1) - positions
@@ -127,7 +128,7 @@ def _weighed(place: Place, scores: torch.Tensor, normal: torch.Tensor, value: to
     """(exp(scores - normal) V, sum of exp(scores - normal)) by (samples, queries, heads); a query that has seen no key has zeros."""
     v = value.unflatten(-1, (-1, shape_of(place).value_dim)).transpose(1, 2)[:, _reads(place, value)]
     p = (scores - _finite(normal).transpose(1, 2).unsqueeze(-1)).exp()
-    return (p @ v).transpose(1, 2), p.sum(-1).transpose(1, 2)
+    return (p.to(v.dtype) @ v).transpose(1, 2), p.sum(-1).transpose(1, 2)
 
 
 def _finite(normal: torch.Tensor) -> torch.Tensor:

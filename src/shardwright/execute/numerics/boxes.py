@@ -19,6 +19,11 @@ def hollow(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.new_zeros(()).expand(tensor.shape)
 
 
+def fine(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in the format of statistics: float32 if its own has fewer bits."""
+    return tensor.float() if tensor.dtype.itemsize < 4 else tensor
+
+
 def only(values: Values, *kept: int) -> Values:
     """The values with stand-ins for all but the extents `kept`."""
     return tuple(tensor if i in kept else hollow(tensor) for i, tensor in enumerate(values))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shardwright.execute.numerics.boxes import column, given, numbers
+from shardwright.execute.numerics.boxes import column, fine, given, numbers
 from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
 from shardwright.execute.place import Place
 from shardwright.execute.requests import Task
@@ -42,10 +42,10 @@ class Embedding:
     def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
-        grad = given(grads[0])
+        grad = fine(given(grads[0]))
         ids = column(saved.inputs[0][0])[..., 0]
         rows, inside = _rows(place, ids)
-        found = {p.name: torch.zeros_like(weights[p.name]) for p in place.operator.parameters if p.trainable}
+        found = {p.name: torch.zeros_like(fine(weights[p.name])) for p in place.operator.parameters if p.trainable}
         table = place.operator.parameters[0].name
         if table in found:
             found[table].index_add_(0, rows.flatten(), (grad * inside.unsqueeze(-1)).flatten(0, 1))

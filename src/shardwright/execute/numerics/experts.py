@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.boxes import given, hollow, returned
+from shardwright.execute.numerics.boxes import fine, given, hollow, returned
 from shardwright.execute.numerics.linear import names, sum_of
 from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
 from shardwright.execute.numerics.routes import collected, dispatched
@@ -39,15 +39,15 @@ def route(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
             hint="do not cut the router by experts",
             rule="execute.scores",
         )
-    own = {p.name.rpartition(".")[2]: weights[p.name] for p in operator.parameters}
-    scores = torch.sigmoid(logits) if "correction" in own else torch.softmax(logits, dim=-1)
+    own = {p.name.rpartition(".")[2]: fine(weights[p.name]) for p in operator.parameters}
+    scores = torch.sigmoid(fine(logits)) if "correction" in own else torch.softmax(fine(logits), dim=-1)
     ranked = scores.detach() + own["correction"].detach() if "correction" in own else scores.detach()
     chosen = torch.sort(ranked, dim=-1, descending=True, stable=True).indices[..., : operator.experts.topk]
     picked = scores.gather(-1, chosen)
     picked = picked / picked.sum(-1, keepdim=True)
     if "expert_scale" in own:
         picked = picked * own["expert_scale"][chosen]
-    return picked, chosen
+    return picked.to(logits.dtype), chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +66,11 @@ class Permute:
     def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`: gradients of all copies of a token, added where it is held. Probabilities have theirs from ``unpermute``."""
         (x,), (_, chosen) = saved.inputs
-        came = yield from collected(place, chosen, saved.own[0], given(grads[0]).squeeze(0), what="gradients")
+        rows = given(grads[0]).squeeze(0) if grads else x.new_zeros((0, x.shape[-1]))  # nobody returns rows of experts that are not here
+        came = yield from collected(place, chosen, saved.own[0], rows, what="gradients")
         dx = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-        for (tokens, _), rows in came:
-            dx.view(-1, x.shape[-1]).index_add_(0, tokens, rows)
+        for (tokens, _), part in came:
+            dx.view(-1, x.shape[-1]).index_add_(0, tokens, part)
         return (dx,), returned(saved.inputs[1], {})
 
     def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
@@ -97,7 +98,8 @@ class Unpermute:
     def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         (_, _), (probabilities, chosen) = saved.inputs
-        grad = given(grads[0])
+        each = saved.own[0]
+        grad = grads[0] if grads and grads[0] is not None else each.new_zeros((*each.shape[:2], each.shape[-1]))  # no tokens are held here
         products = (saved.own[0] * grad.unsqueeze(-2)).sum(-1)
         flat, shares = grad.flatten(0, 1), probabilities.flatten(0, 1)
         _, rows = yield from dispatched(
@@ -154,9 +156,9 @@ class GroupedLinear:
             pieces = zip(x.split(counts), given(g).squeeze(0).split(counts), strict=True)
             found[name] = torch.stack([a.T @ b for a, b in pieces]) if counts else torch.zeros_like(weights[name])
         for name, g in zip(biases, grads, strict=False):
-            found[name] = torch.zeros_like(weights[name])
+            found[name] = torch.zeros_like(fine(weights[name]))
             if _first(place):
-                found[name].index_add_(0, routes[0], given(g).squeeze(0))
+                found[name].index_add_(0, routes[0], fine(given(g)).squeeze(0))
         return {p.name: found[p.name] for p in place.operator.parameters if p.trainable}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from shardwright.execute.numerics.boxes import column, given
+from shardwright.execute.numerics.boxes import column, fine, given
 from shardwright.execute.numerics.groups import reduced
 from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
 from shardwright.execute.place import Place
@@ -22,7 +22,7 @@ class Loss:
 
     def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
         """See `Numerics`."""
-        logits, labels = inputs[0][0], column(inputs[-1][0])
+        logits, labels = fine(inputs[0][0]), column(inputs[-1][0])
         top = logits.amax(-1, keepdim=True) if logits.shape[-1] else logits.new_full((*logits.shape[:-1], 1), -torch.inf)
         top = yield from reduced(place, "vocab", top, what="max", reduction=Reduction.MAX)
         rows, inside = _target(place, labels)
@@ -37,13 +37,13 @@ class Loss:
     def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`: (softmax - one) x gradient; every device of the vocabulary's group is given the gradient of the whole value."""
         yield from ()
-        logits, labels = saved.inputs[0][0], column(saved.inputs[-1][0])
+        logits, labels = fine(saved.inputs[0][0]), column(saved.inputs[-1][0])
         scale = torch.where(labels >= 0, given(grads[0]), 0)
         dx = (logits - saved.own[0]).exp() * scale
         rows, inside = _target(place, labels)
         if logits.shape[-1]:
             dx.scatter_add_(-1, rows, torch.where(inside, -scale, 0))
-        return (dx,), None
+        return (dx.to(saved.inputs[0][0].dtype),), None
 
     def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.boxes import given, only, returned
+from shardwright.execute.numerics.boxes import fine, given, only, returned
 from shardwright.execute.numerics.groups import members, reduced
 from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
 from shardwright.execute.place import Place
@@ -46,11 +46,11 @@ class Norm:
         outputs, own = [], []
         parts = _parts(place)
         for part in parts:
-            x = _blocks(values[part.index], part)
+            x = _blocks(fine(values[part.index]), part)
             copies = yield from _copies(place, part, x)
             mean, scale = yield from _statistics(place, part, x, copies)
             y = (x - mean) * scale
-            outputs.append(_affine(y, part, weights).reshape(values[part.index].shape))
+            outputs.append(_affine(y, part, weights).reshape(values[part.index].shape).to(values[part.index].dtype))
             own += [mean, scale, copies if copies is not None else x.new_ones(1)]
         passed = [values[min(i, len(values) - 1)] for i in range(len(parts), len(place.operator.writes))]
         return (*outputs, *passed), Saved(inputs=(only(values, *(part.index for part in parts)),), own=tuple(own))
@@ -62,14 +62,15 @@ class Norm:
         parts = _parts(place)
         for part in parts:
             y, scale, copies = _normed(part, saved)
-            g = given(grads[part.index]).reshape(y.shape)
-            g = g * weights[part.gain] if part.gain else g
+            g = fine(given(grads[part.index])).reshape(y.shape)
+            g = g * fine(weights[part.gain]) if part.gain else g
             sums = torch.cat([(g * y).sum(-1, keepdim=True), g.sum(-1, keepdim=True)], dim=-1)[..., : 2 if part.bias else 1]
             if part.split:
                 sums = yield from reduced(place, "hidden", sums, what=f"backward.{part.index}")
             mean = sums / part.size
             dx = g - y * mean[..., :1] / copies
-            found[part.index] = (scale * (dx - mean[..., 1:] if part.bias else dx)).reshape(values[part.index].shape)
+            x = values[part.index]
+            found[part.index] = (scale * (dx - mean[..., 1:] if part.bias else dx)).reshape(x.shape).to(x.dtype)
         for i in range(len(parts), len(place.operator.writes)):
             source = min(i, len(values) - 1)
             found[source] = found[source] + given(grads[i]) if source in found else given(grads[i])
@@ -81,7 +82,7 @@ class Norm:
         found = {}
         for part in _parts(place):
             y, _, _ = _normed(part, saved)
-            g = given(grads[part.index]).reshape(y.shape)
+            g = fine(given(grads[part.index])).reshape(y.shape)
             if part.gain:
                 found[part.gain] = (g * y).sum((0, 1, 2))
             if part.bias:
@@ -137,8 +138,8 @@ def _statistics(place: Place, part: _Part, x: torch.Tensor, copies: torch.Tensor
 
 
 def _affine(y: torch.Tensor, part: _Part, weights: Weights) -> torch.Tensor:
-    y = y * weights[part.gain] if part.gain else y
-    return y + weights[part.bias] if part.bias else y
+    y = y * fine(weights[part.gain]) if part.gain else y
+    return y + fine(weights[part.bias]) if part.bias else y
 
 
 def _blocks(x: torch.Tensor, part: _Part) -> torch.Tensor:
@@ -149,5 +150,5 @@ def _blocks(x: torch.Tensor, part: _Part) -> torch.Tensor:
 def _normed(part: _Part, saved: Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(normed input by blocks, its scale, copies of each element)."""
     mean, scale, copies = saved.own[3 * part.index : 3 * part.index + 3]
-    x = _blocks(saved.inputs[0][part.index], part)
+    x = _blocks(fine(saved.inputs[0][part.index]), part)
     return (x - mean) * scale, scale, copies

@@ -57,7 +57,7 @@ class Numerics(Protocol):
         ...
 
     def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
-        """Gradient of each trainable parameter's slice from the device's own tokens and parts, in the parameters' dtype.
+        """Gradient of each trainable parameter's slice from the device's own tokens and parts, in the weights' dtype or a finer one.
 
         Where the operator cuts a dim that the parameter lacks, it is this device's part of a sum.
         """

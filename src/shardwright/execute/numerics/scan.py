@@ -6,6 +6,8 @@ import torch
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
+from shardwright.execute.numerics.boxes import fine, numbers
+from shardwright.execute.numerics.keys import own_positions
 from shardwright.execute.numerics.protocol import Values, Weights
 from shardwright.execute.place import Place
 from shardwright.model.operator import ScanShape
@@ -17,10 +19,8 @@ FIRST_CHANNEL = {2: 0, 5: 1, 6: 0}
 def conv(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
     """silu of a depthwise causal convolution: y_t = silu(sum over i of w_i x_(t - taps + 1 + i) + b), zeros before the sequence.
 
-    Raises:
-        StrategyError: positions are cut (rule ``execute.scan``).
+    Inputs begin with the sequence (`Place.key_positions`); outputs are those of the place's own positions.
     """
-    _check_whole(place)
     count = len(place.operator.writes)
     start = FIRST_CHANNEL[len(inputs[0])]
     listed = [p.name for p in place.operator.parameters]
@@ -30,27 +30,27 @@ def conv(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
         bias = weights[listed[count + i]] if len(listed) > count else None
         x = functional.pad(inputs[0][start + i].transpose(1, 2), (taps.shape[-1] - 1, 0))
         outputs.append(functional.silu(functional.conv1d(x, taps, bias, groups=taps.shape[0]).transpose(1, 2)))
-    return tuple(outputs)
+    return tuple(_own(place, y) for y in outputs)
 
 
 def scan(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """The recurrence of the operator's family over the whole sequence.
+    """The recurrence of the operator's family, from the start of the sequence; outputs are those of the place's own positions."""
+    own = {p.name.rpartition(".")[2]: fine(weights[p.name]) for p in place.operator.parameters}
+    found = _recurrence(place, tuple(tuple(fine(v) for v in values) for values in inputs), own)
+    return (_own(place, found.to(inputs[0][0].dtype)),)
 
-    Raises:
-        StrategyError: positions are cut (rule ``execute.scan``).
-    """
-    _check_whole(place)
+
+def _recurrence(place: Place, inputs: tuple[Values, ...], own: Weights) -> torch.Tensor:
     shape = place.operator.scan
     assert shape is not None
-    own = {p.name.rpartition(".")[2]: weights[p.name] for p in place.operator.parameters}
     if len(inputs) == 3:
-        return (_selective(inputs[0][0], inputs[1][0], inputs[2][1], inputs[2][2], own),)
+        return _selective(inputs[0][0], inputs[1][0], inputs[2][1], inputs[2][2], own)
     heads = torch.arange(*place.heads, device=inputs[0][0].device)
     if shape.delta:
         first = place.reads[0][0] // shape.state
-        return (_delta(shape, heads * shape.groups // shape.heads - first, inputs[0], inputs[1][4], inputs[1][5], own),)
+        return _delta(shape, heads * shape.groups // shape.heads - first, inputs[0], inputs[1][4], inputs[1][5], own)
     first = place.reads[1][0] // shape.state
-    return (_mamba2(shape, heads * shape.groups // shape.heads - first, inputs[0], inputs[1][4], own),)
+    return _mamba2(shape, heads * shape.groups // shape.heads - first, inputs[0], inputs[1][4], own)
 
 
 def _mamba2(shape: ScanShape, groups: torch.Tensor, streams: Values, steps: torch.Tensor, own: Weights) -> torch.Tensor:
@@ -113,10 +113,19 @@ def _delta(
     return (torch.stack(outputs, dim=1) if outputs else v).flatten(-2)
 
 
-def _check_whole(place: Place) -> None:
-    if place.positions != ((0, place.length),):
+def _own(place: Place, y: torch.Tensor) -> torch.Tensor:
+    """Rows of the place's own positions.
+
+    Raises:
+        StrategyError: positions before them are missing (rule ``execute.scan``).
+    """
+    known = own_positions(place)
+    if known == place.positions == ((0, y.shape[1]),):
+        return y
+    if known != ((0, y.shape[1]),):
         raise StrategyError(
-            f"{place.operator.name} runs over a cut sequence",
-            hint="cut the ssm class by heads or samples, not by positions",
+            f"{place.operator.name} does not see its sequence from the start",
+            hint="bring it all positions before its own",
             rule="execute.scan",
         )
+    return y.index_select(1, numbers(place.positions, like=y))

@@ -1,0 +1,84 @@
+"""A plan, executed on PyTorch: proven on virtual devices, or trained on a file of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from shardwright.api.rules import check_plan
+from shardwright.api.stored import Stored, stored_plan
+from shardwright.errors import DataError, UsageError, nearest
+from shardwright.execute.proof import Proof
+from shardwright.execute.run_report import BACKENDS, FORMATS, RunMemory, RunOptions, RunReport, RunStep
+from shardwright.report.simulation_file import Saved
+from shardwright.simulator.plans import simulate_plan
+
+
+def execution(saved: Saved) -> Proof:
+    """Run a small model of the same structure under a stored plan on virtual devices, and compare it with the unsplit model.
+
+    Raises:
+        UsageError: PyTorch is not installed. StrategyError: the plan holds what is not executed.
+        DataError: loss or a gradient differs.
+    """
+    try:
+        from shardwright.execute.prove import prove  # PyTorch is an extra
+    except ImportError as error:
+        raise UsageError("--execute needs PyTorch", hint="pip install 'shardwright[run]'") from error
+    stored = stored_plan(saved)
+    found = prove(stored.problem.model, stored.problem.job, stored.plan)
+    if not found.equal:
+        name, difference = found.worst
+        raise DataError(
+            f"under the plan the loss differs by {found.loss_difference:.1e} and the gradient of {name} by {difference:.1e}",
+            hint="this is an error of Shardwright: report it with the plan",
+        )
+    return found
+
+
+def run(stored: Stored, options: RunOptions, *, watch: Callable[[RunStep], None] | None = None) -> RunReport:
+    """Train under a plan as the rank that this process is, or alone where the plan has one device.
+
+    Raises:
+        UsageError: PyTorch is not installed; others of `execute.running.run_plan`.
+    """
+    try:
+        from shardwright.execute.running import run_plan  # PyTorch is an extra
+    except ImportError as error:
+        raise UsageError("run needs PyTorch", hint="pip install 'shardwright[run]'") from error
+    for what, word, known in (("backend", options.backend, BACKENDS), ("formats", options.formats, FORMATS)):
+        if word not in known:
+            raise UsageError(f"unknown {what} {word[:40]!r}", hint=nearest(word, known))
+    check_plan(stored.problem, stored.plan)
+    return run_plan(
+        stored.problem,
+        stored.plan,
+        options,
+        name=stored.name,
+        predicted_s=stored.step_time_s,
+        memory=predicted_memory(stored),
+        watch=watch,
+    )
+
+
+def predicted_memory(stored: Stored) -> tuple[RunMemory, ...]:
+    """What each class of devices is predicted to need at its peak."""
+    done = simulate_plan(stored.problem, stored.plan)
+    return tuple(
+        RunMemory(devices=klass.devices, holds=memory.layers, predicted=memory.allocated, measured=0)
+        for klass, memory in zip(done.program.classes, done.memory, strict=True)
+    )
+
+
+def tokenise(texts: tuple[Path, ...], tokens: Path) -> tuple[int, int]:
+    """Make a file of tokens of texts, or of the one that comes along: how many tokens, and of how many kinds.
+
+    Raises:
+        UsageError: PyTorch is not installed. DataError: see `execute.tokenizer.tokenise`.
+    """
+    try:
+        from shardwright.execute import tokenizer  # its module of files needs PyTorch, an extra
+    except ImportError as error:
+        raise UsageError("tokenise needs PyTorch", hint="pip install 'shardwright[run]'") from error
+    count = tokenizer.tokenise(texts, tokens) if texts else tokenizer.tokenise_shipped(tokens)
+    return count, tokenizer.VOCABULARY

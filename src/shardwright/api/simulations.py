@@ -1,0 +1,145 @@
+"""One strategy, simulated; and a stored simulation, verified."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.api.problems import facts_of, problem_of
+from shardwright.api.rules import check_grid, check_plan
+from shardwright.errors import DataError, InfeasibleError, StrategyError
+from shardwright.model.catalog import load_model
+from shardwright.program.action_check import action_violations
+from shardwright.program.action_rows import action_rows
+from shardwright.program.problem import Problem
+from shardwright.program.stage_edges import stage_edges
+from shardwright.program.stage_parts import plan_stages
+from shardwright.report.plan_picture import Picture, picture_of
+from shardwright.report.plan_source import read_strategy
+from shardwright.report.plan_ways import device_text
+from shardwright.search.orders.resolve_plan import is_open, resolved
+from shardwright.search.recheck import DRIFT
+from shardwright.search.request import Request
+from shardwright.search.simulation import Simulation, Verified
+from shardwright.simulator.evaluate import predict
+from shardwright.simulator.plan_prediction import predict_plan
+from shardwright.simulator.plans import simulate_plan
+from shardwright.simulator.prediction import Prediction
+from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid_match import grid_of
+from shardwright.strategy.grid_plan import plan_of
+from shardwright.strategy.grid_rules import canonical, violations
+from shardwright.strategy.order import Named
+from shardwright.strategy.plan import Plan
+from shardwright.units import format_bytes
+
+SMALL = 16
+"""Most devices, and stages, of a plan that is drawn beside its numbers."""
+
+
+def simulate(request: Request, *, strategy: str) -> Prediction:
+    """Time and memory of one strategy; see `simulation`."""
+    return simulation(request, strategy=strategy).prediction
+
+
+def simulation(request: Request, *, strategy: str) -> Simulation:
+    """One strategy, simulated.
+
+    A grid whose schedule is searched is lowered as it is, and so is a plan that such a grid says; every other one as a general plan. An
+    order called ``table-search`` is found first.
+
+    Args:
+        strategy: a grid's text, a text in the general notation, or the path of such a text or of a plan file.
+
+    Raises:
+        StrategyError: it cannot be read, or is not legal here. InfeasibleError: no order to be found keeps within the memory.
+    """
+    problem = problem_of(request)
+    given = read_strategy(strategy, model=problem.model, model_name=request.model)
+    if isinstance(given.strategy, Grid):
+        check_grid(problem, given.strategy)
+        return simulated(request, problem, name=given.name, grid=given.strategy)
+    check_plan(problem, given.strategy)
+    grid = None if is_open(given.strategy) else grid_of(given.strategy, model=problem.model)
+    return simulated(request, problem, name=given.name, grid=grid, plan=given.strategy)
+
+
+def simulated(request: Request, problem: Problem, *, name: str, grid: Grid | None, plan: Plan | None = None) -> Simulation:
+    """The simulation of what was found legal: a grid, or a plan and the grid, if any, that says it."""
+    if grid is not None and is_direct(problem, grid):
+        return Simulation(request=request, name=name, grid=grid, plan=None, prediction=predict(problem, grid))
+    if plan is None:
+        assert grid is not None
+        plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
+    found = resolved(problem, plan)
+    done = simulate_plan(problem, found)
+    searched = [f"order {o.schedule}({', '.join(o.lanes)})" for o in plan.orders if isinstance(o, Named) and o not in found.orders]
+    return Simulation(
+        request=request,
+        name=name,
+        grid=grid,
+        plan=found,
+        prediction=predict_plan(problem, found, done),
+        classes=tuple(device_text(np.array(c.devices)) for c in done.program.classes),
+        notes=tuple(f"{order}: the best table found stands in its place" for order in searched),
+    )
+
+
+def is_direct(problem: Problem, grid: Grid) -> bool:
+    """`grid` is simulated as it is, not as a general plan: its schedule is a searched one, it is legal, and devices are of one kind."""
+    return problem.cluster.is_uniform and not violations(grid, facts=facts_of(problem))
+
+
+def verify(stored: Simulation) -> Verified:
+    """Verify a stored simulation: its rules, that its orders end, its memory, and its seconds, all made again.
+
+    Raises:
+        StrategyError: a rule is broken. InfeasibleError: a device needs more memory than it has. DataError: the claim does not hold.
+    """
+    request, actions = stored.request, 0
+    problem = problem_of(request)
+    if stored.plan is not None:
+        check_plan(problem, stored.plan)
+        actions = _check_actions(problem, stored.plan)
+        if stored.grid is not None and grid_of(stored.plan, model=problem.model) != _canonical(problem, stored.grid):
+            raise DataError("the stored plan is not that of the stored grid", hint="simulate again")
+    else:
+        assert stored.grid is not None
+        check_grid(problem, stored.grid)
+    again = simulated(request, problem, name=stored.name, grid=stored.grid, plan=stored.plan)
+    claimed, found = stored.prediction, again.prediction
+    if not again.fits:
+        raise InfeasibleError(
+            f"a device needs {format_bytes(found.reserved_bytes)}, more than its {format_bytes(found.capacity_bytes)}",
+            hint="recompute, shard or offload more, or another order",
+        )
+    drift = abs(found.step_time_s - claimed.step_time_s) / claimed.step_time_s if claimed.step_time_s > 0 else 1.0
+    if drift > DRIFT or (found.reserved_bytes, found.allocated_bytes) != (claimed.reserved_bytes, claimed.allocated_bytes):
+        raise DataError(
+            f"simulated again it takes {found.step_time_s:.9g} s and {format_bytes(found.reserved_bytes)}, the file says "
+            f"{claimed.step_time_s:.9g} s and {format_bytes(claimed.reserved_bytes)}",
+            hint="was the file edited, or made by another version?",
+        )
+    devices = stored.plan.devices if stored.plan else stored.grid.devices if stored.grid else 0
+    return Verified(devices=devices, actions=actions, drift=drift, full=found.reserved_bytes / found.capacity_bytes)
+
+
+def _canonical(problem: Problem, grid: Grid) -> Grid:
+    return canonical(grid, facts=facts_of(problem))
+
+
+def _check_actions(problem: Problem, plan: Plan) -> int:
+    """How many actions the orders hold; StrategyError where one waits for ever."""
+    rows = action_rows(plan)
+    stages = plan_stages(plan, model=problem.model)
+    edges = [tuple((e.source, e.target) for e in stage_edges(lane, model=problem.model)) for lane in stages]
+    for broken in action_violations(plan, rows, edges=edges):
+        raise StrategyError(broken.message, hint=broken.hint, rule=broken.rule, path=broken.path)
+    return len(rows.kind)
+
+
+def small_picture(simulation: Simulation) -> Picture | None:
+    """The picture of a general plan that no grid says, if it has few devices and stages."""
+    plan = simulation.plan
+    if plan is None or simulation.grid is not None or plan.devices > SMALL or sum(len(lane.stages) for lane in plan.lanes) > SMALL:
+        return None
+    return picture_of(plan, model=load_model(simulation.request.model), name=simulation.name or "plan")

@@ -1,0 +1,141 @@
+"""``shardwright run``: train under a plan on PyTorch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shardwright.api import execution
+from shardwright.api.stored import stored_plan
+from shardwright.cli import flags, screen
+from shardwright.cli.command import verb
+from shardwright.errors import ShardwrightError, UsageError
+from shardwright.execute.launch import INTERRUPTED, is_rank, launch, write_error
+from shardwright.execute.run_report import BACKENDS, FORMATS, OWN, TEXT, RunOptions, RunStep
+from shardwright.report.json_face import to_text
+from shardwright.report.run_face import render_run, run_document, step_text
+from shardwright.report.simulation_file import read_saved
+from shardwright.report.trace_file import trace_text
+
+DataFiles = Annotated[
+    list[str],
+    typer.Option("--data", metavar="[SEQUENCE=]FILE", help="Tokens; `shardwright tokenise` makes a file of them."),
+]
+Steps = Annotated[int, typer.Option("--steps", min=1, help="Steps in all, those of a checkpoint included.")]
+Weights = Annotated[Path | None, typer.Option("--weights", metavar="FOLDER", help="Hugging Face safetensors to begin from.")]
+Checkpoints = Annotated[
+    Path | None, typer.Option("--checkpoints", metavar="FOLDER", help="Save here, and go on from the newest one, of any plan.")
+]
+Every = Annotated[int, typer.Option("--every", min=0, help="Steps between checkpoints; 0 = one at the end.")]
+
+
+def run(
+    path: flags.PlanFile,
+    *,
+    data: DataFiles,
+    steps: Steps,
+    weights: Weights = None,
+    checkpoints: Checkpoints = None,
+    every: Every = 0,
+    rate: Annotated[float, typer.Option("--rate", min=0.0, help="Learning rate of AdamW.")] = 1e-3,
+    decay: Annotated[float, typer.Option("--decay", min=0.0, help="Weight decay.")] = 0.1,
+    clip: Annotated[float, typer.Option("--clip", min=0.0, help="Largest norm of the gradient; 0 = no limit.")] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Of first parameters, where no weights are given.")] = 0,
+    on: Annotated[str, typer.Option("--on", help="cpu or cuda; by default an accelerator if there is one.")] = "",
+    backend: Annotated[str, typer.Option("--backend", help="; ".join(f"{name}: {what}" for name, what in BACKENDS.items()))] = OWN,
+    formats: Annotated[str, typer.Option("--formats", help="; ".join(f"{name}: {what}" for name, what in FORMATS.items()))] = "job",
+    trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write the last step's trace, for Perfetto.")] = None,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Samples in an order drawn for each pass.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Longest wait for another rank in seconds.")] = 300.0,
+    as_json: flags.AsJson = False,
+    quiet: flags.Quiet = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Train under PLAN: its devices are ranks, started here unless torchrun did. Ctrl-C ends the run after the step, with a checkpoint."""
+    screen.check_writable(trace)
+    saved = read_saved(path)
+    stored = stored_plan(saved)
+    if stored.plan.devices > 1 and not is_rank(os.environ):
+        options = {
+            "--steps": steps,
+            "--weights": weights,
+            "--checkpoints": checkpoints,
+            "--every": every,
+            "--rate": rate,
+            "--decay": decay,
+            "--clip": clip,
+            "--seed": seed,
+            "--on": on,
+            "--backend": backend,
+            "--formats": formats,
+            "--trace": trace,
+            "--timeout": timeout,
+        }
+        files = [word for one in data for word in ("--data", one)]
+        given = [word for flag, value in options.items() if value not in (None, "") for word in (flag, str(value))]
+        switches = [flag for flag, is_on in (("--shuffle", shuffle), ("--json", as_json), ("--quiet", quiet), ("--debug", debug)) if is_on]
+        raise typer.Exit(launch(["run", str(path), *files, *given, *switches], ranks=stored.plan.devices))
+    asked = RunOptions(
+        data=read_data(data),
+        steps=steps,
+        weights=weights,
+        checkpoints=checkpoints,
+        every=every,
+        rate=rate,
+        decay=decay,
+        clip=clip,
+        seed=seed,
+        shuffle=shuffle,
+        on=on,
+        backend=backend,
+        formats=formats,
+        trace=trace is not None,
+        timeout_s=timeout,
+    )
+    first = os.environ.get("RANK", "0") == "0"
+    tokens = stored.problem.job.tokens_per_step
+
+    def watch(step: RunStep) -> None:
+        if not quiet and not as_json:
+            screen.note(step_text(step, steps=steps, tokens=tokens))
+
+    try:
+        report = execution.run(stored, asked, watch=watch)
+    except ShardwrightError as error:
+        if write_error(error, os.environ):
+            raise typer.Exit(error.exit_code) from error
+        raise
+    if first and trace is not None and report.trace is not None:
+        screen.save(trace, trace_text(report.trace))
+    if first:
+        if as_json:
+            screen.write(to_text(run_document(report)))
+        elif quiet:
+            screen.write(f"{report.steps[-1].loss:.6f}\n" if report.steps else "")
+        else:
+            screen.show(render_run(report, cluster=stored.cluster))
+    if report.stopped:
+        raise typer.Exit(INTERRUPTED)
+
+
+def read_data(words: Sequence[str]) -> tuple[tuple[str, Path], ...]:
+    """``["tokens.npy", "encoder=source.npy"]`` as sequences and files.
+
+    Raises:
+        UsageError: a sequence is named twice.
+    """
+    found: dict[str, Path] = {}
+    for word in words:
+        name, equals, path = word.partition("=")
+        sequence, file = (name, path) if equals and name.isidentifier() else (TEXT, word)
+        if sequence in found:
+            raise UsageError(f"--data gives two files of {sequence}", hint="one file of tokens for each sequence")
+        found[sequence] = Path(file)
+    return tuple(found.items())
+
+
+main = verb(run, name="run")

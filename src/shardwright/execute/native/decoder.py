@@ -1,0 +1,273 @@
+"""A stage of a decoder as plain `torch.nn`: the model graph's operators in order, each a small module whose weights carry our keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from shardwright.execute.native.experts import Permute, Products, Route, Unpermute
+from shardwright.execute.numerics.attention import visible
+from shardwright.execute.parameters import Key, origin
+from shardwright.execute.place import Settings
+from shardwright.execute.stage_nodes import Node, stage_nodes
+from shardwright.model.block import INPUT
+from shardwright.model.graph import Model
+from shardwright.model.operator import AttentionShape, Operator, OperatorKind
+from shardwright.program.stage_parts import StageParts
+from shardwright.strategy.stages import How
+
+Keyed = Mapping[str, tuple[Key, Callable[[torch.Tensor], torch.Tensor]]]
+"""By name of a module's parameter: whose elements it has, and the whole of it from the whole of that."""
+
+
+class Projection(nn.Module):  # type: ignore[misc]
+    """y_i = x W_i (+ b_i): one `nn.Linear` for every extent that the operator writes."""
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__()
+        count = len(operator.writes)
+        width = operator.parameters[0].size // operator.writes[0].size
+        biased = len(operator.parameters) > count
+        self.parts = nn.ModuleList(nn.Linear(width, e.size, bias=biased, device="meta") for e in operator.writes)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """One tensor an extent."""
+        return tuple(part(x) for part in self.parts)
+
+
+class Norm(nn.Module):  # type: ignore[misc]
+    """RMSNorm or LayerNorm of the whole width, or of every head of queries and keys; what follows them passes through."""
+
+    def __init__(self, operator: Operator, *, settings: Settings) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList()
+        self.whole: list[bool] = []
+        biased = len(operator.reads) == 1 and len(operator.parameters) == 2
+        for i, extent in enumerate(operator.reads):
+            gain = i < len(operator.parameters)
+            width = operator.parameters[i].size if gain else extent.quantum
+            self.whole.append(width == extent.size)
+            if biased:
+                self.parts.append(nn.LayerNorm(width, eps=settings.eps, device="meta"))
+            else:
+                self.parts.append(nn.RMSNorm(width, eps=settings.eps, elementwise_affine=gain, device="meta"))
+
+    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """One tensor an extent."""
+        normed = []
+        for part, whole, x in zip(self.parts, self.whole, values, strict=False):
+            normed.append(part(x) if whole else part(x.unflatten(-1, (-1, part.normalized_shape[0]))).flatten(-2))
+        return (*normed, *values[len(normed) :])
+
+
+class Rotary(nn.Module):  # type: ignore[misc]
+    """Queries and keys turned by their positions, element i with element i + half; values pass through (arXiv 2104.09864)."""
+
+    def __init__(self, operator: Operator, *, settings: Settings) -> None:
+        super().__init__()
+        self.width, self.base = operator.reads[0].quantum, settings.rope_base
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """One tensor an extent."""
+        half = self.width // 2
+        rates = self.base ** (-torch.arange(half, device=query.device, dtype=torch.float64) / half)
+        angles = torch.arange(query.shape[1], device=query.device).unsqueeze(-1) * rates
+        cos, sin = (f(angles).to(query.dtype).unsqueeze(-2) for f in (torch.cos, torch.sin))
+
+        def turned(x: torch.Tensor) -> torch.Tensor:
+            low, high = x.unflatten(-1, (-1, 2, half)).unbind(-2)
+            return torch.stack([low * cos - high * sin, high * cos + low * sin], dim=-2).flatten(-3)
+
+        return turned(query), turned(key), value
+
+
+class Core(nn.Module):  # type: ignore[misc]
+    """softmax(Q K^T) V of the heads that this rank has, causal or in a window; `again`: only its inputs are kept for backward."""
+
+    def __init__(self, shape: AttentionShape, *, again: bool) -> None:
+        super().__init__()
+        self.shape, self.again = shape, again
+
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor]:
+        """The output of all heads, side by side."""
+        if self.again and torch.is_grad_enabled():
+            return (checkpoint(self._attend, query, key, value, use_reentrant=False, preserve_rng_state=False),)
+        return (self._attend(query, key, value),)
+
+    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        shape = self.shape
+        widths = (shape.head_dim, shape.head_dim, shape.value_dim)
+        q, k, v = (x.unflatten(-1, (-1, w)).transpose(1, 2) for x, w in zip((query, key, value), widths, strict=True))
+        mask = None
+        if shape.window:
+            positions = torch.arange(query.shape[1], device=query.device)
+            mask = visible(shape, positions.unsqueeze(-1) - positions, positions)
+        grouped = q.shape[1] != k.shape[1]
+        found = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
+        return found.transpose(1, 2).flatten(-2)
+
+
+class Activation(nn.Module):  # type: ignore[misc]
+    """silu(first) x second of two extents; GELU in its tanh form of one; what follows them passes through."""
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__()
+        self.count = len(operator.reads)
+
+    def forward(self, x: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """One tensor, and what passes."""
+        if self.count == 1:
+            return (functional.gelu(x, approximate="tanh"), *rest)
+        return (functional.silu(x) * rest[0], *rest[1:])
+
+
+class Gate(nn.Module):  # type: ignore[misc]
+    """x scaled by the sigmoid of one score a token."""
+
+    def forward(self, x: torch.Tensor, score: torch.Tensor) -> tuple[torch.Tensor]:
+        """One tensor."""
+        return (x * torch.sigmoid(score),)
+
+
+class Residual(nn.Module):  # type: ignore[misc]
+    """The sum of its inputs."""
+
+    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor]:
+        """One tensor."""
+        return (sum(values[1:], values[0]),)
+
+
+class Lookup(nn.Module):  # type: ignore[misc]
+    """table[id], and positions[position] where the model learns them."""
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__()
+        sizes = [[e.size for e in p.extents] for p in operator.parameters]
+        self.tables = nn.ModuleList(nn.Embedding(rows, width, device="meta") for rows, width in sizes)
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor]:
+        """One tensor."""
+        found = self.tables[0](ids)
+        for table in self.tables[1:]:
+            found = found + table(torch.arange(ids.shape[1], device=ids.device).unsqueeze(0))
+        return (found,)
+
+
+def _step(operator: Operator, *, settings: Settings, again: bool) -> nn.Module:
+    """The module of an operator of a kind that `rules` lets through."""
+    match operator.kind:
+        case OperatorKind.LINEAR:
+            return Projection(operator)
+        case OperatorKind.NORM:
+            return Norm(operator, settings=settings)
+        case OperatorKind.ROTARY:
+            return Rotary(operator, settings=settings)
+        case OperatorKind.ATTENTION:
+            assert operator.attention is not None
+            return Core(operator.attention, again=again)
+        case OperatorKind.ACTIVATION:
+            return Gate() if len(operator.inputs) > 1 else Activation(operator)
+        case OperatorKind.RESIDUAL:
+            return Residual()
+        case OperatorKind.EMBEDDING:
+            return Lookup(operator)
+        case OperatorKind.ROUTE:
+            return Route(operator)
+        case OperatorKind.PERMUTE:
+            return Unpermute() if operator.name.endswith("unpermute") else Permute(operator)
+        case OperatorKind.GROUPED_LINEAR:
+            return Products(operator)
+    raise AssertionError(operator.kind)
+
+
+def _names(operator: Operator) -> list[str]:
+    """Names of a step's own parameters, in the order of the operator's."""
+    if operator.kind is OperatorKind.EMBEDDING:
+        return [f"tables.{i}.weight" for i in range(len(operator.parameters))]
+    if operator.kind is OperatorKind.ROUTE:
+        return [f"own.{p.name.rpartition('.')[2]}" for p in operator.parameters]
+    if operator.kind is OperatorKind.GROUPED_LINEAR:
+        count = len(operator.writes)
+        return [f"weights.{i}" if i < count else f"biases.{i - count}" for i in range(len(operator.parameters))]
+    if operator.kind is OperatorKind.NORM and len(operator.reads) == 1:
+        return ["parts.0.weight", "parts.0.bias"][: len(operator.parameters)]
+    count = len(operator.reads) if operator.kind is OperatorKind.NORM else len(operator.writes)
+    return [f"parts.{i % count}.{'bias' if i >= count else 'weight'}" for i in range(len(operator.parameters))]
+
+
+def step_path(operator: Operator) -> str:
+    """Where a layer has the module of an operator."""
+    return f"steps.{_slot(operator)}"
+
+
+def _slot(operator: Operator) -> str:
+    return operator.name.replace(".", "_")
+
+
+def _placed(whole: torch.Tensor, *, back: tuple[int, ...], linear: bool) -> torch.Tensor:
+    """A whole parameter as its module has it: dims in the operator's order, a weight turned to (out, in)."""
+    own = whole.permute(back)
+    return own.reshape(-1, own.shape[-1]).T if linear and own.dim() > 1 else own
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """One layer of a stage: its operators in order, without the loss.
+
+    Args:
+        operators: those that run. keyed: its parameters' keys. again: only its input is kept for backward.
+    """
+
+    def __init__(self, node: Node, *, model: Model, settings: Settings) -> None:
+        super().__init__()
+        again = {n for keep in node.segment.keeps if keep.how is How.RECOMPUTE for n in keep.operators}
+        self.again = node.recomputed
+        self.operators = tuple(o for o in node.segment.block.operators if o.kind is not OperatorKind.LOSS)
+        self.steps = nn.ModuleDict({_slot(o): _step(o, settings=settings, again=o.name in again) for o in self.operators})
+        keyed: dict[str, tuple[Key, Callable[[torch.Tensor], torch.Tensor]]] = {}
+        for operator in self.operators:
+            for name, parameter in zip(_names(operator), operator.parameters, strict=True):
+                found = origin(model, node.segment.run, node.layer, operator, parameter)
+                back = tuple(found.order.index(i) for i in range(len(found.order)))
+                turned = partial(_placed, back=back, linear=operator.kind is OperatorKind.LINEAR)
+                keyed[f"{step_path(operator)}.{name}"] = (found.key, turned)
+                self.get_parameter(f"{step_path(operator)}.{name}").requires_grad_(parameter.trainable)
+        self.keyed: Keyed = keyed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The output of the last operator."""
+        if self.again and torch.is_grad_enabled():
+            return checkpoint(self._run, x, use_reentrant=False, preserve_rng_state=False)
+        return self._run(x)
+
+    def _run(self, x: torch.Tensor) -> torch.Tensor:
+        values: dict[str, tuple[torch.Tensor, ...]] = {INPUT: (x,)}
+        for operator in self.operators:
+            one = operator.kind in (OperatorKind.LINEAR, OperatorKind.RESIDUAL)
+            inputs = [value for name in operator.inputs for value in values[name][: 1 if one else None]]
+            values[operator.name] = self.steps[_slot(operator)](*inputs)
+        return values[self.operators[-1].name][0]
+
+
+class Stage(nn.Module):  # type: ignore[misc]
+    """The layers of a chunk: token ids or a stream in, a stream or logits out."""
+
+    def __init__(self, stage: StageParts, *, model: Model, settings: Settings) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(node, model=model, settings=settings) for node in stage_nodes(stage, model))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """All layers in order."""
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def keyed(self) -> Iterator[tuple[str, Key, Callable[[torch.Tensor], torch.Tensor]]]:
+        """(name, key, the whole of it from the key's whole) of every parameter."""
+        for number, layer in enumerate(self.layers):
+            for name, (key, turned) in layer.keyed.items():
+                yield f"layers.{number}.{name}", key, turned

@@ -1,0 +1,142 @@
+"""A stage on its devices: a mesh in the grid's order, tensor parallelism by DTensor, replicas and shards by FSDP2."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from shardwright.execute.native.decoder import Layer, Stage, step_path
+from shardwright.execute.native.torch_private import own_part
+from shardwright.execute.parameters import Source
+from shardwright.model.operator import Operator, OperatorClass, OperatorKind
+from shardwright.model.tensor import Dim
+from shardwright.strategy.grid import Grid
+
+CUT = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
+"""Dims that tensor parallelism cuts."""
+
+
+def grid_mesh(grid: Grid, *, device: str) -> DeviceMesh:
+    """The grid's mesh, outermost axis first: ``pp``, ``tp``, and dp as ``replicate`` x ``shard``. A device's number is its rank.
+
+    Args:
+        device: type of device, such as cpu.
+    """
+    shard = (grid.shard or grid.dp) if grid.zero else 1
+    sizes = {"tp": (("tp", grid.tp),), "pp": (("pp", grid.pp),), "dp": (("replicate", grid.dp // shard), ("shard", shard))}
+    dims = [dim for axis in reversed(grid.order) for dim in sizes.get(axis, ())]
+    return init_device_mesh(device, tuple(size for _, size in dims), mesh_dim_names=tuple(name for name, _ in dims))
+
+
+def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
+    """How the modules of one operator are cut, by name inside its step.
+
+    An operator that writes a cut dim from the stream is cut by columns, one that reads it by rows; the stream between them is whole on
+    every rank, or cut by positions.
+    """
+    stream = Shard(1) if sp else Replicate()
+    if operator.kind is OperatorKind.EMBEDDING:
+        return {f"tables.{i}": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream) for i in range(len(operator.parameters))}
+    if operator.kind is OperatorKind.NORM and operator.klass is OperatorClass.ATTN:
+        # Heads of queries and keys are cut: the same gain for all of them, a part of its gradient on each rank.
+        return {f"parts.{i}": SequenceParallel(sequence_dim=2, use_local_output=True) for i in range(len(operator.reads))}
+    if operator.kind is OperatorKind.NORM:
+        return {"parts.0": SequenceParallel(use_local_output=True)} if sp else {}
+    if operator.kind is not OperatorKind.LINEAR:
+        return {}
+    if operator.reads[0].dim in CUT:
+        return {"parts.0": RowwiseParallel(output_layouts=stream)}
+    whole = PrepareModuleInput(input_layouts=stream, desired_input_layouts=Replicate())
+    return {"": whole, **{f"parts.{i}": ColwiseParallel() for i in range(len(operator.writes))}}
+
+
+def cut_layer(layer: Layer, mesh: DeviceMesh, *, sp: bool) -> None:
+    """Tensor parallelism over ``mesh`` for one layer; tensors between operators stay local ones."""
+    plan = {
+        f"{step_path(operator)}.{name}".rstrip("."): style
+        for operator in layer.operators
+        for name, style in _style(operator, sp=sp).items()
+    }
+    if plan:
+        parallelize_module(layer, mesh, plan)
+
+
+def tie(stages: list[Stage]) -> None:
+    """Give parameters of one key, such as a head's and the embedding's, the same tensor, where one rank has both in one stage."""
+    for stage in stages:
+        first: dict[object, nn.Parameter] = {}
+        for name, key, _ in list(stage.keyed()):
+            place, _, leaf = name.rpartition(".")
+            own = first.setdefault(key, stage.get_parameter(name))
+            setattr(stage.get_submodule(place), leaf, own)
+
+
+def shard_stage(stage: Stage, mesh: DeviceMesh, grid: Grid, *, policy: MixedPrecisionPolicy) -> None:
+    """FSDP2 over ``replicate`` x ``shard``: every layer with recurring blocks is a unit, what is left is the stage's own.
+
+    zero 0: shards of one rank, gradients all-reduced. zero 1 and 2: parameters stay gathered from forward to backward. zero 3: they are
+    gathered again in backward. Under a pipeline its runtime decides when they are gathered.
+    """
+    over = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
+    again = grid.zero == 3 and grid.pp == 1
+    for layer in stage.layers:
+        if not any(o.klass in (OperatorClass.EMBED, OperatorClass.HEAD) for o in layer.operators):
+            fully_shard(layer, mesh=over, reshard_after_forward=again, mp_policy=policy)
+    fully_shard(stage, mesh=over, reshard_after_forward=again, mp_policy=policy)
+    for module in stage.modules():
+        if isinstance(module, FSDPModule):
+            # The loss is a sum over tokens that is divided once: replicas add their gradients.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def fill(stage: Stage, *, source: Source, dtype: torch.dtype, device: str) -> None:
+    """Give every rank its elements of all parameters; each slices its own, one whole parameter at a time."""
+    stage.to(dtype)
+    stage.to_empty(device=device)
+    with torch.no_grad():
+        for name, key, turned in stage.keyed():
+            held, whole = stage.get_parameter(name), turned(source(key))
+            if isinstance(held, DTensor):
+                held.to_local().copy_(own_part(whole, held))
+            else:
+                held.copy_(whole)
+
+
+def place(
+    stages: list[Stage],
+    mesh: DeviceMesh,
+    grid: Grid,
+    *,
+    source: Source,
+    dtypes: tuple[torch.dtype, torch.dtype],
+    device: str,
+) -> None:
+    """Cut, tie, shard and fill the stages of this rank.
+
+    Args:
+        dtypes: of parameters between steps (their gradients are summed in it), and of computing; FSDP2 casts, so where they differ a
+            single replica is under it too.
+    """
+    kept, compute = dtypes
+    if grid.tp > 1:
+        for stage in stages:
+            for layer in stage.layers:
+                cut_layer(layer, mesh["tp"], sp=grid.sp)
+    tie(stages)
+    policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=kept) if compute is not kept else MixedPrecisionPolicy()
+    for stage in stages:
+        if grid.dp > 1 or compute is not kept:
+            shard_stage(stage, mesh, grid, policy=policy)
+        fill(stage, source=source, dtype=kept, device=device)

@@ -1,0 +1,184 @@
+"""Which grids PyTorch expresses by itself, and what it does otherwise than planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+
+from shardwright.errors import StrategyError
+from shardwright.execute.optimizer import require_adamw
+from shardwright.job.training import TrainingJob
+from shardwright.model.graph import Model
+from shardwright.model.operator import Mask, Operator, OperatorClass, OperatorKind
+from shardwright.model.tensor import Dim, ParameterClass
+from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid_facts import grid_facts
+from shardwright.strategy.grid_schedules import grid_schedule
+from shardwright.strategy.violation import Violation
+
+RULES = (
+    "native.context",
+    "native.experts",
+    "native.offload",
+    "native.slices",
+    "native.schedule",
+    "native.model",
+    "native.operator",
+    "native.tied",
+    "native.uneven",
+)
+"""Ids of all rules of `refusals`."""
+
+
+def expressible(model: Model, grid: Grid, *, job: TrainingJob) -> Violation | None:
+    """Why PyTorch cannot run `grid` by itself; None if it can. The grid must be legal (`strategy.grid_rules`)."""
+    return next(refusals(model, grid, job=job), None)
+
+
+def require_expressible(model: Model, grid: Grid, *, job: TrainingJob) -> None:
+    """Raise what `expressible` says.
+
+    Raises:
+        StrategyError: a rule ``native.*``; ``run.optimizer``.
+    """
+    require_adamw(job.optimizer)
+    found = expressible(model, grid, job=job)
+    if found is not None:
+        raise StrategyError(found.message, hint=f"{found.hint}, or run without --backend torch-native", rule=found.rule)
+
+
+def refusals(model: Model, grid: Grid, *, job: TrainingJob) -> Iterator[Violation]:
+    """Every reason."""
+    yield from _axes(grid)
+    yield from _model(model, grid)
+    yield from _widths(model, grid, job)
+
+
+def _axes(grid: Grid) -> Iterator[Violation]:
+    if grid.cp > 1:
+        yield Violation(
+            rule="native.context",
+            message=f"cp {grid.cp}: PyTorch's context_parallel has no CPU attention and deals positions in its own way",
+            hint="use tp with sp for long sequences",
+        )
+    if grid.ep * grid.etp > 1:
+        yield Violation(
+            rule="native.experts",
+            message=f"ep {grid.ep} etp {grid.etp}: PyTorch has no expert parallelism of its own",
+            hint="use dp with zero3",
+        )
+    if grid.offload:
+        yield Violation(
+            rule="native.offload", message=f"offload {grid.offload}: FSDP2 keeps all states on the host or none", hint="use offload=0"
+        )
+    if grid.slices > 1:
+        yield Violation(rule="native.slices", message=f"{grid.slices} slices: PyTorch's actions name no slice", hint="use whole sequences")
+    if grid_schedule(grid.schedule).lanes > 1:
+        yield Violation(
+            rule="native.schedule",
+            message=f"{grid.schedule} runs two lanes, and PyTorch gives every stage one rank",
+            hint="use dualpipe-v or zb-v",
+        )
+
+
+def _model(model: Model, grid: Grid) -> Iterator[Violation]:
+    """A chain from the embedding to the head, of operators that `decoder` has."""
+    before: tuple[str, ...] = ()
+    for run in model.runs:
+        block = model.blocks[run.block]
+        if run.inputs != before or block.sequence != "text" or block.memory:
+            yield Violation(
+                rule="native.model",
+                message=f"{model.name}: {run.name} is no link of a chain of decoder layers",
+                hint="use a decoder-only model without prediction modules",
+            )
+            return
+        before = (run.name,)
+    for block in model.blocks:
+        for operator in block.operators:
+            reason = _unknown(operator, tp=grid.tp)
+            if reason:
+                yield Violation(
+                    rule="native.operator",
+                    message=f"{model.name}: {block.name}.{operator.name} {reason}",
+                    hint="use a dense decoder, or experts without tp",
+                )
+                return
+    tied = any(p.tied_to for run in model.runs for o in model.blocks[run.block].operators for p in o.parameters)
+    if tied and grid.pp > 1:
+        yield Violation(
+            rule="native.tied",
+            message=f"{model.name}: the head's weight is the embedding's, and pp {grid.pp} puts them into different stages",
+            hint="use pp 1",
+        )
+
+
+_KINDS = frozenset(
+    {
+        OperatorKind.LINEAR,
+        OperatorKind.NORM,
+        OperatorKind.ROTARY,
+        OperatorKind.ACTIVATION,
+        OperatorKind.RESIDUAL,
+        OperatorKind.ATTENTION,
+        OperatorKind.EMBEDDING,
+        OperatorKind.LOSS,
+        OperatorKind.ROUTE,
+        OperatorKind.PERMUTE,
+        OperatorKind.GROUPED_LINEAR,
+    }
+)
+
+
+def _unknown(operator: Operator, *, tp: int) -> str:
+    """Why `decoder` has no module for an operator; empty if it has."""
+    shape = operator.attention
+    gate = operator.kind is OperatorKind.ACTIVATION and operator.klass is OperatorClass.SHARED and not operator.gated
+    many = len(operator.inputs) > 1 and operator.kind not in (OperatorKind.RESIDUAL, OperatorKind.PERMUTE) and not gate
+    if operator.kind not in _KINDS or many or (operator.kind is OperatorKind.PERMUTE and operator.experts is None):
+        return f"({operator.kind}) has no plain PyTorch module here"
+    if any(p.klass is ParameterClass.LORA for p in operator.parameters):
+        return "has an adapter"
+    if shape and (shape.cross or shape.selected or shape.soft_cap or shape.sinks or shape.alibi or shape.mask is not Mask.CAUSAL):
+        return "attends otherwise than causally or in a window"
+    if operator.kind is OperatorKind.EMBEDDING and any(not p.name.endswith(("weight", "positions")) for p in operator.parameters):
+        return "looks up more than tokens and positions"
+    if tp == 1:
+        return ""
+    if operator.experts is not None:
+        return f"is of experts, which tp {tp} would cut"
+    cut = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
+    if operator.kind is OperatorKind.LINEAR and (operator.reads[0].dim in cut) == (operator.writes[0].dim in cut):
+        return "is not cut by columns or rows"
+    wide = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters)
+    if operator.kind is OperatorKind.NORM and (wide or (operator.klass is OperatorClass.ATTN and not operator.parameters)):
+        return f"norms all heads together, of which tp {tp} leaves a part"
+    return ""
+
+
+def _widths(model: Model, grid: Grid, job: TrainingJob) -> Iterator[Violation]:
+    """Tensor parallelism and replicas cut evenly."""
+    facts = grid_facts(model, devices=grid.devices, global_batch=job.global_batch, seq_len=job.sequence_length)
+    rows = [p.extents[0].size for b in model.blocks for o in b.operators if o.kind is OperatorKind.EMBEDDING for p in o.parameters]
+    sizes = {"heads": facts.heads, "key heads": facts.kv_heads, "feed-forward": facts.ffn, "rows of the tables": gcd(*rows)}
+    if grid.sp:
+        sizes["positions"] = job.sequence_length
+    uneven = next((f"{size} {name} do not divide by tp {grid.tp}" for name, size in sizes.items() if size % grid.tp), "")
+    if not uneven and job.global_batch % (grid.dp * grid.microbatch):
+        uneven = f"{job.global_batch} samples do not divide by dp {grid.dp} x mbs {grid.microbatch}"
+    if uneven:
+        yield Violation(rule="native.uneven", message=uneven, hint="choose a degree that divides it")
+
+
+def remarks(grid: Grid) -> tuple[str, ...]:
+    """What PyTorch does otherwise than the plan says, with the same losses: one line each."""
+    found = []
+    if grid.zero in (1, 2) and grid.dp > 1:
+        found.append(
+            f"zero{grid.zero}: FSDP2 shards the parameters too between steps, and gathers them in forward instead of after the update"
+        )
+    if grid.zero >= 2 and grid.dp > 1 and grid.pp > 1:
+        found.append(f"zero{grid.zero} with pp: a stage's gradients stay whole until its last backward, as with zero1")
+    if grid.zero == 3 and grid.dp > 1 and grid.pp > 1:
+        found.append("zero3 with pp: the parameters of up to three chunks a rank stay gathered")
+    return tuple(found)

@@ -1,0 +1,39 @@
+"""What PyTorch 2.13 keeps private and this backend cannot do without; nothing else of the package touches it.
+
+`_PipelineScheduleRuntime` is the only schedule that runs an order given from outside, and `_load_csv` its only door: the public schedules
+each know one order by name. `compute_local_shape_and_global_offset` is the only way to learn which elements a rank has of a parameter that
+two mesh dims cut along the same dim (FSDP2 over tensor parallelism), so that each rank can slice its own without a collective.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def pipeline(stages: Sequence[PipelineStage], *, csv: str, microbatches: int, loss: Loss) -> Any:
+    """A runtime that runs `csv` (compute-only) over the stages of this rank; gradients of microbatches are summed, not averaged."""
+    runtime = _PipelineScheduleRuntime(list(stages), microbatches, loss_fn=loss, scale_grads=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "order.csv"
+        path.write_text(csv, encoding="utf-8")
+        runtime._load_csv(str(path), format="compute_only")
+    return runtime
+
+
+def own_part(whole: torch.Tensor, held: DTensor) -> torch.Tensor:
+    """The elements of `whole` that this rank has of `held`."""
+    shape, offset = compute_local_shape_and_global_offset(held.shape, held.device_mesh, held.placements)
+    for dim, (size, start) in enumerate(zip(shape, offset, strict=True)):
+        whole = whole.narrow(dim, min(start, whole.shape[dim]), size)
+    return whole

@@ -1,0 +1,264 @@
+"""Train a grid on PyTorch's own engine: DTensor, FSDP2 and pipelining, with our order, our weights and our batches."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.parallel import loss_parallel
+from torch.nn import functional
+
+from shardwright.errors import StrategyError
+from shardwright.execute.device import Batch
+from shardwright.execute.native.decoder import Stage
+from shardwright.execute.native.order_csv import schedule_csv
+from shardwright.execute.native.parallel import grid_mesh, place
+from shardwright.execute.native.rules import require_expressible
+from shardwright.execute.native.torch_private import pipeline
+from shardwright.execute.optimizer import AdamW, clip_factor
+from shardwright.execute.parameters import Source
+from shardwright.execute.place import Settings
+from shardwright.execute.run_rank import Batches, process_group
+from shardwright.execute.train import StepReport
+from shardwright.job.training import TrainingJob
+from shardwright.model.graph import Model
+from shardwright.program.stage_parts import plan_stages
+from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid_plan import plan_of
+from shardwright.strategy.order import Table
+from shardwright.strategy.verify import require_valid
+
+IGNORED = -100
+"""PyTorch's label of a token without a loss."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Engine:
+    """What a rank has of a run.
+
+    Args:
+        stages: its chunks. runtime: of the pipeline; None without one. loss: (logits, labels) -> sum over tokens / the step's tokens.
+        microbatches: of a replica.
+    """
+
+    grid: Grid
+    mesh: DeviceMesh
+    stages: list[Stage]
+    runtime: Any
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    optimizer: torch.optim.Optimizer
+    rule: AdamW
+    microbatches: int
+    device: str
+    first: bool
+    last: bool
+    steps: int = 0
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """All that are trained on this rank, each once."""
+        return _trained(self.stages)
+
+
+def _trained(stages: list[Stage]) -> list[torch.nn.Parameter]:
+    return list(dict.fromkeys(p for stage in stages for p in stage.parameters() if p.requires_grad))
+
+
+def _loss(grid: Grid, mesh: DeviceMesh, *, scale: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Cross-entropy of logits whose vocabulary is cut by tp, summed over tokens; negative labels have none."""
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        wanted = torch.where(labels < 0, IGNORED, labels).flatten()
+        flat: torch.Tensor = logits.flatten(0, 1)
+        if flat.dtype.itemsize < 4:
+            flat = flat.float()
+        if grid.tp > 1:
+            flat = DTensor.from_local(flat, mesh["tp"], [Shard(-1)], run_check=False)
+            wanted = DTensor.from_local(wanted, mesh["tp"], [Replicate()], run_check=False)
+        found = functional.cross_entropy(flat, wanted, reduction="sum", ignore_index=IGNORED)
+        # Scaled last: the pipeline detaches a loss in place, which a view of a DTensor does not allow.
+        return (found.to_local() if isinstance(found, DTensor) else found) * scale
+
+    return loss
+
+
+def engine(
+    model: Model,
+    job: TrainingJob,
+    grid: Grid,
+    *,
+    source: Source,
+    rule: AdamW | None = None,
+    settings: Settings | None = None,
+    dtype: torch.dtype = torch.float32,
+    compute: torch.dtype | None = None,
+    order: Table | None = None,
+    device: str = "cpu",
+) -> Engine:
+    """This rank's part of `grid`, ready for its first step. All ranks of the process group call it.
+
+    Args:
+        dtype: of parameters, gradients and states between steps. compute: of products and activations; None = `dtype`.
+        order: of the stages' actions instead of the grid's schedule, which then only says where they are.
+
+    Raises:
+        StrategyError: ``run.world``: another number of ranks than the grid's devices; rules ``native.*`` and of `plan_of`.
+    """
+    require_expressible(model, grid, job=job)
+    if dist.get_world_size() != grid.devices:
+        raise StrategyError(
+            f"the grid has {grid.devices} devices, {dist.get_world_size()} ranks run", hint=f"start {grid.devices} ranks", rule="run.world"
+        )
+    plan = plan_of(grid, model=model, global_batch=job.global_batch)
+    if order is not None:
+        plan = replace(plan, orders=(order,))
+    require_valid(plan, model=model, global_batch=job.global_batch)
+    mesh, chosen = grid_mesh(grid, device=device), rule or AdamW()
+    (parts,) = plan_stages(plan, model=model)
+    mine = [part for part in parts if dist.get_rank() in part.devices]
+    stages = [Stage(part, model=model, settings=settings or Settings()) for part in mine]
+    place(stages, mesh, grid, source=source, dtypes=(dtype, compute or dtype), device=device)
+    loss = _loss(grid, mesh, scale=1.0 / (job.global_batch * job.sequence_length))
+    runtime = None
+    microbatches = plan.lanes[0].microbatches
+    if grid.pp > 1:
+        held = [
+            PipelineStage(stage, part.chunk, len(parts), torch.device(device), group=mesh["pp"].get_group())
+            for stage, part in zip(stages, mine, strict=True)
+        ]
+        runtime = pipeline(held, csv=schedule_csv(plan), microbatches=microbatches, loss=loss)
+    parameters = _trained(stages)
+    meshes = {p.device_mesh if isinstance(p, DTensor) else None for p in parameters}
+    optimizer = torch.optim.AdamW(
+        parameters, lr=chosen.rate, betas=chosen.betas, eps=chosen.eps, weight_decay=chosen.decay, foreach=len(meshes) == 1
+    )
+    return Engine(
+        grid=grid,
+        mesh=mesh,
+        stages=stages,
+        runtime=runtime,
+        loss=loss,
+        optimizer=optimizer,
+        rule=chosen,
+        microbatches=microbatches,
+        device=device,
+        first=mine[0].chunk == 0,
+        last=mine[-1].chunk == len(parts) - 1,
+    )
+
+
+def _replica(engine: Engine) -> int:
+    """Number of this rank's replica."""
+    mesh = engine.mesh
+    return int(mesh.get_local_rank("replicate")) * int(mesh["shard"].size()) + int(mesh.get_local_rank("shard"))
+
+
+def _run(engine: Engine, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Forward and backward of all microbatches of this replica: the loss, zero where the rank has not the last chunk."""
+    if engine.runtime is not None:
+        losses: list[torch.Tensor] = []
+        inputs = (tokens,) if engine.first else ()
+        engine.runtime.step(*inputs, target=labels if engine.last else None, losses=losses, return_outputs=False)
+        return torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros(())
+    (stage,) = engine.stages
+    total = torch.zeros((), device=engine.device)
+    pairs = zip(tokens.chunk(engine.microbatches), labels.chunk(engine.microbatches), strict=True)
+    for number, (some, wanted) in enumerate(pairs):
+        if isinstance(stage, FSDPModule):
+            # zero 0 and 1 keep whole gradients until the last microbatch, 2 and 3 reduce them after every one.
+            last = number == engine.microbatches - 1
+            stage.set_requires_gradient_sync(engine.grid.zero >= 2 or last)
+            stage.set_is_last_backward(last)
+        loss = engine.loss(stage(some), wanted)
+        loss.backward()
+        total = total + loss.detach()
+    return total
+
+
+def _settled(gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient without partial sums: those of parameters that all ranks of tp have whole."""
+    if isinstance(gradient, DTensor) and any(isinstance(p, Partial) for p in gradient.placements):
+        return gradient.redistribute(placements=[Replicate() if isinstance(p, Partial) else p for p in gradient.placements])
+    return gradient
+
+
+def _square(engine: Engine, gradient: torch.Tensor) -> torch.Tensor:
+    """Sum of squares of this rank's elements over the number of ranks of the stage that have them too."""
+    local, parts = gradient, 1
+    if isinstance(gradient, DTensor):
+        for dim, placement in enumerate(gradient.placements):
+            parts *= 1 if isinstance(placement, Replicate) else gradient.device_mesh.size(dim)
+        local = gradient.to_local()
+    return local.double().square().sum() * (parts / (engine.grid.tp * engine.grid.dp))
+
+
+def step(engine: Engine, batch: Batch, *, stop: Callable[[], bool] | None = None) -> StepReport:
+    """One step: the replica's samples forward and backward, clip by the global norm, update; `stop` as `execute.train.step_task` has it."""
+    replica, size = _replica(engine), batch["text"].shape[0] // engine.grid.dp
+    rows = slice(replica * size, (replica + 1) * size)
+    tokens, labels = (batch[name][rows].to(engine.device) for name in ("text", "labels"))
+    shards: AbstractContextManager[object] = loss_parallel() if engine.grid.tp > 1 else nullcontext()
+    with shards, warnings.catch_warnings():
+        # Logits are a view of a DTensor's local part; nothing here writes into them.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+        loss = _run(engine, tokens, labels)
+    trained = [p for p in engine.parameters if p.grad is not None]
+    for parameter in trained:
+        parameter.grad = _settled(parameter.grad)
+    squares = sum((_square(engine, p.grad) for p in trained), torch.zeros((), dtype=torch.float64, device=engine.device))
+    asked = torch.full_like(squares, float(stop is not None and stop()))
+    sums = torch.stack([loss.double() / engine.grid.tp, squares, asked])
+    dist.all_reduce(sums)
+    norm = sums[1].sqrt()
+    factor = clip_factor(norm, engine.rule)
+    for parameter in trained:
+        parameter.grad.mul_(factor.to(parameter.dtype))
+    engine.optimizer.step()
+    engine.optimizer.zero_grad()
+    engine.steps += 1
+    return StepReport(step=engine.steps, loss=float(sums[0]), norm=float(norm), stopped=bool(sums[2] > 0))
+
+
+def train_native(
+    model: Model,
+    job: TrainingJob,
+    grid: Grid,
+    *,
+    source: Source,
+    batches: Batches,
+    steps: int,
+    rule: AdamW | None = None,
+    settings: Settings | None = None,
+    dtype: torch.dtype = torch.float32,
+    compute: torch.dtype | None = None,
+    order: Table | None = None,
+    device: str = "cpu",
+    timeout_s: float = 300.0,
+    stop: Callable[[], bool] | None = None,
+) -> Iterator[StepReport]:
+    """Steps of `grid` on this rank, the last where `stop` was true on any; all ranks call it.
+
+    Args:
+        source: first values of parameters. batches: the whole batch of a step, counted from 0. dtype, compute, order: see `engine`.
+
+    Raises:
+        StrategyError: ``run.world``; a rule ``native.*`` if PyTorch does not express the grid.
+    """
+    with process_group(timeout_s=timeout_s):
+        own = engine(
+            model, job, grid, source=source, rule=rule, settings=settings, dtype=dtype, compute=compute, order=order, device=device
+        )
+        for number in range(steps):
+            one = step(own, batches(number), stop=stop)
+            yield one
+            if one.stopped:
+                return

@@ -1,0 +1,87 @@
+"""Number formats of a run: those of the job, or one for everything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shardwright.dtype import Dtype
+from shardwright.errors import StrategyError
+from shardwright.job.training import TrainingJob
+
+FORMATS = {Dtype.FP32: torch.float32, Dtype.TF32: torch.float32, Dtype.BF16: torch.bfloat16}
+"""Formats that are executed. TF32 is one of products inside the accelerator; tensors have float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """What each kind of number is kept in.
+
+    Args:
+        compute: activations, their gradients (and both on the wire), and weights in products. parameter: the working copy.
+        gradient: sums of weight gradients over microbatches. wire: gradients between devices. states: first and second moment.
+        master: the optimizer's copy of parameters; None = it updates the working copy.
+    """
+
+    compute: torch.dtype
+    parameter: torch.dtype
+    gradient: torch.dtype
+    wire: torch.dtype
+    states: tuple[torch.dtype, torch.dtype]
+    master: torch.dtype | None = None
+
+    @property
+    def statistics(self) -> torch.dtype:
+        """Of losses, norms and softmax: float32 at least."""
+        return self.compute if self.compute.itemsize >= 4 else torch.float32
+
+
+def uniform(dtype: torch.dtype) -> Precision:
+    """One format for everything, and no master copy."""
+    return Precision(compute=dtype, parameter=dtype, gradient=dtype, wire=dtype, states=(dtype, dtype))
+
+
+EXACT = uniform(torch.float64)
+"""Of proofs."""
+
+
+def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> Precision:
+    """The formats of a job.
+
+    Args:
+        gradient: in which gradients are added over microbatches: a runtime's `gradient_dtype`.
+
+    Raises:
+        StrategyError: execute.precision for a format that is not executed: FP8 and FP4, FP16 (its loss needs scaling), or products in
+            another format than the activations.
+
+    Leaves out: a parameter's own format in products; weights are cast to that of the activations where they differ.
+    """
+    wanted = {
+        "compute": job.compute,
+        "activation": job.activation,
+        "parameter": job.parameter,
+        "gradient": gradient,
+        "gradient wire": job.gradient_wire or gradient,
+        **{f"optimizer state {i}": state for i, state in enumerate(job.optimizer.states)},
+        **({"master copy": job.optimizer.master} if job.optimizer.master else {}),
+    }
+    for name, dtype in wanted.items():
+        if dtype not in FORMATS:
+            raise _refused(f"{name} in {dtype.value}", "choose bf16 or fp32 for the run")
+    if FORMATS[job.compute] != FORMATS[job.activation]:
+        raise _refused(f"compute in {job.compute.value} over activations in {job.activation.value}", "choose one format for both")
+    first, second = (*job.optimizer.states, *job.optimizer.states)[:2] or (Dtype.FP32, Dtype.FP32)
+    return Precision(
+        compute=FORMATS[job.compute],
+        parameter=FORMATS[job.parameter],
+        gradient=FORMATS[gradient],
+        wire=FORMATS[job.gradient_wire or gradient],
+        states=(FORMATS[first], FORMATS[second]),
+        master=FORMATS[job.optimizer.master] if job.optimizer.master else None,
+    )
+
+
+def _refused(what: str, hint: str) -> StrategyError:
+    return StrategyError(f"{what} is not executed", hint=hint, rule="execute.precision")

@@ -1,0 +1,116 @@
+"""Where the time of a trace went, device by device; and two traces of one plan side by side."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.errors import DataError
+from shardwright.program.step_trace import Span, StepTrace, TracedDevice, Track
+
+Bool = npt.NDArray[np.bool_]
+Float = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTimes:
+    """The seconds of a device, which add up to the trace's end.
+
+    Args:
+        compute_s: its compute stream runs kernels. communication_s: it does not, and a collective, a gather or a sum of gradients runs.
+        waiting_s: the rest: bubbles, and messages of the pipeline that are not hidden. held: most bytes of its samples; 0 = none.
+    """
+
+    device: TracedDevice
+    compute_s: float
+    communication_s: float
+    waiting_s: float
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A prediction and a measurement of one plan, with the times of the same devices."""
+
+    simulated: StepTrace
+    measured: StepTrace
+    rows: tuple[tuple[DeviceTimes, DeviceTimes], ...]
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured step time, minus one."""
+        return self.simulated.step_s / self.measured.step_s - 1.0 if self.measured.step_s else 0.0
+
+
+def device_times(trace: StepTrace) -> tuple[DeviceTimes, ...]:
+    """The times of every device of `trace`.
+
+    An action that waits for a message does so inside its span where the trace was measured, and before it where it was simulated: both are
+    waiting. Collectives that are spans inside an action count as communication, and so does `Span.exposed_s`.
+    """
+    spans: dict[int, list[Span]] = defaultdict(list)
+    for span in trace.spans:
+        spans[span.device].append(span)
+    held: dict[int, int] = defaultdict(int)
+    for sample in trace.memory:
+        held[sample.device] = max(held[sample.device], sample.held)
+    return tuple(_times(device, spans[device.device], end_s=trace.end_s, held=held[device.device]) for device in trace.devices)
+
+
+def _times(device: TracedDevice, spans: Sequence[Span], *, end_s: float, held: int) -> DeviceTimes:
+    times = np.unique([0.0, end_s, *(t for span in spans for t in (span.start_s, span.end_s))])
+    lengths = np.diff(times)
+    acting, asking, moving, syncing = (
+        _covered([s for s in spans if s.track is track], times) for track in (Track.COMPUTE, Track.MESSAGES, Track.COLLECTIVES, Track.SYNC)
+    )
+    running = acting & ~asking & ~moving
+    exposed = sum(span.exposed_s for span in spans)
+    compute = float(lengths[running].sum())
+    communication = float(lengths[(moving | syncing) & ~running].sum())
+    return DeviceTimes(
+        device=device,
+        compute_s=compute - exposed,
+        communication_s=communication + exposed,
+        waiting_s=float(lengths[~running & ~moving & ~syncing].sum()),
+        held=held,
+    )
+
+
+def _covered(spans: Sequence[Span], times: Float) -> Bool:
+    """(times - 1,) whether some span lies over each interval."""
+    depth = np.zeros(len(times), dtype=np.int64)
+    np.add.at(depth, np.searchsorted(times, [s.start_s for s in spans]), 1)
+    np.add.at(depth, np.searchsorted(times, [s.end_s for s in spans]), -1)
+    covered: Bool = np.cumsum(depth)[:-1] > 0
+    return covered
+
+
+def compared(simulated: StepTrace, measured: StepTrace) -> Compared:
+    """Both traces, device by device.
+
+    Raises:
+        DataError: their devices run other actions: they are not of one plan.
+    """
+    predicted = {row.device.device: row for row in device_times(simulated)}
+    found = device_times(measured)
+    if sorted(predicted) != [row.device.device for row in found] or simulated.actions != measured.actions:
+        only = sorted(measured.actions - simulated.actions) or sorted(simulated.actions - measured.actions)
+        what = f"device {only[0][0]}: {_words(only[0])}" if only else "devices"
+        raise DataError(
+            f"the measured trace is not of this plan: {what} {'is' if only else 'are'} in one trace and not in the other",
+            hint="compare with the plan file that was run",
+        )
+    return Compared(
+        simulated=simulated,
+        measured=measured,
+        rows=tuple((predicted[row.device.device], row) for row in found),
+    )
+
+
+def _words(action: tuple[int, str, int, int, int, int]) -> str:
+    _, kind, lane, chunk, microbatch, part = action
+    return f"{kind} of lane {lane} chunk {chunk} microbatch {microbatch} slice {part}"

@@ -1,0 +1,57 @@
+"""What a run found: as a screen, and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from shardwright.execute.run_report import RunReport, RunStep
+from shardwright.report.plan_ways import device_text
+from shardwright.report.tables import plain_table
+from shardwright.units import format_bytes, format_count, format_seconds
+
+
+def step_text(step: RunStep, *, steps: int, tokens: int) -> str:
+    """One line of a step: loss, norm of the gradient, tokens a second."""
+    rate = f"{format_count(tokens / step.seconds)} tokens/s" if step.seconds else ""
+    return f"step {step.step:>{len(str(steps))}}/{steps}  loss {step.loss:.4f}  norm {step.norm:.3g}  {rate}"
+
+
+def run_document(report: RunReport) -> dict[str, Any]:
+    """What ``run --json`` prints."""
+    return {
+        "steps": [asdict(step) for step in report.steps],
+        "step_time_s": {"predicted": report.predicted_s, "measured": report.step_s},
+        "tokens_per_s": report.tokens_per_s,
+        "memory": [asdict(one) for one in report.memory],
+        "device": report.on,
+        "resumed_from_step": report.first,
+        "stopped": report.stopped,
+        "checkpoint": str(report.checkpoint) if report.checkpoint is not None else None,
+    }
+
+
+def render_run(report: RunReport, *, cluster: str) -> RenderableType:
+    """Loss, measured against predicted seconds a step, and memory by class of devices.
+
+    Args:
+        cluster: what the prediction is for.
+    """
+    if not report.steps:
+        return Text("No step was done.")
+    first, last = report.steps[0], report.steps[-1]
+    begun = f" (from a checkpoint of step {report.first})" if report.first else ""
+    lines = [
+        f"{'Stopped after' if report.stopped else 'Trained'} {len(report.steps)} steps{begun}: loss {first.loss:.4f} -> {last.loss:.4f}",
+        f"A step takes {format_seconds(report.step_s)} on {report.on} ({format_count(report.tokens_per_s)} tokens/s); "
+        f"{format_seconds(report.predicted_s)} predicted on {cluster}, {report.step_s / report.predicted_s:.3g} times as much",
+    ]
+    if report.checkpoint is not None:
+        lines.append(f"Checkpoint: {report.checkpoint}")
+    rows = [(device_text(np.array(m.devices)), m.holds, format_bytes(m.predicted), format_bytes(m.measured)) for m in report.memory]
+    measured = "measured" if report.on != "cpu" else "process grew by"
+    return Group(Text("\n".join(lines)), plain_table(("devices", "hold", "predicted", measured), rows, right=(2, 3)))

@@ -1,0 +1,259 @@
+"""`shardwright run`: a plan file trained, what stops it, and what is refused before the first step."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from shardwright.cli.main import run
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+}
+DEADLINE_S = 300.0
+
+
+def plan_file(folder: Path, name: str, strategy: str, *, devices: int = 1, layers: int = 2, hidden: int = 32) -> Path:
+    config, plan = folder / f"{name}.json", folder / f"{name}.plan"
+    config.write_text(json.dumps({**CONFIG, "num_hidden_layers": layers, "hidden_size": hidden}))
+    sizes = ["--seq-len", "16", "--global-batch", "4", "--quiet"]
+    assert run(["simulate", str(config), f"h100-sxm:{devices}", *sizes, "--strategy", strategy, "-o", str(plan)]) == 0
+    return plan
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("run")
+    np.save(path / "tokens.npy", np.random.default_rng(0).integers(0, 64, 2000).astype(np.uint8))
+    np.save(path / "few.npy", np.arange(64, dtype=np.uint8))
+    np.save(path / "outside.npy", np.full(2000, 64, dtype=np.uint8))
+    np.save(path / "float.npy", np.zeros(2000))
+    plan_file(path, "one", "mbs2")
+    plan_file(path, "two", "pp2 mbs2 schedule=1f1b", devices=2)
+    tree = path / "tree.txt"
+    body = "lane main samples 4 in 1\n  stages embed+2+head on 0\n    all = b[3:1]{., .+1}\norder 1f1b(main)\n"
+    tree.write_text(f"plan tree devices 2\n{body}")
+    plan_file(path, "tree", str(tree), devices=2)
+    plan_file(path, "other", "mbs2", hidden=64)
+    return path
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Iterator[pytest.CaptureFixture[str]]:
+    capsys.readouterr()
+    return capsys
+
+
+def words(folder: Path, plan: str, *, steps: int = 2, data: str = "tokens.npy") -> list[str]:
+    sequence, equals, name = data.rpartition("=")
+    file = f"{sequence}{equals}{folder / name}"
+    return ["run", str(folder / plan), "--data", file, "--steps", str(steps), "--formats", "fp64"]
+
+
+def started(arguments: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", "shardwright", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def until(process: subprocess.Popen[str], text: str) -> None:
+    """Read what the process says until a line has the text."""
+    assert process.stderr is not None
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        line = process.stderr.readline()
+        if text in line:
+            return
+        assert line, "it ended before"
+    raise AssertionError("it said nothing in time")
+
+
+def test_one_device_trains_and_goes_on(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run([*words(folder, "one.plan"), "--checkpoints", str(tmp_path), "--json"]) == 0
+    first = json.loads(said.readouterr().out)
+    assert [s["step"] for s in first["steps"]] == [1, 2]
+    assert first["step_time_s"]["measured"] > 0 < first["step_time_s"]["predicted"]
+    assert first["memory"][0]["devices"] == [0]
+    assert first["memory"][0]["predicted"] > 0
+    assert run([*words(folder, "one.plan", steps=3), "--checkpoints", str(tmp_path)]) == 0
+    shown = said.readouterr()
+    assert "step 3/3" in shown.err
+    assert "from a checkpoint of step 2" in shown.out
+    assert run([*words(folder, "one.plan", steps=3), "--checkpoints", str(tmp_path)]) == 2
+    assert "has all 3 steps" in said.readouterr().err
+
+
+def test_ranks_give_the_losses_of_one_process(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run([*words(folder, "one.plan"), "--json"]) == 0
+    alone = json.loads(said.readouterr().out)["steps"]
+    written = tmp_path / "trace.json"
+    process = started([*words(folder, "two.plan"), "--json", "--trace", str(written)])
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, err
+    report = json.loads(out)
+    for one, other in zip(alone, report["steps"], strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-6)
+        assert one["norm"] == pytest.approx(other["norm"], abs=1e-6)
+    assert [m["devices"] for m in report["memory"]] == [[0], [1]]
+    both = tmp_path / "both.json"
+    assert run(["trace", str(folder / "two.plan"), "--compare", str(written), "-o", str(both), "--json"]) == 0
+    assert [d["device"] for d in json.loads(said.readouterr().out)["devices"]] == [0, 1]
+    names = {e["args"]["name"] for e in json.loads(both.read_text())["traceEvents"] if e["name"] == "process_name"}
+    assert names == {f"{origin} · device {device}" for origin in ("simulated", "measured") for device in (0, 1)}
+
+
+def test_pytorchs_engine_gives_the_same_losses(folder: Path, said: pytest.CaptureFixture[str]) -> None:
+    assert run([*words(folder, "one.plan"), "--json"]) == 0
+    alone = json.loads(said.readouterr().out)["steps"]
+    process = started([*words(folder, "two.plan"), "--json", "--backend", "torch-native"])
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, err
+    for one, other in zip(alone, json.loads(out)["steps"], strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "code", "message"),
+    [
+        ("one.plan", ["--backend", "torch-natve"], 2, "did you mean torch-native?"),
+        ("tree.plan", ["--backend", "torch-native"], 5, "[native.grid]"),
+        ("one.plan", ["--backend", "torch-native", "--checkpoints", "."], 2, "saves no checkpoints"),
+    ],
+)
+def test_a_backend_that_cannot_is_refused(
+    folder: Path, said: pytest.CaptureFixture[str], plan: str, options: list[str], code: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if plan == "tree.plan":
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run([*words(folder, plan), *options]) == code
+    assert message in said.readouterr().err
+
+
+def test_an_interrupt_ends_with_a_checkpoint(folder: Path, tmp_path: Path) -> None:
+    process = started([*words(folder, "two.plan", steps=10_000), "--checkpoints", str(tmp_path)])
+    until(process, "step     1/")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130, err
+    done = int(re.search(r"Stopped after (\d+) steps", out).group(1))  # type: ignore[union-attr]
+    assert (tmp_path / f"step-{done:08d}").is_dir()
+
+
+def test_a_killed_rank_ends_the_run_with_an_error(folder: Path) -> None:
+    process = started(words(folder, "two.plan", steps=10_000))
+    until(process, "step     1/")
+    victim = next(pid for pid in children(process.pid) if environment(pid).get("RANK") == "1")
+    os.kill(victim, signal.SIGKILL)
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 5
+    assert "error: rank 1 was killed by SIGKILL [run.peer]" in err
+    assert "hint: run again: it goes on from the last checkpoint" in err
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(path.parent.name))
+    return found
+
+
+def environment(pid: int) -> dict[str, str]:
+    parts = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(p.decode().split("=", 1) for p in parts if b"=" in p)
+
+
+@pytest.mark.parametrize(
+    ("data", "message", "hint"),
+    [
+        ("few.npy", "few.npy has 64 tokens, a batch needs 65", "use more text, a smaller batch"),
+        ("outside.npy", "token 64 at 0 is outside the vocabulary of 64", "use the model's own tokenizer"),
+        ("float.npy", "has 1 dims of float64", "one row of uint8"),
+        ("missing.npy", "missing.npy: no such file", "tokenise"),
+        ("source=tokens.npy", "no file has the sequence text", "one file for each of text"),
+    ],
+)
+def test_unusable_tokens_are_refused(folder: Path, said: pytest.CaptureFixture[str], data: str, message: str, hint: str) -> None:
+    assert run(words(folder, "one.plan", data=data)) == 7
+    err = said.readouterr().err
+    assert message in err
+    assert hint in err
+    assert "step 1" not in err
+
+
+def test_ranks_report_what_is_refused(folder: Path) -> None:
+    process = started(words(folder, "two.plan", data="few.npy"))
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 7
+    assert err.count("error:") == 1
+    assert "few.npy has 64 tokens" in err
+
+
+def test_another_world_is_refused(folder: Path, said: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert run(words(folder, "two.plan")) == 5
+    err = said.readouterr().err
+    assert "the plan has 2 devices, 3 ranks run [run.world]" in err
+    assert "start 2 ranks" in err
+
+
+def test_a_checkpoint_of_another_model_is_refused(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run([*words(folder, "one.plan"), "--checkpoints", str(tmp_path), "--quiet"]) == 0
+    assert run([*words(folder, "other.plan", steps=3), "--checkpoints", str(tmp_path)]) == 7
+    assert "is of another model" in said.readouterr().err
+
+
+def test_the_job_s_formats_train_as_well(folder: Path, said: pytest.CaptureFixture[str]) -> None:
+    losses = []
+    for formats in ("fp64", "job"):
+        assert run([*words(folder, "one.plan", steps=4), "--formats", formats, "--json", "--rate", "0.01"]) == 0
+        losses.append([s["loss"] for s in json.loads(said.readouterr().out)["steps"]])
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert run([*words(folder, "one.plan"), "--formats", "fp8"]) == 2
+    assert "unknown formats 'fp8'" in said.readouterr().err
+
+
+def test_a_device_that_is_not_there_is_refused(folder: Path, said: pytest.CaptureFixture[str]) -> None:
+    assert run([*words(folder, "one.plan"), "--on", "abacus"]) == 2
+    assert "--on 'abacus' is no device that runs plans" in said.readouterr().err
+
+
+def test_texts_become_tokens_that_train(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.npy"
+    assert run(["tokenise", "-o", str(tokens), "--json"]) == 0
+    made = json.loads(said.readouterr().out)
+    assert made["tokens"] == len(np.load(tokens)) > 10_000
+    assert run(words(folder, "one.plan", data=str(tokens))) == 7
+    assert "258" in said.readouterr().err
+    text = tmp_path / "a.txt"
+    text.write_text("abc")
+    assert run(["tokenise", str(text), "-o", str(tokens), "--quiet"]) == 0
+    assert np.load(tokens).tolist() == [256, 97, 98, 99, 257]
+    assert run(["tokenise", str(tmp_path / "none.txt"), "-o", str(tokens)]) == 7
+    assert "none.txt: No such file" in said.readouterr().err

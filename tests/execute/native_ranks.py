@@ -1,0 +1,142 @@
+"""Ranks of torch.distributed that are started once and train grids on PyTorch's own engine; what they find is written to files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from shardwright.errors import StrategyError
+from shardwright.execute.native.train import train_native
+from shardwright.execute.parameters import seeded
+from shardwright.execute.train import StepReport
+from shardwright.model.graph import Model
+from shardwright.model.huggingface import model_from_config
+from shardwright.strategy.grid import Grid, Recompute
+from shardwright.strategy.order import Table
+from tests.execute.small_plans import DENSE4, PLANS, RULE, SPARSE, Small, tied
+
+SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 16}
+
+
+def normed_heads() -> Model:
+    """Norms of query and key heads, and biases of the projections: their gradients are parts on every rank of tp."""
+    config = {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "attention_bias": True}
+    return model_from_config({**SIZES, **config, "architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-5}, name="normed")
+
+
+def learned_positions() -> Model:
+    """LayerNorm, a table of positions and biases everywhere, tied."""
+    sizes = {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 16, "vocab_size": 64, "layer_norm_epsilon": 1e-5}
+    return model_from_config({**sizes, "architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"}, name="positions")
+
+
+RANKS = 4
+STEPS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A grid of four devices and the model that it trains."""
+
+    grid: Grid
+    whole: Callable[[], Model] = DENSE4
+    order: Table | None = None
+    compute: torch.dtype | None = None
+
+    @property
+    def small(self) -> Small:
+        return Small(body="", whole=self.whole)
+
+
+_PIPELINE = partial(Grid, pp=4, microbatch=2)
+_TWO_CHUNKS = partial(Grid, pp=2, vpp=2)
+
+(_FOUND,) = PLANS["found order"].plan.orders
+assert isinstance(_FOUND, Table)
+
+CASES: dict[str, Case] = {
+    "tp4": Case(grid=Grid(tp=4, microbatch=8)),
+    "tp4 and sequence": Case(grid=Grid(tp=4, sp=True, microbatch=4)),
+    "dp4": Case(grid=Grid(dp=4)),
+    "zero-1": Case(grid=Grid(dp=4, zero=1)),
+    "zero-2": Case(grid=Grid(dp=4, zero=2)),
+    "zero-3": Case(grid=Grid(dp=4, zero=3)),
+    "hybrid zero-3": Case(grid=Grid(dp=4, zero=3, shard=2)),
+    "tp2, sequence and zero-3": Case(grid=Grid(tp=2, sp=True, dp=2, zero=3, microbatch=2, recompute=Recompute.FULL)),
+    "tp2 outside zero-3": Case(grid=Grid(tp=2, dp=2, zero=3, microbatch=4, order=("dp", "tp", "cp", "ep", "pp"))),
+    "1f1b": Case(grid=_PIPELINE()),
+    "gpipe": Case(grid=_PIPELINE(schedule="gpipe", recompute=Recompute.SELECTIVE)),
+    "zb-h1": Case(grid=_PIPELINE(schedule="zb-h1", recompute=Recompute.FULL)),
+    "found order": Case(grid=_PIPELINE(), order=_FOUND),
+    "tp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=2)),
+    "zero-3 under 1f1b": Case(grid=Grid(pp=2, dp=2, zero=3, recompute=Recompute.FULL)),
+    "dp2 around 1f1b": Case(grid=Grid(pp=2, dp=2, order=("pp", "tp", "cp", "ep", "dp"))),
+    "interleaved": Case(grid=_TWO_CHUNKS(tp=2, microbatch=2, schedule="interleaved-1f1b")),
+    "zb-v": Case(grid=_TWO_CHUNKS(dp=2, zero=3, schedule="zb-v")),
+    "tp2 under zb-v": Case(grid=_TWO_CHUNKS(tp=2, sp=True, microbatch=2, schedule="zb-v")),
+    "dualpipe-v": Case(grid=_TWO_CHUNKS(dp=2, schedule="dualpipe-v")),
+    "half precision": Case(grid=Grid(tp=2, pp=2, microbatch=4), compute=torch.bfloat16),
+    "normed heads under tp": Case(grid=Grid(tp=2, sp=True, dp=2, microbatch=4), whole=normed_heads),
+    "learned positions, tied, under tp": Case(grid=Grid(tp=4, sp=True, microbatch=8), whole=learned_positions),
+    "experts under zero-3": Case(grid=Grid(dp=4, zero=3), whole=SPARSE),
+    "experts under zb-h1": Case(grid=Grid(pp=2, dp=2, schedule="zb-h1"), whole=SPARSE),
+    "tied": Case(grid=Grid(dp=4, zero=3), whole=tied),
+}
+"""By name; of each the single process is `Small.alone`."""
+
+
+def train_all() -> dict[str, list[StepReport]]:
+    """Steps of every grid."""
+    found = {}
+    for name, case in CASES.items():
+        small = case.small
+        source = seeded(small.model, seed=0)
+        run = train_native(
+            small.model,
+            small.job,
+            case.grid,
+            source=source,
+            batches=small.batches,
+            steps=STEPS,
+            rule=RULE,
+            dtype=torch.float64,
+            order=case.order,
+            compute=case.compute,
+        )
+        found[name] = list(run)
+    return found
+
+
+def refused() -> dict[str, str]:
+    """What is said of grids that cannot run."""
+    found, small = {}, Small(body="")
+    for name, grid in {"world": Grid(dp=2), "context": Grid(cp=4)}.items():
+        try:
+            list(train_native(small.model, small.job, grid, source=seeded(small.model, seed=0), batches=small.batches, steps=1))
+        except StrategyError as error:
+            found[name] = str(error)
+    return found
+
+
+def _work(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=240))
+    torch.save({"trained": train_all(), "refused": refused()}, Path(folder) / f"rank{rank}")
+    dist.destroy_process_group()
+
+
+def start(folder: Path) -> list[BaseProcess]:
+    """Ranks as processes."""
+    context = mp.get_context("spawn")
+    processes = [context.Process(target=_work, args=(rank, str(folder)), daemon=True) for rank in range(RANKS)]
+    for process in processes:
+        process.start()
+    return processes

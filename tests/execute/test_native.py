@@ -1,0 +1,64 @@
+"""Grids train on PyTorch's own engine with the losses of a single process under the interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+    pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
+
+from tests.execute.native_ranks import CASES, RANKS, STEPS, start
+from tests.execute.small_plans import Small, run_here
+
+LONGEST_S = 480
+CLOSE = 1e-10
+HALF = 0.03
+"""Of losses and norms that were computed in bfloat16, whose numbers have 8 bits."""
+
+
+@lru_cache(maxsize=8)
+def _alone(whole: Any) -> tuple[tuple[float, float], ...]:
+    small = Small(body="", whole=whole)
+    return tuple((r.loss, r.norm) for r in run_here(small, small.alone(), steps=STEPS)[0])
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
+    """What each rank found. The single process runs while they do."""
+    folder = tmp_path_factory.mktemp("native")
+    processes = start(folder)
+    try:
+        for case in CASES.values():
+            _alone(case.whole)
+        for process in processes:
+            process.join(LONGEST_S)
+        assert [p.exitcode for p in processes] == [0] * RANKS
+        yield [torch.load(folder / f"rank{rank}", weights_only=False) for rank in range(RANKS)]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_losses_and_norms_are_those_of_a_single_process(ranks: list[Any], name: str) -> None:
+    expected, close = _alone(CASES[name].whole), CLOSE if CASES[name].compute is None else HALF
+    assert expected[0][0] != pytest.approx(expected[-1][0], abs=1e-3), "training changes the loss"
+    apart = [abs(r.loss - loss) for r, (loss, _) in zip(ranks[0]["trained"][name], expected, strict=True)]
+    assert (max(apart) > CLOSE) == (CASES[name].compute is not None), "fewer bits give other numbers"
+    for found in ranks:
+        reports = found["trained"][name]
+        assert [r.step for r in reports] == list(range(1, STEPS + 1))
+        for report, (loss, norm) in zip(reports, expected, strict=True):
+            assert abs(report.loss - loss) < close
+            assert abs(report.norm - norm) < close * max(1.0, norm)
+
+
+def test_what_cannot_run_is_refused_on_every_rank(ranks: list[Any]) -> None:
+    for found in ranks:
+        assert "the grid has 2 devices, 4 ranks run" in found["refused"]["world"]
+        assert "[native.context]" in found["refused"]["context"]

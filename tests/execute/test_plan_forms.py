@@ -1,0 +1,59 @@
+"""Plans whose tensors lie where no usual collective reaches them: each one trains like the unsplit model."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from shardwright.execute.prove import prove
+from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.model.graph import Model
+from shardwright.strategy.parser import parse_plan
+from tests.strategy.zoo_models import dense, encoder_decoder, hybrid
+
+SHARED = partial(dense, layers=2, kv_heads=4)
+HYBRID = partial(hybrid, layers=4)
+WHOLE = "  stages embed+{layers}+head on 0\n"
+
+
+def assert_equal(model: Model, stages: str, *, devices: int, lane: str = "samples 4 in 2", order: str = "1f1b") -> None:
+    """A step of the plan is that of the unsplit model, to 1e-10."""
+    text = f"plan form devices {devices}\nlane main {lane}\n{stages}\norder {order}(main)"
+    job = TrainingJob(sequences=tuple(SequenceLength(name=name, tokens=64) for name in ("text", "encoder")), global_batch=4)
+    found = prove(model, job, parse_plan(text))
+    assert found.equal, f"loss {found.loss_difference:+.1e}, {found.worst[0]} {found.worst[1]:.1e}"
+
+
+@pytest.mark.parametrize(
+    ("split", "devices"),
+    [
+        ("all = s8\n    core = h8", 8),  # devices of one key head return parts of its cotangent
+        ("all = t8\n    core = t4 x2", 8),  # what one returns belongs to two makers
+        ("all = t6\n    core = h[3:3:2]{., .+1, .+2}", 6),  # parts that do not nest
+        ("all = t3\n    core = h2 s4 +1 via gather", 9),
+    ],
+)
+def test_key_heads_shared_otherwise_than_they_were_made(split: str, devices: int) -> None:
+    assert_equal(SHARED(), f"{WHOLE.format(layers=2)}    {split}", devices=devices)
+
+
+@pytest.mark.parametrize("model", [SHARED, partial(dense, layers=2, kv_heads=16)])
+@pytest.mark.parametrize("exchange", ["ring", "gather"])
+def test_positions_of_which_one_part_is_cut_by_heads(model: Callable[[], Model], exchange: str) -> None:
+    split = f"all = s[2:1]{{t2, .+2}} via {exchange}"
+    assert_equal(model(), f"{WHOLE.format(layers=2)}    {split}", devices=3)
+    assert_equal(model(), f"{WHOLE.format(layers=2)}    {split}", devices=3, lane="samples 4 in 2 slices 2:1", order="terapipe")
+
+
+def test_memory_of_which_one_part_is_cut_by_heads() -> None:
+    stages = "  stages encoder_embed+encoder+encoder_norm+embed+decoder+head on 0\n    all = s[2:1]{t2, .+2} via gather"
+    assert_equal(encoder_decoder(layers=1), stages, devices=3)
+
+
+@pytest.mark.parametrize("split", ["all = .", "all = s2 via ring", "all = s2z via ring", "all = s[2:1]{t2, .+2} via ring"])
+@pytest.mark.parametrize("lane", ["samples 4 in 2", "samples 4 in 2 slices 2:1"])
+def test_recurrences_over_cut_positions(split: str, lane: str) -> None:
+    stages = f"{WHOLE.format(layers=4)}    {split}"
+    assert_equal(HYBRID(), stages, devices={"all = .": 1}.get(split, 3), lane=lane, order="terapipe" if "slices" in lane else "1f1b")

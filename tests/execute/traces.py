@@ -1,0 +1,41 @@
+"""What every measured trace of a small plan has to be."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from shardwright.program.step_trace import Origin, StepTrace, Track
+from shardwright.program.trace_times import Compared, compared
+from shardwright.simulator.plan_trace import simulated_trace
+from shardwright.simulator.plans import simulate_plan
+from tests.execute.small_plans import TOKENS, Small
+from tests.simulator.general import problem_for
+
+EARLY = 1e-9
+"""Seconds that times, counted from another zero, are off by rounding."""
+
+
+def check_measured(small: Small, trace: StepTrace) -> Compared:
+    """It has the actions of the simulated step, each device one thing at a time on a track, and what is sent is taken."""
+    problem = problem_for(small.model, batch=small.batch, seq_len=TOKENS)
+    predicted = simulated_trace(simulate_plan(problem, small.plan), plan=trace.plan, devices=[d.device for d in trace.devices])
+    found = compared(predicted, trace)
+    assert trace.origin is Origin.MEASURED
+    assert min(s.start_s for s in trace.spans) == 0.0
+    assert trace.step_s == trace.end_s
+    actions = [s for s in trace.spans if s.within == "" and s.kind in "FIWBR"]
+    assert len(actions) == len(trace.actions), "each action ran once"
+    for one, two in pairwise(trace.spans):
+        if (one.device, one.track) == (two.device, two.track):
+            assert one.end_s <= two.start_s + EARLY
+    for rows in found.rows:
+        for times, whole in zip(rows, (predicted.end_s, trace.end_s), strict=True):
+            assert times.compute_s + times.communication_s + times.waiting_s == pytest.approx(whole, rel=1e-9)
+            assert times.compute_s > 0
+    messages = [s for s in trace.spans if s.track is Track.MESSAGES]
+    assert {s.kind for s in messages} <= {"send", "receive"}
+    sent, taken = (sum(s.size for s in messages if s.kind == kind) for kind in ("send", "receive"))
+    assert sent == taken
+    return found
