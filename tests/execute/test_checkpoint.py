@@ -25,9 +25,10 @@ from shardwright.execute.checkpoint_planners import Piece
 from shardwright.execute.flat import box_views
 from shardwright.execute.gradients import dims_in_order
 from shardwright.execute.parameters import Key, seeded, sliced
-from shardwright.execute.train import Member, Training, train
+from shardwright.execute.precision import precision_of
+from shardwright.execute.train import Member, Training, member, train, training
 from shardwright.program.layout import Box
-from tests.execute.small_plans import PLANS, run_here
+from tests.execute.small_plans import PLANS, RULE, run_here
 
 SAVED = "hybrid zero-3"
 OTHERS = ("tp2 then dp2", "two lanes", "zero-3", "vocabulary")
@@ -151,6 +152,35 @@ def test_views_of_boxes_cover_a_range_in_its_order(data: st.DataObject) -> None:
         for place in itertools.product(*(range(a, b) for a, b in box)):
             seen[int(view[tuple(i - a for i, (a, _) in zip(place, box, strict=True))])] = place
     assert seen == dict(enumerate(listed[low:high], start=low))
+
+
+def test_formats_of_a_job_are_kept_and_master_copies_found(saved: Path, tmp_path: Path) -> None:
+    """bf16 with copies in fp32, under two plans; and begun from a checkpoint in float64, which has no copies."""
+
+    def begun(name: str, source: Saved | None) -> tuple[Training, dict[int, Member]]:
+        small = PLANS[name]
+        known = training(small.model, small.job, small.plan, rule=RULE, precision=precision_of(small.job))
+        first = seeded(small.model, seed=0)
+        return known, {
+            d: member(d, known, source=first) if source is None else resumed(d, known, source, source=first) for d in known.devices
+        }
+
+    model = PLANS[SAVED].model
+    known, members = begun(SAVED, None)
+    train(members, known, [PLANS[SAVED].batches(0)])
+    one = read(save(members, known, tmp_path / "one"), model=model)
+    other_known, others = begun("tp2 then dp2", one)
+    two = read(save(others, other_known, tmp_path / "two"), model=model)
+    for key in one.shapes:
+        assert one.whole(key).dtype == torch.bfloat16
+        for state in ("value", "first", "second", "master"):
+            assert torch.equal(one.whole(key, state), two.whole(key, state))
+        assert torch.equal(one.whole(key, "master").bfloat16(), one.whole(key))
+        assert not torch.equal(one.whole(key, "master"), one.whole(key).float())
+    exact = read(saved, model=model)
+    coarse_known, coarse = begun("two lanes", exact)
+    three = read(save(coarse, coarse_known, tmp_path / "three"), model=model)
+    assert all(torch.equal(three.whole(key, "master"), exact.whole(key).float()) for key in exact.shapes)
 
 
 @pytest.mark.parametrize("harm", ["truncated", "altered", "missing", "manifest", "manifest altered", "metadata altered"])

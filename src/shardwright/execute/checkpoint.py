@@ -313,7 +313,9 @@ def resumed(device: int, known: Training, saved: Saved, *, source: Source) -> Me
     for bucket in (b for b in known.buckets if device in b.devices):
         for low, _, states in own.shares(bucket):
             for state, tensor in states.tensors.items():
-                pieces = _of_bucket(known.work.model, bucket, low, tensor, state)
+                # A run that kept no master copy updated the parameter itself.
+                wanted = VALUE if state == "master" and not saved.has(bucket.boxes[0][0], state) else state
+                pieces = _of_bucket(known.work.model, bucket, low, tensor, wanted)
                 saved.fill([piece for piece in pieces if piece.name in saved.metadata.state_dict_metadata])
     own.steps = saved.step
     return own

@@ -119,11 +119,11 @@ def open_tokens(
 
 def _row(path: Path) -> np.ndarray:
     if not path.is_file():
-        raise DataError(f"{path}: no such file", hint="make one of a text: `tokenise`")
+        raise DataError(f"{path}: no such file", hint="make one of a text: shardwright tokenise")
     try:
         tokens = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} is not a whole file of tokens: {error}", hint="make one of a text: `tokenise`") from None
+        raise DataError(f"{path} is not a whole file of tokens: {error}", hint="make one of a text: shardwright tokenise") from None
     if not isinstance(tokens, np.ndarray):
         raise DataError(f"{path} is an archive, not a file of tokens", hint="write it with numpy.save")
     if tokens.ndim != 1 or tokens.dtype.name not in KINDS:

@@ -31,7 +31,8 @@ class InitialValues:
     Weights: normal with standard deviation `std`, those that end a residual branch over the square root of the number of branches (Radford
     et al. 2019, Language models are unsupervised multitask learners, section 2.3). Gains 1, biases 0. State-space models: convolutions as
     torch has them, steps log-uniform in `STEPS`, rates uniform in `RATES` or 1, 2, .. by state (Gu and Dao 2023, arXiv 2312.00752,
-    section 3.6; Dao and Gu 2024, arXiv 2405.21060).
+    section 3.6; Dao and Gu 2024, arXiv 2405.21060). The generator is SplitMix64 (Steele, Lea and Flood 2014, Fast splittable
+    pseudorandom number generators, figure 19).
 
     Args:
         seed: of all numbers. std: of weights. dtype: of what is made.
@@ -61,13 +62,13 @@ class InitialValues:
         if operator.kind is OperatorKind.NORM:
             return np.full(numbers.shape, 0.0 if word.endswith("bias") else 1.0)
         if stepped:
-            steps = np.exp(log(STEPS[0]) + self._uniform(key, numbers, 0) * log(STEPS[1] / STEPS[0]))
+            steps = np.exp(log(STEPS[0]) + self._uniform(key, numbers) * log(STEPS[1] / STEPS[0]))
             return np.asarray(steps + np.log(-np.expm1(-steps)))
         if operator.kind is OperatorKind.SCAN:
             return self._scan(key, parameter.rpartition(".")[2], numbers)
         if operator.kind is OperatorKind.CONV:
             taps = operator.parameters[0].extents[-1].size
-            return np.asarray((2 * self._uniform(key, numbers, 0) - 1) * taps**-0.5)
+            return np.asarray((2 * self._uniform(key, numbers) - 1) * taps**-0.5)
         if operator.kind is OperatorKind.ROUTE:
             return np.full(numbers.shape, 1.0 if parameter.endswith("expert_scale") else 0.0)
         if ".bias" in parameter:
@@ -80,7 +81,7 @@ class InitialValues:
         shape = whole_shape(self.model, key)
         if len(shape) == 2:
             return np.asarray(np.log1p(numbers % shape[1]))
-        return np.asarray(np.log(RATES[0] + self._uniform(key, numbers, 0) * (RATES[1] - RATES[0])))
+        return np.asarray(np.log(RATES[0] + self._uniform(key, numbers) * (RATES[1] - RATES[0])))
 
     def _branch(self, operator: Operator) -> float:
         """Factor of a projection that ends a residual branch: 1 / sqrt(branches); 1 of others."""
@@ -91,16 +92,26 @@ class InitialValues:
         )
         return branches(self.model) ** -0.5 if ends else 1.0
 
-    def _uniform(self, key: Key, numbers: np.ndarray, stream: int) -> np.ndarray:
-        """In (0, 1): 53 bits of a mix of seed, parameter and number of the element."""
-        own = int.from_bytes(blake2b(repr((self.seed, key, stream)).encode(), digest_size=8).digest(), "little")
-        mixed = _mixed(_mixed(numbers.astype(np.uint64) + np.uint64(own)) ^ np.uint64(own))
-        return np.asarray(((mixed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
+    def _uniform(self, key: Key, numbers: np.ndarray) -> np.ndarray:
+        """In (0, 1), of 32 bits."""
+        return self._bits(key, numbers)[0]
 
     def _normal(self, key: Key, numbers: np.ndarray) -> np.ndarray:
-        """Box and Muller (1958): two uniform numbers give a normal one."""
-        radius = np.sqrt(-2.0 * np.log(self._uniform(key, numbers, 0)))
-        return np.asarray(radius * np.cos(2 * pi * self._uniform(key, numbers, 1)))
+        """Box and Muller (1958): two uniform numbers give a normal one, here of at most 6.8 standard deviations."""
+        radius, angle = self._bits(key, numbers)
+        return np.asarray(np.sqrt(-2.0 * np.log(radius)) * np.cos(2 * pi * angle))
+
+    def _bits(self, key: Key, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Two uniform numbers of the stream of SplitMix64 that seed and parameter begin, at the number of the element."""
+        begin = int.from_bytes(blake2b(repr((self.seed, key)).encode(), digest_size=8).digest(), "little")
+        x = numbers.astype(np.uint64)
+        x *= np.uint64(0x9E3779B97F4A7C15)
+        x += np.uint64(begin)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(31)
+        high, low = x >> np.uint64(32), x & np.uint64(0xFFFFFFFF)
+        return (high.astype(np.float64) + 0.5) * 2.0**-32, (low.astype(np.float64) + 0.5) * 2.0**-32
 
 
 def branches(model: Model) -> int:
@@ -128,11 +139,3 @@ def _numbers(shape: tuple[int, ...], box: Box) -> Iterator[tuple[slice, np.ndarr
     step = max(1, AT_ONCE // max(1, inner.size))
     for start in range(0, len(first), step):
         yield slice(start, start + step), first[start : start + step].reshape(-1, *(1,) * len(rest)) + inner
-
-
-def _mixed(x: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators, figure 19)."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
