@@ -51,6 +51,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(path / "float.npy", np.zeros(2000))
     plan_file(path, "one", "mbs2")
     plan_file(path, "two", "pp2 mbs2 schedule=1f1b", devices=2)
+    tree = path / "tree.txt"
+    body = "lane main samples 4 in 1\n  stages embed+2+head on 0\n    all = b[3:1]{., .+1}\norder 1f1b(main)\n"
+    tree.write_text(f"plan tree devices 2\n{body}")
+    plan_file(path, "tree", str(tree), devices=2)
     plan_file(path, "other", "mbs2", hidden=64)
     return path
 
@@ -62,7 +66,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Iterator[pytest.CaptureFixture[s
 
 
 def words(folder: Path, plan: str, *, steps: int = 2, data: str = "tokens.npy") -> list[str]:
-    return ["run", str(folder / plan), "--data", str(folder / data), "--steps", str(steps)]
+    return ["run", str(folder / plan), "--data", str(folder / data), "--steps", str(steps), "--formats", "fp64"]
 
 
 def started(arguments: list[str]) -> subprocess.Popen[str]:
@@ -96,10 +100,11 @@ def test_one_device_trains_and_goes_on(folder: Path, said: pytest.CaptureFixture
     assert "has all 3 steps" in said.readouterr().err
 
 
-def test_ranks_give_the_losses_of_one_process(folder: Path, said: pytest.CaptureFixture[str]) -> None:
+def test_ranks_give_the_losses_of_one_process(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run([*words(folder, "one.plan"), "--json"]) == 0
     alone = json.loads(said.readouterr().out)["steps"]
-    process = started([*words(folder, "two.plan"), "--json"])
+    written = tmp_path / "trace.json"
+    process = started([*words(folder, "two.plan"), "--json", "--trace", str(written)])
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err
     report = json.loads(out)
@@ -107,6 +112,38 @@ def test_ranks_give_the_losses_of_one_process(folder: Path, said: pytest.Capture
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-6)
         assert one["norm"] == pytest.approx(other["norm"], abs=1e-6)
     assert [m["devices"] for m in report["memory"]] == [[0], [1]]
+    both = tmp_path / "both.json"
+    assert run(["trace", str(folder / "two.plan"), "--compare", str(written), "-o", str(both), "--json"]) == 0
+    assert [d["device"] for d in json.loads(said.readouterr().out)["devices"]] == [0, 1]
+    names = {e["args"]["name"] for e in json.loads(both.read_text())["traceEvents"] if e["name"] == "process_name"}
+    assert names == {f"{origin} · device {device}" for origin in ("simulated", "measured") for device in (0, 1)}
+
+
+def test_pytorchs_engine_gives_the_same_losses(folder: Path, said: pytest.CaptureFixture[str]) -> None:
+    assert run([*words(folder, "one.plan"), "--json"]) == 0
+    alone = json.loads(said.readouterr().out)["steps"]
+    process = started([*words(folder, "two.plan"), "--json", "--backend", "torch-native"])
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, err
+    for one, other in zip(alone, json.loads(out)["steps"], strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "code", "message"),
+    [
+        ("one.plan", ["--backend", "torch-natve"], 2, "did you mean torch-native?"),
+        ("tree.plan", ["--backend", "torch-native"], 5, "[native.grid]"),
+        ("one.plan", ["--backend", "torch-native", "--checkpoints", "."], 2, "saves no checkpoints"),
+    ],
+)
+def test_a_backend_that_cannot_is_refused(
+    folder: Path, said: pytest.CaptureFixture[str], plan: str, options: list[str], code: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run([*words(folder, plan), *options]) == code
+    assert message in said.readouterr().err
 
 
 def test_an_interrupt_ends_with_a_checkpoint(folder: Path, tmp_path: Path) -> None:
@@ -185,6 +222,17 @@ def test_a_checkpoint_of_another_model_is_refused(folder: Path, said: pytest.Cap
     assert run([*words(folder, "one.plan"), "--checkpoints", str(tmp_path), "--quiet"]) == 0
     assert run([*words(folder, "other.plan", steps=3), "--checkpoints", str(tmp_path)]) == 7
     assert "is of another model" in said.readouterr().err
+
+
+def test_the_job_s_formats_train_as_well(folder: Path, said: pytest.CaptureFixture[str]) -> None:
+    losses = []
+    for formats in ("fp64", "job"):
+        assert run([*words(folder, "one.plan", steps=4), "--formats", formats, "--json", "--rate", "0.01"]) == 0
+        losses.append([s["loss"] for s in json.loads(said.readouterr().out)["steps"]])
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert run([*words(folder, "one.plan"), "--formats", "fp8"]) == 2
+    assert "unknown formats 'fp8'" in said.readouterr().err
 
 
 def test_a_device_that_is_not_there_is_refused(folder: Path, said: pytest.CaptureFixture[str]) -> None:

@@ -4,89 +4,210 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
+from unittest import mock
 
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from shardwright.collectives.algorithm import Collective
 from shardwright.cost.plan_costs import cell_rows
+from shardwright.execute import block_run
+from shardwright.execute.device import Work as Known
+from shardwright.execute.numerics.local import Local
+from shardwright.execute.numerics.protocol import Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
+from shardwright.execute.parameters import seeded, whole_shape
 from shardwright.execute.place import Place
-from shardwright.execute.requests import Task
-from shardwright.execute.step import prepare
-from shardwright.execute.trace import Moved
+from shardwright.execute.prove import made_batch
+from shardwright.execute.requests import Answer, Task
+from shardwright.execute.shrink import shrink_for
+from shardwright.execute.step import StepResult, prepare, run_step
+from shardwright.execute.trace import Moved, Trace
 from shardwright.job.training import TrainingJob
 from shardwright.model.graph import Model
 from shardwright.model.operator import Operator, OperatorKind
-from shardwright.program.block import BlockProgram, Kernel, Phase
+from shardwright.program.block import BlockProgram, Kernel, Move, Phase, Work
 from shardwright.program.cell_structure import CellStructure
 from shardwright.program.local_size import Context
 from shardwright.program.lower_block import lower_block
 from shardwright.program.plan_sync import plan_holdings
-from shardwright.program.sizes import evaluate_sum
+from shardwright.program.sizes import evaluate, evaluate_sum
 from shardwright.program.stage_edges import EdgeCache, edge_extents, edge_messages, edge_segments
 from shardwright.program.unfold import gemm_flops
 from shardwright.runtime.registry import DEFAULT, load_runtime
+from shardwright.runtime.runtime import Runtime
 from shardwright.strategy.plan import Plan
+from shardwright.strategy.stages import How
 
 Entry = tuple[int, str, str, tuple[int, ...]]
 """(device, phase, kind, group)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A small model under a plan, and what all devices know of its step."""
+
+    model: Model
+    job: TrainingJob
+    plan: Plan
+    work: Known
+
+
+def problem_of(plan: Plan, *, model: Model, job: TrainingJob) -> Problem:
+    """Of a small model with the structure of `model`.
+
+    Raises:
+        StrategyError: the plan cannot be executed.
+    """
+    small = shrink_for(plan, model=model)
+    return Problem(model=small, job=job, plan=plan, work=prepare(small, job, plan)[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What a step did: requests, FLOPs, and by device the elements of parameters that it holds."""
+
+    records: list[Moved]
+    flops: Counter[tuple[int, str, str]]
+    parameters: Counter[int]
+
+
+def ran(problem: Problem) -> Ran:
+    """Run a step, with experts chosen in turn."""
+    trace, products = Trace(), CountedProducts()
+    source, batch = seeded(problem.model, seed=0), made_batch(problem.model, problem.job, seed=0)
+    with mock.patch.object(block_run, "numerics_of", products):
+        result = run_step(problem.model, problem.job, problem.plan, batch=batch, source=source, trace=trace)
+    return Ran(records=trace.records, flops=+products.flops, parameters=_held(result))
+
+
+def _held(result: StepResult) -> Counter[int]:
+    """Elements that a device holds: once where two of its uses need parts that overlap."""
+    total: Counter[int] = Counter()
+    for device, store in result.stores.items():
+        for key, boxes in store.held.items():
+            here = torch.zeros(whole_shape(store.model, key), dtype=torch.bool)
+            for box in boxes:
+                here[torch.meshgrid(*(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in box), indexing="ij")] = True
+            total[device] += int(here.sum())
+    return total
+
+
+ELEMENT = 4
+"""Bytes of an activation in the lowered counts: as many as a statistic of a norm or a loss has, so that all are counted in elements."""
+
+
+@lru_cache(maxsize=1)
+def runtime() -> Runtime:
+    """What executes here: gathered inputs are kept for the weight gradient."""
+    return replace(load_runtime(DEFAULT), tp_input_regather=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lowered:
-    """One layer of one stage on one device."""
+    """One layer of one stage on one device, of one slice.
+
+    Args:
+        turns: how often it runs in a step. length: positions of the slice. again: its forward runs twice.
+    """
 
     device: int
     base: int
     layers: int
     turns: int
+    length: int
+    again: bool
+    structure: CellStructure
     program: BlockProgram
     degrees: dict[str, Any]
 
+    def times(self, phase: Phase) -> int:
+        """How often tasks of a phase run in a step."""
+        return self.turns * (2 if self.again and phase is Phase.F else 1)
 
-def lowered(model: Model, job: TrainingJob, plan: Plan) -> Iterator[Lowered]:
-    """Every layer on every device, as `lower_block` says it; elements are one byte, so that bytes are elements."""
-    work, _ = prepare(model, job, plan)
-    for lane, stages in zip(plan.lanes, work.stages, strict=True):
+
+def lowered(problem: Problem) -> Iterator[Lowered]:
+    """Every layer on every device, as `lower_block` says it."""
+    for lane, stages, slices in zip(problem.plan.lanes, problem.work.stages, problem.work.slices, strict=True):
         for stage in stages:
             for segment in stage.segments:
-                length = work.lengths[segment.block.sequence]
-                context = Context(
-                    tokens=length,
-                    memory_tokens=work.lengths.get(segment.block.memory, 0),
-                    element=1,
-                    gemm_element=1,
-                    runtime=load_runtime(DEFAULT),
-                    dropout=False,
-                    imbalance_percent=100,
-                )
-                for device in stage.devices:
-                    structure = CellStructure(stage=segment.cells, device=device - stage.base, length=length)
-                    yield Lowered(
-                        device=device,
-                        base=stage.base,
-                        layers=segment.count,
-                        turns=lane.microbatches * segment.count,
-                        program=lower_block(segment.block, structure, context),
-                        degrees=dict(cell_rows(structure, shape=(1, 1), contributions=1).degrees()),
+                whole = problem.work.lengths[segment.block.sequence]
+                parts = slices if len(slices) > 1 else (whole,)
+                full = any(k.how is How.RECOMPUTE and "full" in k.operators for k in segment.keeps)
+                for number, length in enumerate(parts):
+                    end = sum(parts[: number + 1])
+                    context = Context(
+                        tokens=length,
+                        memory_tokens=problem.work.lengths.get(segment.block.memory, 0),
+                        element=ELEMENT,
+                        gemm_element=ELEMENT,
+                        runtime=runtime(),
+                        dropout=False,
+                        imbalance_percent=100,
+                        keys=2 * end - length,  # as lowering has it: queries of a slice see end - length / 2 keys in the mean
                     )
+                    for device in stage.devices:
+                        structure = CellStructure(stage=segment.cells, device=device - stage.base, length=length)
+                        yield Lowered(
+                            device=device,
+                            base=stage.base,
+                            layers=segment.count,
+                            turns=lane.microbatches * segment.count,
+                            length=length,
+                            again=full,
+                            structure=structure,
+                            program=lower_block(segment.block, structure, context),
+                            degrees=dict(cell_rows(structure, shape=(1, 1), contributions=1).degrees()),
+                        )
 
 
-def lowered_moves(model: Model, job: TrainingJob, plan: Plan) -> Counter[Entry]:
-    """Elements of full buffers of all communication inside layers; inputs gathered again for weight gradients are left out."""
+def lowered_moves(problem: Problem) -> Counter[Entry]:
+    """Elements of full buffers of all communication inside layers, without tokens on their way to experts and back."""
     total: Counter[Entry] = Counter()
-    for one in lowered(model, job, plan):
+    for one in lowered(problem):
         for move in one.program.moves:
-            if len(move.group) > 1 and move.phase is not Phase.W:
+            if len(move.group) > 1 and not _expert(move):
                 group = tuple(sorted(d + one.base for d in move.group))
                 hops = len(group) - 1 if move.hops else 1
-                kind = next(o.kind for o in one.program.operators if o.name == move.operator)
-                # Statistics of losses and norms are counted in 4 bytes each, whatever an activation has.
-                size = 4 if kind in (OperatorKind.LOSS, OperatorKind.NORM) and move.kind is Collective.ALL_REDUCE else 1
-                elements = int(evaluate_sum(move.volume, one.degrees)[0]) * hops // size
-                total[one.device, move.phase.value, move.kind.value, group] += elements * one.turns
+                size = int(evaluate_sum(move.volume, one.degrees)[0]) * hops
+                total[one.device, move.phase.value, move.kind.value, group] += size * one.times(move.phase)
+    return +Counter({entry: size // ELEMENT for entry, size in total.items()})
+
+
+def _expert(move: Move) -> bool:
+    return move.axes in (("ep",), ("etp",))
+
+
+def lowered_routed(problem: Problem) -> Counter[tuple[int, str]]:
+    """(device, phase) -> elements that it sends or gets, whichever is more, of tokens on their way to experts and back."""
+    total: Counter[tuple[int, str]] = Counter()
+    for one in lowered(problem):
+        for move in one.program.moves:
+            if len(move.group) > 1 and _expert(move):
+                copies = _copies(move, one)
+                width = int(evaluate_sum(move.volume, one.degrees)[0]) // (copies * ELEMENT) if copies else 0
+                if width > 1:  # not the copies' weights, which stay with the tokens here
+                    # A buffer that is not shared out evenly is rounded up to whole copies.
+                    sent = copies * (len(move.group) - 1) // len(move.group)
+                    total[one.device, move.phase.value] += sent * width * one.times(move.phase)
+    return +total
+
+
+def _copies(move: Move, one: Lowered) -> int:
+    """Copies of tokens in the full buffer of a move."""
+    expert = next(o for o in one.program.operators if o.name == move.operator)
+    count = one.structure.sent_copies if move.axes == ("ep",) else one.structure.gathered_copies
+    return int(evaluate(count(expert, one.length), one.degrees)[0])
+
+
+def traced_routed(records: list[Moved]) -> Counter[tuple[int, str]]:
+    """The same of a trace."""
+    total: Counter[tuple[int, str]] = Counter()
+    for record in records:
+        if _routed(record) and record.key[1][1] in _WAYS:  # type: ignore[index]
+            total[record.device, record.key[0][5]] += max(record.sent, record.received)  # type: ignore[index]
     return +total
 
 
@@ -100,7 +221,7 @@ def traced_moves(records: list[Moved]) -> Counter[Entry]:
     for record in records:
         inside = record.key[0] if isinstance(record.key, tuple) and isinstance(record.key[0], tuple) else ()
         phase = _PHASES.get(inside[5]) if len(inside) > 5 and isinstance(inside[0], int) else None
-        if phase is None:
+        if phase is None or _routed(record):
             continue
         kind = "broadcast" if record.kind == "reduce" else record.kind
         if record.kind in ("send", "receive") and len(record.group) == 2 and not isinstance(record.key[1], tuple):
@@ -113,38 +234,63 @@ def traced_moves(records: list[Moved]) -> Counter[Entry]:
     return +total
 
 
-def lowered_flops(model: Model, job: TrainingJob, plan: Plan) -> Counter[tuple[int, str, str]]:
-    """FLOPs of products by (device, operator, phase) of a step."""
+_WAYS = ("rows", "rows back", "gradients", "gradients back")
+
+
+def _routed(record: Moved) -> bool:
+    """Tokens on their way to experts or back, or how many and which they are."""
+    asked = record.key[1] if isinstance(record.key, tuple) else ()
+    return (
+        isinstance(asked, tuple)
+        and len(asked) == 2
+        and str(asked[1]) in (*_WAYS, "rows sizes", "rows routes", "gradients sizes", "gradients routes")
+    )
+
+
+def lowered_flops(problem: Problem) -> Counter[tuple[int, str, str]]:
+    """FLOPs of products, and of cores in forward, by (device, operator, phase) of a step."""
     total: Counter[tuple[int, str, str]] = Counter()
-    for one in lowered(model, job, plan):
+    for one in lowered(problem):
         for work in one.program.works:
             if work.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM):
-                total[one.device, work.operator, work.phase.value] += gemm_flops(work, one.degrees) * one.turns
+                total[one.device, work.operator, work.phase.value] += gemm_flops(work, one.degrees) * one.times(work.phase)
+            elif work.kernel is Kernel.ATTENTION and work.phase is Phase.F:
+                total[one.device, work.operator, work.phase.value] += _core_flops(work, one) * one.times(work.phase)
     return +total
 
 
-def lowered_parameters(model: Model, job: TrainingJob, plan: Plan) -> Counter[int]:
-    """Elements of parameters that each device holds, tied ones with their owners; every use of a layer on a device counts."""
+def _core_flops(work: Work, one: Lowered) -> int:
+    """Of every query with every key up to the slice's end: what an unfused core runs, whatever the mask."""
+    shape = work.attention
+    assert shape is not None
+    assert work.tokens is not None
+    assert work.heads is not None
+    keys = work.context if shape.cross else (work.context + one.length) // 2
+    tokens, heads = (int(evaluate(size, one.degrees)[0]) for size in (work.tokens, work.heads))
+    return 2 * tokens * heads * keys * (shape.head_dim + shape.value_dim)
+
+
+def lowered_parameters(problem: Problem) -> Counter[int]:
+    """Elements of parameters that each device holds: what its layers store in union, and each tied one once."""
+    found = plan_holdings(problem.work.stages, model=problem.model, length=problem.job.sequence_length, island=0)
     total: Counter[int] = Counter()
-    for one in lowered(model, job, plan):
-        count = sum(int(evaluate_sum((s.elements,), one.degrees)[0]) for s in one.program.stored if not s.tied)
-        total[one.device] += count * one.layers
-    return +total
+    for (*_, device), held in found.items():
+        total[device] += sum(one.elements * one.layers for one in held)
+    return total
 
 
-def lowered_messages(model: Model, job: TrainingJob, plan: Plan) -> Counter[tuple[str, int, int]]:
+def lowered_messages(problem: Problem) -> Counter[tuple[str, int, int]]:
     """(way, from, to) -> elements of all messages between stages in a step."""
-    work, _ = prepare(model, job, plan)
     total: Counter[tuple[str, int, int]] = Counter()
-    for number, lane in enumerate(plan.lanes):
-        for edge in work.edges[number]:
-            source, target = work.stages[number][edge.source], work.stages[number][edge.target]
-            length = work.lengths[model.blocks[model.runs[edge.run].block].sequence]
+    for number, lane in enumerate(problem.plan.lanes):
+        for edge in problem.work.edges[number]:
+            source, target = problem.work.stages[number][edge.source], problem.work.stages[number][edge.target]
+            length = problem.work.lengths[problem.model.blocks[problem.model.runs[edge.run].block].sequence]
             both = edge_messages(
                 source,
                 target,
-                segments=edge_segments(edge, source, target, model=model),
-                extents=edge_extents(edge, model=model),
+                segments=edge_segments(edge, source, target, model=problem.model),
+                extents=edge_extents(edge, model=problem.model),
                 length=length,
                 island=0,
                 minimal=True,
@@ -167,10 +313,9 @@ def traced_messages(records: list[Moved]) -> Counter[tuple[str, int, int]]:
     return +total
 
 
-def lowered_sums(model: Model, job: TrainingJob, plan: Plan) -> Counter[tuple[int, tuple[int, ...]]]:
+def lowered_sums(problem: Problem) -> Counter[tuple[int, tuple[int, ...]]]:
     """(device, group) -> elements of gradients that it sums with the group in a step."""
-    work, _ = prepare(model, job, plan)
-    found = plan_holdings(work.stages, model=model, length=job.sequence_length, island=0)
+    found = plan_holdings(problem.work.stages, model=problem.model, length=problem.job.sequence_length, island=0)
     total: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for (*_, device), held in found.items():
         for one in held:
@@ -188,15 +333,33 @@ def traced_sums(records: list[Moved]) -> Counter[tuple[int, tuple[int, ...]]]:
     return +total
 
 
+_COUNTED = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR, OperatorKind.ATTENTION)
+
+
 class CountedProducts:
-    """Stands for `numerics_of`: counts the FLOPs that linear and expert operators run, by (device, operator, phase)."""
+    """Stands for `numerics_of`: counts the FLOPs that linear and expert operators run, and cores in forward, by (device, operator, phase).
+
+    Tokens choose experts in turn, so that all experts have as many.
+    """
 
     def __init__(self) -> None:
         self.flops: Counter[tuple[int, str, str]] = Counter()
 
     def __call__(self, operator: Operator) -> Any:
+        if operator.kind is OperatorKind.ROUTE:
+            return Local(function=in_turn)
         found = numerics_of(operator)
-        return _Counted(found, self.flops) if operator.kind in (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR) else found
+        return _Counted(found, self.flops) if operator.kind in _COUNTED else found
+
+
+def in_turn(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
+    """Choices of experts like `route`'s: the next `topk` of all for each token, all with one weight."""
+    assert place.operator.experts is not None
+    shape, logits = place.operator.experts, inputs[0][0]
+    samples, positions = (torch.cat([torch.arange(a, b) for a, b in indices]) for indices in (place.samples, place.positions))
+    tokens = (samples.unsqueeze(-1) * place.length + positions).unsqueeze(-1)
+    chosen = (tokens * shape.topk + torch.arange(shape.topk)) % shape.experts
+    return logits.gather(-1, chosen).sigmoid() / shape.topk, chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,20 +368,24 @@ class _Counted:
     flops: Counter[tuple[int, str, str]]
 
     def _count(self, place: Place, phase: str, task: Task[Any]) -> Task[Any]:
-        yield from ()
-        with FlopCounterMode(display=False) as mode:
-            try:
-                next(task)
-            except StopIteration as end:
-                result = end.value
-        self.flops[place.device, place.operator.name, phase] += mode.get_total_flops()
-        return result
+        answer: Answer = None
+        while True:
+            with FlopCounterMode(display=False) as mode:
+                try:
+                    request = task.send(answer)
+                except StopIteration as end:
+                    request, result = None, end.value
+            self.flops[place.device, place.operator.name, phase] += mode.get_total_flops()
+            if request is None:
+                return result
+            answer = yield request
 
     def forward(self, place: Place, *given: Any) -> Task[Any]:
         return self._count(place, "F", self.inner.forward(place, *given))
 
     def input_grad(self, place: Place, *given: Any) -> Task[Any]:
-        return self._count(place, "I", self.inner.input_grad(place, *given))
+        task = self.inner.input_grad(place, *given)
+        return task if place.operator.kind is OperatorKind.ATTENTION else self._count(place, "I", task)
 
     def weight_grad(self, place: Place, *given: Any) -> Task[Any]:
         return self._count(place, "W", self.inner.weight_grad(place, *given))

@@ -18,8 +18,25 @@ from shardwright.execute.native.train import train_native
 from shardwright.execute.parameters import seeded
 from shardwright.execute.train import StepReport
 from shardwright.model.graph import Model
+from shardwright.model.huggingface import model_from_config
 from shardwright.strategy.grid import Grid, Recompute
-from tests.execute.small_plans import DENSE4, RULE, Small, tied
+from shardwright.strategy.order import Table
+from tests.execute.small_plans import DENSE4, PLANS, RULE, Small, tied
+
+SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 16}
+
+
+def normed_heads() -> Model:
+    """Norms of query and key heads, and biases of the projections: their gradients are parts on every rank of tp."""
+    config = {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "attention_bias": True}
+    return model_from_config({**SIZES, **config, "architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-5}, name="normed")
+
+
+def learned_positions() -> Model:
+    """LayerNorm, a table of positions and biases everywhere, tied."""
+    sizes = {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 16, "vocab_size": 64, "layer_norm_epsilon": 1e-5}
+    return model_from_config({**sizes, "architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"}, name="positions")
+
 
 RANKS = 4
 STEPS = 3
@@ -31,6 +48,8 @@ class Case:
 
     grid: Grid
     whole: Callable[[], Model] = DENSE4
+    order: Table | None = None
+    compute: torch.dtype | None = None
 
     @property
     def small(self) -> Small:
@@ -39,6 +58,9 @@ class Case:
 
 _PIPELINE = partial(Grid, pp=4, microbatch=2)
 _TWO_CHUNKS = partial(Grid, pp=2, vpp=2)
+
+(_FOUND,) = PLANS["found order"].plan.orders
+assert isinstance(_FOUND, Table)
 
 CASES: dict[str, Case] = {
     "tp4": Case(grid=Grid(tp=4, microbatch=4)),
@@ -53,6 +75,7 @@ CASES: dict[str, Case] = {
     "1f1b": Case(grid=_PIPELINE()),
     "gpipe": Case(grid=_PIPELINE(schedule="gpipe", recompute=Recompute.SELECTIVE)),
     "zb-h1": Case(grid=_PIPELINE(schedule="zb-h1", recompute=Recompute.FULL)),
+    "found order": Case(grid=_PIPELINE(), order=_FOUND),
     "tp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=2)),
     "zero-3 under 1f1b": Case(grid=Grid(pp=2, dp=2, zero=3, recompute=Recompute.FULL)),
     "dp2 around 1f1b": Case(grid=Grid(pp=2, dp=2, order=("pp", "tp", "cp", "ep", "dp"))),
@@ -60,6 +83,9 @@ CASES: dict[str, Case] = {
     "zb-v": Case(grid=_TWO_CHUNKS(dp=2, zero=3, schedule="zb-v")),
     "tp2 under zb-v": Case(grid=_TWO_CHUNKS(tp=2, sp=True, microbatch=2, schedule="zb-v")),
     "dualpipe-v": Case(grid=_TWO_CHUNKS(dp=2, schedule="dualpipe-v")),
+    "half precision": Case(grid=Grid(tp=2, pp=2, microbatch=2), compute=torch.bfloat16),
+    "normed heads under tp": Case(grid=Grid(tp=2, sp=True, dp=2), whole=normed_heads),
+    "learned positions under tp": Case(grid=Grid(tp=4, sp=True), whole=learned_positions),
     "tied": Case(grid=Grid(dp=4, zero=3), whole=tied),
     "tied under tp": Case(grid=Grid(tp=2, sp=True, dp=2, zero=3), whole=tied),
 }
@@ -73,7 +99,16 @@ def train_all() -> dict[str, list[StepReport]]:
         small = case.small
         source = seeded(small.model, seed=0)
         run = train_native(
-            small.model, small.job, case.grid, source=source, batches=small.batches, steps=STEPS, rule=RULE, dtype=torch.float64
+            small.model,
+            small.job,
+            case.grid,
+            source=source,
+            batches=small.batches,
+            steps=STEPS,
+            rule=RULE,
+            dtype=torch.float64,
+            order=case.order,
+            compute=case.compute,
         )
         found[name] = list(run)
     return found

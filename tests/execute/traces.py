@@ -18,7 +18,7 @@ EARLY = 1e-9
 
 
 def check_measured(small: Small, trace: StepTrace) -> Compared:
-    """It has the actions of the simulated step, each device one thing at a time on a track, and messages that come after they left."""
+    """It has the actions of the simulated step, each device one thing at a time on a track, and what is sent is taken."""
     problem = problem_for(small.model, batch=small.batch, seq_len=TOKENS)
     predicted = simulated_trace(simulate_plan(problem, small.plan), plan=trace.plan, devices=[d.device for d in trace.devices])
     found = compared(predicted, trace)
@@ -30,12 +30,12 @@ def check_measured(small: Small, trace: StepTrace) -> Compared:
     for one, two in pairwise(trace.spans):
         if (one.device, one.track) == (two.device, two.track):
             assert one.end_s <= two.start_s + EARLY
-    for times in (row for rows in found.rows for row in rows):
-        whole = predicted.end_s if times in [a for a, _ in found.rows] else trace.end_s
-        assert times.compute_s + times.communication_s + times.waiting_s == pytest.approx(whole, rel=1e-9)
-        assert times.compute_s > 0
-    sent = [s for s in trace.spans if s.kind == "send"]
-    taken = [s for s in trace.spans if s.kind == "receive"]
-    assert all(s.track is Track.MESSAGES for s in (*sent, *taken))
-    assert sum(s.size for s in sent) == sum(s.size for s in taken)
+    for rows in found.rows:
+        for times, whole in zip(rows, (predicted.end_s, trace.end_s), strict=True):
+            assert times.compute_s + times.communication_s + times.waiting_s == pytest.approx(whole, rel=1e-9)
+            assert times.compute_s > 0
+    messages = [s for s in trace.spans if s.track is Track.MESSAGES]
+    assert {s.kind for s in messages} <= {"send", "receive"}
+    sent, taken = (sum(s.size for s in messages if s.kind == kind) for kind in ("send", "receive"))
+    assert sent == taken
     return found

@@ -8,9 +8,10 @@ import pytest
 
 from shardwright.errors import UsageError
 from shardwright.program.instances import TaskKind
-from shardwright.program.step_trace import StepTrace
+from shardwright.program.step_trace import ACTIONS, StepTrace
 from shardwright.program.trace_times import device_times
 from shardwright.search.orders.resolve_plan import resolved
+from shardwright.simulator.plan_breakdown import critical_class, plan_breakdown
 from shardwright.simulator.plan_trace import simulated_trace
 from shardwright.simulator.plans import PlanResult, simulate_plan
 from tests.simulator.general import two_stages
@@ -66,6 +67,17 @@ def test_a_device_of_a_class_does_what_the_first_does() -> None:
 def test_tensor_parallel_actions_wait_for_their_collectives() -> None:
     compute = [s for s in simulated_trace(two_stages(), plan="two").spans if s.kind in ("F", "B")]
     assert all(0 < s.exposed_s < s.end_s - s.start_s for s in compute)
+
+
+@pytest.mark.parametrize("order", ["1f1b", "gpipe"])
+def test_exposed_seconds_are_those_of_the_breakdown(order: str) -> None:
+    result = two_stages("stream = s2", order=order)
+    parts = dict(plan_breakdown(result))
+    first = result.program.classes[critical_class(result)].devices[0]
+    actions = [s for s in simulated_trace(result, plan="two").spans if s.device == first and s.kind in ACTIONS]
+    wanted = parts["tp"] + parts.get("cp", 0.0) + parts.get("ep", 0.0)
+    assert wanted > 0
+    assert sum(s.exposed_s for s in actions) == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize("device", [-1, 4, 1000])

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from shardwright.api.rules import check_plan
 from shardwright.api.stored import Stored, stored_plan
-from shardwright.errors import DataError, UsageError
+from shardwright.errors import DataError, UsageError, nearest
 from shardwright.execute.proof import Proof
-from shardwright.execute.run_report import RunMemory, RunOptions, RunReport, RunStep
+from shardwright.execute.run_report import BACKENDS, FORMATS, RunMemory, RunOptions, RunReport, RunStep
 from shardwright.report.simulation_file import Saved
 from shardwright.simulator.plans import simulate_plan
 
@@ -45,8 +45,20 @@ def run(stored: Stored, options: RunOptions, *, watch: Callable[[RunStep], None]
         from shardwright.execute.running import run_plan  # PyTorch is an extra
     except ImportError as error:
         raise UsageError("run needs PyTorch", hint="pip install 'shardwright[run]'") from error
+    for what, word, known in (("backend", options.backend, BACKENDS), ("formats", options.formats, FORMATS)):
+        if word not in known:
+            raise UsageError(f"unknown {what} {word[:40]!r}", hint=nearest(word, known))
     check_plan(stored.problem, stored.plan)
-    return run_plan(stored.problem, stored.plan, options, predicted_s=stored.step_time_s, memory=predicted_memory(stored), watch=watch)
+    return run_plan(
+        stored.problem,
+        stored.plan,
+        options,
+        name=stored.name,
+        grid=stored.grid,
+        predicted_s=stored.step_time_s,
+        memory=predicted_memory(stored),
+        watch=watch,
+    )
 
 
 def predicted_memory(stored: Stored) -> tuple[RunMemory, ...]:

@@ -14,10 +14,11 @@ from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import ShardwrightError
 from shardwright.execute.launch import INTERRUPTED, is_rank, launch, write_error
-from shardwright.execute.run_report import RunOptions, RunStep
+from shardwright.execute.run_report import BACKENDS, FORMATS, OWN, RunOptions, RunStep
 from shardwright.report.json_face import to_text
 from shardwright.report.run_face import render_run, run_document, step_text
 from shardwright.report.simulation_file import read_saved
+from shardwright.report.trace_file import trace_text
 
 DataFile = Annotated[Path, typer.Option("--data", metavar="FILE", help="Tokens: a .npy file of one row of integers.")]
 Steps = Annotated[int, typer.Option("--steps", min=1, help="Steps in all, those of a checkpoint included.")]
@@ -41,12 +42,16 @@ def run(
     clip: Annotated[float, typer.Option("--clip", min=0.0, help="Largest norm of the gradient; 0 = no limit.")] = 1.0,
     seed: Annotated[int, typer.Option("--seed", help="Of first parameters, where no weights are given.")] = 0,
     on: Annotated[str, typer.Option("--on", help="cpu or cuda; by default an accelerator if there is one.")] = "",
+    backend: Annotated[str, typer.Option("--backend", help="; ".join(f"{name}: {what}" for name, what in BACKENDS.items()))] = OWN,
+    formats: Annotated[str, typer.Option("--formats", help="; ".join(f"{name}: {what}" for name, what in FORMATS.items()))] = "job",
+    trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write the last step's trace, for Perfetto.")] = None,
     timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Longest wait for another rank in seconds.")] = 300.0,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
     """Train under PLAN: its devices are ranks, started here unless torchrun did. Ctrl-C ends the run after the step, with a checkpoint."""
+    screen.check_writable(trace)
     saved = read_saved(path)
     stored = stored_plan(saved)
     if stored.plan.devices > 1 and not is_rank(os.environ):
@@ -61,6 +66,9 @@ def run(
             "--clip": clip,
             "--seed": seed,
             "--on": on,
+            "--backend": backend,
+            "--formats": formats,
+            "--trace": trace,
             "--timeout": timeout,
         }
         given = [word for flag, value in options.items() if value not in (None, "") for word in (flag, str(value))]
@@ -77,6 +85,9 @@ def run(
         clip=clip,
         seed=seed,
         on=on,
+        backend=backend,
+        formats=formats,
+        trace=trace is not None,
         timeout_s=timeout,
     )
     first = os.environ.get("RANK", "0") == "0"
@@ -92,6 +103,8 @@ def run(
         if write_error(error, os.environ):
             raise typer.Exit(error.exit_code) from error
         raise
+    if first and trace is not None and report.trace is not None:
+        screen.save(trace, trace_text(report.trace))
     if first:
         if as_json:
             screen.write(to_text(run_document(report)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from shardwright.cost.block_table import ELEMENT, BlockTable, work_seconds
 from shardwright.cost.tables import problem_machine
+from shardwright.model.operator import Operator
 from shardwright.program.block import BlockProgram, Phase, Recomputable
 from shardwright.program.problem import Problem
 from shardwright.program.sizes import Degrees, evaluate
@@ -26,7 +28,7 @@ def kept_variant(table: BlockTable, program: BlockProgram, keeps: tuple[Keep, ..
     for keep in keeps:
         if keep.how is How.RECOMPUTE and (set(keep.operators) == {"core"} or "full" in keep.operators):
             continue
-        names = _named(program, keep.operators)
+        names = named(program.operators, keep.operators)
         moved = sum(
             int(evaluate(s.volume, degrees)[0])
             for s in program.saved
@@ -55,6 +57,6 @@ def transfer_bandwidth(problem: Problem, how: How) -> float:
     return node.host.pcie.achieved
 
 
-def _named(program: BlockProgram, operators: tuple[str, ...]) -> set[str]:
-    """Names of the block's operators that a keep line means: by name, by class, or as ``class.name``."""
-    return {o.name for o in program.operators for name in operators if name in (o.name, o.klass.value, f"{o.klass.value}.{o.name}", "full")}
+def named(operators: Iterable[Operator], names: tuple[str, ...]) -> set[str]:
+    """Names of a block's operators that a keep line means: by name, by class, or as ``class.name``."""
+    return {o.name for o in operators for name in names if name in (o.name, o.klass.value, f"{o.klass.value}.{o.name}", "full")}

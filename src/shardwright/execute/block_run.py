@@ -2,72 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable
 from itertools import zip_longest
 
 import torch
 
 from shardwright.execute.cut_blocks import is_chosen, is_stand_in
 from shardwright.execute.edges import Edge, Exit, edges, exits, given_back, is_passed
+from shardwright.execute.layer_state import BlockRun, Inputs, LayerState, changed, kept
 from shardwright.execute.moved import moved, scoped
 from shardwright.execute.numerics.boxes import numbers
-from shardwright.execute.numerics.protocol import Gradients, Saved, Values
+from shardwright.execute.numerics.protocol import Gradients, Values
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.parameters import ParameterStore
 from shardwright.execute.past import Past
 from shardwright.execute.place import Place
-from shardwright.execute.places import Site, place_of
+from shardwright.execute.places import place_of
 from shardwright.execute.requests import Task
 from shardwright.execute.shared_keys import Back
-from shardwright.model.block import INPUT, MEMORY, Block
+from shardwright.model.block import INPUT, MEMORY
 from shardwright.model.operator import Operator, OperatorKind
 from shardwright.program.layout import Indices, Layout
 from shardwright.program.placing import is_routed
-
-Inputs = Mapping[str, Gradients]
-"""What a layer reads, by name, in the stream's layout: every extent on this device, None where it has none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRun:
-    """A layer at work.
-
-    Args:
-        run, layer: of the model. data: the microbatch by sequence, and its labels. key: of its communication, the same on all devices.
-        scale: factor of every token's loss.
-    """
-
-    site: Site
-    run: int
-    layer: int
-    block: Block
-    data: Mapping[str, torch.Tensor]
-    key: tuple[int, ...]
-    scale: float
-
-
-@dataclass(slots=True)
-class _Ran:
-    """An operator that ran: what it saved, and the gradients of its outputs once they are known."""
-
-    saved: Saved
-    grads: Gradients = ()
-
-
-@dataclass(slots=True)
-class LayerState:
-    """What a layer keeps of a microbatch: operators that ran; or only its inputs, if it is recomputed."""
-
-    ran: dict[str, _Ran] = field(default_factory=dict)
-    sources: Mapping[str, int] = field(default_factory=dict)
-    inputs: Inputs = field(default_factory=dict)
-    forgotten: bool = False
-
-    def forget(self, inputs: Inputs) -> None:
-        """Keep the inputs only."""
-        self.ran.clear()
-        self.inputs, self.forgotten = inputs, True
 
 
 def _edges(run: BlockRun, reader: Operator, name: str) -> tuple[Edge, ...]:
@@ -89,7 +45,7 @@ def run_forward(
         reads: what other layers, or other operators of a block that a cut lies in, made.
         past: keys of the microbatch's earlier slices.
     """
-    state = LayerState()
+    state = LayerState(lacking=bool(run.again))
     values: dict[str, Gradients] = {INPUT: (None,), MEMORY: (None,), **reads}
     there: dict[object, torch.Tensor | None] = {}
     for operator in (o for o in run.block.operators if o.name not in reads):
@@ -110,7 +66,7 @@ def run_forward(
         if run.site.whole:
             given = past.longer(operator, given, part=len(run.site.earlier))
         made, saved = yield from scoped(numerics_of(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F"))
-        state.ran[operator.name] = _Ran(saved=saved)
+        state.ran[operator.name] = kept(run, operator, given, saved)
         values[operator.name] = made
         if operator.kind is OperatorKind.LOSS:
             losses[run.key[0], run.run, run.key[2], place.samples, place.positions] = made[0].sum()
@@ -122,6 +78,38 @@ def run_forward(
         key = ("exit", index) if index else ("exit",)
         outputs[index] = yield from _moved(run, store, outputs[index], way.made, way.streamed, key, numbers=is_chosen(way.extent))
     return tuple(outputs), state
+
+
+def run_again(run: BlockRun, state: LayerState, store: ParameterStore, past: Past) -> Task[None]:
+    """Run again the operators of the layer whose outputs, or what they save, were not kept; their readers have them back."""
+    values: dict[str, tuple[torch.Tensor | None, ...]] = {}
+    there: dict[object, torch.Tensor | None] = {}
+    for operator in run.block.operators:
+        again = operator.name in run.again
+        made = {n: i for i, n in enumerate(operator.inputs) if n in run.dropped and (again or n in operator.keeps)}
+        fresh: dict[int, Values] = {}
+        for name, number in made.items():
+            passed = is_passed(run.block, operator, name)
+            found = values[name] if passed else (yield from _brought(run, operator, name, values, there, store))
+            fresh[number] = _given(run, operator, name, found, store)
+        ran = state.ran.get(operator.name)
+        if ran is None:
+            values[operator.name] = (None,) * len(operator.writes)
+            continue
+        if fresh and run.site.whole:
+            given = tuple(fresh.get(i, came) for i, came in enumerate(ran.inputs or ran.saved.inputs))
+            longer = past.longer(operator, given, part=len(run.site.earlier))
+            fresh = {number: longer[number] for number in fresh}
+        if again:
+            place = place_of(run.site, operator)
+            assert place is not None
+            given = tuple(fresh.get(i, came) for i, came in enumerate(ran.inputs))
+            weights = _weights(run, operator, place, store)
+            outputs, ran.saved = yield from scoped(numerics_of(operator).forward(place, given, weights), (*run.key, "F"))
+            values[operator.name], ran.inputs = outputs, ()
+        else:
+            ran.saved = changed(ran.saved, {(n, i): fresh[n][i] for n, i in ran.lacks})
+    state.lacking = False
 
 
 def _nothing(run: BlockRun, operator: Operator, values: dict[str, tuple[torch.Tensor | None, ...]]) -> tuple[torch.Tensor | None, ...]:

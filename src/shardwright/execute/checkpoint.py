@@ -76,8 +76,10 @@ def _pieces(own: Member, known: Training, bucket: Bucket) -> Iterator[Piece]:
         values = own.pieces[bucket.number][low - outer : high - outer]
     else:
         values = values_of(own.views[bucket.number])[low:high]
-    for state, tensor in {VALUE: values, **own.states[bucket.number].tensors}.items():
-        yield from _of_bucket(known.work.model, bucket, low, tensor, state)
+    yield from _of_bucket(known.work.model, bucket, low, values, VALUE)
+    for start, _, states in own.shares(bucket):
+        for state, tensor in states.tensors.items():
+            yield from _of_bucket(known.work.model, bucket, start, tensor, state)
 
 
 def _of_bucket(model: Model, bucket: Bucket, low: int, flat: torch.Tensor, state: str) -> Iterator[Piece]:
@@ -280,16 +282,18 @@ def _same(folder: Path, model: Model, key: Key, shape: tuple[int, ...]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Resumed:
+class SavedSource:
     """Values of a checkpoint; of frozen parameters, which it does not have, another source's."""
 
     saved: Saved
     frozen: Source
 
     def __call__(self, key: Key) -> torch.Tensor:
+        """A whole parameter."""
         return self.saved.whole(key) if key in self.saved.shapes else self.frozen(key)
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
+        """The part of a parameter in a box."""
         return self.saved.part(key, box) if key in self.saved.shapes else part(self.frozen, key, box)
 
 
@@ -305,11 +309,11 @@ def resumed(device: int, known: Training, saved: Saved, *, source: Source) -> Me
     missing = [key for key in _keys(known) if key not in saved.shapes]
     if missing:
         raise DataError(f"{saved.folder / MANIFEST}: {'.'.join(map(str, missing[0]))} lacks", hint="resume with the model that was saved")
-    own = member(device, known, source=_Resumed(saved=saved, frozen=source))
+    own = member(device, known, source=SavedSource(saved=saved, frozen=source))
     for bucket in (b for b in known.buckets if device in b.devices):
-        low, _ = bucket.sharing(device).piece(device, bucket.elements, 1)
-        for state, tensor in own.states[bucket.number].tensors.items():
-            pieces = _of_bucket(known.work.model, bucket, low, tensor, state)
-            saved.fill([piece for piece in pieces if piece.name in saved.metadata.state_dict_metadata])
+        for low, _, states in own.shares(bucket):
+            for state, tensor in states.tensors.items():
+                pieces = _of_bucket(known.work.model, bucket, low, tensor, state)
+                saved.fill([piece for piece in pieces if piece.name in saved.metadata.state_dict_metadata])
     own.steps = saved.step
     return own

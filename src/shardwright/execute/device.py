@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.block_run import BlockRun, Inputs, LayerState, run_backward, run_forward, run_weights
+from shardwright.execute.block_run import run_again, run_backward, run_forward, run_weights
 from shardwright.execute.cut_blocks import is_chosen
 from shardwright.execute.edges import stream_layout
+from shardwright.execute.layer_state import BlockRun, Inputs, LayerState, bring_back, send_away
 from shardwright.execute.moved import moved
+from shardwright.execute.numerics.boxes import hollow
 from shardwright.execute.numerics.protocol import Gradients
 from shardwright.execute.parameters import ParameterStore
 from shardwright.execute.past import Past
@@ -81,13 +83,15 @@ class Outcome:
     store: ParameterStore
 
 
-def device_task(device: int, work: Work, *, batch: Batch, store: ParameterStore, tell: Tell = silent) -> Task[Outcome]:
+def device_task(
+    device: int, work: Work, *, batch: Batch, store: ParameterStore, tell: Tell = silent, walking: Walking | None = None
+) -> Task[Outcome]:
     """The whole step of `device`: its actions in order. Gradients are the device's own; summing them is `gradients`.
 
     Args:
-        tell: is told each action as it begins.
+        tell: is told each action as it begins. walking: makes what runs the actions; None = a `Walker`, which computes.
     """
-    walker = _Walker(device, work, batch, store)
+    walker = (walking or Walker)(device, work, batch, store)
     rows = work.rows
     row = next(i for i, devices in enumerate(rows.devices) if device in devices)
     for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
@@ -103,13 +107,12 @@ def device_task(device: int, work: Work, *, batch: Batch, store: ParameterStore,
         elif kind is TaskKind.W:
             yield from walker.weights(*place)
         else:
-            yield from walker.backward(*place)
-            yield from walker.weights(*place)
+            yield from walker.both(*place)
     return Outcome(losses=walker.losses, store=store)
 
 
-class _Walker:
-    """State of a device in a step."""
+class Walker:
+    """State of a device in a step, and what it does for each action."""
 
     def __init__(self, device: int, work: Work, batch: Batch, store: ParameterStore) -> None:
         self.device, self.work, self.store = device, work, store
@@ -154,6 +157,9 @@ class _Walker:
             data=data,
             key=(lane, chunk, microbatch, part, node.number),
             scale=work.scale,
+            again=node.again,
+            dropped=node.dropped,
+            hosted=node.hosted,
         )
 
     def _lying(self, output: Output, segment: Segment, stage: StageParts, *, part: int) -> Layouts:
@@ -184,6 +190,8 @@ class _Walker:
                 identity = flow.outputs[edge.run, edge.operator]
                 value = yield from self._moved(flow.values[identity], flow.layouts[identity], source, ("out", number, *place))
                 yield from self._post(value, source, target, ("F", number, lane, microbatch, part))
+        # What backward needs of a value, its reader has saved.
+        flow.values = {i: tuple(None if v is None else hollow(v) for v in values) for i, values in flow.values.items()}
 
     def _edge_layouts(self, lane: int, edge: StageEdge, part: int) -> tuple[Layouts, Layouts]:
         """Where the tensors of an edge lie on both sides."""
@@ -214,11 +222,15 @@ class _Walker:
         for index, ((source, numbers), (there, _)) in enumerate(zip(sources, wanted, strict=True)):
             if not any(h.device == self.device for h in there) or (back and numbers):
                 found.append(None)
-                continue
-            own, dtype, on = _of(key, index), torch.int64 if numbers else self.store.precision.compute, self.store.on
-            came = yield from take(self.halfway.pop(own, None), source, there, device=self.device, key=own, dtype=dtype, on=on)
-            found.append(came[0] if came else None)
+            else:
+                dtype = torch.int64 if numbers else self.store.precision.compute
+                found.append((yield from self._take_one(source, there, _of(key, index), dtype)))
         return tuple(found)
+
+    def _take_one(self, source: Layout, wanted: Layout, key: Key, dtype: torch.dtype) -> Task[torch.Tensor | None]:
+        given, on = self.halfway.pop(key, None), self.store.on
+        found = yield from take(given, source, wanted, device=self.device, key=key, dtype=dtype, on=on)
+        return found[0] if found else None
 
     def _inputs(self, node: Node, place: Turn, flow: _Flow) -> Task[Inputs]:
         """What the node reads, in its own cells."""
@@ -240,6 +252,8 @@ class _Walker:
         state.sources = sources
         if node.recomputed:
             state.forget(inputs)
+        elif node.hosted:
+            send_away(run, state)
         flow.states[node.number] = state
         flow.values[node.number] = value
         flow.layouts[node.number] = self._lying(node.makes, node.segment, stage, part=place[3])
@@ -250,16 +264,25 @@ class _Walker:
         place = (lane, chunk, microbatch, part)
         flow = self.flows[place]
         for node in stage_nodes(self.work.stages[lane][chunk], self.work.model):
-            state = flow.states[node.number]
-            if state.forgotten:
-                _, fresh = yield from run_forward(self._run(node, place), state.inputs, self.store, {}, self._past(place, node))
-                fresh.sources = state.sources
-                flow.states[node.number] = fresh
+            yield from self._node_again(node, place, flow)
 
-    def backward(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
-        """Take cotangents of what went out, run every node back, post cotangents of what came in."""
+    def _node_again(self, node: Node, place: Turn, flow: _Flow) -> Task[None]:
+        state = flow.states[node.number]
+        bring_back(state)
+        if state.forgotten:
+            run = self._run(node, place)
+            _, fresh = yield from run_forward(run, state.inputs, self.store, {}, self._past(place, node))
+            fresh.sources = state.sources
+            flow.states[node.number] = fresh
+        elif state.lacking:
+            yield from run_again(self._run(node, place), state, self.store, self._past(place, node))
+
+    def backward(self, lane: int, chunk: int, microbatch: int, part: int, *, whole: bool = False) -> Task[None]:
+        """Take cotangents of what went out, run every node back, post cotangents of what came in.
+
+        What was not kept is made again node by node. `whole`: with weight gradients, so that a node is forgotten before the next.
+        """
         place = (lane, chunk, microbatch, part)
-        yield from self.again(*place)
         stage, flow = self.work.stages[lane][chunk], self.flows[place]
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.source == chunk:
@@ -269,12 +292,25 @@ class _Walker:
                 back = yield from self._moved(back, source, flow.layouts[identity], ("back", number, *place), back=True)
                 self._add(flow, identity, back)
         for node in reversed(stage_nodes(stage, self.work.model)):
+            yield from self._node_again(node, place, flow)
             yield from self._node_backward(node, place, flow)
+            if whole:
+                yield from run_weights(self._run(node, place), flow.states.pop(node.number), self.store)
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.target == chunk:
                 source, target = self._edge_layouts(lane, edge, part)
                 value = _whole(flow.cotangents.get(flow.received[number], ()), flow.values[flow.received[number]])
                 yield from self._post(value, target, source, ("B", number, lane, microbatch, part), back=True)
+        if whole:
+            del self.flows[place]
+
+    def both(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
+        """A whole backward. Cotangents leave before weight gradients are computed, where nothing is made again or brought back."""
+        nodes = stage_nodes(self.work.stages[lane][chunk], self.work.model)
+        whole = any(node.recomputed or node.again or node.hosted for node in nodes)
+        yield from self.backward(lane, chunk, microbatch, part, whole=whole)
+        if not whole:
+            yield from self.weights(lane, chunk, microbatch, part)
 
     def _add(self, flow: _Flow, identity: int, gradients: Gradients) -> None:
         known = flow.cotangents.get(identity, ())
@@ -310,6 +346,10 @@ def _whole(gradients: Gradients, values: Gradients) -> Gradients:
     """Gradients of all extents of a value, zeros for those that nobody read; None for whole numbers and what is not here."""
     found: list[torch.Tensor | None] = []
     for gradient, value in zip_longest(gradients, values):
-        here = value is not None and value.is_floating_point()
-        found.append(torch.zeros_like(value) if gradient is None and here else gradient)
+        if gradient is None and value is not None and value.is_floating_point():
+            gradient = value.new_zeros(value.shape)
+        found.append(gradient)
     return tuple(found)
+
+
+Walking = Callable[[int, Work, Batch, ParameterStore], Walker]

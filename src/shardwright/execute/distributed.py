@@ -89,7 +89,8 @@ class Network:
         needed = max(self.rank_of_device.values(), default=0) + 1
         if needed > ranks:
             raise StrategyError(f"the plan's devices need {needed} ranks, {ranks} run", hint=f"start {needed} ranks", rule="run.world")
-        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)) if ranks > 1 else None
+        # A connection for each direction between two ranks: gloo's receiver says that it is ready, which else waits behind what it sends.
+        self._groups = [dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)) for _ in range(2)] if ranks > 1 else []
         self._inbox = _Inbox()
         self._listeners: dict[int, Thread] = {}
         self._pending: dict[Thread, dist.Work] = {}
@@ -175,9 +176,8 @@ class Network:
                 thread.join(0.05)
         self._sent.clear()
         self._listeners.clear()
-        if self._group is not None:
-            dist.destroy_process_group(self._group)
-            self._group = None
+        while self._groups:
+            dist.destroy_process_group(self._groups.pop())
 
     def _threads(self) -> list[tuple[int, Thread]]:
         return [(rank, thread) for rank, (thread, _) in self._sent.items()] + list(self._listeners.items())
@@ -261,7 +261,7 @@ class Network:
             self._sent[rank] = thread, queue
             thread.start()
         try:
-            work = dist.isend(tensor, rank, group=self._group)
+            work = dist.isend(tensor, rank, group=self._groups[rank > self.rank])
         except RuntimeError as error:
             self._inbox.fail(rank, str(error))
             self._raise_failure()
@@ -297,7 +297,7 @@ class Network:
     def _receive(self, rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
         tensor = torch.empty(size, dtype=dtype)
         if size:
-            work = dist.irecv(tensor, rank, group=self._group)
+            work = dist.irecv(tensor, rank, group=self._groups[rank < self.rank])
             assert work is not None, "every rank is of the group"
             self._wait(work)
         return tensor

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from shardwright.errors import StrategyError
+from shardwright.execute.offload import host_like
 from shardwright.execute.precision import Precision
 from shardwright.job.training import Optimizer, OptimizerFamily
 
@@ -47,10 +48,14 @@ class Moments:
         return {"first": self.first, "second": self.second, **({} if self.master is None else {"master": self.master})}
 
 
-def moments(piece: torch.Tensor, *, precision: Precision) -> Moments:
-    """States before the first step, where the piece lies."""
-    first, second = (torch.zeros_like(piece, dtype=dtype) for dtype in precision.states)
-    return Moments(first=first, second=second, master=None if precision.master is None else piece.to(precision.master, copy=True))
+def moments(piece: torch.Tensor, *, precision: Precision, host: bool = False) -> Moments:
+    """States before the first step: where the piece lies, or in host memory."""
+
+    def like(dtype: torch.dtype) -> torch.Tensor:
+        return host_like(piece, dtype=dtype) if host else torch.empty_like(piece, dtype=dtype)
+
+    first, second = (like(dtype).zero_() for dtype in precision.states)
+    return Moments(first=first, second=second, master=None if precision.master is None else like(precision.master).copy_(piece))
 
 
 def require_adamw(optimizer: Optimizer) -> None:
@@ -74,11 +79,14 @@ def update(piece: torch.Tensor, gradient: torch.Tensor, states: Moments, *, step
     """The new values of a piece; its states change in place.
 
     Args:
-        piece, gradient: flat, of equal shape, where the states lie. step: 1 for the first. factor: of the gradient.
+        piece, gradient: flat, of equal shape; they go to where the states lie, and the new values come back. step: 1 for the first.
+            factor: of the gradient.
 
     The update is made in the finest of the formats.
     """
-    master = piece if states.master is None else states.master
+    there = states.first.device
+    gradient, factor = gradient.to(there), factor.to(there)
+    master = piece.to(there) if states.master is None else states.master
     fine = max((gradient.dtype, master.dtype, states.first.dtype), key=lambda dtype: dtype.itemsize)
     g = gradient.to(fine) * factor.to(fine)
     first, second = rule.betas
@@ -90,4 +98,4 @@ def update(piece: torch.Tensor, gradient: torch.Tensor, states: Moments, *, step
             state.copy_(value)
     if states.master is not None:
         states.master.copy_(new)
-    return new.to(piece.dtype)
+    return new.to(device=piece.device, dtype=piece.dtype)

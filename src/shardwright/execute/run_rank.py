@@ -15,6 +15,7 @@ from shardwright.execute.checkpoint_ranks import begun_rank, save_rank
 from shardwright.execute.device import Batch
 from shardwright.execute.distributed import Network
 from shardwright.execute.parameters import Source
+from shardwright.execute.recorder import Recorder
 from shardwright.execute.train import StepReport, Training, train_rank
 
 Batches = Callable[[int], Batch]
@@ -70,13 +71,14 @@ def run_rank(
     timeout_s: float = 300.0,
     report: Callable[[StepReport], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    recorder: Recorder | None = None,
 ) -> list[StepReport]:
     """Train this rank's device until step `steps`, from the newest checkpoint if there is one. All ranks call it.
 
     Args:
         source: first values of parameters. checkpoints: folder of this run, seen by all ranks. every: steps between checkpoints; 0 = one at
             the end. report: is told of every step. stop: asked in every step; once it is true on a rank, all stop after that step, and
-            save.
+            save. recorder: has the last step.
 
     Raises:
         StrategyError: run.world; errors of `Network`. DataError: the newest checkpoint is not usable.
@@ -88,7 +90,7 @@ def run_rank(
         done = next(iter(members.values())).steps
         reports = []
         with Network(placed, timeout_s=timeout_s, on=known.on) as network:
-            for one in train_rank(network, members, known, (batches(step) for step in range(done, steps)), stop=stop):
+            for one in train_rank(network, members, known, (batches(step) for step in range(done, steps)), stop=stop, recorder=recorder):
                 reports.append(one)
                 if report is not None:
                     report(one)

@@ -6,6 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from shardwright.program.step_trace import StepTrace
+
+OWN = "shardwright"
+NATIVE = "torch-native"
+FORMATS = {"job": "the job's own number formats", "fp32": "float32 throughout", "fp64": "float64 throughout"}
+BACKENDS = {OWN: "the plan's Program, interpreted", NATIVE: "grids alone: DTensor, FSDP2 and torch.distributed.pipelining"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
@@ -16,7 +23,8 @@ class RunOptions:
             begin from; None = drawn from `seed`. checkpoints: folder of this run's checkpoints, from the newest of which it goes on;
             None = none. every: steps between checkpoints; 0 = one at the end.
         rate, decay, clip: of AdamW (clip 0 = no limit). seed: of first parameters. on: ``cpu``, ``cuda``, or empty = an accelerator if
-            there is one. timeout_s: longest wait for another rank in seconds.
+            there is one. backend: one of `BACKENDS`.
+        formats: one of `FORMATS`. trace: record the last step. timeout_s: longest wait for another rank in seconds.
     """
 
     data: Path
@@ -29,6 +37,9 @@ class RunOptions:
     clip: float = 1.0
     seed: int = 0
     on: str = ""
+    backend: str = OWN
+    formats: str = "job"
+    trace: bool = False
     timeout_s: float = 300.0
 
 
@@ -64,7 +75,7 @@ class RunReport:
     Args:
         steps: done in this run. tokens: of a step. predicted_s: seconds a step that were predicted. memory: by class of devices.
         on: type of the devices that computed. first: steps that a checkpoint had. stopped: asked to stop before its end.
-        checkpoint: folder of the last one that was saved; None = none.
+        checkpoint: folder of the last one that was saved; None = none. trace: of the last step.
     """
 
     steps: tuple[RunStep, ...]
@@ -75,6 +86,7 @@ class RunReport:
     first: int = 0
     stopped: bool = False
     checkpoint: Path | None = None
+    trace: StepTrace | None = None
 
     @property
     def step_s(self) -> float:

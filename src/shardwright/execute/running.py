@@ -9,21 +9,29 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import FrameType
 
 import torch
 import torch.distributed as dist
 
-from shardwright.errors import UsageError
+from shardwright.errors import StrategyError, UsageError
 from shardwright.execute.checkpoint import latest
 from shardwright.execute.data import token_file
+from shardwright.execute.native.rules import require_expressible
+from shardwright.execute.native.train import train_native
 from shardwright.execute.optimizer import AdamW
 from shardwright.execute.parameters import Source, seeded
+from shardwright.execute.place import Settings
+from shardwright.execute.precision import Precision, precision_of, uniform
+from shardwright.execute.recorder import Recorder, collected
 from shardwright.execute.run_rank import process_group, ranks_of, run_rank
-from shardwright.execute.run_report import RunMemory, RunOptions, RunReport, RunStep
+from shardwright.execute.run_report import NATIVE, OWN, RunMemory, RunOptions, RunReport, RunStep
 from shardwright.execute.train import StepReport, training
+from shardwright.execute.weights.read import open_weights
+from shardwright.execute.weights.settings import settings_of
 from shardwright.program.problem import Problem
+from shardwright.strategy.grid import Grid
 from shardwright.strategy.plan import Plan
 
 Watch = Callable[[RunStep], None]
@@ -40,11 +48,31 @@ class Stop:
         return self.asked
 
 
+@dataclass(slots=True)
+class _Log:
+    """Steps as they end, with their seconds."""
+
+    watch: Watch | None
+    steps: list[RunStep] = field(default_factory=list)
+    stopped: bool = False
+    clock: float = field(default_factory=time.monotonic)
+
+    def add(self, one: StepReport) -> None:
+        """A step has ended."""
+        now = time.monotonic()
+        self.steps.append(RunStep(step=one.step, loss=one.loss, norm=one.norm, seconds=now - self.clock))
+        self.clock, self.stopped = now, one.stopped
+        if self.watch is not None:
+            self.watch(self.steps[-1])
+
+
 def run_plan(
     problem: Problem,
     plan: Plan,
     options: RunOptions,
     *,
+    name: str,
+    grid: Grid | None,
     predicted_s: float,
     memory: tuple[RunMemory, ...],
     watch: Watch | None = None,
@@ -54,45 +82,63 @@ def run_plan(
     Everything that can be checked is checked before the first step.
 
     Args:
-        predicted_s, memory: what was predicted, by class of devices. watch: is told of every step; on rank 0 only.
+        name: of the plan. grid: that says the plan; the native backend runs it. predicted_s, memory: what was predicted, by class of
+            devices. watch: is told of every step; on rank 0 only.
 
     Raises:
         StrategyError: the plan breaks a rule or holds what is not executed; run.world, run.peer, run.timeout. DataError: tokens, weights or
             the newest checkpoint cannot be used. UsageError: there is no such device; nothing is left to do.
     """
     on = _device(options.on)
+    model, job = problem.model, problem.job
     rule = AdamW(rate=options.rate, decay=options.decay, clip=options.clip)
-    known = training(problem.model, problem.job, plan, rule=rule, island=problem.cluster.tiers()[0].num_devices)
-    tokens = token_file(options.data, model=problem.model, job=problem.job)
-    source = first_values(problem, options)
+    precision, settings, source = _precision(problem, options), _settings(problem, options), first_values(problem, options)
+    known = training(
+        model, job, plan, rule=rule, settings=settings, precision=precision, on=on, island=problem.cluster.tiers()[0].num_devices
+    )
+    tokens = token_file(options.data, model=model, job=job)
     _check_left(options)
+    native = _native_grid(problem, grid, options) if options.backend == NATIVE else None
     ranks_of(known, ranks=int(os.environ.get("WORLD_SIZE", "1")))
-    with process_group(timeout_s=options.timeout_s, alone=len(known.devices) == 1) as (rank, ranks):
+    with process_group(timeout_s=options.timeout_s, alone=len(known.devices) == 1 and native is None) as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
-        before, clock = _held(on), time.monotonic()
-        steps: list[RunStep] = []
-
-        def done(one: StepReport) -> None:
-            nonlocal clock
-            now = time.monotonic()
-            steps.append(RunStep(step=one.step, loss=one.loss, norm=one.norm, seconds=now - clock))
-            clock = now
-            if watch is not None and rank == 0:
-                watch(steps[-1])
-
+        before = _held(on)
+        log = _Log(watch=watch if rank == 0 else None)
+        recorder = _recorder(on) if options.trace else None
         with _interruptible() as stop:
-            saved = run_rank(
-                known,
-                source=source,
-                batches=tokens.batch,
-                steps=options.steps,
-                checkpoints=options.checkpoints,
-                every=options.every,
-                timeout_s=options.timeout_s,
-                report=done,
-                stop=stop,
-            )
+            if native is not None:
+                for one in train_native(
+                    model,
+                    job,
+                    native,
+                    source=source,
+                    batches=tokens.batch,
+                    steps=options.steps,
+                    rule=rule,
+                    settings=settings,
+                    dtype=precision.master or precision.parameter,
+                    compute=precision.compute,
+                    device=on.type,
+                    timeout_s=options.timeout_s,
+                    stop=stop,
+                ):
+                    log.add(one)
+            else:
+                run_rank(
+                    known,
+                    source=source,
+                    batches=tokens.batch,
+                    steps=options.steps,
+                    checkpoints=options.checkpoints,
+                    every=options.every,
+                    timeout_s=options.timeout_s,
+                    report=log.add,
+                    stop=stop,
+                    recorder=recorder,
+                )
+        trace = collected(recorder.trace(plan=name)) if recorder is not None and log.steps else None
         held = _all_held(max(_held(on) - before, 0) if on.type == "cpu" else torch.cuda.max_memory_allocated(on), ranks=ranks)
+    steps = log.steps
     most = {device: held[rank] for device, rank in placed.items()}
     return RunReport(
         steps=tuple(steps),
@@ -101,14 +147,57 @@ def run_plan(
         memory=tuple(replace(m, measured=max((most[d] for d in m.devices if d in most), default=0)) for m in memory),
         on=on.type,
         first=steps[0].step - 1 if steps else options.steps,
-        stopped=bool(saved) and saved[-1].stopped,
+        stopped=log.stopped,
         checkpoint=latest(options.checkpoints) if options.checkpoints is not None else None,
+        trace=trace,
     )
 
 
 def first_values(problem: Problem, options: RunOptions) -> Source:
-    """Parameters that a run begins with."""
-    return seeded(problem.model, seed=options.seed)
+    """Parameters that a run begins with: those of a folder, or drawn from the seed.
+
+    Raises:
+        DataError: the folder's are of another model, or lack.
+    """
+    if options.weights is None:
+        return seeded(problem.model, seed=options.seed)
+    return open_weights(options.weights, model=problem.model, dtype=torch.float32)
+
+
+def _settings(problem: Problem, options: RunOptions) -> Settings:
+    if options.weights is None:
+        return Settings(seed=options.seed)
+    return settings_of(options.weights, model=problem.model, seed=options.seed)
+
+
+def _precision(problem: Problem, options: RunOptions) -> Precision:
+    if options.formats == "job":
+        return precision_of(problem.job, gradient=problem.runtime.gradient_dtype)
+    return uniform(torch.float32 if options.formats == "fp32" else torch.float64)
+
+
+def _recorder(on: torch.device) -> Recorder:
+    if on.type != "cuda":
+        return Recorder()
+    return Recorder(settle=torch.cuda.synchronize, held=torch.cuda.memory_allocated)
+
+
+def _native_grid(problem: Problem, grid: Grid | None, options: RunOptions) -> Grid:
+    """The grid that PyTorch's own engine runs.
+
+    Raises:
+        StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: the engine's checkpoints are asked for.
+    """
+    if grid is None:
+        raise StrategyError(
+            "no grid says this plan, and PyTorch's engine runs grids", hint=f"--backend {OWN} runs any plan", rule="native.grid"
+        )
+    if options.checkpoints is not None:
+        raise UsageError(f"--backend {NATIVE} saves no checkpoints", hint=f"--backend {OWN}, or leave out --checkpoints")
+    if options.trace:
+        raise UsageError(f"--backend {NATIVE} records no trace", hint=f"--backend {OWN}, or PyTorch's own profiler")
+    require_expressible(problem.model, grid, job=problem.job)
+    return grid
 
 
 def _device(text: str) -> torch.device:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
+from shardwright.cost.kept import named
 from shardwright.execute.cut_blocks import crossing, operator_block
 from shardwright.model.block import INPUT, MEMORY, Block
 from shardwright.model.graph import Model
@@ -24,6 +26,8 @@ class Node:
     Args:
         number: in the stage. segment: of which it is a layer. layer: of its run. block: what it runs.
         reads: (name in the block, whose latest output it is). makes: its output. recomputed: only its inputs are kept.
+        again: operators that run again before backward. dropped: those of them whose output nobody keeps.
+        hosted: percent of what is kept of an operator that waits on the host.
     """
 
     number: int
@@ -33,6 +37,9 @@ class Node:
     reads: tuple[tuple[str, Output], ...]
     makes: Output
     recomputed: bool
+    again: frozenset[str] = frozenset()
+    dropped: frozenset[str] = frozenset()
+    hosted: Mapping[str, int] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=4096)
@@ -40,6 +47,8 @@ def _nodes(key: _Key) -> tuple[Node, ...]:
     found: list[Node] = []
     for segment in key.stage.segments:
         names = {name for keep in segment.keeps if keep.how is How.RECOMPUTE for name in keep.operators}
+        again, dropped = _recomputed(segment)
+        hosted = _hosted(segment)
         whole = key.model.blocks[key.model.runs[segment.run].block]
         block = operator_block(whole, segment.operator) if segment.operator else segment.block
         inside = segment.operator if segment.operator != whole.operators[-1].name else ""
@@ -53,9 +62,34 @@ def _nodes(key: _Key) -> tuple[Node, ...]:
                     reads=_reads(key.model, segment, layer, whole),
                     makes=(segment.run, inside),
                     recomputed="full" in names,
+                    again=again,
+                    dropped=dropped,
+                    hosted=hosted,
                 )
             )
     return tuple(found)
+
+
+def _recomputed(segment: Segment) -> tuple[frozenset[str], frozenset[str]]:
+    """(operators that run again, those whose output is not kept): cores alone keep what the projection behind them reads, as lowered."""
+    again: set[str] = set()
+    dropped: set[str] = set()
+    keeps = [keep for keep in segment.keeps if keep.how is How.RECOMPUTE]
+    for keep in keeps if all("full" not in k.operators for k in keeps) else ():
+        found = named(segment.block.operators, keep.operators)
+        if set(keep.operators) == {"core"}:
+            again |= {o.name for o in segment.block.operators if o.name in found and o.attention is not None}
+        else:
+            again, dropped = again | found, dropped | found
+    return frozenset(again), frozenset(dropped)
+
+
+def _hosted(segment: Segment) -> dict[str, int]:
+    """Percent by operator. What a plan moves to NVMe waits on the host as well."""
+    found: dict[str, int] = {}
+    for keep in (k for k in segment.keeps if k.how is not How.RECOMPUTE):
+        found |= dict.fromkeys(named(segment.block.operators, keep.operators), keep.percent)
+    return found
 
 
 class _Key:

@@ -13,6 +13,7 @@ from shardwright.execute.device import Batch, Work, device_task
 from shardwright.execute.distributed import Network
 from shardwright.execute.flat import Stretch, values_of, write_values
 from shardwright.execute.in_process import run
+from shardwright.execute.offload import SHARE
 from shardwright.execute.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, update
 from shardwright.execute.parameters import ParameterStore, Source
 from shardwright.execute.place import Settings
@@ -37,7 +38,7 @@ class Training:
 
     Args:
         places: uses of every parameter. counts: (lane, device) whose losses are counted; others have copies. precision: of all numbers.
-        on: where the devices of this process keep and compute them.
+        on: where the devices of this process keep and compute them. host: percent of the optimizer's states in host memory.
     """
 
     work: Work
@@ -49,6 +50,7 @@ class Training:
     length: int
     precision: Precision
     on: torch.device | str = "cpu"
+    host: int = 0
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -61,7 +63,8 @@ class Member:
     """A device between steps: its parts of parameters, and by bucket its pieces.
 
     Args:
-        steps: done so far. pieces: of parameters that are sharded between steps.
+        states: of its pieces; of those whose first elements' states are in host memory, of the rest. host: of those.
+        pieces: of parameters that are sharded between steps. steps: done so far.
     """
 
     device: int
@@ -69,7 +72,17 @@ class Member:
     views: dict[int, tuple[Stretch, ...]]
     states: dict[int, Moments] = field(default_factory=dict)
     pieces: dict[int, torch.Tensor] = field(default_factory=dict)
+    host: dict[int, Moments] = field(default_factory=dict)
     steps: int = 0
+
+    def shares(self, bucket: Bucket) -> Iterator[tuple[int, int, Moments]]:
+        """(first element, end, their states) of the device's piece of a bucket, in order."""
+        low, _ = bucket.sharing(self.device).piece(self.device, bucket.elements, 1)
+        for own in (self.host, self.states):
+            if bucket.number in own:
+                states = own[bucket.number]
+                yield low, low + states.first.numel(), states
+                low += states.first.numel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +128,7 @@ def training(
         length=job.sequence_length,
         precision=precision or uniform(dtype),
         on=on,
+        host=shard_rule(plan).offload,
     )
 
 
@@ -141,7 +155,10 @@ def member(device: int, known: Training, *, source: Source) -> Member:
     for bucket in _own(known, device):
         values, sharers = values_of(own.views[bucket.number]), bucket.sharing(device)
         low, high = sharers.piece(device, bucket.elements, 1)
-        own.states[bucket.number] = moments(values[low:high], precision=known.precision)
+        middle = low + (high - low) * known.host // SHARE
+        if middle > low:
+            own.host[bucket.number] = moments(values[low:middle], precision=known.precision, host=True)
+        own.states[bucket.number] = moments(values[middle:high], precision=known.precision)
         if sharers.degrees[2] > 1:
             low, high = sharers.piece(device, bucket.elements, 3)
             own.pieces[bucket.number] = values[low:high].clone()
@@ -224,9 +241,11 @@ def step_task(
 def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor) -> Task[None]:
     """Update the device's piece, and gather what it keeps of the parameter."""
     view, sharers = own.views[bucket.number], bucket.sharing(own.device)
-    low, high = sharers.piece(own.device, bucket.elements, 1)
-    piece = values_of(view)[low:high]
-    new = update(piece, gradient, own.states[bucket.number], step=own.steps, rule=known.rule, factor=factor)
+    low, _ = sharers.piece(own.device, bucket.elements, 1)
+    values, step, rule = values_of(view), own.steps, known.rule
+    new = torch.cat(
+        [update(values[a:b], gradient[a - low : b - low], s, step=step, rule=rule, factor=factor) for a, b, s in own.shares(bucket)]
+    )
     if bucket.number in own.pieces:
         own.pieces[bucket.number] = yield from gathered(own.device, bucket, new, have=1, want=3, key="new")
     else:

@@ -98,9 +98,46 @@ class CellStructure:
         """Tokens of one local expert: `each` of a sample, by the part of the samples and positions that its experts serve."""
         return Size(times=-(-self._count(OperatorClass.EXPERTS, length) * each // length))
 
-    def gathered_copies(self, routed: Size) -> Size:
-        """The routed copies of all devices that share its experts."""
-        return routed.scaled(max(len(self.expert_groups()[1]), 1))
+    def sent_copies(self, operator: Operator, length: int) -> Size:
+        """See `Placing.sent_copies`: tokens go to experts in equal shares, what stays on the device is not sent."""
+        assert operator.experts is not None
+        group, all_experts = self.expert_groups()[0], operator.experts.experts
+        others = [replace(self, device=d) for d in group if d != self.device]
+        if not others:
+            return Size(times=0)
+        given = self._count(OperatorClass.ROUTER, length) * sum(other.held_experts(operator) for other in others)
+        gotten = self.held_experts(operator) * sum(other.router_tokens(length) for other in others)
+        busiest = max(given, gotten) * operator.experts.topk
+        return Size(times=-(-busiest * len(group) // (all_experts * len(others))))
+
+    def held_experts(self, operator: Operator) -> int:
+        """Local experts; 0 on a device without any."""
+        return self._experts(operator) if self.cell(OperatorClass.EXPERTS) is not None else 0
+
+    def router_tokens(self, length: int) -> int:
+        """Tokens that the device routes."""
+        return self._count(OperatorClass.ROUTER, length)
+
+    def gathered_copies(self, operator: Operator, length: int) -> Size:
+        """The routed copies of all devices that share its experts: all that these experts work on."""
+        return self.dispatched(operator, length) if self.cell(OperatorClass.EXPERTS) is not None else Size(times=0)
+
+    def gathered_tokens(self, operator: Operator, length: int) -> Size:
+        """See `Placing.gathered_tokens`."""
+        return Size(times=sum(self._parts(operator, length)))
+
+    def passed_tokens(self, operator: Operator, length: int) -> tuple[Size, ...]:
+        """Its own part first, then those of the devices before it in the ring; the last hop's is that of the device behind."""
+        parts = self._parts(operator, length)
+        if len(set(parts)) == 1:
+            return (Size(times=parts[0]),)
+        index = self.members(operator, Dim.SEQUENCE).index(self.device)
+        return tuple(Size(times=parts[(index - hop) % len(parts)]) for hop in range(len(parts)))
+
+    def _parts(self, operator: Operator, length: int) -> tuple[int, ...]:
+        """Tokens of each device of the core's group."""
+        group = self.members(operator, Dim.SEQUENCE) or (self.device,)
+        return tuple(replace(self, device=d)._count(operator.klass, length) for d in group)
 
     def _own_region(self) -> Box:
         """Tokens that the device's experts serve, or else that it routes or makes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.model.block import MEMORY, Block
@@ -38,8 +39,8 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
             if _sorts_again(operator, structure, context):
                 # Whole chunks of tokens: a copy, not a gather of rows.
                 works += [replace(w, by_row=False) for w in tasks]
-            for move in _own_moves(operator, structure, context):
-                moves.setdefault((operator.name, move.phase, move.kind, *move.axes, "own"), move)
+            for number, move in enumerate(_own_moves(operator, structure, context)):
+                moves[operator.name, "own", number] = move
         for name in operator.inputs:
             source = operators.get(name)
             if structure.runs(operator) or (source is not None and structure.runs(source)):
@@ -198,13 +199,12 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Placin
     expert = target if outward else source
     assert expert is not None
     assert expert.experts is not None
-    stream = local_tokens(OperatorClass.STREAM, structure, context)
     width = source.writes if source is not None else target.reads
     hidden = next((e for e in width if e.dim is Dim.HIDDEN), width[0])
     # A routed copy of a token carries its own weight, not those of all its copies.
     elements = 1 if hidden.dim is Dim.EXPERTS else hidden.size
-    routed = stream.scaled(expert.experts.topk * context.element * elements)
-    gathered = structure.gathered_copies(routed)
+    routed = structure.sent_copies(expert, context.tokens).scaled(context.element * elements)
+    gathered = structure.gathered_copies(expert, context.tokens).scaled(context.element * elements)
     ep, etp = structure.expert_groups()
     copies = expert.experts.topk if context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED else 0
     spread, back = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) if outward else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
@@ -242,27 +242,47 @@ def _own_moves(operator: Operator, structure: Placing, context: Context) -> list
         group = structure.members(operator, Dim.VOCAB)
         move = _move(operator, Phase.F, Collective.ALL_REDUCE, "tp", (tokens.scaled(3 * 4),), Exposure.BLOCKING, group)
         return [replace(move, behind=True)]
-    split = structure.members(operator, Dim.HIDDEN) if operator.kind is OperatorKind.NORM else ()
-    if split:
-        statistics = local_tokens(operator.klass, structure, context).scaled(2 * 4)
-        return [
-            _move(operator, phase, Collective.ALL_REDUCE, "tp", (statistics,), Exposure.BLOCKING, split) for phase in (Phase.F, Phase.I)
-        ]
+    if operator.kind is OperatorKind.NORM:
+        return _norm_moves(operator, structure, context)
     if operator.attention is None or len(operator.reads) < 2:
         return []
     own = replace(context, tokens=context.memory_tokens) if operator.attention.cross else context
-    tokens = local_tokens(operator.klass, structure, own)
-    keys = tuple(tokens * part(e, operator, structure).scaled(context.element) for e in operator.reads[1:])
+    widths = tuple(part(e, operator, structure).scaled(context.element) for e in operator.reads[1:])
     group = structure.members(operator, Dim.SEQUENCE)
     if not structure.gather:
-        return [_ring(operator, Phase.F, keys, group), _ring(operator, Phase.I, keys + keys, group)]
-    whole = tuple(Size(times=k.times, scale=(*k.scale, "ring"), factors=k.factors) for k in keys)
+        return _ring_moves(operator, widths, structure=structure, length=own.tokens, group=group)
+    tokens = structure.gathered_tokens(operator, own.tokens)
+    whole = tuple(tokens * width for width in widths)
     gather = _move(operator, Phase.F, Collective.ALL_GATHER, "ring", whole, Exposure.BLOCKING, group)
     return [
         gather,
         replace(gather, phase=Phase.I, behind=True),
         replace(gather, phase=Phase.I, kind=Collective.REDUCE_SCATTER),
     ]
+
+
+def _norm_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
+    """Sums of squares (and sums, of a LayerNorm) of tokens whose width, or heads under one gain, lie on several devices."""
+    gains = [p.extents[0] for p in operator.parameters if not p.name.endswith(".bias")]
+    split = structure.members(operator, Dim.HEADS if any(g.dim is Dim.HEADS for g in gains) else Dim.HIDDEN)
+    spanned = sum(gain.size == extent.size and extent.runs > 1 for gain, extent in zip(gains, operator.reads, strict=False))
+    if not split or not spanned:
+        return []
+    sums = spanned * (2 if len(gains) < len(operator.parameters) else 1)
+    statistics = local_tokens(operator.klass, structure, context).scaled(sums * 4)
+    return [_move(operator, phase, Collective.ALL_REDUCE, "tp", (statistics,), Exposure.BLOCKING, split) for phase in (Phase.F, Phase.I)]
+
+
+def _ring_moves(operator: Operator, widths: tuple[Size, ...], *, structure: Placing, length: int, group: tuple[int, ...]) -> list[Move]:
+    """Keys and values passed round; in backward again, and behind them their gradients, which end where the keys began."""
+    passed = structure.passed_tokens(operator, length)
+    if len(passed) == 1:
+        keys = tuple(passed[0] * width for width in widths)
+        return [_ring(operator, Phase.F, keys, group), _ring(operator, Phase.I, keys + keys, group)]
+    hops = [tuple(tokens * width for width in widths) for tokens in passed]
+    forward = [_ring(operator, Phase.F, keys, group) for keys in hops[:-1]]
+    back = [_ring(operator, Phase.I, keys + before, group) for keys, before in pairwise(hops)]
+    return [replace(move, hops="") for move in (*forward, *back)]
 
 
 def _ring(operator: Operator, phase: Phase, volume: tuple[Size, ...], group: tuple[int, ...]) -> Move:

@@ -64,12 +64,24 @@ class Placing(Protocol):
         """Tokens of one local expert; `each`: of one expert for one sample's sequence of `length` positions."""
         ...
 
-    def gathered_copies(self, routed: Size) -> Size:
+    def sent_copies(self, operator: Operator, length: int) -> Size:
+        """The full buffer of an all_to_all that sends a device's routed copies to their experts: the larger of what it gives and gets."""
+        ...
+
+    def gathered_copies(self, operator: Operator, length: int) -> Size:
         """The routed copies of all devices that share experts with one."""
+        ...
+
+    def gathered_tokens(self, operator: Operator, length: int) -> Size:
+        """Tokens whose keys the devices of a core's group have between them."""
         ...
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Devices between which tokens travel to experts, and those that share experts; empty = axes ``ep`` and ``etp``."""
+        ...
+
+    def passed_tokens(self, operator: Operator, length: int) -> tuple[Size, ...]:
+        """Tokens whose keys a device passes on: (its own), as many on every hop; or of unequal parts all, in the order of the hops."""
         ...
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:

@@ -70,9 +70,24 @@ class Structure:
         gathered = ("etp", "ep") if self.routed else ()
         return Size(scale=("mbs", *gathered), factors=(Factor(runs=each, axes=axes),))
 
-    def gathered_copies(self, routed: Size) -> Size:
+    def sent_copies(self, operator: Operator, length: int) -> Size:
+        """topk of each token: all members have as many."""
+        assert operator.experts is not None
+        return self.tokens(OperatorClass.ROUTER, length).scaled(operator.experts.topk)
+
+    def gathered_copies(self, operator: Operator, length: int) -> Size:
         """The routed copies of all members along ``etp``."""
+        routed = self.sent_copies(operator, length)
         return Size(times=routed.times, scale=(*routed.scale, "etp"), factors=routed.factors)
+
+    def gathered_tokens(self, operator: Operator, length: int) -> Size:
+        """Of all members along ``ring``."""
+        own = self.tokens(operator.klass, length)
+        return Size(times=own.times, scale=(*own.scale, "ring"), factors=own.factors)
+
+    def passed_tokens(self, operator: Operator, length: int) -> tuple[Size, ...]:
+        """All members have as many."""
+        return (self.tokens(operator.klass, length),)
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The axes name them."""

@@ -45,10 +45,12 @@ class Norm(nn.Module):  # type: ignore[misc]
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
         self.parts = nn.ModuleList()
+        self.whole: list[bool] = []
         biased = len(operator.reads) == 1 and len(operator.parameters) == 2
         for i, extent in enumerate(operator.reads):
             gain = i < len(operator.parameters)
             width = operator.parameters[i].size if gain else extent.quantum
+            self.whole.append(width == extent.size)
             if biased:
                 self.parts.append(nn.LayerNorm(width, eps=settings.eps, device="meta"))
             else:
@@ -57,9 +59,8 @@ class Norm(nn.Module):  # type: ignore[misc]
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor an extent."""
         normed = []
-        for part, x in zip(self.parts, values, strict=False):
-            width = part.normalized_shape[0]
-            normed.append(part(x) if x.shape[-1] == width else part(x.unflatten(-1, (-1, width))).flatten(-2))
+        for part, whole, x in zip(self.parts, self.whole, values, strict=False):
+            normed.append(part(x) if whole else part(x.unflatten(-1, (-1, part.normalized_shape[0]))).flatten(-2))
         return (*normed, *values[len(normed) :])
 
 

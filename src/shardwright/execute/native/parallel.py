@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -82,7 +82,7 @@ def tie(stages: list[Stage]) -> None:
             setattr(stage.get_submodule(place), leaf, own)
 
 
-def shard_stage(stage: Stage, mesh: DeviceMesh, grid: Grid) -> None:
+def shard_stage(stage: Stage, mesh: DeviceMesh, grid: Grid, *, policy: MixedPrecisionPolicy) -> None:
     """FSDP2 over ``replicate`` x ``shard``: every layer with recurring blocks is a unit, what is left is the stage's own.
 
     zero 0: shards of one rank, gradients all-reduced. zero 1 and 2: parameters stay gathered from forward to backward. zero 3: they are
@@ -92,8 +92,8 @@ def shard_stage(stage: Stage, mesh: DeviceMesh, grid: Grid) -> None:
     again = grid.zero == 3 and grid.pp == 1
     for layer in stage.layers:
         if not any(o.klass in (OperatorClass.EMBED, OperatorClass.HEAD) for o in layer.operators):
-            fully_shard(layer, mesh=over, reshard_after_forward=again)
-    fully_shard(stage, mesh=over, reshard_after_forward=again)
+            fully_shard(layer, mesh=over, reshard_after_forward=again, mp_policy=policy)
+    fully_shard(stage, mesh=over, reshard_after_forward=again, mp_policy=policy)
     for module in stage.modules():
         if isinstance(module, FSDPModule):
             # The loss is a sum over tokens that is divided once: replicas add their gradients.
@@ -114,14 +114,29 @@ def fill(stage: Stage, *, source: Source, dtype: torch.dtype, device: str) -> No
                 held.copy_(whole)
 
 
-def place(stages: list[Stage], mesh: DeviceMesh, grid: Grid, *, source: Source, dtype: torch.dtype, device: str) -> None:
-    """Cut, tie, shard and fill the stages of this rank."""
+def place(
+    stages: list[Stage],
+    mesh: DeviceMesh,
+    grid: Grid,
+    *,
+    source: Source,
+    dtypes: tuple[torch.dtype, torch.dtype],
+    device: str,
+) -> None:
+    """Cut, tie, shard and fill the stages of this rank.
+
+    Args:
+        dtypes: of parameters between steps (their gradients are summed in it), and of computing; FSDP2 casts, so where they differ a
+            single replica is under it too.
+    """
+    kept, compute = dtypes
     if grid.tp > 1:
         for stage in stages:
             for layer in stage.layers:
                 cut_layer(layer, mesh["tp"], sp=grid.sp)
     tie(stages)
+    policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=kept) if compute is not kept else MixedPrecisionPolicy()
     for stage in stages:
-        if grid.dp > 1:
-            shard_stage(stage, mesh, grid)
-        fill(stage, source=source, dtype=dtype, device=device)
+        if grid.dp > 1 or compute is not kept:
+            shard_stage(stage, mesh, grid, policy=policy)
+        fill(stage, source=source, dtype=kept, device=device)

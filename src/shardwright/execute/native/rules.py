@@ -11,9 +11,8 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.graph import Model
 from shardwright.model.operator import Mask, Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, ParameterClass
-from shardwright.strategy.chunks import chunk_layers
 from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_facts import grid_facts, num_layers
+from shardwright.strategy.grid_facts import grid_facts
 from shardwright.strategy.grid_schedules import grid_schedule
 from shardwright.strategy.violation import Violation
 
@@ -27,7 +26,6 @@ RULES = (
     "native.operator",
     "native.tied",
     "native.uneven",
-    "native.optimizer",
 )
 """Ids of all rules of `refusals`."""
 
@@ -96,6 +94,7 @@ def _model(model: Model, grid: Grid) -> Iterator[Violation]:
             )
             return
         before = (run.name,)
+    for block in model.blocks:
         for operator in block.operators:
             reason = _unknown(operator, tp=grid.tp)
             if reason:
@@ -150,7 +149,7 @@ def _unknown(operator: Operator, *, tp: int) -> str:
 
 
 def _widths(model: Model, grid: Grid, job: TrainingJob) -> Iterator[Violation]:
-    """Tensor parallelism and replicas cut evenly; every stage has a layer."""
+    """Tensor parallelism and replicas cut evenly."""
     facts = grid_facts(model, devices=grid.devices, global_batch=job.global_batch, seq_len=job.sequence_length)
     rows = [p.extents[0].size for b in model.blocks for o in b.operators if o.kind is OperatorKind.EMBEDDING for p in o.parameters]
     sizes = {"heads": facts.heads, "key heads": facts.kv_heads, "feed-forward": facts.ffn, "rows of the tables": gcd(*rows)}
@@ -159,9 +158,6 @@ def _widths(model: Model, grid: Grid, job: TrainingJob) -> Iterator[Violation]:
     uneven = next((f"{size} {name} do not divide by tp {grid.tp}" for name, size in sizes.items() if size % grid.tp), "")
     if not uneven and job.global_batch % (grid.dp * grid.microbatch):
         uneven = f"{job.global_batch} samples do not divide by dp {grid.dp} x mbs {grid.microbatch}"
-    if not uneven and grid.pp > 1:
-        layers = chunk_layers(num_layers(model), pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers)
-        uneven = "a chunk has no layer" if not min(layers) and grid.zero else ""
     if uneven:
         yield Violation(rule="native.uneven", message=uneven, hint="choose a degree that divides it")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,6 +34,8 @@ from shardwright.model.graph import Model
 from shardwright.program.stage_parts import plan_stages
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_plan import plan_of
+from shardwright.strategy.order import Table
+from shardwright.strategy.verify import require_valid
 
 IGNORED = -100
 """PyTorch's label of a token without a loss."""
@@ -63,7 +66,11 @@ class Engine:
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
         """All that are trained on this rank, each once."""
-        return list(dict.fromkeys(p for stage in self.stages for p in stage.parameters() if p.requires_grad))
+        return _trained(self.stages)
+
+
+def _trained(stages: list[Stage]) -> list[torch.nn.Parameter]:
+    return list(dict.fromkeys(p for stage in stages for p in stage.parameters() if p.requires_grad))
 
 
 def _loss(grid: Grid, mesh: DeviceMesh, *, scale: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
@@ -72,6 +79,8 @@ def _loss(grid: Grid, mesh: DeviceMesh, *, scale: float) -> Callable[[torch.Tens
     def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         wanted = torch.where(labels < 0, IGNORED, labels).flatten()
         flat: torch.Tensor = logits.flatten(0, 1)
+        if flat.dtype.itemsize < 4:
+            flat = flat.float()
         if grid.tp > 1:
             flat = DTensor.from_local(flat, mesh["tp"], [Shard(-1)], run_check=False)
             wanted = DTensor.from_local(wanted, mesh["tp"], [Replicate()], run_check=False)
@@ -91,9 +100,15 @@ def engine(
     rule: AdamW | None = None,
     settings: Settings | None = None,
     dtype: torch.dtype = torch.float32,
+    compute: torch.dtype | None = None,
+    order: Table | None = None,
     device: str = "cpu",
 ) -> Engine:
     """This rank's part of `grid`, ready for its first step. All ranks of the process group call it.
+
+    Args:
+        dtype: of parameters, gradients and states between steps. compute: of products and activations; None = `dtype`.
+        order: of the stages' actions instead of the grid's schedule, which then only says where they are.
 
     Raises:
         StrategyError: ``run.world``: another number of ranks than the grid's devices; rules ``native.*`` and of `plan_of`.
@@ -104,11 +119,14 @@ def engine(
             f"the grid has {grid.devices} devices, {dist.get_world_size()} ranks run", hint=f"start {grid.devices} ranks", rule="run.world"
         )
     plan = plan_of(grid, model=model, global_batch=job.global_batch)
+    if order is not None:
+        plan = replace(plan, orders=(order,))
+    require_valid(plan, model=model, global_batch=job.global_batch)
     mesh, chosen = grid_mesh(grid, device=device), rule or AdamW()
     (parts,) = plan_stages(plan, model=model)
     mine = [part for part in parts if dist.get_rank() in part.devices]
     stages = [Stage(part, model=model, settings=settings or Settings()) for part in mine]
-    place(stages, mesh, grid, source=source, dtype=dtype, device=device)
+    place(stages, mesh, grid, source=source, dtypes=(dtype, compute or dtype), device=device)
     loss = _loss(grid, mesh, scale=1.0 / (job.global_batch * job.sequence_length))
     runtime = None
     microbatches = plan.lanes[0].microbatches
@@ -118,7 +136,7 @@ def engine(
             for stage, part in zip(stages, mine, strict=True)
         ]
         runtime = pipeline(held, csv=schedule_csv(plan), microbatches=microbatches, loss=loss)
-    parameters = list(dict.fromkeys(p for stage in stages for p in stage.parameters() if p.requires_grad))
+    parameters = _trained(stages)
     meshes = {p.device_mesh if isinstance(p, DTensor) else None for p in parameters}
     optimizer = torch.optim.AdamW(
         parameters, lr=chosen.rate, betas=chosen.betas, eps=chosen.eps, weight_decay=chosen.decay, foreach=len(meshes) == 1
@@ -183,19 +201,22 @@ def _square(engine: Engine, gradient: torch.Tensor) -> torch.Tensor:
     return local.double().square().sum() * (parts / (engine.grid.tp * engine.grid.dp))
 
 
-def step(engine: Engine, batch: Batch) -> StepReport:
-    """One step: the replica's samples forward and backward, clip by the global norm, update."""
+def step(engine: Engine, batch: Batch, *, stop: Callable[[], bool] | None = None) -> StepReport:
+    """One step: the replica's samples forward and backward, clip by the global norm, update; `stop` as `execute.train.step_task` has it."""
     replica, size = _replica(engine), batch["text"].shape[0] // engine.grid.dp
     rows = slice(replica * size, (replica + 1) * size)
     tokens, labels = (batch[name][rows].to(engine.device) for name in ("text", "labels"))
     shards: AbstractContextManager[object] = loss_parallel() if engine.grid.tp > 1 else nullcontext()
-    with shards:
+    with shards, warnings.catch_warnings():
+        # Logits are a view of a DTensor's local part; nothing here writes into them.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         loss = _run(engine, tokens, labels)
     trained = [p for p in engine.parameters if p.grad is not None]
     for parameter in trained:
         parameter.grad = _settled(parameter.grad)
     squares = sum((_square(engine, p.grad) for p in trained), torch.zeros((), dtype=torch.float64, device=engine.device))
-    sums = torch.stack([loss.double() / engine.grid.tp, squares])
+    asked = torch.full_like(squares, float(stop is not None and stop()))
+    sums = torch.stack([loss.double() / engine.grid.tp, squares, asked])
     dist.all_reduce(sums)
     norm = sums[1].sqrt()
     factor = clip_factor(norm, engine.rule)
@@ -204,7 +225,7 @@ def step(engine: Engine, batch: Batch) -> StepReport:
     engine.optimizer.step()
     engine.optimizer.zero_grad()
     engine.steps += 1
-    return StepReport(step=engine.steps, loss=float(sums[0]), norm=float(norm))
+    return StepReport(step=engine.steps, loss=float(sums[0]), norm=float(norm), stopped=bool(sums[2] > 0))
 
 
 def train_native(
@@ -218,18 +239,26 @@ def train_native(
     rule: AdamW | None = None,
     settings: Settings | None = None,
     dtype: torch.dtype = torch.float32,
+    compute: torch.dtype | None = None,
+    order: Table | None = None,
     device: str = "cpu",
     timeout_s: float = 300.0,
+    stop: Callable[[], bool] | None = None,
 ) -> Iterator[StepReport]:
-    """Steps of `grid` on this rank; all ranks call it.
+    """Steps of `grid` on this rank, the last where `stop` was true on any; all ranks call it.
 
     Args:
-        source: first values of parameters. batches: the whole batch of a step, counted from 0. dtype: of parameters and states.
+        source: first values of parameters. batches: the whole batch of a step, counted from 0. dtype, compute, order: see `engine`.
 
     Raises:
         StrategyError: ``run.world``; a rule ``native.*`` if PyTorch does not express the grid.
     """
     with process_group(timeout_s=timeout_s):
-        own = engine(model, job, grid, source=source, rule=rule, settings=settings, dtype=dtype, device=device)
+        own = engine(
+            model, job, grid, source=source, rule=rule, settings=settings, dtype=dtype, compute=compute, order=order, device=device
+        )
         for number in range(steps):
-            yield step(own, batches(number))
+            one = step(own, batches(number), stop=stop)
+            yield one
+            if one.stopped:
+                return

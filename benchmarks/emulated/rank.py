@@ -1,0 +1,140 @@
+"""One rank: reads commands as lines of JSON, does them together with the other ranks, answers with a line each."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, cast
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.emulated.settings import HOSTS, SETTINGS
+from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
+from shardwright.execute.device import device_task
+from shardwright.execute.distributed import Network
+from shardwright.execute.flat import Rows, Stretch
+from shardwright.execute.flat import _Part as Part
+from shardwright.execute.parameters import Held, Key, ParameterStore
+from shardwright.execute.place import Settings
+from shardwright.execute.requests import Exchange, Post, Reduce, Take, Task
+from shardwright.execute.shards import Bucket, gathered, summed
+from shardwright.execute.train import Training, training
+
+DTYPE: Final = torch.float32
+_HEAD_START_S: Final = 0.03
+
+
+def begin() -> float:
+    """A moment soon, the same on all ranks (namespaces of one machine share its clock)."""
+    soon = torch.tensor([time.perf_counter() + _HEAD_START_S], dtype=torch.float64)
+    dist.broadcast(soon, 0)
+    wait_until(float(soon))
+    return float(soon)
+
+
+def steps(network: Network, rank: int, command: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Run steps of a setting: beginning and end of each."""
+    setting = SETTINGS[command["setting"]]
+    known = training(setting.model, setting.job, setting.parsed, dtype=DTYPE)
+    active = rank in known.devices
+    seconds: Seconds = {(a, b, c, d): s for a, b, c, d, s in command["seconds"]}
+    store = ParameterStore(model=setting.model, source=_never, settings=Settings())
+    parts = {b.number: _flat(b) for b in known.buckets if rank in b.devices and len(b.devices) > 1}
+    for _ in range(command["steps"]):
+        gc.collect()
+        gc.disable()
+        started = begin()
+        if active:
+            network.drive({rank: _step(rank, known, store, parts, seconds, command["update"])})
+        ended = time.perf_counter()
+        gc.enable()
+        yield {"began": started, "ended": ended}
+
+
+def _never(key: Key) -> torch.Tensor:
+    raise AssertionError(f"{key}: no operator reads a parameter here")
+
+
+def _flat(bucket: Bucket) -> tuple[Stretch, ...]:
+    """A bucket's gradient as an accelerator would have it: one piece of memory."""
+    held = Held(box=(((0, bucket.elements),),), value=torch.zeros(bucket.elements, dtype=DTYPE))
+    whole = cast(Rows, (slice(None),))
+    return (Stretch(shape=(bucket.elements,), parts=(Part(held=held, order=(0,), rows=whole),)),)
+
+
+def _step(
+    rank: int, known: Training, store: ParameterStore, parts: Mapping[int, tuple[Stretch, ...]], seconds: Seconds, update_s: float
+) -> Task[None]:
+    """A step as `train.step_task` runs it: actions, sums, norm, update, gathers; the update waits."""
+    yield from device_task(rank, known.work, batch={}, store=store, walking=partial(Waiting, seconds=seconds, dtype=DTYPE))
+    shared = [b for b in known.buckets if b.number in parts]
+    totals = {}
+    for bucket in shared:
+        totals[bucket.number] = yield from summed(rank, bucket, parts[bucket.number])
+    yield Reduce(group=known.devices, tensor=torch.zeros(2, dtype=torch.float64), key="norm")
+    wait_until(time.perf_counter() + update_s)
+    for bucket in shared:
+        wide, fine = (bucket.sharing(rank).piece(rank, bucket.elements, level) for level in (2, 1))
+        piece = totals[bucket.number][fine[0] - wide[0] : fine[1] - wide[0]]
+        yield from gathered(rank, bucket, piece, have=1, want=0, key="new")
+
+
+def measure(network: Network, rank: int, command: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of a message there and back, or of a collective, by bytes."""
+    group = tuple(range(command["devices"]))
+    found = {}
+    for size in command["sizes"]:
+        spent = []
+        for _ in range(command["times"]):
+            started = begin()
+            if rank in group:
+                network.drive({rank: _once(command["kind"], rank, group, size // DTYPE.itemsize)})
+            spent.append(time.perf_counter() - started)
+        found[size] = spent
+    return found
+
+
+def _once(kind: str, rank: int, group: tuple[int, ...], elements: int) -> Task[None]:
+    if kind == "send":
+        other = group[1 - group.index(rank)]
+        tensor = torch.zeros(elements, dtype=DTYPE)
+        if rank == group[0]:
+            yield Post(to=other, tensor=tensor, key="there")
+            yield Take(source=other, shape=(elements,), key="back", dtype=DTYPE)
+        else:
+            yield Take(source=other, shape=(elements,), key="there", dtype=DTYPE)
+            yield Post(to=other, tensor=tensor, key="back")
+    elif kind == "all_reduce":
+        yield Reduce(group=group, tensor=torch.zeros(elements, dtype=DTYPE), key="sum")
+    else:
+        piece = torch.zeros(elements // len(group), dtype=DTYPE)
+        others = [d for d in group if d != rank]
+        gives, receives = dict.fromkeys(others, piece), dict.fromkeys(others, tuple(piece.shape))
+        yield Exchange(group=group, gives=gives, receives=receives, key="all", kind="all_gather", elements=elements, dtype=DTYPE)
+
+
+def main() -> None:
+    """Commands until there are no more."""
+    rank, address = int(sys.argv[1]), sys.argv[2]
+    torch.set_num_threads(1)
+    run_promptly()
+    dist.init_process_group("gloo", init_method=f"tcp://{address}", rank=rank, world_size=HOSTS, timeout=timedelta(seconds=120))
+    with Network({d: d for d in range(HOSTS)}, timeout_s=120) as network:
+        for line in sys.stdin:
+            command = cast(dict[str, Any], json.loads(line))
+            if command["do"] == "steps":
+                for found in steps(network, rank, command):
+                    print(json.dumps(found), flush=True)
+            else:
+                print(json.dumps(measure(network, rank, command)), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

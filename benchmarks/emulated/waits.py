@@ -1,0 +1,126 @@
+"""Compute replaced by waits: a walker that takes and posts what a plan's device does, and sleeps where it would compute."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeVar, cast
+
+import torch
+
+from shardwright.execute.device import Batch, Walker, Work
+from shardwright.execute.device import _Flow as Flow
+from shardwright.execute.parameters import ParameterStore
+from shardwright.execute.redistribute import take
+from shardwright.execute.requests import Answer, Task
+from shardwright.execute.stage_nodes import Node, stage_nodes
+from shardwright.program.instances import TaskKind
+from shardwright.program.layout import Layout, count
+
+T = TypeVar("T")
+Seconds = Mapping[tuple[int, int, int, int], float]
+"""By (lane, chunk, kind, slice)."""
+
+_SPIN_S: Final = 60e-6
+_AT_ONCE_S: Final = 5e-4
+"""An answer that comes later was waited for."""
+
+
+def run_promptly() -> None:
+    """Let sleeps of this thread and of those that it starts end within microseconds, and go before other load of the machine.
+
+    Linux: prctl PR_SET_TIMERSLACK, and the real-time scheduler where it is allowed. A rank works for a small part of a step.
+    """
+    ctypes.CDLL(None).prctl(29, 1000, 0, 0, 0)
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+
+
+def wait_until(end: float) -> None:
+    """Sleep until `time.perf_counter()` is `end`, the last microseconds awake."""
+    left = end - time.perf_counter() - _SPIN_S
+    if left > 0:
+        time.sleep(left)
+    while time.perf_counter() < end:
+        pass
+
+
+class Waiting(Walker):
+    """Walks the same row, takes and posts tensors of the same layouts as `Walker`; nodes make zeros, actions take `seconds`.
+
+    A whole backward is one action, as in the Program: its cotangents leave when it is over.
+    """
+
+    def __init__(self, device: int, work: Work, batch: Batch, store: ParameterStore, *, seconds: Seconds, dtype: torch.dtype) -> None:
+        super().__init__(device, work, batch, store)
+        self.seconds, self.dtype = seconds, dtype
+        self.back = TaskKind.I
+        self.free, self.waited = 0.0, True
+
+    def _compute(self, kind: TaskKind, lane: int, chunk: int, part: int) -> None:
+        # An accelerator has its work queued: what waits for no message begins when the action before it ended, not when the host comes to it.
+        begins = time.perf_counter() if self.waited else self.free
+        self.free, self.waited = begins + self.seconds[lane, chunk, int(kind), part], False
+        wait_until(self.free)
+
+    def _take_one(self, source: Layout, wanted: Layout, key: Any, dtype: torch.dtype) -> Task[torch.Tensor | None]:
+        taking = take(self.halfway.pop(key, None), source, wanted, device=self.device, key=key, dtype=self.dtype)
+        found = yield from self._timed(taking)
+        return found[0] if found else None
+
+    def _timed(self, task: Task[T]) -> Task[T]:
+        """The same task; notes whether an answer let the device wait."""
+        answer: Answer = None
+        while True:
+            try:
+                request = task.send(answer)
+            except StopIteration as end:
+                return cast(T, end.value)
+            asked = time.perf_counter()
+            answer = yield request
+            self.waited |= time.perf_counter() - asked > _AT_ONCE_S
+
+    def _node_forward(self, node: Node, place: tuple[int, int, int, int], flow: Flow) -> Task[None]:
+        lane, chunk, _, part = place
+        stage = self.work.stages[lane][chunk]
+        layouts = self._lying(node.makes, node.segment, stage, part=part)
+        boxes = [next((h.box for h in layout if h.device == self.device), None) for layout, _ in layouts]
+        flow.values[node.number] = tuple(torch.zeros([count(i) for i in own], dtype=self.dtype) if own else None for own in boxes)
+        flow.layouts[node.number] = layouts
+        flow.outputs[node.makes] = node.number
+        if node.number == len(stage_nodes(stage, self.work.model)) - 1:
+            self._compute(TaskKind.F, lane, chunk, part)
+        return
+        yield
+
+    def again(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
+        """Recompute is part of the backward's seconds."""
+        return
+        yield
+
+    def _node_again(self, node: Node, place: tuple[int, int, int, int], flow: Flow) -> Task[None]:
+        return
+        yield
+
+    def _node_backward(self, node: Node, place: tuple[int, int, int, int], flow: Flow) -> Task[None]:
+        if node.number == 0:
+            self._compute(self.back, place[0], place[1], place[3])
+        return
+        yield
+
+    def weights(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
+        """Weight gradients; the microbatch is then forgotten."""
+        self.flows.pop((lane, chunk, microbatch, part))
+        self._compute(TaskKind.W, lane, chunk, part)
+        return
+        yield
+
+    def both(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
+        """A whole backward."""
+        self.back = TaskKind.B
+        yield from self.backward(lane, chunk, microbatch, part)
+        self.back = TaskKind.I
+        self.flows.pop((lane, chunk, microbatch, part))

@@ -1,0 +1,39 @@
+"""The trace of a stored plan: what its devices do in a step, as simulated; and beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardwright.api.stored import Stored
+from shardwright.errors import DataError, UsageError
+from shardwright.program.step_trace import StepTrace
+from shardwright.program.trace_times import Compared, compared
+from shardwright.search.orders.resolve_plan import resolved
+from shardwright.simulator.plan_trace import simulated_trace
+from shardwright.simulator.plans import simulate_plan
+
+
+def trace(stored: Stored, *, devices: Sequence[int] = ()) -> StepTrace:
+    """The simulated step of a stored plan; a grid is simulated as the general plan that it means.
+
+    Args:
+        devices: whose; none = the first of each class of devices that do the same.
+
+    Raises:
+        UsageError: a device runs nothing. StrategyError: the plan breaks a rule.
+    """
+    result = simulate_plan(stored.problem, resolved(stored.problem, stored.plan))
+    return simulated_trace(result, plan=stored.name, devices=devices)
+
+
+def compare_traces(stored: Stored, measured: StepTrace) -> Compared:
+    """The simulated step of a stored plan beside a measured one, for the devices that were measured.
+
+    Raises:
+        DataError: the measured step is not of this plan. StrategyError: the plan breaks a rule.
+    """
+    try:
+        simulated = trace(stored, devices=[d.device for d in measured.devices])
+    except UsageError as error:
+        raise DataError(f"the measured trace is not of this plan: {error.message}", hint=error.hint) from error
+    return compared(simulated, measured)

@@ -1,0 +1,77 @@
+"""``shardwright trace``: what each device does in a step and when, simulated and measured, for Perfetto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from shardwright.api import traces as api
+from shardwright.api.stored import stored_plan
+from shardwright.cli import flags, screen
+from shardwright.cli.command import verb
+from shardwright.errors import UsageError
+from shardwright.program.step_trace import StepTrace
+from shardwright.report.json_face import to_text
+from shardwright.report.simulation_file import read_saved
+from shardwright.report.trace_face import comparison_document, render_comparison, render_trace, trace_document
+from shardwright.report.trace_file import read_measured, trace_text
+
+MOST_DEVICES: Final = 4096
+"""Devices that may be asked for; each is a process of the trace."""
+
+
+def trace(
+    path: flags.PlanFile,
+    *,
+    devices: Annotated[str, typer.Option("--devices", metavar="0,8-15", help="Devices to trace; else one of each class.")] = "",
+    compare: Annotated[Path | None, typer.Option("--compare", metavar="TRACE", help="A measured trace of the same plan.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the trace to this file, for ui.perfetto.dev.")] = None,
+    as_json: flags.AsJson = False,
+    quiet: flags.Quiet = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Simulate a plan file's step and say where each device's time goes; with -o write when it does what, beside a measured step."""
+    screen.check_writable(output)
+    chosen = read_devices(devices)
+    if chosen and compare is not None:
+        raise UsageError("--devices and --compare do not go together", hint="a comparison has the devices that were measured")
+    stored = stored_plan(read_saved(path))
+    if compare is not None:
+        found = api.compare_traces(stored, read_measured(compare))
+        traces: tuple[StepTrace, ...] = found.simulated, found.measured
+        document, shown = comparison_document(found), render_comparison(found)
+    else:
+        simulated = api.trace(stored, devices=chosen)
+        traces = (simulated,)
+        document, shown = trace_document(simulated), render_trace(simulated)
+    if output is not None:
+        screen.save(output, trace_text(*traces))
+    if as_json:
+        screen.write(to_text(document))
+    elif quiet:
+        screen.write("".join(f"{one.origin.value} {one.step_s:.9g} s\n" for one in traces))
+    else:
+        screen.show(shown)
+
+
+def read_devices(text: str) -> tuple[int, ...]:
+    """``"0,8-15"`` as numbers.
+
+    Raises:
+        UsageError: it is no list of devices, or of more than `MOST_DEVICES`.
+    """
+    found: set[int] = set()
+    for word in text.split(",") if text else ():
+        first, dash, last = (part.strip() for part in word.partition("-"))
+        if not (first.isdecimal() and (last.isdecimal() or not dash)) or len(word) > 20:
+            raise UsageError(f"--devices {text[:40]!r} is no list of devices", hint="such as 0,8-15")
+        low, high = int(first), int(last or first)
+        if not 0 <= high - low < MOST_DEVICES:
+            raise UsageError(f"--devices {word[:40]} has {max(high - low + 1, 0):,} devices", hint=f"1 to {MOST_DEVICES}")
+        found |= set(range(low, high + 1))
+    return tuple(sorted(found))
+
+
+main = verb(trace, name="trace")

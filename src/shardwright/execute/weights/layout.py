@@ -1,0 +1,184 @@
+"""Which elements of which tensor of a Hugging Face checkpoint a parameter is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise, product
+
+import numpy as np
+
+from shardwright.errors import DataError
+from shardwright.execute.parameters import Key
+from shardwright.execute.weights.families import Family, Rule
+from shardwright.model.graph import Model
+from shardwright.model.operator import Operator
+from shardwright.model.tensor import Parameter
+from shardwright.program.layout import Box, Interval, count, normal
+
+MOST_RUNS = 64
+"""Indices in more stretches than this are read as one stretch that covers them."""
+Rows = np.ndarray | None
+"""Index in the tensor of every index of ours; None = the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stored:
+    """Where a parameter stands.
+
+    Args:
+        tensor: name, with ``{expert}`` where each element of our first dim has a tensor of its own.
+        dims: which of our dims each dim of the tensor is; -1 = of one element. shape: of the tensor.
+        rows: for each of our dims. add: our value less the stored one.
+    """
+
+    tensor: str
+    dims: tuple[int, ...]
+    shape: tuple[int, ...]
+    rows: tuple[Rows, ...]
+    add: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch:
+    """A box of a tensor, and what of it goes where.
+
+    Args:
+        box: of the tensor. pick: of each dim of what was read, the indices to take (None = all). dims: as in `Stored`. into: where it goes
+            in our box, counted from its first element, a dim each.
+    """
+
+    tensor: str
+    box: tuple[Interval, ...]
+    pick: tuple[Rows, ...]
+    dims: tuple[int, ...]
+    into: tuple[Interval, ...]
+
+
+def owned(model: Model) -> Iterator[tuple[Key, Parameter]]:
+    """Every parameter that is stored: tied ones at their owner."""
+    for number, run in enumerate(model.runs):
+        for layer in range(run.count):
+            for operator in model.blocks[run.block].operators:
+                for parameter in operator.parameters:
+                    if not parameter.tied_to:
+                        yield (number, layer, operator.name, parameter.name), parameter
+
+
+def stored(model: Model, family: Family, key: Key) -> Stored:
+    """Where a parameter stands.
+
+    Raises:
+        DataError: the family's table does not say.
+    """
+    run, layer, _, name = key
+    rule, tensor = _rule(model, family, run, layer, name)
+    dims, shape, rows = _placed(model, model.runs[run].block, rule, name)
+    return Stored(tensor=tensor, dims=dims, shape=shape, rows=rows, add=rule.add)
+
+
+def _rule(model: Model, family: Family, run: int, layer: int, name: str) -> tuple[Rule, str]:
+    own = model.runs[run].name
+    layers = [r for r in model.runs if r.name.startswith("layers")]
+    rules = family.outer
+    stem = ""
+    if own.startswith("layers"):
+        rules, stem = family.layers, family.stem.replace("{layer}", str(layer + sum(r.count for r in model.runs[:run] if r in layers)))
+    elif own.startswith("mtp"):
+        depth = own.rpartition(".")[2]
+        number = sum(r.count for r in layers) + (int(depth) if depth.isdigit() else 0)
+        rules = {**family.layers, **family.predictors} if family.predictors else {}
+        stem = family.stem.replace("{layer}", str(number))
+    if name not in rules:
+        raise DataError(
+            f"weights of {family.name}: where {own}.{name} stands is not known", hint="train a model of this family from random weights"
+        )
+    return rules[name], stem + rules[name].tensor
+
+
+@lru_cache(maxsize=4096)
+def _placed(model: Model, block: int, rule: Rule, name: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Rows, ...]]:
+    """(dims, shape, rows) of `Stored`."""
+    operators = model.blocks[block].operators
+    parameter = _find(operators, name)
+    sizes = [e.size for e in parameter.extents]
+    out = 0 if rule.middle or len(sizes) == 1 else len(sizes) - 1
+    rows, width = _rows(operators, rule, parameter, out)
+    own = list(range(1 if "{expert}" in rule.tensor else 0, len(sizes)))
+    dims = own[::-1] if rule.turned else own
+    placed = [width if d == out else sizes[d] for d in dims]
+    if rule.middle:
+        dims.insert(1, -1)
+        placed.insert(1, 1)
+    return tuple(dims), tuple(placed), tuple(rows if d == out else None for d in range(len(sizes)))
+
+
+def _find(operators: tuple[Operator, ...], name: str) -> Parameter:
+    return next(p for o in operators for p in o.parameters if p.name == name)
+
+
+def _rows(operators: tuple[Operator, ...], rule: Rule, parameter: Parameter, out: int) -> tuple[Rows, int]:
+    """(rows of our output dim, elements of the tensor's)."""
+    extent = parameter.extents[out]
+    own = np.arange(extent.size)
+    if rule.rotary:
+        rope = _find(operators, rule.rotary).extents[-1].size
+        own = _paired(own, width=extent.quantum if extent.quantum > 1 else extent.size, rope=rope)
+    if not rule.beside:
+        return (own if rule.rotary else None), extent.size
+    extents = [_find(operators, name).extents[out] for name in rule.beside]
+    number = rule.beside.index(parameter.name)
+    total = sum(e.size for e in extents)
+    if not rule.grouped:
+        return own + sum(e.size for e in extents[:number]), total
+    groups = min(e.runs for e in extents)
+    share = [e.size // groups for e in extents]
+    return own // share[number] * (total // groups) + own % share[number] + sum(share[:number]), total
+
+
+def _paired(own: np.ndarray, *, width: int, rope: int) -> np.ndarray:
+    """Of heads whose last `rope` elements are halves: where each stands if they are pairs."""
+    within = own % width - (width - rope)
+    half = rope // 2
+    turned = own - within + np.where(within < half, 2 * within, 2 * (within - half) + 1)
+    return np.where(within < 0, own, turned)
+
+
+def patches(found: Stored, box: Box) -> Iterator[Patch]:
+    """The boxes of tensors that make up a box of a parameter."""
+    experts = "{expert}" in found.tensor
+    names = [(found.tensor, (0, 0))]
+    if experts:
+        numbers = [i for a, b in box[0] for i in range(a, b)]
+        names = [(found.tensor.replace("{expert}", str(n)), (at, at + 1)) for at, n in enumerate(numbers)]
+    cuts = [_cuts(indices, rows) for indices, rows in zip(box, found.rows, strict=True)]
+    for name, first in names:
+        for chosen in product(*(cuts[1:] if experts else cuts)):
+            own = [((0, 0), None, first), *chosen] if experts else list(chosen)
+            yield Patch(
+                tensor=name,
+                box=tuple(own[d][0] if d >= 0 else (0, 1) for d in found.dims),
+                pick=tuple(own[d][1] if d >= 0 else None for d in found.dims),
+                dims=found.dims,
+                into=tuple(o[2] for o in own),
+            )
+
+
+def _cuts(indices: tuple[Interval, ...], rows: Rows) -> list[tuple[Interval, Rows, Interval]]:
+    """(interval of the tensor, indices within it to take, where they go) of one dim."""
+    if rows is None:
+        found: list[tuple[Interval, Rows, Interval]] = []
+        at = 0
+        for a, b in normal(indices):
+            found.append(((a, b), None, (at, at + b - a)))
+            at += b - a
+        return found
+    wanted = np.concatenate([rows[a:b] for a, b in indices]) if indices else np.zeros(0, dtype=np.int64)
+    if not len(wanted):
+        return []
+    breaks = [0, *(np.flatnonzero(np.diff(wanted) != 1) + 1).tolist(), len(wanted)]
+    if len(breaks) > MOST_RUNS:
+        low, high = int(wanted.min()), int(wanted.max()) + 1
+        return [((low, high), wanted - low, (0, count(indices)))]
+    return [((int(wanted[a]), int(wanted[b - 1]) + 1), None, (a, b)) for a, b in pairwise(breaks)]

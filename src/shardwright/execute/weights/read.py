@@ -1,0 +1,191 @@
+"""Read parameters from Hugging Face safetensors: a device reads the slices that it holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shardwright.errors import DataError, ModelError
+from shardwright.execute.parameters import Key, whole_shape
+from shardwright.execute.weights.families import Family, family_of
+from shardwright.execute.weights.layout import Patch, Stored, owned, patches, stored
+from shardwright.model.graph import Model
+from shardwright.model.huggingface import load_config
+from shardwright.program.layout import Box, count
+
+INDEX, SINGLE, CONFIG = "model.safetensors.index.json", "model.safetensors", "config.json"
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HuggingFaceWeights:
+    """A source of parameters: a folder of safetensors that has been verified against a model.
+
+    Args:
+        files: of every tensor, its file and its name there. dtype: of what is read.
+    """
+
+    folder: Path
+    model: Model
+    family: Family
+    files: Mapping[str, tuple[str, str]]
+    dtype: torch.dtype
+
+    def __call__(self, key: Key) -> torch.Tensor:
+        """A whole parameter."""
+        return self.part(key, tuple(((0, n),) for n in whole_shape(self.model, key)))
+
+    def part(self, key: Key, box: Box) -> torch.Tensor:
+        """The part of a parameter in a box: only the slices of it are read.
+
+        Raises:
+            DataError: the file cannot be read any more.
+        """
+        found = stored(self.model, self.family, key)
+        result = torch.empty([count(i) for i in box], dtype=self.dtype)
+        by_file: dict[str, list[Patch]] = {}
+        for patch in patches(found, box):
+            by_file.setdefault(self.files[patch.tensor][0], []).append(patch)
+        for name, wanted in by_file.items():
+            with _opened(self.folder / name) as file:
+                for patch in wanted:
+                    values = file.get_slice(self.files[patch.tensor][1])[tuple(slice(a, b) for a, b in patch.box)]
+                    result[tuple(slice(a, b) for a, b in patch.into)] = _ours(values, patch, found, result)
+        return result
+
+
+def _ours(values: torch.Tensor, patch: Patch, found: Stored, like: torch.Tensor) -> torch.Tensor:
+    """What was read, picked and turned to our dims and dtype."""
+    for dim, pick in enumerate(patch.pick):
+        if pick is not None:
+            values = values.index_select(dim, torch.from_numpy(pick))
+    values = values.reshape([n for n, d in zip(values.shape, patch.dims, strict=True) if d >= 0])
+    own = [d for d in patch.dims if d >= 0]
+    values = values.permute([own.index(d) for d in sorted(own)]).reshape([b - a for a, b in patch.into])
+    return values.to(torch.promote_types(like.dtype, torch.float32)) + found.add if found.add else values
+
+
+def open_weights(folder: Path, *, model: Model, dtype: torch.dtype) -> HuggingFaceWeights:
+    """The weights of a model in a folder with ``config.json`` and ``model.safetensors``, or shards and their index.
+
+    Headers of all files are read, and every tensor that the model needs is sought: no step begins with a tensor missing.
+
+    Args:
+        model: that is trained; the folder's configuration must describe the same. dtype: of what is read, whatever the files have.
+
+    Raises:
+        DataError: the family has no table; a file lacks or is truncated; a tensor lacks, or has another shape or dtype; the configuration
+            is of another model. File and tensor are named.
+    """
+    family = family_of(model.architecture)
+    _require_model(folder, model)
+    listed = _listed(folder)
+    headers: dict[str, _Header] = {}
+    for name in sorted(set(listed.values()) if listed else {SINGLE}):
+        headers |= _headers(folder, name)
+    files: dict[str, tuple[str, str]] = {}
+    for key, _ in owned(model):
+        place = stored(model, family, key)
+        for tensor in dict.fromkeys(p.tensor for p in patches(place, tuple(((0, n),) for n in whole_shape(model, key)))):
+            if tensor not in files:
+                files[tensor] = _require(folder, family, headers, tensor, place, listed)
+    return HuggingFaceWeights(folder=folder, model=model, family=family, files=files, dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    file: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def _require(
+    folder: Path, family: Family, headers: Mapping[str, _Header], tensor: str, place: Stored, listed: Mapping[str, str]
+) -> tuple[str, str]:
+    """(file, name there) of a tensor that has the right shape and a dtype that we read."""
+    name = tensor if tensor in headers else tensor.removeprefix(family.base)
+    if name not in headers:
+        file = folder / listed.get(tensor, INDEX if listed else SINGLE)
+        untied = "; a model whose logits are the embedding says tie_word_embeddings" if tensor.startswith("lm_head") else ""
+        raise DataError(f"{file}: tensor {tensor} lacks", hint=f"give the whole checkpoint of {family.name}{untied}")
+    found = headers[name]
+    if found.shape != place.shape:
+        raise DataError(
+            f"{folder / found.file}: tensor {name} has shape {list(found.shape)}, not {list(place.shape)}",
+            hint="give the weights of the model that the configuration describes",
+        )
+    if found.dtype not in FLOATS:
+        raise DataError(
+            f"{folder / found.file}: tensor {name} is stored as {found.dtype}", hint=f"convert it to one of {', '.join(FLOATS)} first"
+        )
+    return found.file, name
+
+
+def _require_model(folder: Path, model: Model) -> None:
+    """Raise where the folder's configuration describes another model."""
+    path = folder / CONFIG
+    try:
+        other = load_config(path)
+    except ModelError as error:
+        raise DataError(error.message, hint=error.hint) from None
+    pairs = {
+        "architecture": (other.architecture, model.architecture),
+        "hidden width": (other.hidden, model.hidden),
+        "vocabulary": (other.vocab, model.vocab),
+        "blocks in a row": (sum(r.count for r in other.runs), sum(r.count for r in model.runs)),
+        "parameters": (other.num_parameters, model.num_parameters),
+        "blocks": (other.blocks, model.blocks),
+        "order of layers": (other.runs, model.runs),
+    }
+    for what, (theirs, ours) in pairs.items():
+        if theirs != ours:
+            shown = f" ({theirs}, not {ours})" if isinstance(theirs, int | str) else ""
+            raise DataError(
+                f"{path}: it is of another model: {what} differ{shown}", hint=f"train the model of that file, or give {model.name}'s"
+            )
+
+
+def _listed(folder: Path) -> dict[str, str]:
+    """File of every tensor, by the index; empty where all are in one file."""
+    path = folder / INDEX
+    if not path.is_file():
+        return {}
+    try:
+        listed = json.loads(path.read_text())["weight_map"]
+        if not isinstance(listed, dict) or not all(isinstance(n, str) and Path(n).name == n for n in listed.values()):
+            raise ValueError("weight_map does not name files of this folder")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} is not an index of safetensors: {error}", hint="give a whole checkpoint") from None
+    return listed
+
+
+def _headers(folder: Path, name: str) -> dict[str, _Header]:
+    """What the header of a file says of each of its tensors."""
+    found = {}
+    with _opened(folder / name) as file:
+        for tensor in file.keys():  # noqa: SIM118
+            part = file.get_slice(tensor)
+            found[tensor] = _Header(file=name, shape=tuple(part.get_shape()), dtype=part.get_dtype())
+    return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A safetensors file. A file that is shorter than its header says is refused as soon as it is opened."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError:
+        raise DataError(f"{path} needs the safetensors package", hint="pip install 'shardwright[run]'") from None
+    if not path.is_file():
+        raise DataError(f"{path} lacks", hint="give a whole checkpoint")
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path} is no whole safetensors file: {error}", hint="fetch it again: it is truncated or damaged") from None

@@ -1,0 +1,116 @@
+"""Write parameters as Hugging Face safetensors: shards, their index and the configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+
+import torch
+
+from shardwright.errors import DataError
+from shardwright.execute.parameters import Key, Parts, Source, part, whole_shape
+from shardwright.execute.weights.families import family_of
+from shardwright.execute.weights.layout import Patch, Stored, owned, patches, stored
+from shardwright.execute.weights.read import CONFIG, INDEX, SINGLE
+from shardwright.model.graph import Model
+
+SHARD_BYTES = 5_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tensor:
+    """A tensor to write: its shape, and what of which parameters it is made of."""
+
+    shape: tuple[int, ...]
+    parts: list[tuple[Key, Stored, Patch]]
+
+
+def save_weights(
+    source: Source, *, model: Model, config: Path, folder: Path, dtype: torch.dtype, shard_bytes: int = SHARD_BYTES
+) -> tuple[Path, ...]:
+    """Write all parameters of a model to a new folder as its family's class in Transformers would; the files of tensors.
+
+    Args:
+        source: of a checkpoint: `SavedSource`. config: ``config.json`` of the model, which is copied. dtype: of the files.
+        shard_bytes: most bytes of tensors in a file, but for a single larger tensor. One shard is in memory at a time.
+
+    Raises:
+        DataError: the family has no table; the folder exists; a file cannot be written.
+    """
+    planned = _planned(model)
+    asked: object = source
+    parts = source if isinstance(asked, Parts) else lru_cache(maxsize=1)(source)
+    if folder.exists():
+        raise DataError(f"{folder} exists", hint="give the name of a folder that does not")
+    shards: list[list[str]] = [[]]
+    sizes = {name: prod(tensor.shape) * dtype.itemsize for name, tensor in planned.items()}
+    for name in planned:
+        if shards[-1] and sum(sizes[n] for n in shards[-1]) + sizes[name] > shard_bytes:
+            shards.append([])
+        shards[-1].append(name)
+    files = [SINGLE] if len(shards) == 1 else [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+    made = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(made, ignore_errors=True)
+    try:
+        made.mkdir(parents=True)
+        shutil.copyfile(config, made / CONFIG)
+        for file, names in zip(files, shards, strict=True):
+            _write(made / file, {name: _assembled(planned[name], parts, dtype) for name in names})
+        if len(files) > 1:
+            listed = {name: file for file, names in zip(files, shards, strict=True) for name in names}
+            index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": listed}
+            (made / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
+        os.rename(made, folder)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be written: {error}", hint="give a folder with room for the weights") from None
+    return tuple(folder / file for file in files)
+
+
+def _planned(model: Model) -> dict[str, _Tensor]:
+    """Every tensor that is written."""
+    family = family_of(model.architecture)
+    found: dict[str, _Tensor] = {}
+    for key, _ in owned(model):
+        place = stored(model, family, key)
+        for patch in patches(place, tuple(((0, n),) for n in whole_shape(model, key))):
+            found.setdefault(patch.tensor, _Tensor(shape=place.shape, parts=[])).parts.append((key, place, patch))
+    return found
+
+
+def _assembled(tensor: _Tensor, source: Source, dtype: torch.dtype) -> torch.Tensor:
+    """A whole tensor from the parameters that it is made of."""
+    result, filled = torch.empty(tensor.shape, dtype=dtype), 0
+    for key, place, patch in tensor.parts:
+        values = part(source, key, tuple((interval,) for interval in patch.into))
+        values = values - place.add if place.add else values
+        experts = values.dim() - sum(d >= 0 for d in patch.dims)
+        values = values.reshape(values.shape[experts:])
+        order = [d - experts for d in patch.dims if d >= 0]
+        values = values.permute(order)
+        for dim, d in enumerate(patch.dims):
+            values = values.unsqueeze(dim) if d < 0 else values
+        place_of = torch.meshgrid(
+            *(
+                torch.arange(a, b) if pick is None else a + torch.from_numpy(pick)
+                for (a, b), pick in zip(patch.box, patch.pick, strict=True)
+            ),
+            indexing="ij",
+        )
+        result[place_of] = values.to(dtype)
+        filled += values.numel()
+    assert filled == result.numel(), "a family's table covers every element of its tensors once"
+    return result
+
+
+def _write(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    try:
+        from safetensors.torch import save_file
+    except ImportError:
+        raise DataError(f"{path} needs the safetensors package", hint="pip install 'shardwright[run]'") from None
+    save_file(dict(tensors), path, metadata={"format": "pt"})

@@ -1,0 +1,173 @@
+"""Which grids PyTorch can express, what is said of the others, and decoders of every family against the interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.nn import functional
+
+from shardwright.errors import StrategyError
+from shardwright.execute.native.decoder import Stage
+from shardwright.execute.native.form import native_form
+from shardwright.execute.native.parallel import fill
+from shardwright.execute.native.rules import RULES, expressible, remarks, require_expressible
+from shardwright.execute.parameters import seeded
+from shardwright.execute.place import Settings
+from shardwright.execute.step import run_step, unsplit
+from shardwright.job.training import Optimizer, OptimizerFamily, training_job
+from shardwright.model.huggingface import model_from_config
+from shardwright.program.stage_parts import plan_stages
+from shardwright.strategy.grid import Grid, Recompute
+from shardwright.strategy.grid_plan import plan_of
+from shardwright.strategy.order import Named, Table
+from tests.execute.small_models import small_model
+from tests.execute.small_plans import PLANS
+from tests.strategies import dense_model, expert_model
+
+FAMILIES = (
+    "llama-7b",
+    "mistral-7b",
+    "phi-3-mini",
+    "qwen2-7b",
+    "qwen3-0.6b",
+    "gemma-2b",
+    "gemma-3-1b",
+    "glm-4-9b",
+    "glm-4-32b",
+    "megatron-1.7b",
+    "gpt-neox-20b",
+    "opt-6.7b",
+    "falcon-7b",
+    "falcon-40b",
+    "nemotron-4-15b",
+)
+OTHERS = ("gemma-2-2b", "bloom-7b1", "mixtral-8x7b", "deepseek-v2", "gpt-oss-20b", "mamba-codestral-7b", "mimo-7b", "bert-base", "t5-11b")
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "vocab_size": 20, "num_hidden_layers": 1}
+NORMED_WIDE = {**SIZES, "architectures": ["Olmo2ForCausalLM"], "rms_norm_eps": 1e-5, "max_position_embeddings": 32}
+JOB = training_job(seq_len=16, global_batch=8)
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "wide"])
+def test_a_family_has_the_loss_and_gradients_of_the_interpreter(name: str) -> None:
+    model = small_model(name) if name != "wide" else model_from_config(NORMED_WIDE, name=name)
+    job, settings = training_job(seq_len=7, global_batch=2), Settings(rope_base=500.0)
+    source = seeded(model, seed=3)
+    tokens = torch.randint(0, model.vocab, (2, 8), generator=torch.Generator().manual_seed(5))
+    labels = tokens[:, 1:].clone()
+    labels[0, 2] = -1
+    plan = unsplit(model, job)
+    expected = run_step(model, job, plan, batch={"text": tokens[:, :-1], "labels": labels}, source=source, settings=settings)
+    (store,) = expected.stores.values()
+
+    ((part,),) = plan_stages(plan, model=model)
+    stage = Stage(part, model=model, settings=settings)
+    fill(stage, source=source, dtype=torch.float64, device="cpu")
+    wanted = torch.where(labels < 0, -100, labels).flatten()
+    loss = functional.cross_entropy(stage(tokens[:, :-1]).flatten(0, 1), wanted, reduction="sum") / labels.numel()
+    loss.backward()
+
+    assert abs(float(loss.detach()) - float(expected.loss)) < 1e-12
+    found: dict[object, torch.Tensor] = {}
+    for own, key, turned in stage.keyed():
+        parameter = stage.get_parameter(own)
+        assert torch.equal(parameter.detach(), turned(source(key)))
+        (held,) = store.held[key].values()
+        wanted = turned(held.gradient if held.gradient is not None else torch.zeros_like(held.value))
+        # Both uses of a tied parameter have it in one layout; the interpreter's gradient is their sum.
+        found[key] = found.get(key, -wanted) + (parameter.grad if parameter.grad is not None else 0)
+    assert set(found) == set(store.held)
+    assert max(float(difference.abs().max()) for difference in found.values()) < 1e-12
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_families_are_refused(name: str) -> None:
+    found = expressible(small_model(name), Grid(), job=training_job(seq_len=7, global_batch=2))
+    assert found is not None
+    assert found.rule in ("native.model", "native.operator")
+
+
+REFUSED = {
+    "native.context": (Grid(cp=2), dense_model()),
+    "native.experts": (Grid(ep=2, dp=2), expert_model()),
+    "native.offload": (Grid(dp=2, zero=1, offload=50), dense_model()),
+    "native.slices": (Grid(pp=2, slices=2, schedule="seq-1f1b"), dense_model()),
+    "native.schedule": (Grid(pp=2, schedule="dualpipe"), dense_model()),
+    "native.model": (Grid(), expert_model(predictors=1)),
+    "native.operator": (Grid(), expert_model()),
+    "native.tied": (Grid(pp=2), dense_model(tied=True)),
+    "native.uneven": (Grid(tp=16), dense_model()),
+}
+
+
+def test_every_rule_has_an_example() -> None:
+    assert set(REFUSED) == set(RULES)
+
+
+@pytest.mark.parametrize("rule", REFUSED)
+def test_a_refusal_names_its_rule_and_what_to_do(rule: str) -> None:
+    grid, model = REFUSED[rule]
+    found = expressible(model, grid, job=JOB)
+    assert found is not None
+    assert found.rule == rule
+    assert found.hint
+    with pytest.raises(StrategyError, match=rf"\[{rule}\].*--backend torch-native"):
+        require_expressible(model, grid, job=JOB)
+
+
+def test_another_optimizer_is_refused() -> None:
+    with pytest.raises(StrategyError, match=r"run\.optimizer"):
+        require_expressible(dense_model(), Grid(), job=replace(JOB, optimizer=Optimizer(family=OptimizerFamily.SGD, states=())))
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        Grid(),
+        Grid(tp=8, sp=True, dp=4, zero=3),
+        Grid(tp=4, pp=2, dp=2, order=("pp", "dp", "tp", "cp", "ep")),
+        Grid(dp=4, zero=3, shard=2, recompute=Recompute.SELECTIVE),
+        Grid(pp=4, vpp=2, schedule="zb-v", recompute=Recompute.FULL),
+    ],
+)
+def test_what_is_expressed(grid: Grid) -> None:
+    assert expressible(dense_model(), grid, job=JOB) is None
+
+
+def test_norms_over_all_heads_are_refused_only_under_tp() -> None:
+    model = model_from_config(NORMED_WIDE, name="wide")
+    job = training_job(seq_len=8, global_batch=2)
+    assert expressible(model, Grid(), job=job) is None
+    found = expressible(model, Grid(tp=2), job=job)
+    assert found is not None
+    assert found.rule == "native.operator"
+
+
+def test_remarks_say_what_differs() -> None:
+    assert remarks(Grid(dp=2)) == ()
+    assert remarks(Grid(dp=2, zero=3)) == ()
+    assert len(remarks(Grid(dp=2, zero=1))) == 1
+    assert len(remarks(Grid(dp=2, pp=2, zero=2))) == 2
+    assert len(remarks(Grid(dp=2, pp=2, zero=3))) == 2
+
+
+def test_a_plan_is_a_grid_with_a_table_of_its_own() -> None:
+    small = PLANS["found order"]
+    form = native_form(small.plan, model=small.model)
+    assert form is not None
+    grid, table = form
+    assert isinstance(table, Table)
+    assert (grid.pp, grid.microbatch, small.plan.orders) == (4, 2, (table,))
+    stages = plan_of(grid, model=small.model, global_batch=small.batch).lanes
+    assert stages == small.plan.lanes
+
+
+def test_a_named_grid_needs_no_table_and_other_plans_have_none() -> None:
+    grid, model = Grid(tp=2, pp=2, microbatch=2), dense_model()
+    assert native_form(plan_of(grid, model=model, global_batch=8), model=model) == (grid, None)
+    small = PLANS["tp2 then dp2"]
+    assert isinstance(small.plan.orders[0], Named)
+    assert native_form(small.plan, model=small.model) is None

@@ -1,0 +1,239 @@
+"""Checkpoints of Hugging Face families: read in slices, the published model's losses, written back bit for bit, refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from shardwright.errors import DataError
+from shardwright.execute.parameters import seeded, sliced, whole_shape
+from shardwright.execute.step import run_step, unsplit
+from shardwright.execute.weights import read
+from shardwright.execute.weights.families import FAMILIES
+from shardwright.execute.weights.layout import owned
+from shardwright.execute.weights.read import HuggingFaceWeights, open_weights
+from shardwright.execute.weights.settings import differences, settings_of
+from shardwright.execute.weights.write import save_weights
+from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.model.graph import Model
+from shardwright.model.huggingface import load_config, model_from_config
+from tests.execute.huggingface_layouts import CONFIGS, LAYOUTS, checkpoint
+from tests.execute.huggingface_models import loss
+
+TOKENS = 7
+
+
+def _opened(name: str, folder: Path, **more: Any) -> tuple[Model, dict[str, torch.Tensor], HuggingFaceWeights]:
+    tensors = checkpoint(name, folder, **more)
+    model = load_config(folder / "config.json")
+    return model, tensors, open_weights(folder, model=model, dtype=torch.float64)
+
+
+def test_every_family_with_a_table_is_tried() -> None:
+    assert {config["architectures"][0] for config in LAYOUTS.values()} | {"MistralForCausalLM"} == set(FAMILIES)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_losses_are_those_of_the_published_model(tmp_path: Path, name: str) -> None:
+    """Against plain torch over the tensors by their published names."""
+    model, tensors, weights = _opened(name, tmp_path / "weights")
+    settings = settings_of(tmp_path / "weights", model=model)
+    ids = torch.randint(0, model.vocab, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
+    job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=2)
+    batch = {"text": ids[:, :-1], "labels": ids[:, 1:]}
+    result = run_step(model, job, unsplit(model, job), batch=batch, source=weights, settings=settings)
+    assert float(result.loss) == pytest.approx(float(loss(name, tensors, ids)), abs=1e-10)
+    # A norm far from 1 and a rotation of the wrong base would both be seen.
+    (store,) = result.stores.values()
+    assert all(torch.equal(held.value, weights(key)) for key, boxes in store.held.items() for held in boxes.values())
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_is_read_is_written_back_bit_for_bit(tmp_path: Path, name: str) -> None:
+    model, tensors, weights = _opened(name, tmp_path / "weights", files=3)
+    assert {key for key, _ in owned(model)}, "the model has parameters"
+    files = save_weights(
+        weights, model=model, config=tmp_path / "weights" / "config.json", folder=tmp_path / "out", dtype=torch.float64, shard_bytes=20_000
+    )
+    assert len(files) > 1
+    listed = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())["weight_map"]
+    written = {tensor: value for file in files for tensor, value in load_file(file).items()}
+    assert set(written) == set(tensors) == set(listed)
+    for tensor, value in tensors.items():
+        # A gain that is stored less one loses a bit on the way.
+        torch.testing.assert_close(written[tensor], value, rtol=0, atol=1e-15 if name.startswith("gemma") and "norm" in tensor else 0)
+        assert tensor in load_file(tmp_path / "out" / listed[tensor])
+    again = open_weights(tmp_path / "out", model=model, dtype=torch.float64)
+    assert all(torch.allclose(again(key), weights(key), rtol=0, atol=1e-15) for key, _ in owned(model))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_part_is_the_slice_of_the_whole_and_reads_little_more(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boxes with gaps in every dim; elements that are fetched, against those that are asked for."""
+    model, _, weights = _opened(name, tmp_path / "weights", dtype=torch.float32)
+    fetched = []
+    original = read._ours
+
+    def counted(values: torch.Tensor, *others: Any) -> torch.Tensor:
+        fetched.append(values.numel())
+        return original(values, *others)
+
+    for key, _ in owned(model):
+        whole = weights(key)
+        shape = whole_shape(model, key)
+        assert tuple(whole.shape) == shape
+        box = tuple(((0, n // 4), (n // 2, n)) if n >= 4 else ((0, n),) for n in shape)
+        with monkeypatch.context() as patch:
+            patch.setattr(read, "_ours", counted)
+            fetched.clear()
+            part = weights.part(key, box)
+        assert torch.equal(part, sliced(whole, box))
+        assert sum(fetched) == part.numel()
+
+
+def test_gains_of_gemma_are_stored_less_one(tmp_path: Path) -> None:
+    model, tensors, weights = _opened("gemma2", tmp_path)
+    key = next(key for key, _ in owned(model) if key[3] == "post_norm1.weight")
+    assert torch.equal(weights(key), tensors["model.layers.0.post_attention_layernorm.weight"] + 1)
+
+
+def test_values_are_read_in_the_dtype_of_the_run(tmp_path: Path) -> None:
+    model, tensors, _ = _opened("llama", tmp_path, dtype=torch.bfloat16)
+    weights = open_weights(tmp_path, model=model, dtype=torch.float32)
+    key = next(key for key, _ in owned(model) if key[3] == "down.weight")
+    assert weights(key).dtype == torch.float32
+    assert torch.equal(weights(key), tensors["model.layers.0.mlp.down_proj.weight"].float().T)
+
+
+def test_names_without_the_base_are_found(tmp_path: Path) -> None:
+    """The files of GPT-2 that were first published leave ``transformer.`` out."""
+    model, tensors, weights = _opened("gpt2", tmp_path / "new")
+    _opened("gpt2", tmp_path / "old")
+    save_file({name.removeprefix("transformer."): value for name, value in tensors.items()}, tmp_path / "old" / "model.safetensors")
+    again = open_weights(tmp_path / "old", model=model, dtype=torch.float64)
+    assert all(torch.equal(again(key), weights(key)) for key, _ in owned(model))
+
+
+def _refused(folder: Path, model: Model) -> str:
+    with pytest.raises(DataError) as caught:
+        open_weights(folder, model=model, dtype=torch.float32)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_unusable_weights_are_refused_with_file_and_tensor(tmp_path: Path) -> None:
+    model, tensors, _ = _opened("llama", tmp_path)
+    path = tmp_path / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-10])
+    assert f"{path} is no whole safetensors file" in _refused(tmp_path, model)
+    path.unlink()
+    assert f"{path} lacks" in _refused(tmp_path, model)
+    name = "model.layers.1.mlp.up_proj.weight"
+    save_file({n: v for n, v in tensors.items() if n != name}, path)
+    assert f"{path}: tensor {name} lacks" in _refused(tmp_path, model)
+    save_file({**tensors, name: tensors[name][1:]}, path)
+    assert f"{path}: tensor {name} has shape [19, 32], not [20, 32]" in _refused(tmp_path, model)
+    save_file({**tensors, name: tensors[name].to(torch.float8_e4m3fn)}, path)
+    assert f"{path}: tensor {name} is stored as F8_E4M3" in _refused(tmp_path, model)
+    save_file({n: v for n, v in tensors.items() if n != "lm_head.weight"}, path)
+    assert "tie_word_embeddings" in _refused(tmp_path, model)
+    path.write_bytes(whole)
+    assert open_weights(tmp_path, model=model, dtype=torch.float32).files["lm_head.weight"] == ("model.safetensors", "lm_head.weight")
+
+
+def test_shards_and_their_index_are_checked(tmp_path: Path) -> None:
+    model, tensors, _ = _opened("qwen3", tmp_path, files=3)
+    index = tmp_path / "model.safetensors.index.json"
+    good = index.read_text()
+    shard = tmp_path / "model-00002-of-00003.safetensors"
+    content = shard.read_bytes()
+    shard.write_bytes(content[: len(content) // 2])
+    assert f"{shard} is no whole safetensors file" in _refused(tmp_path, model)
+    shard.write_bytes(content)
+    with safe_open(shard, framework="pt") as file:
+        (lost, *_) = file.keys()
+    save_file({n: v for n, v in load_file(shard).items() if n != lost}, shard)
+    assert f"{shard}: tensor {lost} lacks" in _refused(tmp_path, model)
+    index.write_text(good[:-20])
+    assert f"{index} is not an index" in _refused(tmp_path, model)
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(tensors, "../elsewhere")}))
+    assert "does not name files of this folder" in _refused(tmp_path, model)
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    _opened("llama", tmp_path)
+    for change, said in (
+        ({"vocab_size": 20}, "vocabulary differ (19, not 20)"),
+        ({"num_hidden_layers": 3}, "blocks in a row differ (4, not 5)"),
+        ({"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 4}, "blocks differ"),
+        ({"architectures": ["MistralForCausalLM"]}, "architecture differ (LlamaForCausalLM, not MistralForCausalLM)"),
+    ):
+        other = model_from_config({**LAYOUTS["llama"], "sliding_window": None, **change}, name="other")
+        assert said in _refused(tmp_path, other)
+    (tmp_path / "config.json").unlink()
+    assert "config.json" in _refused(tmp_path, load_config_of("llama"))
+
+
+def load_config_of(name: str) -> Model:
+    return model_from_config(LAYOUTS[name], name=name)
+
+
+def test_a_family_without_a_table_is_refused_by_name(tmp_path: Path) -> None:
+    config = {**LAYOUTS["llama"], "architectures": ["NemotronForCausalLM"]}
+    model = model_from_config(config, name="nemotron")
+    assert "weights of NemotronForCausalLM cannot be read or written" in _refused(tmp_path, model)
+    with pytest.raises(DataError, match="LlamaForCausalLM"):
+        save_weights(seeded(model, seed=0), model=model, config=tmp_path / "c", folder=tmp_path / "o", dtype=torch.float32)
+
+
+def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
+    model, tensors, weights = _opened("llama", tmp_path / "in")
+    with pytest.raises(DataError, match="exists"):
+        save_weights(weights, model=model, config=tmp_path / "in" / "config.json", folder=tmp_path / "in", dtype=torch.float32)
+    (file,) = save_weights(weights, model=model, config=tmp_path / "in" / "config.json", folder=tmp_path / "out", dtype=torch.bfloat16)
+    assert torch.equal(load_file(file)["lm_head.weight"], tensors["lm_head.weight"].bfloat16())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "out"]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rotary positions of kind llama3"),
+        ("llama", {"hidden_act": "gelu"}, "activation gelu"),
+        ("llama", {"partial_rotary_factor": 0.5}, "rotary positions of 0.5 of a head"),
+        ("qwen3 moe", {"norm_topk_prob": False}, "norm_topk_prob"),
+        ("deepseek v3", {"routed_scaling_factor": 2.5}, "routed_scaling_factor 2.5"),
+        ("deepseek v3", {"n_group": 2, "topk_group": 1}, "groups of experts"),
+        ("deepseek v3", {"rms_norm_eps": 1e-5}, "norms of latents"),
+        ("gpt2", {"activation_function": "gelu"}, "activation gelu"),
+        ("gemma2", {}, "square root of its width"),
+    ],
+)
+def test_what_we_do_not_compute_is_said(tmp_path: Path, name: str, change: dict[str, Any], said: str) -> None:
+    config = {**LAYOUTS[name], **change}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = load_config(tmp_path / "config.json")
+    assert any(said in one for one in differences(config, model=model))
+    with pytest.raises(DataError) as caught:
+        settings_of(tmp_path, model=model)
+    assert said in str(caught.value)
+    assert settings_of(tmp_path, model=model, strict=False).eps > 0
+
+
+def test_settings_are_read_in_both_spellings(tmp_path: Path) -> None:
+    for spelled in ({"rope_theta": 500.0}, {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}):
+        (tmp_path / "config.json").write_text(json.dumps({**LAYOUTS["llama"], **spelled}))
+        settings = settings_of(tmp_path, model=load_config_of("llama"), seed=4)
+        assert (settings.rope_base, settings.eps, settings.seed) == (500.0, 1e-6, 4)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(DataError, match="No such file"):
+        settings_of(tmp_path, model=load_config_of("llama"))
