@@ -66,8 +66,8 @@ class Waiting(Walker):
         self.free, self.waited = begins + self.seconds[lane, chunk, int(kind), part], False
         wait_until(self.free)
 
-    def _take(self, source: Layout, wanted: Layout, key: Any) -> Task[torch.Tensor | None]:
-        return (yield from self._timed(super()._take(source, wanted, key)))
+    def _take_one(self, source: Layout, wanted: Layout, key: Any, dtype: torch.dtype) -> Task[torch.Tensor | None]:
+        return (yield from self._timed(super()._take_one(source, wanted, key, dtype)))
 
     def _timed(self, task: Task[T]) -> Task[T]:
         """The same task; notes whether an answer let the device wait."""
@@ -84,12 +84,13 @@ class Waiting(Walker):
     def _node_forward(self, node: Node, place: tuple[int, int, int, int], flow: Flow) -> Task[None]:
         lane, chunk, _, part = place
         stage = self.work.stages[lane][chunk]
-        layout = self._stream(node, stage, part=part, out=True)
-        own = next((h.box for h in layout if h.device == self.device), None)
-        dtype = self.store.precision.compute
-        flow.values[node.number] = torch.zeros([count(i) for i in own], dtype=dtype) if own is not None else None
-        flow.layouts[node.number] = layout
-        flow.outputs[node.segment.run] = node.number
+        layouts = self._lying(node.makes, node.segment, stage, part=part)
+        boxes = [next((h.box for h in layout if h.device == self.device), None) for layout, _ in layouts]
+        flow.values[node.number] = tuple(
+            torch.zeros([count(i) for i in own], dtype=self.store.precision.compute) if own else None for own in boxes
+        )
+        flow.layouts[node.number] = layouts
+        flow.outputs[node.makes] = node.number
         if node.number == len(stage_nodes(stage, self.work.model)) - 1:
             self._compute(TaskKind.F, lane, chunk, part)
         return

@@ -26,7 +26,7 @@ def tensors_of(state: LayerState) -> Iterator[torch.Tensor]:
     yield from (away.rest for away, _ in state.away)
     for ran in state.ran.values():
         yield from (t for values in (*ran.saved.inputs, ran.saved.own, *ran.inputs) for t in values)
-    yield from (t for t in (state.stream, state.memory) if t is not None)
+    yield from (t for values in state.inputs.values() for t in values if t is not None)
 
 
 def storages(tensors: Iterator[torch.Tensor]) -> dict[int, int]:

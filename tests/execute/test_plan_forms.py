@@ -11,7 +11,7 @@ from shardwright.execute.prove import prove
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.graph import Model
 from shardwright.strategy.parser import parse_plan
-from tests.strategy.zoo_models import dense, encoder_decoder, hybrid
+from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse
 
 SHARED = partial(dense, layers=2, kv_heads=4)
 HYBRID = partial(hybrid, layers=4)
@@ -57,3 +57,21 @@ def test_memory_of_which_one_part_is_cut_by_heads() -> None:
 def test_recurrences_over_cut_positions(split: str, lane: str) -> None:
     stages = f"{WHOLE.format(layers=4)}    {split}"
     assert_equal(HYBRID(), stages, devices={"all = .": 1}.get(split, 3), lane=lane, order="terapipe" if "slices" in lane else "1f1b")
+
+
+def cut_module(*, before: str) -> tuple[str, str]:
+    """The operators of a predictor module, cut before one of them."""
+    model = sparse(dense_layers=1, layers=1, predictors=1)
+    block = next(model.blocks[run.block] for run in model.runs if run.name == "mtp")
+    names = [f"mtp.{o.name}" for o in block.operators]
+    place = names.index(f"mtp.{before}")
+    return "+".join(names[:place]), "+".join(names[place:])
+
+
+@pytest.mark.parametrize(
+    "before", ["qkv", "core", "proj", "norm2", "route", "permute", "experts.up", "experts.act", "unpermute", "residual2"]
+)
+def test_cut_inside_a_block_with_residuals_and_experts(before: str) -> None:
+    one, two = cut_module(before=before)
+    stages = f"  stages embed+1+1+head+{one}, {two}+mtp_head on 0, 4\n    all = t4\n    stream = s4\n    router = s4\n    experts = e2 f2"
+    assert_equal(sparse(dense_layers=1, layers=1, predictors=1), stages, devices=8)

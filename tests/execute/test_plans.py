@@ -43,7 +43,7 @@ ALWAYS = (
     "71-lanes-of-trees",
 )
 """One plan of every form; the others run where SHARDWRIGHT_FULL is set."""
-LEFT_OUT = {"execute.cut", "grad.overlap"}
+LEFT_OUT = {"grad.overlap"}
 """Rules by which generated plans are refused; see docs/execution.md."""
 REFUSED = {"59-vision": "execute.operator"}
 

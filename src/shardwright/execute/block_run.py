@@ -7,8 +7,9 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.edges import Edge, edges, exit_layouts, given_back, is_passed
-from shardwright.execute.layer_state import BlockRun, LayerState, changed, kept
+from shardwright.execute.cut_blocks import is_chosen, is_stand_in
+from shardwright.execute.edges import Edge, Exit, edges, exits, given_back, is_passed
+from shardwright.execute.layer_state import BlockRun, Inputs, LayerState, changed, kept
 from shardwright.execute.moved import moved, scoped
 from shardwright.execute.numerics.boxes import numbers
 from shardwright.execute.numerics.protocol import Gradients, Values
@@ -21,7 +22,7 @@ from shardwright.execute.requests import Task
 from shardwright.execute.shared_keys import Back
 from shardwright.model.block import INPUT, MEMORY
 from shardwright.model.operator import Operator, OperatorKind
-from shardwright.program.layout import Holding, Indices, Layout
+from shardwright.program.layout import Indices, Layout
 from shardwright.program.placing import is_routed
 
 
@@ -33,21 +34,21 @@ def _edges(run: BlockRun, reader: Operator, name: str) -> tuple[Edge, ...]:
 
 def run_forward(
     run: BlockRun,
-    stream: torch.Tensor | None,
-    memory: torch.Tensor | None,
+    reads: Inputs,
     store: ParameterStore,
     losses: dict[object, torch.Tensor],
     past: Past,
-) -> Task[tuple[torch.Tensor | None, LayerState]]:
+) -> Task[tuple[Gradients, LayerState]]:
     """The layer's output on this device (None where it has none), and what its backward needs.
 
     Args:
+        reads: what other layers, or other operators of a block that a cut lies in, made.
         past: keys of the microbatch's earlier slices.
     """
     state = LayerState(lacking=bool(run.again))
-    values: dict[str, tuple[torch.Tensor | None, ...]] = {INPUT: (stream,), MEMORY: (memory,)}
+    values: dict[str, Gradients] = {INPUT: (None,), MEMORY: (None,), **reads}
     there: dict[object, torch.Tensor | None] = {}
-    for operator in run.block.operators:
+    for operator in (o for o in run.block.operators if o.name not in reads):
         place = place_of(run.site, operator)
         inputs: list[tuple[torch.Tensor | None, ...]] = []
         for name in operator.inputs:
@@ -71,12 +72,12 @@ def run_forward(
             losses[run.key[0], run.run, run.key[2], place.samples, place.positions] = made[0].sum()
     last = run.block.operators[-1]
     if last.kind is OperatorKind.LOSS:
-        return None, state
-    made_at, streamed = _exit(run, last)
-    value = values[last.name][0]
-    if made_at != streamed:
-        value = yield from _moved(run, store, value, made_at, streamed, ("exit",))
-    return value, state
+        return (None,), state
+    outputs = list(values[last.name])
+    for index, way in enumerate(_exits(run, last)):
+        key = ("exit", index) if index else ("exit",)
+        outputs[index] = yield from _moved(run, store, outputs[index], way.made, way.streamed, key, numbers=is_chosen(way.extent))
+    return tuple(outputs), state
 
 
 def run_again(run: BlockRun, state: LayerState, store: ParameterStore, past: Past) -> Task[None]:
@@ -125,6 +126,9 @@ def _given(run: BlockRun, operator: Operator, name: str, found: tuple[torch.Tens
     dtype, on = store.precision.compute, store.on
     if is_routed(operator) and all(t is None for t in found):
         maker = next((o for o in run.block.operators if o.name == name), None)
+        if maker is not None and is_stand_in(maker):
+            kinds = (torch.int64 if is_chosen(e) else dtype for e in maker.writes)
+            return tuple(torch.zeros((0, 0, e.size), dtype=kind, device=on) for e, kind in zip(maker.writes, kinds, strict=True))
         if maker is not None and maker.kind is OperatorKind.ROUTE:
             width = maker.writes[0].size
             return (torch.zeros((0, 0, width), dtype=dtype, device=on), torch.zeros((0, 0, width), dtype=torch.int64, device=on))
@@ -136,8 +140,8 @@ def _has_tokens(place: Place) -> bool:
     return bool(place.samples) and bool(place.positions)
 
 
-def _exit(run: BlockRun, last: Operator) -> tuple[Layout, Layout]:
-    return exit_layouts(run.site.cells, last, base=run.site.base, length=run.site.length)
+def _exits(run: BlockRun, last: Operator) -> tuple[Exit, ...]:
+    return exits(run.site.cells, last, base=run.site.base, length=run.site.length)
 
 
 def _brought(
@@ -154,7 +158,8 @@ def _brought(
         key = (name, edge.index, edge.wanted)
         if key not in there:
             what = ("F", operator.name, name, edge.index)
-            there[key] = yield from _moved(run, store, values[name][edge.index], edge.made, edge.wanted, what)
+            value = values[name][edge.index]
+            there[key] = yield from _moved(run, store, value, edge.made, edge.wanted, what, numbers=is_chosen(edge.extent))
         found.append(there[key])
     return tuple(found)
 
@@ -174,10 +179,16 @@ def _rows(whole: torch.Tensor, samples: Indices, positions: Indices) -> torch.Te
 
 
 def _moved(
-    run: BlockRun, store: ParameterStore, value: torch.Tensor | None, source: Layout, wanted: Layout, what: tuple[Hashable, ...]
+    run: BlockRun,
+    store: ParameterStore,
+    value: torch.Tensor | None,
+    source: Layout,
+    wanted: Layout,
+    what: tuple[Hashable, ...],
+    numbers: bool = False,
 ) -> Task[torch.Tensor | None]:
-    """An activation or its gradient in another layout."""
-    device, dtype = run.site.device + run.site.base, store.precision.compute
+    """An activation or its gradient in another layout; `numbers`: whole ones."""
+    device, dtype = run.site.device + run.site.base, torch.int64 if numbers else store.precision.compute
     return (yield from moved(value, source, wanted, device=device, key=(*run.key, *what), dtype=dtype, on=store.on))
 
 
@@ -185,21 +196,25 @@ def _weights(run: BlockRun, operator: Operator, place: Place, store: ParameterSt
     return {p.name: store.use(run.run, run.layer, operator, p, place.parameters[p.name]) for p in operator.parameters}
 
 
-def run_backward(
-    run: BlockRun, state: LayerState, gradient: torch.Tensor | None, store: ParameterStore, past: Past
-) -> Task[tuple[torch.Tensor | None, torch.Tensor | None]]:
-    """Cotangents of the layer's stream and memory on this device."""
+def run_backward(run: BlockRun, state: LayerState, gradients: Gradients, store: ParameterStore, past: Past) -> Task[Inputs]:
+    """Cotangents of what the layer read, on this device.
+
+    Args:
+        gradients: of every extent of its output.
+    """
     waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]] = {}
     cotangents: dict[str, list[torch.Tensor | None]] = {}
     last = run.block.operators[-1]
     if last.kind is not OperatorKind.LOSS:
-        made_at, streamed = _exit(run, last)
-        if made_at != streamed:
-            whole = tuple(Holding(device=h.device, box=h.box) for h in made_at)
-            gradient = yield from _moved(run, store, gradient, streamed, whole, ("enter",))
-        cotangents[last.name] = [gradient]
+        cotangents[last.name] = list(gradients)
+        for index, way in enumerate(_exits(run, last)):
+            device, key = run.site.device + run.site.base, (*run.key, "enter", index)
+            here, dtype = gradients[index], store.precision.compute
+            cotangents[last.name][index] = yield from given_back(here, way.back, device=device, key=key, dtype=dtype, on=store.on)
     for operator in reversed(run.block.operators):
         yield from _collect(run, operator.name, waiting, cotangents, store)
+        if is_stand_in(operator):
+            continue
         ran = state.ran.get(operator.name)
         backs: tuple[Gradients | None, ...] = ()
         if ran is not None:
@@ -218,12 +233,14 @@ def run_backward(
                 _keep(cotangents, name, back or ())
                 continue
             for edge in _edges(run, operator, name):
+                if not edge.back:
+                    continue
                 part = back[edge.index] if back is not None else None
                 sums = waiting.setdefault((name, edge.index), {}).setdefault(edge.back, [])
                 sums.append(part)
     yield from _collect(run, INPUT, waiting, cotangents, store)
     yield from _collect(run, MEMORY, waiting, cotangents, store)
-    return (cotangents.get(INPUT) or [None])[0], (cotangents.get(MEMORY) or [None])[0]
+    return {name: tuple(cotangents.get(name, ())) for name in state.sources}
 
 
 def _keep(cotangents: dict[str, list[torch.Tensor | None]], name: str, parts: Gradients) -> None:
@@ -264,7 +281,7 @@ def _output_grads(
     run: BlockRun, operator: Operator, place: Place, cotangents: dict[str, list[torch.Tensor | None]], store: ParameterStore
 ) -> Gradients:
     """Cotangents of all extents that an operator wrote, zeros where nobody read; of a loss, the factor of each token."""
-    if is_routed(operator) or operator.kind is OperatorKind.ROUTE:
+    if is_routed(operator) or (operator.kind is OperatorKind.ROUTE and len(operator.writes) == 1):
         return tuple(cotangents.get(operator.name, ()))
     shape = (_count(place.samples), _count(place.positions))
     dtype, on = store.precision.compute, store.on

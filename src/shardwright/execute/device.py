@@ -4,33 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import torch
 
 from shardwright.execute.block_run import run_again, run_backward, run_forward, run_weights
 from shardwright.execute.cadence import NOTHING, Around
-from shardwright.execute.layer_state import BlockRun, LayerState, bring_back, send_away
+from shardwright.execute.cut_blocks import is_chosen
+from shardwright.execute.edges import stream_layout
+from shardwright.execute.layer_state import BlockRun, Inputs, LayerState, bring_back, send_away
 from shardwright.execute.moved import moved
 from shardwright.execute.numerics.boxes import hollow
+from shardwright.execute.numerics.protocol import Gradients
 from shardwright.execute.parameters import ParameterStore
 from shardwright.execute.past import Past
 from shardwright.execute.places import Site
 from shardwright.execute.recorder import Tell, silent
 from shardwright.execute.redistribute import Halfway, post, take
 from shardwright.execute.requests import Task
-from shardwright.execute.stage_nodes import Node, stage_nodes
+from shardwright.execute.stage_nodes import Node, Output, output_extents, output_sequence, stage_nodes
 from shardwright.model.graph import Model
 from shardwright.program.action_rows import ActionRows
 from shardwright.program.instances import TaskKind
-from shardwright.program.layout import Holding, Layout
-from shardwright.program.stage_edges import StageEdge, border_layout
-from shardwright.program.stage_parts import StageParts
+from shardwright.program.layout import Layout
+from shardwright.program.stage_edges import StageEdge, edge_segments
+from shardwright.program.stage_parts import Segment, StageParts
 from shardwright.strategy.lane import Lane
 
 Batch = Mapping[str, torch.Tensor]
 """By sequence: token ids (samples, positions), or features (samples, positions, width); ``labels``: of the text."""
 
 
+Layouts = tuple[tuple[Layout, bool], ...]
+"""Of every extent of an output, and whether it is whole numbers, which have no cotangent."""
+Key = tuple[Hashable, ...]
 Turn = tuple[int, int, int, int]
 """(lane, chunk, microbatch, slice) of an action."""
 
@@ -59,14 +66,14 @@ class Work:
 
 @dataclass(slots=True)
 class _Flow:
-    """A microbatch in a chunk on this device: values by id, layouts by id, states of layers."""
+    """A microbatch in a chunk on this device: values and their layouts by id (every extent of each), states of layers."""
 
-    values: dict[int, torch.Tensor | None] = field(default_factory=dict)
-    layouts: dict[int, Layout] = field(default_factory=dict)
+    values: dict[int, Gradients] = field(default_factory=dict)
+    layouts: dict[int, Layouts] = field(default_factory=dict)
     states: dict[int, LayerState] = field(default_factory=dict)
-    outputs: dict[int, int] = field(default_factory=dict)
+    outputs: dict[Output, int] = field(default_factory=dict)
     received: dict[int, int] = field(default_factory=dict)
-    cotangents: dict[int, torch.Tensor] = field(default_factory=dict)
+    cotangents: dict[int, Gradients] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -134,7 +141,7 @@ class Walker:
         """A node on this device, with its data."""
         lane, chunk, microbatch, part = place
         stage, work = self.work.stages[lane][chunk], self.work
-        block = node.segment.block
+        block = node.block
         slices = work.slices[lane]
         sliced = len(slices) > 1
         starts = [sum(slices[:i]) for i in range(len(slices))]
@@ -166,13 +173,12 @@ class Walker:
             hosted=node.hosted,
         )
 
-    def _stream(self, node: Node, stage: StageParts, *, part: int, out: bool, run: int | None = None) -> Layout:
-        """Where a node's input (of `run`: a memory is in its own sequence) or output of a slice lies."""
-        model, source = self.work.model, node.segment.run if run is None else run
-        slices = self.work.slices[stage.lane]
-        length = slices[part] if len(slices) > 1 else self.work.lengths[model.blocks[model.runs[source].block].sequence]
-        found = border_layout(node.segment, width=self.work.widths[source], length=length, out=out)
-        return tuple(Holding(device=h.device + stage.base, box=h.box) for h in found)
+    def _lying(self, output: Output, segment: Segment, stage: StageParts, *, part: int) -> Layouts:
+        """Where every extent of an output lies at the border of a segment that makes or reads it."""
+        model, slices = self.work.model, self.work.slices[stage.lane]
+        length = slices[part] if len(slices) > 1 else self.work.lengths[output_sequence(model, output)]
+        extents = output_extents(model, output, width=self.work.widths[output[0]])
+        return tuple((stream_layout(segment.cells, e, base=stage.base, length=length), is_chosen(e)) for e in extents)
 
     def forward(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
         """Take what comes in, run every node, post what goes out."""
@@ -186,7 +192,7 @@ class Walker:
                 value = yield from self._take(source, target, ("F", number, lane, microbatch, part))
                 identity = -1 - number
                 flow.values[identity], flow.layouts[identity] = value, target
-                flow.outputs[edge.run] = flow.received[number] = identity
+                flow.outputs[edge.run, edge.operator] = flow.received[number] = identity
         for node in nodes:
             yield from self.around.begin(node)
             yield from self._node_forward(node, place, flow)
@@ -194,68 +200,77 @@ class Walker:
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.source == chunk:
                 source, target = self._edge_layouts(lane, edge, part)
-                identity = flow.outputs[edge.run]
+                identity = flow.outputs[edge.run, edge.operator]
                 value = yield from self._moved(flow.values[identity], flow.layouts[identity], source, ("out", number, *place))
                 yield from self._post(value, source, target, ("F", number, lane, microbatch, part))
         # What backward needs of a value, its reader has saved.
-        flow.values = {identity: None if value is None else hollow(value) for identity, value in flow.values.items()}
+        flow.values = {i: tuple(None if v is None else hollow(v) for v in values) for i, values in flow.values.items()}
 
-    def _edge_layouts(self, lane: int, edge: StageEdge, part: int) -> tuple[Layout, Layout]:
-        """Where the tensor of an edge lies on both sides."""
-        stages, model = self.work.stages[lane], self.work.model
-        made = stage_nodes(stages[edge.source], model)[-1]
-        read = stage_nodes(stages[edge.target], model)[0]
-        source = self._stream(made, stages[edge.source], part=part, out=True, run=edge.run)
-        return source, self._stream(read, stages[edge.target], part=part, out=False, run=edge.run)
+    def _edge_layouts(self, lane: int, edge: StageEdge, part: int) -> tuple[Layouts, Layouts]:
+        """Where the tensors of an edge lie on both sides."""
+        source, target = (self.work.stages[lane][chunk] for chunk in (edge.source, edge.target))
+        made, read = edge_segments(edge, source, target, model=self.work.model)
+        output = (edge.run, edge.operator)
+        return self._lying(output, made, source, part=part), self._lying(output, read, target, part=part)
 
-    def _moved(self, value: torch.Tensor | None, source: Layout, wanted: Layout, key: Hashable) -> Task[torch.Tensor | None]:
-        dtype, on = self.store.precision.compute, self.store.on
-        return (yield from moved(value, source, wanted, device=self.device, key=key, dtype=dtype, on=on))
+    def _moved(self, values: Gradients, sources: Layouts, wanted: Layouts, key: Key, *, back: bool = False) -> Task[Gradients]:
+        """Every extent in another layout; `back`: cotangents, which whole numbers have not."""
+        found: list[torch.Tensor | None] = []
+        for index, (value, (source, numbers), (there, _)) in enumerate(zip(values, sources, wanted, strict=True)):
+            dtype, on = torch.int64 if numbers else self.store.precision.compute, self.store.on
+            if back and numbers:
+                found.append(None)
+            else:
+                found.append((yield from moved(value, source, there, device=self.device, key=_of(key, index), dtype=dtype, on=on)))
+        return tuple(found)
 
-    def _post(self, value: torch.Tensor | None, source: Layout, wanted: Layout, key: Hashable) -> Task[None]:
-        if any(h.device == self.device for h in source):
-            given = (value,) if value is not None else ()
-            self.halfway[key] = yield from post(given, source, wanted, device=self.device, key=key)
+    def _post(self, values: Gradients, sources: Layouts, wanted: Layouts, key: Key, *, back: bool = False) -> Task[None]:
+        for index, (value, (source, numbers), (there, _)) in enumerate(zip(values, sources, wanted, strict=True)):
+            if any(h.device == self.device for h in source) and not (back and numbers):
+                given, own = (value,) if value is not None else (), _of(key, index)
+                self.halfway[own] = yield from post(given, source, there, device=self.device, key=own)
 
-    def _take(self, source: Layout, wanted: Layout, key: Hashable) -> Task[torch.Tensor | None]:
-        if not any(h.device == self.device for h in wanted):
-            return None
-        dtype, on = self.store.precision.compute, self.store.on
-        found = yield from take(self.halfway.pop(key, None), source, wanted, device=self.device, key=key, dtype=dtype, on=on)
+    def _take(self, sources: Layouts, wanted: Layouts, key: Key, *, back: bool = False) -> Task[Gradients]:
+        found: list[torch.Tensor | None] = []
+        for index, ((source, numbers), (there, _)) in enumerate(zip(sources, wanted, strict=True)):
+            if not any(h.device == self.device for h in there) or (back and numbers):
+                found.append(None)
+            else:
+                dtype = torch.int64 if numbers else self.store.precision.compute
+                found.append((yield from self._take_one(source, there, _of(key, index), dtype)))
+        return tuple(found)
+
+    def _take_one(self, source: Layout, wanted: Layout, key: Key, dtype: torch.dtype) -> Task[torch.Tensor | None]:
+        given, on = self.halfway.pop(key, None), self.store.on
+        found = yield from take(given, source, wanted, device=self.device, key=key, dtype=dtype, on=on)
         return found[0] if found else None
 
-    def _inputs(self, node: Node, place: Turn, flow: _Flow) -> Task[tuple[torch.Tensor | None, torch.Tensor | None]]:
-        """The node's stream and memory, in its own cells."""
+    def _inputs(self, node: Node, place: Turn, flow: _Flow) -> Task[Inputs]:
+        """What the node reads, in its own cells."""
         stage = self.work.stages[place[0]][place[1]]
-        found: list[torch.Tensor | None] = []
-        for which, run in enumerate((node.input_run, node.memory_run)):
-            if run is None:
-                found.append(None)
-                continue
-            identity = flow.outputs[run]
-            wanted = self._stream(node, stage, part=place[3], out=False, run=run)
+        found: dict[str, Gradients] = {}
+        for which, (name, output) in enumerate(node.reads):
+            identity = flow.outputs[output]
+            wanted = self._lying(output, node.segment, stage, part=place[3])
             key = ("in", which, node.number, *place)
-            found.append((yield from self._moved(flow.values[identity], flow.layouts[identity], wanted, key)))
-        return found[0], found[1]
+            found[name] = yield from self._moved(flow.values[identity], flow.layouts[identity], wanted, key)
+        return found
 
     def _node_forward(self, node: Node, place: Turn, flow: _Flow) -> Task[None]:
         stage = self.work.stages[place[0]][place[1]]
-        stream, memory = yield from self._inputs(node, place, flow)
-        sources = (
-            flow.outputs.get(node.input_run) if node.input_run is not None else None,
-            flow.outputs.get(node.memory_run) if node.memory_run is not None else None,
-        )
+        inputs = yield from self._inputs(node, place, flow)
+        sources = {name: flow.outputs[output] for name, output in node.reads}
         run = self._run(node, place)
-        value, state = yield from run_forward(run, stream, memory, self.store, self.losses, self._past(place, node))
+        value, state = yield from run_forward(run, inputs, self.store, self.losses, self._past(place, node))
         state.sources = sources
         if node.recomputed:
-            state.forget(stream, memory)
+            state.forget(inputs)
         elif node.hosted:
             send_away(run, state)
         flow.states[node.number] = state
         flow.values[node.number] = value
-        flow.layouts[node.number] = self._stream(node, stage, part=place[3], out=True)
-        flow.outputs[node.segment.run] = node.number
+        flow.layouts[node.number] = self._lying(node.makes, node.segment, stage, part=place[3])
+        flow.outputs[node.makes] = node.number
 
     def again(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
         """Run forward again what was not kept."""
@@ -271,7 +286,7 @@ class Walker:
         bring_back(state)
         if state.forgotten:
             run = self._run(node, place)
-            _, fresh = yield from run_forward(run, state.stream, state.memory, self.store, {}, self._past(place, node))
+            _, fresh = yield from run_forward(run, state.inputs, self.store, {}, self._past(place, node))
             fresh.sources = state.sources
             flow.states[node.number] = fresh
         elif state.lacking:
@@ -287,9 +302,9 @@ class Walker:
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.source == chunk:
                 source, target = self._edge_layouts(lane, edge, part)
-                back = yield from self._take(target, source, ("B", number, lane, microbatch, part))
-                identity = flow.outputs[edge.run]
-                back = yield from self._moved(back, source, flow.layouts[identity], ("back", number, *place))
+                back = yield from self._take(target, source, ("B", number, lane, microbatch, part), back=True)
+                identity = flow.outputs[edge.run, edge.operator]
+                back = yield from self._moved(back, source, flow.layouts[identity], ("back", number, *place), back=True)
                 self._add(flow, identity, back)
         for node in reversed(stage_nodes(stage, self.work.model)):
             yield from self.around.begin(node)
@@ -301,10 +316,8 @@ class Walker:
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.target == chunk:
                 source, target = self._edge_layouts(lane, edge, part)
-                value = flow.cotangents.get(flow.received[number])
-                if value is None and flow.values[flow.received[number]] is not None:
-                    value = _zeros(flow.values[flow.received[number]])
-                yield from self._post(value, target, source, ("B", number, lane, microbatch, part))
+                value = _whole(flow.cotangents.get(flow.received[number], ()), flow.values[flow.received[number]])
+                yield from self._post(value, target, source, ("B", number, lane, microbatch, part), back=True)
         if whole:
             del self.flows[place]
 
@@ -318,27 +331,22 @@ class Walker:
         if not whole:
             yield from self.weights(lane, chunk, microbatch, part)
 
-    def _add(self, flow: _Flow, identity: int, gradient: torch.Tensor | None) -> None:
-        if gradient is not None:
-            known = flow.cotangents.get(identity)
-            flow.cotangents[identity] = gradient if known is None else known + gradient
+    def _add(self, flow: _Flow, identity: int, gradients: Gradients) -> None:
+        known = flow.cotangents.get(identity, ())
+        pairs = zip_longest(known, gradients)
+        flow.cotangents[identity] = tuple(b if a is None else a if b is None else a + b for a, b in pairs)
 
     def _node_backward(self, node: Node, place: Turn, flow: _Flow) -> Task[None]:
         stage = self.work.stages[place[0]][place[1]]
         state = flow.states[node.number]
-        value = flow.values[node.number]
-        gradient = flow.cotangents.pop(node.number, None)
-        if gradient is None and value is not None:
-            gradient = _zeros(value)
-        found = yield from run_backward(self._run(node, place), state, gradient, self.store, self._past(place, node))
-        for which, (run, back) in enumerate(zip((node.input_run, node.memory_run), found, strict=True)):
-            if run is None:
-                continue
-            identity = state.sources[which]
-            assert identity is not None
-            wanted = self._stream(node, stage, part=place[3], out=False, run=run)
-            moved = yield from self._moved(back, wanted, flow.layouts[identity], ("give", which, node.number, *place))
-            self._add(flow, identity, moved)
+        gradients = _whole(flow.cotangents.pop(node.number, ()), flow.values[node.number])
+        found = yield from run_backward(self._run(node, place), state, gradients, self.store, self._past(place, node))
+        for which, (name, output) in enumerate(node.reads):
+            identity = state.sources[name]
+            lying = self._lying(output, node.segment, stage, part=place[3])
+            back = (*found[name], *(None,) * (len(lying) - len(found[name])))
+            given = yield from self._moved(back, lying, flow.layouts[identity], ("give", which, node.number, *place), back=True)
+            self._add(flow, identity, given)
 
     def weights(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
         """Weight gradients of every node; the microbatch is then forgotten."""
@@ -350,8 +358,19 @@ class Walker:
             yield from self.around.end(node, weights=True)
 
 
-def _zeros(like: torch.Tensor) -> torch.Tensor:
-    return like.new_zeros(like.shape)
+def _of(key: Key, index: int) -> Key:
+    """The key of an extent's move."""
+    return (*key, index) if index else key
+
+
+def _whole(gradients: Gradients, values: Gradients) -> Gradients:
+    """Gradients of all extents of a value, zeros for those that nobody read; None for whole numbers and what is not here."""
+    found: list[torch.Tensor | None] = []
+    for gradient, value in zip_longest(gradients, values):
+        if gradient is None and value is not None and value.is_floating_point():
+            gradient = value.new_zeros(value.shape)
+        found.append(gradient)
+    return tuple(found)
 
 
 Walking = Callable[[int, Work, Batch, ParameterStore], Walker]

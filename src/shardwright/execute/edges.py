@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import torch
 
+from shardwright.execute.cut_blocks import is_chosen, is_stand_in
 from shardwright.execute.moved import moved
 from shardwright.execute.regions import overlap
 from shardwright.execute.requests import Task
@@ -28,6 +29,7 @@ class Edge:
 
     name: str
     index: int
+    extent: Extent
     made: Layout
     wanted: Layout
     back: tuple[Back, ...]
@@ -44,10 +46,32 @@ def is_passed(block: Block, reader: Operator, name: str) -> bool:
     return maker is not None and is_routed(reader) and (is_routed(maker) or maker.kind is OperatorKind.ROUTE)
 
 
-def exit_layouts(cells: StageCells, last: Operator, *, base: int, length: int) -> tuple[Layout, Layout]:
-    """Where the last operator leaves the layer's output, and where the stream wants it."""
-    made = at(_layout(cells, last, last.writes[0], length, "made"), base)
-    return made, at(made_layout(cells, stream_operator(last.writes[:1]), last.writes[0], length), base)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """Where the last operator leaves an extent, where the stream wants it, and how its cotangent returns."""
+
+    extent: Extent
+    made: Layout
+    streamed: Layout
+    back: tuple[Back, ...]
+
+
+@lru_cache(maxsize=65536)
+def exits(cells: StageCells, last: Operator, *, base: int, length: int) -> tuple[Exit, ...]:
+    """How every extent of a layer's last operator goes into the stream's layout."""
+    found = []
+    for extent in last.writes:
+        made, stream = _layout(cells, last, extent, length, "made"), stream_operator((extent,))
+        streamed = made_layout(cells, stream, extent, length)
+        back = () if is_chosen(extent) else shared_backs(cells, last, stream, extent, made=made, returned=streamed)
+        shifted = tuple(_back_at(way, base) for way in back)
+        found.append(Exit(extent=extent, made=at(made, base), streamed=at(streamed, base), back=shifted))
+    return tuple(found)
+
+
+def stream_layout(cells: StageCells, extent: Extent, *, base: int, length: int) -> Layout:
+    """Where an extent of the stream lies, or of a tensor that a cut inside a block leaves in the stream's layout."""
+    return at(made_layout(cells, stream_operator((extent,)), extent, length), base)
 
 
 @lru_cache(maxsize=65536)
@@ -61,16 +85,18 @@ def edges(cells: StageCells, block: Block, reader: Operator, name: str, *, base:
     tensor_length = memory_length if name == MEMORY or maker.inputs == (MEMORY,) else length
     before = sum(len(_maker(block, n, reader).writes) for n in reader.inputs[: reader.inputs.index(name)])
     spread = is_spread(cells, reader, length=length, memory_length=memory_length)
-    found = []
-    for index, extent in enumerate(maker.writes):
+    found, writes = [], maker.writes
+    for index, extent in enumerate(writes):
+        if is_stand_in(maker):
+            maker = replace(maker, writes=(extent,))  # every extent lies by itself
         made = _layout(cells, maker, extent, tensor_length, "made")
         wanted = _layout(cells, reader, extent, tensor_length, "wanted")
         returned = _layout(cells, reader, extent, tensor_length, "returned")
         if spread and looks_around(reader, before + index):
             wanted, returned = (_whole(part, tensor_length) for part in (wanted, _by_queries(cells, reader, returned, length)))
-        back = shared_backs(cells, maker, reader, extent, made=made, returned=returned)
+        back = () if is_chosen(extent) else shared_backs(cells, maker, reader, extent, made=made, returned=returned)
         shifted = tuple(_back_at(way, base) for way in back)
-        found.append(Edge(name=name, index=index, made=at(made, base), wanted=at(wanted, base), back=shifted))
+        found.append(Edge(name=name, index=index, extent=extent, made=at(made, base), wanted=at(wanted, base), back=shifted))
     return tuple(found)
 
 

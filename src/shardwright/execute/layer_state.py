@@ -15,6 +15,9 @@ from shardwright.execute.places import Site
 from shardwright.model.block import Block
 from shardwright.model.operator import Operator, OperatorKind
 
+Inputs = Mapping[str, Gradients]
+"""What a layer reads, by name, in the stream's layout: every extent on this device, None where it has none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRun:
@@ -62,22 +65,21 @@ class LayerState:
     """What a layer keeps of a microbatch: operators that ran; or only its inputs, if it is recomputed.
 
     Args:
-        sources: whose outputs its stream and memory are. stream, memory: kept if `forgotten`. lacking: some operators are to run again.
+        sources: whose outputs it read, by name. inputs: kept if `forgotten`. lacking: some operators are to run again.
         away: what waits on the host, and where it is missing.
     """
 
     ran: dict[str, Ran] = field(default_factory=dict)
-    sources: tuple[int | None, int | None] = (None, None)
-    stream: torch.Tensor | None = None
-    memory: torch.Tensor | None = None
+    sources: Mapping[str, int] = field(default_factory=dict)
+    inputs: Inputs = field(default_factory=dict)
     forgotten: bool = False
     lacking: bool = False
     away: list[tuple[Away, list[_Spot]]] = field(default_factory=list)
 
-    def forget(self, stream: torch.Tensor | None, memory: torch.Tensor | None) -> None:
+    def forget(self, inputs: Inputs) -> None:
         """Keep the inputs only."""
         self.ran.clear()
-        self.stream, self.memory, self.forgotten = stream, memory, True
+        self.inputs, self.forgotten = inputs, True
 
 
 def kept(run: BlockRun, operator: Operator, given: tuple[Values, ...], saved: Saved) -> Ran:

@@ -43,7 +43,7 @@ def shared_backs(
         made: where `maker` left the extent. returned: what `reader` returns for it.
     """
     whole = tuple(Holding(device=h.device, box=h.box) for h in made)
-    runs = reference_runs(reader, extent.dim)
+    runs = max(reference_runs(one, extent.dim) for one in (maker, reader))
     coarse = extent.runs < runs and any(e.dim is extent.dim for e in reader.reads)
     if not coarse or is_routed(maker) or is_routed(reader):
         return (Back(source=returned, wanted=whole),)

@@ -1,4 +1,4 @@
-"""The layers of a stage in order, and which runs' outputs each reads."""
+"""The layers of a stage in order, and which outputs each reads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from shardwright.cost.kept import named
+from shardwright.execute.cut_blocks import crossing, operator_block
+from shardwright.model.block import INPUT, MEMORY, Block
 from shardwright.model.graph import Model
+from shardwright.model.operator import OperatorKind
+from shardwright.model.tensor import Dim, Extent
 from shardwright.program.stage_parts import Segment, StageParts
 from shardwright.strategy.stages import How
+
+Output = tuple[int, str]
+"""What a run's layer makes; or what an operator makes inside a layer that a cut lies in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +24,8 @@ class Node:
     """One layer (or one operator of a cut block) of a stage.
 
     Args:
-        number: in the stage. segment: of which it is a layer. layer: of its run.
-        input_run, memory_run: runs whose latest output it reads; None = the data, or nothing. recomputed: only its input is kept.
+        number: in the stage. segment: of which it is a layer. layer: of its run. block: what it runs.
+        reads: (name in the block, whose latest output it is). makes: its output. recomputed: only its inputs are kept.
         again: operators that run again before backward. dropped: those of them whose output nobody keeps.
         hosted: percent of what is kept of an operator that waits on the host.
     """
@@ -26,8 +33,9 @@ class Node:
     number: int
     segment: Segment
     layer: int
-    input_run: int | None
-    memory_run: int | None
+    block: Block
+    reads: tuple[tuple[str, Output], ...]
+    makes: Output
     recomputed: bool
     again: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
@@ -41,15 +49,18 @@ def _nodes(key: _Key) -> tuple[Node, ...]:
         names = {name for keep in segment.keeps if keep.how is How.RECOMPUTE for name in keep.operators}
         again, dropped = _recomputed(segment)
         hosted = _hosted(segment)
+        whole = key.model.blocks[key.model.runs[segment.run].block]
+        block = operator_block(whole, segment.operator) if segment.operator else segment.block
+        inside = segment.operator if segment.operator != whole.operators[-1].name else ""
         for layer in range(segment.first, segment.first + segment.count):
-            inputs = _runs(key.model, segment, layer)
             found.append(
                 Node(
                     number=len(found),
                     segment=segment,
                     layer=layer,
-                    input_run=inputs[0],
-                    memory_run=inputs[1],
+                    block=block,
+                    reads=_reads(key.model, segment, layer, whole),
+                    makes=(segment.run, inside),
                     recomputed="full" in names,
                     again=again,
                     dropped=dropped,
@@ -101,13 +112,33 @@ def stage_nodes(stage: StageParts, model: Model) -> tuple[Node, ...]:
     return _nodes(_Key(stage, model))
 
 
-def _runs(model: Model, segment: Segment, layer: int) -> tuple[int | None, int | None]:
-    """(run of the stream, run of the memory) that a layer reads."""
-    run = model.runs[segment.run]
-    block = model.blocks[run.block]
+def _reads(model: Model, segment: Segment, layer: int, whole: Block) -> tuple[tuple[str, Output], ...]:
+    """The outputs that a layer, or an operator of it, reads."""
     names = {other.name: i for i, other in enumerate(model.runs)}
-    inputs = [names[name] for name in run.inputs]
-    memory = next((i for i in inputs if block.memory and model.blocks[model.runs[i].block].sequence == block.memory), None)
-    streams = [i for i in inputs if i != memory]
-    inside = layer > 0 or (segment.operator and segment.operator != block.operators[0].name)
-    return (segment.run if inside else streams[0] if streams else None), memory
+    inputs = [names[name] for name in model.runs[segment.run].inputs]
+    memory = next((i for i in inputs if whole.memory and model.blocks[model.runs[i].block].sequence == whole.memory), None)
+    stream = segment.run if layer else next((i for i in inputs if i != memory), None)
+    outside = {INPUT: stream, MEMORY: memory}
+    if not segment.operator:
+        return tuple((name, (run, "")) for name, run in outside.items() if run is not None)
+    operator = next(o for o in whole.operators if o.name == segment.operator)
+    if operator.kind is OperatorKind.EMBEDDING:
+        return ()
+    found = ((name, outside.get(name, segment.run)) for name in dict.fromkeys(operator.inputs))
+    return tuple((name, (run, "" if name in outside else name)) for name, run in found if run is not None)
+
+
+def output_extents(model: Model, output: Output, *, width: int) -> tuple[Extent, ...]:
+    """What an output is per token; `width`: of the run's layers."""
+    run, name = output
+    if not name:
+        return (Extent(dim=Dim.HIDDEN, size=width),)
+    return crossing(next(o for o in model.blocks[model.runs[run].block].operators if o.name == name))
+
+
+def output_sequence(model: Model, output: Output) -> str:
+    """Which sequence an output is of."""
+    run, name = output
+    block = model.blocks[model.runs[run].block]
+    inputs = next((o.inputs for o in block.operators if o.name == name), ())
+    return block.memory if inputs == (MEMORY,) else block.sequence

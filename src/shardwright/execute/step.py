@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from math import inf, isnan
 
 import torch
@@ -24,7 +23,7 @@ from shardwright.model.tensor import Dim
 from shardwright.program.action_rows import action_rows
 from shardwright.program.cells import largest_remainder
 from shardwright.program.stage_edges import stage_edges
-from shardwright.program.stage_parts import StageParts, plan_stages
+from shardwright.program.stage_parts import plan_stages
 from shardwright.strategy.lane import Lane
 from shardwright.strategy.order import Named
 from shardwright.strategy.plan import Plan
@@ -53,7 +52,6 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, island: int = 0) -> t
     require_valid(plan, model=model, global_batch=job.global_batch)
     _require_executable(model)
     stages = plan_stages(plan, model=model, unfolded=True)
-    _require_one_tensor_at_cuts(model, stages)
     lengths = {s.name: s.tokens for s in job.sequences}
     first, begins = 0, []
     for lane in plan.lanes:
@@ -95,20 +93,6 @@ def _require_executable(model: Model) -> None:
                 rule="execute.operator",
                 path=one.name,
             )
-
-
-def _require_one_tensor_at_cuts(model: Model, stages: tuple[tuple[StageParts, ...], ...]) -> None:
-    """Raise where a cut lies inside a block whose operators are no chain: one tensor of one extent crosses a border."""
-    for segment in (s for lane in stages for stage in lane for s in stage.segments if s.operator):
-        block = model.blocks[model.runs[segment.run].block]
-        for before, operator in pairwise(block.operators):
-            if operator.inputs != (before.name,) or len(before.writes) > 1:
-                raise StrategyError(
-                    f"{block.name} is cut at {segment.operator}, and {operator.name} reads more than one tensor of other operators",
-                    hint="cut between blocks, or inside one whose operators are a chain, such as a head",
-                    rule="execute.cut",
-                    path=model.runs[segment.run].name,
-                )
 
 
 def _width(model: Model, block: int) -> int:

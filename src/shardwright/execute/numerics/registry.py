@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.errors import StrategyError
+from shardwright.execute.cut_blocks import GATHER, SCATTER
 from shardwright.execute.numerics.activation import activation
 from shardwright.execute.numerics.attention import Attention
 from shardwright.execute.numerics.embedding import Embedding
@@ -17,7 +18,8 @@ from shardwright.execute.numerics.protocol import Numerics
 from shardwright.execute.numerics.residual import Residual
 from shardwright.execute.numerics.rotary import Rotary
 from shardwright.execute.numerics.scan import conv, scan
-from shardwright.model.operator import Operator, OperatorKind
+from shardwright.execute.numerics.slots import Gather, Scatter, spread, weighed
+from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 
 NUMERICS: Final[dict[OperatorKind, Numerics]] = {
     OperatorKind.LINEAR: Linear(),
@@ -35,6 +37,16 @@ NUMERICS: Final[dict[OperatorKind, Numerics]] = {
 }
 
 
+def _moves(operator: Operator) -> Numerics:
+    """What moves tokens to their experts and back; in a cut block their slots."""
+    back = operator.name.endswith("unpermute")
+    if operator.klass is OperatorClass.ROUTER:
+        return Local(function=weighed if back else spread)
+    if operator.name.endswith((SCATTER, GATHER)):
+        return Scatter() if operator.name.endswith(SCATTER) else Gather()
+    return Unpermute() if back else Permute()
+
+
 def numerics_of(operator: Operator) -> Numerics:
     """How an operator computes.
 
@@ -43,7 +55,7 @@ def numerics_of(operator: Operator) -> Numerics:
     """
     found = NUMERICS.get(operator.kind)
     if operator.kind is OperatorKind.PERMUTE and operator.experts is not None:
-        found = Unpermute() if operator.name.endswith("unpermute") else Permute()
+        found = _moves(operator)
     if found is None:
         raise StrategyError(
             f"operator {operator.name} ({operator.kind.value}) cannot be executed yet",
