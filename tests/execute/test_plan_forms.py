@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from shardwright.execute.prove import prove
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.graph import Model
+from shardwright.model.huggingface import model_from_config
 from shardwright.strategy.parser import parse_plan
 from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse
 
@@ -75,3 +76,28 @@ def test_cut_inside_a_block_with_residuals_and_experts(before: str) -> None:
     one, two = cut_module(before=before)
     stages = f"  stages embed+1+1+head+{one}, {two}+mtp_head on 0, 4\n    all = t4\n    stream = s4\n    router = s4\n    experts = e2 f2"
     assert_equal(sparse(dense_layers=1, layers=1, predictors=1), stages, devices=8)
+
+
+def test_predictor_that_looks_up_the_next_tokens() -> None:
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16}
+    experts = {
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+    }
+    layers = {"num_hidden_layers": 2, "first_k_dense_replace": 1, "num_nextn_predict_layers": 1}
+    config = {
+        "architectures": ["Glm4MoeForCausalLM"],
+        "vocab_size": 64,
+        "rms_norm_eps": 1e-5,
+        "use_qk_norm": True,
+        **sizes,
+        **experts,
+        **layers,
+    }
+    model = model_from_config({**config, "max_position_embeddings": 64}, name="small-glm")
+    split = "    all = t2\n    stream = s2\n    router = s2\n    experts = e2"
+    assert_equal(model, f"  stages embed+1+1+head, mtp+mtp_head on 0, 2\n{split}", devices=4)

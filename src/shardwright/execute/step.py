@@ -84,7 +84,7 @@ def _require_executable(model: Model) -> None:
         reason = ""
         if not one.inputs and first.kind is not OperatorKind.EMBEDDING:
             reason = f"{one.name}.{first.name} reads features of {block.sequence}, not tokens"
-        elif len(streams) > 1 or (streams and first.kind is OperatorKind.EMBEDDING):
+        elif len(streams) > 1 or (streams and first.kind is OperatorKind.EMBEDDING and first.inputs):
             reason = f"{one.name}.{first.name} merges {' and '.join(streams)}"
         if reason:
             raise StrategyError(
