@@ -84,9 +84,7 @@ def _step(
     yield Reduce(group=known.devices, tensor=torch.zeros(2, dtype=torch.float64), key="norm")
     wait_until(time.perf_counter() + update_s)
     for bucket in shared:
-        wide, fine = (bucket.sharing(rank).piece(rank, bucket.elements, level) for level in (2, 1))
-        piece = totals[bucket.number][fine[0] - wide[0] : fine[1] - wide[0]]
-        yield from gathered(rank, bucket, piece, have=1, want=0, key="new")
+        yield from gathered(rank, bucket, totals[bucket.number], have=1, want=0, key="new")
 
 
 def measure(network: Network, rank: int, command: dict[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Cadenced(Around):
     def end(self, node: Node, *, weights: bool) -> Task[None]:
         """See `Around`."""
         for bucket in filter(self.adds, self._of(node) if weights else ()):
-            piece = yield from summed(self.device, bucket, self.views[bucket.number], precision=self.store.precision)
+            piece = yield from summed(self.device, bucket, self.views[bucket.number], precision=self.store.precision, level=2)
             known = self.total.get(bucket.number)
             self.total[bucket.number] = piece if known is None else known.add_(piece)
             for stretch in self.views[bucket.number]:

@@ -180,17 +180,20 @@ def views(device: int, buckets: tuple[Bucket, ...], store: ParameterStore) -> di
     return {b.number: stretches(b.boxes, store) for b in buckets if device in b.devices}
 
 
-def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...], *, precision: Precision) -> Task[torch.Tensor]:
-    """The device's piece (of stage 2) of the whole step's gradient of a bucket.
+def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...], *, precision: Precision, level: int = 1) -> Task[torch.Tensor]:
+    """The device's piece of the whole gradient of a bucket.
 
-    A sharded gradient is reduced to its owners: pieces to the members of a run, then the sums over runs. Where other stages' copies or
-    duplicates share the sum, all sum everything and keep their piece. A gradient that is not sharded is written to the device's parts.
+    Pieces are reduced to their owners: to the members of a run, then the sums over runs. Where other stages' copies or duplicates share the
+    sum, all sum everything and keep their piece. A gradient that nobody shards is written to the device's parts.
+
+    Args:
+        level: whose piece: 1 = of the optimizer, who reads the step's whole gradient; 2 = of the gradient, which is kept between microbatches.
     """
     own = gradients_of(view, dtype=precision.gradient).to(precision.wire)
     sharers = bucket.sharing(device)
-    cut = sharers.degrees[1]
+    cut = sharers.degrees[level - 1]
     if cut > 1 and sharers.devices == bucket.members and not bucket.copies:
-        return (yield from _scattered(device, bucket, sharers, own)).to(precision.gradient)
+        return (yield from _scattered(device, bucket, sharers, own, level=level)).to(precision.gradient)
     total = own
     if device in bucket.members and len(bucket.members) > 1:
         total = cast(torch.Tensor, (yield Reduce(group=bucket.members, tensor=own, key=("gradient", bucket.number))))
@@ -205,13 +208,13 @@ def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...], *, precision:
     if cut == 1:
         write_gradients(view, total)
         return total
-    low, high = sharers.piece(device, bucket.elements, 2)
+    low, high = sharers.piece(device, bucket.elements, level)
     return total[low:high].clone()
 
 
-def _scattered(device: int, bucket: Bucket, sharers: Sharers, own: torch.Tensor) -> Task[torch.Tensor]:
+def _scattered(device: int, bucket: Bucket, sharers: Sharers, own: torch.Tensor, *, level: int) -> Task[torch.Tensor]:
     """Pieces to their owners in the run, summed in the order of devices; then over runs."""
-    run, pieces = sharers.run(device, 2), {d: sharers.piece(d, bucket.elements, 2) for d in sharers.devices}
+    run, pieces = sharers.run(device, level), {d: sharers.piece(d, bucket.elements, level) for d in sharers.devices}
     low, high = pieces[device]
     came = cast(
         dict[int, torch.Tensor],
@@ -229,7 +232,7 @@ def _scattered(device: int, bucket: Bucket, sharers: Sharers, own: torch.Tensor)
     )
     came = {**came, device: own[low:high]}
     total = sum((came[d] for d in run[1:]), came[run[0]].clone())
-    across = sharers.alike(device, 2)
+    across = sharers.alike(device, level)
     if len(across) > 1:
         total = cast(torch.Tensor, (yield Reduce(group=across, tensor=total, key=("across", bucket.number))))
     return total

@@ -202,9 +202,10 @@ def step_task(
     for bucket in mine:
         total = around.total.get(bucket.number)
         if total is None:
-            total = yield from summed(device, bucket, own.views[bucket.number], precision=known.precision)
-        wide, fine = (bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1))
-        gradients[bucket.number] = total[fine[0] - wide[0] : fine[1] - wide[0]]
+            gradients[bucket.number] = yield from summed(device, bucket, own.views[bucket.number], precision=known.precision)
+        else:
+            wide, fine = (bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1))
+            gradients[bucket.number] = total[fine[0] - wide[0] : fine[1] - wide[0]]
     tell(TaskKind.STEP, STEP_LEVEL)
     losses = [loss for key, loss in outcome.losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts]
     squares = [gradients[b.number].double().square().sum() for b in mine if b.answers(device)]
