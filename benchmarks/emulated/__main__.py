@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import argparse
-import os
-import platform
+import signal
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.emulated.compare import Compared, comparable, disordered, mean_error, worst_error
+from benchmarks.emulated.compare import Compared, disordered, mean_error, worst_error
 from benchmarks.emulated.hosts import FAR, NEAR, Hosts, hosts_up, routing, run, shape, unusable
 from benchmarks.emulated.ranks import Ranks, ranks_up
 from benchmarks.emulated.reach import Priced, collectives, reach_of
+from benchmarks.emulated.results import line, page
 from benchmarks.emulated.settings import HOSTS, SETTINGS, Reach, Setting
 from shardwright.program.instances import TaskKind
-from shardwright.simulator.plans import PlanResult, simulate_plan
+from shardwright.simulator.plans import PlanResult
+from shardwright.strategy.notation import print_plan
 
 WARM: Final = 1
+LATE_S: Final = 0.01
 CHANGING: Final = "1F1B"
 BEFORE_MBIT, AFTER_MBIT = 1000.0, 100.0
 
 
 def say(text: str) -> None:
     """Progress."""
-    print(text, flush=True)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def durations(result: PlanResult, device: int) -> tuple[list[tuple[int, int, int, int, float]], float]:
@@ -37,27 +41,41 @@ def durations(result: PlanResult, device: int) -> tuple[list[tuple[int, int, int
             family = next((i for i, devices in enumerate(stage.families) if device in devices), None)
             if family is None:
                 continue
-            for part, step in enumerate(costs.families[stage.lane, stage.chunk, family].slices):
+            steps = costs.families[stage.lane, stage.chunk, family].slices
+            for part in range(len(steps)):
                 for kind in (TaskKind.F, TaskKind.I, TaskKind.W, TaskKind.B):
                     seconds = costs.seconds(stage.lane, stage.chunk, family, part, kind)
                     found.append((stage.lane, stage.chunk, int(kind), part, seconds))
-            update += float(step.update_s[0])
+            update += float(steps[0].update_s[0])
     return found, update
 
 
 def commands(setting: Setting, result: PlanResult, *, steps: int) -> list[dict[str, Any]]:
     """What every rank is told."""
-    found = []
+    found, plan = [], print_plan(result.program.plan, name="emulated")
     for device in range(HOSTS):
         seconds, update = durations(result, device)
-        found.append({"do": "steps", "setting": setting.name, "steps": steps, "seconds": seconds, "update": update})
+        found.append({"do": "steps", "setting": setting.name, "plan": plan, "steps": steps, "seconds": seconds, "update": update})
     return found
 
 
-def one_step(ranks: Ranks) -> float:
-    """Seconds from the common beginning of a step to its last end."""
-    answers = ranks.hear()
-    return float(max(a["ended"] for a in answers) - answers[0]["began"])
+def warm_up(ranks: Ranks) -> None:
+    """First steps, in which connections and threads are made."""
+    for _ in range(WARM):
+        ranks.hear()
+
+
+def spent(ranks: Ranks, *, steps: int) -> tuple[float, ...]:
+    """Seconds of steps from their common beginning to their last end; those that a rank began late are left out.
+
+    Raises:
+        RuntimeError: none is left.
+    """
+    answers = [ranks.hear() for _ in range(steps)]
+    found = tuple(max(a["ended"] for a in own) - own[0]["began"] for own in answers if max(a["late"] for a in own) < LATE_S)
+    if not found:
+        raise RuntimeError("in every step some rank began late: the machine is too busy to measure anything")
+    return found
 
 
 def prepare_links(hosts: Hosts, setting: Setting) -> None:
@@ -69,84 +87,29 @@ def prepare_links(hosts: Hosts, setting: Setting) -> None:
 
 def compare(hosts: Hosts, ranks: Ranks, setting: Setting, reaches: Mapping[float, Reach], *, steps: int) -> Compared:
     """Predict a setting and measure it."""
-    result = simulate_plan(setting.problem(reaches), setting.parsed)
+    result = setting.predicted(reaches)
     prepare_links(hosts, setting)
     ranks.tell(commands(setting, result, steps=steps + WARM))
-    spent = [one_step(ranks) for _ in range(steps + WARM)][WARM:]
-    return Compared(name=setting.name, cluster=setting.cluster, predicted_s=result.step_time_s, steps_s=tuple(spent))
+    warm_up(ranks)
+    return Compared(name=setting.name, cluster=setting.cluster, predicted_s=result.step_time_s, steps_s=spent(ranks, steps=steps))
 
 
 def changing(hosts: Hosts, ranks: Ranks, reaches: Mapping[float, Reach], *, steps: int) -> tuple[Compared, Compared]:
     """One run whose links lose most of their rate half-way: predicted and measured before and after."""
     before = SETTINGS[CHANGING]
-    result = simulate_plan(before.problem(reaches), before.parsed)
-    later = {
-        **reaches,
-        BEFORE_MBIT: Reach(latency_s=reaches[AFTER_MBIT].latency_s, efficiency=reaches[AFTER_MBIT].efficiency * AFTER_MBIT / BEFORE_MBIT),
-    }
-    after = simulate_plan(before.problem(later), before.parsed)
+    result = before.predicted(reaches)
+    after = replace(before, mbit=(AFTER_MBIT,) * HOSTS).predicted(reaches)
     prepare_links(hosts, before)
-    ranks.tell(commands(before, result, steps=2 * steps + WARM))
-    spent = [one_step(ranks) for _ in range(steps + WARM)][WARM:]
+    ranks.tell(commands(before, result, steps=2 * steps + WARM + 1))
+    warm_up(ranks)
+    first = spent(ranks, steps=steps)
     shape(hosts, rates={FAR: (AFTER_MBIT,) * HOSTS})
-    rest = [one_step(ranks) for _ in range(steps)]
+    ranks.hear()  # the step in which the rate changes belongs to neither
+    rest = spent(ranks, steps=steps)
     return (
-        Compared(name=f"{CHANGING}, {BEFORE_MBIT:g} Mb/s", cluster="changing", predicted_s=result.step_time_s, steps_s=tuple(spent)),
-        # The step in which the rate changes, and the next, which is under way by then, belong to neither.
-        Compared(name=f"{CHANGING}, then {AFTER_MBIT:g} Mb/s", cluster="changing", predicted_s=after.step_time_s, steps_s=tuple(rest[1:])),
+        Compared(name=f"{CHANGING}, {BEFORE_MBIT:g} Mb/s", cluster="changing", predicted_s=result.step_time_s, steps_s=first),
+        Compared(name=f"{CHANGING}, then {AFTER_MBIT:g} Mb/s", cluster="changing", predicted_s=after.step_time_s, steps_s=rest),
     )
-
-
-def line(row: Compared) -> str:
-    """A row of the table."""
-    low, high = min(row.steps_s), max(row.steps_s)
-    return f"| {row.name} | {row.cluster} | {row.predicted_s * 1e3:.1f} | {row.measured_s * 1e3:.1f} | {low * 1e3:.1f} to {high * 1e3:.1f} | {row.error:+.1%} |"
-
-
-def page(rows: list[Compared], change: tuple[Compared, Compared], reaches: Mapping[float, Reach], priced: list[Priced]) -> str:
-    """The results as Markdown."""
-    wrong = disordered(rows)
-    out = [
-        "# Emulated cluster: predicted and measured step times",
-        "",
-        f"{time.strftime('%Y-%m-%d')}, {platform.system()} {platform.release()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
-        f"Python {platform.python_version()}; medians of {len(rows[0].steps_s)} steps. Written by `python -m benchmarks.emulated`; see "
-        "docs/emulated.md.",
-        "",
-        "| setting | cluster | predicted ms | measured ms | steps ms | error |",
-        "|---|---|---|---|---|---|",
-        *map(line, rows),
-        "",
-        f"Mean error {mean_error(rows):.1%}, worst {worst_error(rows):.1%}. {len(comparable(rows))} pairs of plans on one cluster differ by "
-        f"more than 5 %; {len(wrong)} of them are predicted in the other order"
-        + "".join(f"; {a.name} and {b.name}" for a, b in wrong)
-        + ".",
-        "",
-        "A link whose rate changes while the run goes on:",
-        "",
-        "| run | cluster | predicted ms | measured ms | steps ms | error |",
-        "|---|---|---|---|---|---|",
-        *map(line, change),
-        "",
-        "Steps in ms: " + " ".join(f"{s * 1e3:.0f}" for row in change for s in row.steps_s),
-        "",
-        "Links as calibrated by messages between two hosts:",
-        "",
-        "| Mb/s | latency ms | share of the rate |",
-        "|---|---|---|",
-        *(f"| {mbit:g} | {r.latency_s * 1e3:.2f} | {r.efficiency:.3f} |" for mbit, r in sorted(reaches.items())),
-        "",
-        "Collectives, as measured alone and as priced on those links:",
-        "",
-        "| Mb/s | collective | hosts | KiB | measured ms | priced ms |",
-        "|---|---|---|---|---|---|",
-        *(
-            f"| {p.mbit:g} | {p.kind} | {p.devices} | {p.size // 1024} | {p.measured_s * 1e3:.1f} | {p.priced_s * 1e3:.1f} |"
-            for p in priced
-        ),
-        "",
-    ]
-    return "\n".join(out)
 
 
 def main() -> int:
@@ -160,8 +123,11 @@ def main() -> int:
     if reason:
         say(f"skipped: {reason}")
         return 0
-    began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that hosts are taken down
     settings = [s for s in SETTINGS.values() if chosen.only in s.name]
+    if not settings or chosen.steps < 1:
+        parser.error(f"no setting's name contains {chosen.only!r}" if chosen.steps > 0 else "--steps is at least 1")
+    began = time.monotonic()
     with hosts_up(HOSTS) as hosts, ranks_up(hosts) as ranks:
         reaches: dict[float, Reach] = {}
         priced: list[Priced] = []

@@ -25,23 +25,25 @@ from shardwright.execute.place import Settings
 from shardwright.execute.requests import Exchange, Post, Reduce, Take, Task
 from shardwright.execute.shards import Bucket, gathered, summed
 from shardwright.execute.train import Training, training
+from shardwright.strategy.parser import parse_plan
 
 DTYPE: Final = torch.float32
-_HEAD_START_S: Final = 0.03
+_STEP_AHEAD_S, _MESSAGE_AHEAD_S = 0.15, 0.03
 
 
-def begin() -> float:
-    """A moment soon, the same on all ranks (namespaces of one machine share its clock)."""
-    soon = torch.tensor([time.perf_counter() + _HEAD_START_S], dtype=torch.float64)
+def begin(ahead_s: float) -> float:
+    """A moment so far ahead, the same on all ranks (namespaces of one machine share its clock)."""
+    dist.barrier()
+    soon = torch.tensor([time.perf_counter() + ahead_s], dtype=torch.float64)
     dist.broadcast(soon, 0)
     wait_until(float(soon))
     return float(soon)
 
 
 def steps(network: Network, rank: int, command: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Run steps of a setting: beginning and end of each."""
+    """Run steps of a setting: beginning and end of each, and how late this rank began."""
     setting = SETTINGS[command["setting"]]
-    known = training(setting.model, setting.job, setting.parsed, dtype=DTYPE)
+    known = training(setting.model, setting.job, parse_plan(command["plan"]), dtype=DTYPE)
     active = rank in known.devices
     seconds: Seconds = {(a, b, c, d): s for a, b, c, d, s in command["seconds"]}
     store = ParameterStore(model=setting.model, source=_never, settings=Settings())
@@ -49,12 +51,13 @@ def steps(network: Network, rank: int, command: dict[str, Any]) -> Iterator[dict
     for _ in range(command["steps"]):
         gc.collect()
         gc.disable()
-        started = begin()
+        started = begin(_STEP_AHEAD_S)
+        late_s = time.perf_counter() - started
         if active:
             network.drive({rank: _step(rank, known, store, parts, seconds, command["update"])})
         ended = time.perf_counter()
         gc.enable()
-        yield {"began": started, "ended": ended}
+        yield {"began": started, "late": late_s, "ended": ended}
 
 
 def _never(key: Key) -> torch.Tensor:
@@ -92,7 +95,7 @@ def measure(network: Network, rank: int, command: dict[str, Any]) -> dict[str, A
     for size in command["sizes"]:
         spent = []
         for _ in range(command["times"]):
-            started = begin()
+            started = begin(_MESSAGE_AHEAD_S)
             if rank in group:
                 network.drive({rank: _once(command["kind"], rank, group, size // DTYPE.itemsize)})
             spent.append(time.perf_counter() - started)
@@ -119,6 +122,11 @@ def _once(kind: str, rank: int, group: tuple[int, ...], elements: int) -> Task[N
         yield Exchange(group=group, gives=gives, receives=receives, key="all", kind="all_gather", elements=elements, dtype=DTYPE)
 
 
+def _answer(found: Mapping[Any, Any]) -> None:
+    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Commands until there are no more."""
     rank, address = int(sys.argv[1]), sys.argv[2]
@@ -130,9 +138,9 @@ def main() -> None:
             command = cast(dict[str, Any], json.loads(line))
             if command["do"] == "steps":
                 for found in steps(network, rank, command):
-                    print(json.dumps(found), flush=True)
+                    _answer(found)
             else:
-                print(json.dumps(measure(network, rank, command)), flush=True)
+                _answer(measure(network, rank, command))
     dist.destroy_process_group()
 
 

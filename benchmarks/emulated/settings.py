@@ -19,6 +19,8 @@ from shardwright.model.huggingface import model_from_config
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
+from shardwright.search.orders.resolve_plan import resolved
+from shardwright.simulator.plans import PlanResult, simulate_plan
 from shardwright.strategy.parser import parse_plan
 from shardwright.strategy.plan import Plan
 
@@ -93,8 +95,13 @@ class Setting:
 
     @property
     def parsed(self) -> Plan:
-        """The plan."""
+        """The plan, with an order that is yet to be found left open."""
         return parse_plan(f"plan emulated devices {HOSTS}\n{self.plan}")
+
+    def predicted(self, reaches: Mapping[float, Reach]) -> PlanResult:
+        """The step as the package simulates it; `program.plan` is the plan, with all its orders."""
+        problem = self.problem(reaches)
+        return simulate_plan(problem, resolved(problem, self.parsed))
 
     def problem(self, reaches: Mapping[float, Reach]) -> Problem:
         """What is predicted.
@@ -146,15 +153,20 @@ def _link(mbit: float, reaches: Mapping[float, Reach]) -> Link:
     return Link(latency_s=reach.latency_s, bandwidth=mbit * 1e6 / 8, efficiency=reach.efficiency, origin=_ASSUMED)
 
 
-def _pipeline(stages: str, order: str, *, microbatches: int = 8, batch: int = 8, split: str = ".", zero: str = "") -> str:
-    return f"{zero}lane main samples {batch} in {microbatches}\n  stages {stages}\n    all = {split}\norder {order}\n"
+def _pipeline(stages: str, order: str) -> str:
+    return f"lane main samples 8 in 8\n  stages {stages}\n    all = .\norder {order}\n"
+
+
+def _replicas(stages: str, *, stride: int = 1, zero: str = "") -> str:
+    return f"{zero}lane main samples 8 in 4\n  stages {stages}\n    all = b2@{stride}\norder 1f1b(main)\n"
 
 
 _EVEN: Final = "embed+2, 2*2, 2+head on 0..3"
 _UNEVEN: Final = "embed+1, 3, 3, 1+head on 0..3"
 _CHUNKS: Final = "embed+1, 1*6, 1+head on (0..3)*2"
 _VEE: Final = "embed+1, 1*6, 1+head on 0..3, 3..0"
-_HALF: Final = "embed+4, 4+head on 0, 2"
+_APART: Final = "embed+2, 2+head on 0, 2"
+_WITHIN: Final = "embed+2, 2+head on 0, 1"
 _SLOW: Final = (200.0,) * HOSTS
 _FAST: Final = (1000.0,) * HOSTS
 _MIXED: Final = (140.0, 140.0, 70.0, 70.0)
@@ -164,15 +176,17 @@ def _settings() -> Mapping[str, Setting]:
     uniform, slow = "4 equal, 1 Gb/s", "4 equal, 200 Mb/s, 256 tokens"
     mixed, nodes = "2 fast and 2 slow, 1 Gb/s", "2 nodes of 2, 1 Gb/s within, 200 Mb/s between"
     heavy = {"mbit": _SLOW, "tokens": 256, "speeds": (200.0,) * HOSTS}
-    small = {"mbit": _SLOW, "hidden": 256, "speeds": (25.0,) * HOSTS}
+    narrow = {"mbit": _SLOW, "hidden": 256, "layers": 4, "speeds": (12.5,) * HOSTS}
     found = (
         Setting(name="1F1B", cluster=uniform, plan=_pipeline(_EVEN, "1f1b(main)"), mbit=_FAST),
         Setting(name="1F1B, uneven stages", cluster=uniform, plan=_pipeline(_UNEVEN, "1f1b(main)")),
+        Setting(name="order found for uneven stages", cluster=uniform, plan=_pipeline(_UNEVEN, "table-search(main)")),
         Setting(name="GPipe", cluster=uniform, plan=_pipeline(_EVEN, "gpipe(main)")),
         Setting(name="interleaved, 2 chunks", cluster=uniform, plan=_pipeline(_CHUNKS, "interleaved-1f1b(main)")),
         Setting(name="ZB-H1", cluster=uniform, plan=_pipeline(_EVEN, "zb-h1(main)")),
+        Setting(name="DP2 x PP2", cluster="4 equal, 200 Mb/s, narrow", plan=_replicas(_APART), **narrow),
         Setting(
-            name="DP2 x PP2", cluster="4 equal, 200 Mb/s, small", plan=_pipeline(_HALF, "1f1b(main)", microbatches=4, split="b2"), **small
+            name="DP2 x PP2, ZeRO-2", cluster="4 equal, 200 Mb/s, narrow", plan=_replicas(_APART, zero="zero all: all/all/1\n"), **narrow
         ),
         Setting(name="1F1B, slow links", cluster=slow, plan=_pipeline(_EVEN, "1f1b(main)"), **heavy),
         Setting(name="interleaved, slow links", cluster=slow, plan=_pipeline(_CHUNKS, "interleaved-1f1b(main)"), **heavy),
@@ -185,13 +199,8 @@ def _settings() -> Mapping[str, Setting]:
             speeds=_MIXED,
         ),
         Setting(name="1F1B, slow between nodes", cluster=nodes, plan=_pipeline(_EVEN, "1f1b(main)"), mbit=_SLOW, near_mbit=1000.0),
-        Setting(
-            name="DP2 within nodes, ZeRO-1",
-            cluster=f"{nodes}, small",
-            plan=_pipeline(_HALF, "1f1b(main)", microbatches=4, split="b2", zero="zero all: all/1/1\n"),
-            near_mbit=1000.0,
-            **small,
-        ),
+        Setting(name="DP2 within nodes", cluster=f"{nodes}, narrow", plan=_replicas(_APART), near_mbit=1000.0, **narrow),
+        Setting(name="DP2 across nodes", cluster=f"{nodes}, narrow", plan=_replicas(_WITHIN, stride=2), near_mbit=1000.0, **narrow),
     )
     return MappingProxyType({s.name: s for s in found})
 

@@ -66,7 +66,9 @@ def said(capsys: pytest.CaptureFixture[str]) -> Iterator[pytest.CaptureFixture[s
 
 
 def words(folder: Path, plan: str, *, steps: int = 2, data: str = "tokens.npy") -> list[str]:
-    return ["run", str(folder / plan), "--data", str(folder / data), "--steps", str(steps), "--formats", "fp64"]
+    sequence, equals, name = data.rpartition("=")
+    file = f"{sequence}{equals}{folder / name}"
+    return ["run", str(folder / plan), "--data", file, "--steps", str(steps), "--formats", "fp64"]
 
 
 def started(arguments: list[str]) -> subprocess.Popen[str]:
@@ -140,8 +142,9 @@ def test_pytorchs_engine_gives_the_same_losses(folder: Path, said: pytest.Captur
 def test_a_backend_that_cannot_is_refused(
     folder: Path, said: pytest.CaptureFixture[str], plan: str, options: list[str], code: int, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    if plan == "tree.plan":
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", "2")
     assert run([*words(folder, plan), *options]) == code
     assert message in said.readouterr().err
 
@@ -187,10 +190,11 @@ def environment(pid: int) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("data", "message", "hint"),
     [
-        ("few.npy", "few.npy has 64 tokens, a batch needs 65", "use more text, or a smaller batch"),
+        ("few.npy", "few.npy has 64 tokens, a batch needs 65", "use more text, a smaller batch"),
         ("outside.npy", "token 64 at 0 is outside the vocabulary of 64", "use the model's own tokenizer"),
         ("float.npy", "has 1 dims of float64", "one row of uint8"),
-        ("missing.npy", "is not a file of tokens", "numpy.save"),
+        ("missing.npy", "missing.npy: no such file", "tokenise"),
+        ("source=tokens.npy", "no file has the sequence text", "one file for each of text"),
     ],
 )
 def test_unusable_tokens_are_refused(folder: Path, said: pytest.CaptureFixture[str], data: str, message: str, hint: str) -> None:
@@ -238,3 +242,18 @@ def test_the_job_s_formats_train_as_well(folder: Path, said: pytest.CaptureFixtu
 def test_a_device_that_is_not_there_is_refused(folder: Path, said: pytest.CaptureFixture[str]) -> None:
     assert run([*words(folder, "one.plan"), "--on", "abacus"]) == 2
     assert "--on 'abacus' is no device that runs plans" in said.readouterr().err
+
+
+def test_texts_become_tokens_that_train(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.npy"
+    assert run(["tokenise", "-o", str(tokens), "--json"]) == 0
+    made = json.loads(said.readouterr().out)
+    assert made["tokens"] == len(np.load(tokens)) > 10_000
+    assert run(words(folder, "one.plan", data=str(tokens))) == 7
+    assert "258" in said.readouterr().err
+    text = tmp_path / "a.txt"
+    text.write_text("abc")
+    assert run(["tokenise", str(text), "-o", str(tokens), "--quiet"]) == 0
+    assert np.load(tokens).tolist() == [256, 97, 98, 99, 257]
+    assert run(["tokenise", str(tmp_path / "none.txt"), "-o", str(tokens)]) == 7
+    assert "none.txt: No such file" in said.readouterr().err

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from shardwright.api_trace import trace
 
+from shardwright.api.stored import stored_plan
+from shardwright.api.traces import trace
 from shardwright.cli.main import run
 from shardwright.cli.trace import read_devices
 from shardwright.errors import UsageError
@@ -44,7 +45,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def slower(plan: Path) -> StepTrace:
     """All devices, as if each of their spans had taken a quarter longer."""
-    found = trace(read_saved(plan), devices=range(4))
+    found = trace(stored_plan(read_saved(plan)), devices=range(4))
     spans = tuple(replace(s, start_s=s.start_s * SLOWER, end_s=s.end_s * SLOWER, exposed_s=0.0) for s in found.spans)
     return replace(found, origin=Origin.MEASURED, spans=spans, memory=(), step_s=found.step_s * SLOWER)
 

@@ -44,6 +44,7 @@ LATENT: Config = {
 CONFIGS: dict[str, Config] = {
     "llama": {**BASE, "architectures": ["LlamaForCausalLM"]},
     "llama tied": {**BASE, "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True, "attention_bias": True},
+    "mistral": {**BASE, "architectures": ["MistralForCausalLM"], "sliding_window": None},
     "qwen2": {**BASE, "architectures": ["Qwen2ForCausalLM"]},
     "qwen3": {**BASE, "architectures": ["Qwen3ForCausalLM"], "head_dim": 16, "tie_word_embeddings": True},
     "olmo2": {**BASE, "architectures": ["Olmo2ForCausalLM"]},

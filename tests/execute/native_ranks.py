@@ -21,7 +21,7 @@ from shardwright.model.graph import Model
 from shardwright.model.huggingface import model_from_config
 from shardwright.strategy.grid import Grid, Recompute
 from shardwright.strategy.order import Table
-from tests.execute.small_plans import DENSE4, PLANS, RULE, Small, tied
+from tests.execute.small_plans import DENSE4, PLANS, RULE, SPARSE, Small, tied
 
 SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 16}
 
@@ -63,15 +63,15 @@ _TWO_CHUNKS = partial(Grid, pp=2, vpp=2)
 assert isinstance(_FOUND, Table)
 
 CASES: dict[str, Case] = {
-    "tp4": Case(grid=Grid(tp=4, microbatch=4)),
+    "tp4": Case(grid=Grid(tp=4, microbatch=8)),
     "tp4 and sequence": Case(grid=Grid(tp=4, sp=True, microbatch=4)),
     "dp4": Case(grid=Grid(dp=4)),
     "zero-1": Case(grid=Grid(dp=4, zero=1)),
     "zero-2": Case(grid=Grid(dp=4, zero=2)),
     "zero-3": Case(grid=Grid(dp=4, zero=3)),
     "hybrid zero-3": Case(grid=Grid(dp=4, zero=3, shard=2)),
-    "tp2, sequence and zero-3": Case(grid=Grid(tp=2, sp=True, dp=2, zero=3, recompute=Recompute.FULL)),
-    "tp2 outside zero-3": Case(grid=Grid(tp=2, dp=2, zero=3, order=("dp", "tp", "cp", "ep", "pp"))),
+    "tp2, sequence and zero-3": Case(grid=Grid(tp=2, sp=True, dp=2, zero=3, microbatch=2, recompute=Recompute.FULL)),
+    "tp2 outside zero-3": Case(grid=Grid(tp=2, dp=2, zero=3, microbatch=4, order=("dp", "tp", "cp", "ep", "pp"))),
     "1f1b": Case(grid=_PIPELINE()),
     "gpipe": Case(grid=_PIPELINE(schedule="gpipe", recompute=Recompute.SELECTIVE)),
     "zb-h1": Case(grid=_PIPELINE(schedule="zb-h1", recompute=Recompute.FULL)),
@@ -83,11 +83,12 @@ CASES: dict[str, Case] = {
     "zb-v": Case(grid=_TWO_CHUNKS(dp=2, zero=3, schedule="zb-v")),
     "tp2 under zb-v": Case(grid=_TWO_CHUNKS(tp=2, sp=True, microbatch=2, schedule="zb-v")),
     "dualpipe-v": Case(grid=_TWO_CHUNKS(dp=2, schedule="dualpipe-v")),
-    "half precision": Case(grid=Grid(tp=2, pp=2, microbatch=2), compute=torch.bfloat16),
-    "normed heads under tp": Case(grid=Grid(tp=2, sp=True, dp=2), whole=normed_heads),
-    "learned positions under tp": Case(grid=Grid(tp=4, sp=True), whole=learned_positions),
+    "half precision": Case(grid=Grid(tp=2, pp=2, microbatch=4), compute=torch.bfloat16),
+    "normed heads under tp": Case(grid=Grid(tp=2, sp=True, dp=2, microbatch=4), whole=normed_heads),
+    "learned positions, tied, under tp": Case(grid=Grid(tp=4, sp=True, microbatch=8), whole=learned_positions),
+    "experts under zero-3": Case(grid=Grid(dp=4, zero=3), whole=SPARSE),
+    "experts under zb-h1": Case(grid=Grid(pp=2, dp=2, schedule="zb-h1"), whole=SPARSE),
     "tied": Case(grid=Grid(dp=4, zero=3), whole=tied),
-    "tied under tp": Case(grid=Grid(tp=2, sp=True, dp=2, zero=3), whole=tied),
 }
 """By name; of each the single process is `Small.alone`."""
 

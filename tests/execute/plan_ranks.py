@@ -60,6 +60,12 @@ def resume(folder: Path) -> dict[str, object]:
         run_rank(small.known(), source=seeded(small.model, seed=0), batches=small.batches, steps=1, checkpoints=folder / "checkpoints")
     except DataError as error:
         found["damaged"] = str(error)
+    try:
+        run_rank(
+            small.known(), source=seeded(small.model, seed=0), batches=small.batches, steps=1, checkpoints=folder / "meet" / "no folder"
+        )
+    except DataError as error:
+        found["unwritable"] = str(error)
     small = PLANS["hidden"]
     try:
         run_rank(small.known(), source=seeded(small.model, seed=0), batches=small.batches, steps=1)

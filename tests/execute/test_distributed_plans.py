@@ -87,3 +87,9 @@ def test_a_damaged_checkpoint_is_refused_on_every_rank(ranks: list[Any]) -> None
     told = {found["resumed"]["damaged"] for found in ranks}
     assert len(told) == 1
     assert "__1_0.distcp has" in told.pop()
+
+
+def test_a_rank_that_cannot_write_ends_all(ranks: list[Any]) -> None:
+    told = {found["resumed"]["unwritable"] for found in ranks}
+    assert len(told) == 1
+    assert "rank 0: " in told.pop()

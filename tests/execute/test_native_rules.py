@@ -44,8 +44,14 @@ FAMILIES = (
     "falcon-7b",
     "falcon-40b",
     "nemotron-4-15b",
+    "mixtral-8x7b",
+    "qwen1.5-moe-a2.7b",
+    "qwen3-30b-a3b",
+    "llama-4-scout-text",
+    "llama-4-maverick-text",
+    "minimax-m2.5",
 )
-OTHERS = ("gemma-2-2b", "bloom-7b1", "mixtral-8x7b", "deepseek-v2", "gpt-oss-20b", "mamba-codestral-7b", "mimo-7b", "bert-base", "t5-11b")
+OTHERS = ("gemma-2-2b", "bloom-7b1", "deepseek-v2", "gpt-oss-20b", "mamba-codestral-7b", "glm-4.5", "mimo-7b", "bert-base", "t5-11b")
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "vocab_size": 20, "num_hidden_layers": 1}
 NORMED_WIDE = {**SIZES, "architectures": ["Olmo2ForCausalLM"], "rms_norm_eps": 1e-5, "max_position_embeddings": 32}
 JOB = training_job(seq_len=16, global_batch=8)
@@ -97,7 +103,7 @@ REFUSED = {
     "native.slices": (Grid(pp=2, slices=2, schedule="seq-1f1b"), dense_model()),
     "native.schedule": (Grid(pp=2, schedule="dualpipe"), dense_model()),
     "native.model": (Grid(), expert_model(predictors=1)),
-    "native.operator": (Grid(), expert_model()),
+    "native.operator": (Grid(tp=2), expert_model()),
     "native.tied": (Grid(pp=2), dense_model(tied=True)),
     "native.uneven": (Grid(tp=16), dense_model()),
 }

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.errors import DataError, StrategyError
-from shardwright.execute.data import token_file, write_tokens
+from shardwright.errors import StrategyError
 from shardwright.execute.parameters import Key, seeded, sliced
 from shardwright.execute.step import run_step, unsplit
 from shardwright.execute.train import member, train
-from shardwright.job.training import SequenceLength, TrainingJob
 from tests.execute.small_plans import PLANS, RULE, Small, run_here
 
 
@@ -73,47 +68,3 @@ def test_degrees_that_do_not_nest_are_refused() -> None:
     with pytest.raises(StrategyError) as caught:
         small.known()
     assert caught.value.rule == "zero.nested"
-
-
-def _job(*, samples: int = 2, tokens: int = 4) -> TrainingJob:
-    return TrainingJob(sequences=(SequenceLength(name="text", tokens=tokens),), global_batch=samples)
-
-
-def test_a_token_file_gives_windows_by_step(tmp_path: Path) -> None:
-    path, model = tmp_path / "text.npy", PLANS["tp"].model
-    write_tokens(path, np.arange(23) % model.vocab)
-    assert np.load(path).dtype == np.uint8
-    file = token_file(path, model=model, job=_job())
-    assert file.windows == 5
-    assert file.batch(1)["text"].tolist() == [[8, 9, 10, 11], [12, 13, 14, 15]]
-    assert file.batch(1)["labels"].tolist() == [[9, 10, 11, 12], [13, 14, 15, 16]]
-    assert file.batch(2)["text"].tolist() == [[16, 17, 18, 19], [0, 1, 2, 3]]
-
-
-def test_unusable_data_is_refused_in_one_line(tmp_path: Path) -> None:
-    path, model = tmp_path / "text.npy", PLANS["tp"].model
-
-    def refused(tokens: np.ndarray | bytes, job: TrainingJob) -> str:
-        if isinstance(tokens, bytes):
-            path.write_bytes(tokens)
-        else:
-            np.save(path, tokens)
-        with pytest.raises(DataError) as caught:
-            token_file(path, model=model, job=job)
-        assert str(path) in str(caught.value)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
-
-    good = np.arange(20, dtype=np.uint16)
-    assert "has 8 tokens, a batch needs 9" in refused(good[:8], _job())
-    outside = good.copy()
-    outside[13] = model.vocab
-    assert f"token {model.vocab} at 13 is outside the vocabulary of {model.vocab}" in refused(outside, _job())
-    assert "token -1 at 0 is outside" in refused(np.full(9, -1), _job())
-    assert "2 dims of uint16" in refused(good.reshape(4, 5), _job())
-    assert "1 dims of float64" in refused(good.astype(float), _job())
-    assert "not a file of tokens" in refused(b"some text", _job())
-    with_encoder = TrainingJob(sequences=(*_job().sequences, SequenceLength(name="encoder", tokens=4)), global_batch=2)
-    assert "no encoder sequence" in refused(good, with_encoder)
-    np.save(path, good)
-    assert token_file(path, model=model, job=_job()).windows == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from shardwright.api.rules import check_plan
 from shardwright.api.stored import Stored, stored_plan
@@ -54,7 +55,6 @@ def run(stored: Stored, options: RunOptions, *, watch: Callable[[RunStep], None]
         stored.plan,
         options,
         name=stored.name,
-        grid=stored.grid,
         predicted_s=stored.step_time_s,
         memory=predicted_memory(stored),
         watch=watch,
@@ -68,3 +68,17 @@ def predicted_memory(stored: Stored) -> tuple[RunMemory, ...]:
         RunMemory(devices=klass.devices, holds=memory.layers, predicted=memory.allocated, measured=0)
         for klass, memory in zip(done.program.classes, done.memory, strict=True)
     )
+
+
+def tokenise(texts: tuple[Path, ...], tokens: Path) -> tuple[int, int]:
+    """Make a file of tokens of texts, or of the one that comes along: how many tokens, and of how many kinds.
+
+    Raises:
+        UsageError: PyTorch is not installed. DataError: see `execute.tokenizer.tokenise`.
+    """
+    try:
+        from shardwright.execute import tokenizer  # its module of files needs PyTorch, an extra
+    except ImportError as error:
+        raise UsageError("tokenise needs PyTorch", hint="pip install 'shardwright[run]'") from error
+    count = tokenizer.tokenise(texts, tokens) if texts else tokenizer.tokenise_shipped(tokens)
+    return count, tokenizer.VOCABULARY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,15 +13,18 @@ from shardwright.api import execution
 from shardwright.api.stored import stored_plan
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
-from shardwright.errors import ShardwrightError
+from shardwright.errors import ShardwrightError, UsageError
 from shardwright.execute.launch import INTERRUPTED, is_rank, launch, write_error
-from shardwright.execute.run_report import BACKENDS, FORMATS, OWN, RunOptions, RunStep
+from shardwright.execute.run_report import BACKENDS, FORMATS, OWN, TEXT, RunOptions, RunStep
 from shardwright.report.json_face import to_text
 from shardwright.report.run_face import render_run, run_document, step_text
 from shardwright.report.simulation_file import read_saved
 from shardwright.report.trace_file import trace_text
 
-DataFile = Annotated[Path, typer.Option("--data", metavar="FILE", help="Tokens: a .npy file of one row of integers.")]
+DataFiles = Annotated[
+    list[str],
+    typer.Option("--data", metavar="[SEQUENCE=]FILE", help="Tokens; `shardwright tokenise` makes a file of them."),
+]
 Steps = Annotated[int, typer.Option("--steps", min=1, help="Steps in all, those of a checkpoint included.")]
 Weights = Annotated[Path | None, typer.Option("--weights", metavar="FOLDER", help="Hugging Face safetensors to begin from.")]
 Checkpoints = Annotated[
@@ -32,7 +36,7 @@ Every = Annotated[int, typer.Option("--every", min=0, help="Steps between checkp
 def run(
     path: flags.PlanFile,
     *,
-    data: DataFile,
+    data: DataFiles,
     steps: Steps,
     weights: Weights = None,
     checkpoints: Checkpoints = None,
@@ -45,6 +49,7 @@ def run(
     backend: Annotated[str, typer.Option("--backend", help="; ".join(f"{name}: {what}" for name, what in BACKENDS.items()))] = OWN,
     formats: Annotated[str, typer.Option("--formats", help="; ".join(f"{name}: {what}" for name, what in FORMATS.items()))] = "job",
     trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write the last step's trace, for Perfetto.")] = None,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Samples in an order drawn for each pass.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Longest wait for another rank in seconds.")] = 300.0,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
@@ -56,7 +61,6 @@ def run(
     stored = stored_plan(saved)
     if stored.plan.devices > 1 and not is_rank(os.environ):
         options = {
-            "--data": data,
             "--steps": steps,
             "--weights": weights,
             "--checkpoints": checkpoints,
@@ -71,11 +75,12 @@ def run(
             "--trace": trace,
             "--timeout": timeout,
         }
+        files = [word for one in data for word in ("--data", one)]
         given = [word for flag, value in options.items() if value not in (None, "") for word in (flag, str(value))]
-        switches = [flag for flag, is_on in (("--json", as_json), ("--quiet", quiet), ("--debug", debug)) if is_on]
-        raise typer.Exit(launch(["run", str(path), *given, *switches], ranks=stored.plan.devices))
+        switches = [flag for flag, is_on in (("--shuffle", shuffle), ("--json", as_json), ("--quiet", quiet), ("--debug", debug)) if is_on]
+        raise typer.Exit(launch(["run", str(path), *files, *given, *switches], ranks=stored.plan.devices))
     asked = RunOptions(
-        data=data,
+        data=read_data(data),
         steps=steps,
         weights=weights,
         checkpoints=checkpoints,
@@ -84,6 +89,7 @@ def run(
         decay=decay,
         clip=clip,
         seed=seed,
+        shuffle=shuffle,
         on=on,
         backend=backend,
         formats=formats,
@@ -114,6 +120,22 @@ def run(
             screen.show(render_run(report, cluster=stored.cluster))
     if report.stopped:
         raise typer.Exit(INTERRUPTED)
+
+
+def read_data(words: Sequence[str]) -> tuple[tuple[str, Path], ...]:
+    """``["tokens.npy", "encoder=source.npy"]`` as sequences and files.
+
+    Raises:
+        UsageError: a sequence is named twice.
+    """
+    found: dict[str, Path] = {}
+    for word in words:
+        name, equals, path = word.partition("=")
+        sequence, file = (name, path) if equals and name.isidentifier() else (TEXT, word)
+        if sequence in found:
+            raise UsageError(f"--data gives two files of {sequence}", hint="one file of tokens for each sequence")
+        found[sequence] = Path(file)
+    return tuple(found.items())
 
 
 main = verb(run, name="run")

@@ -32,6 +32,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "draw": Verb(
         target="shardwright.cli.draw:main", summary="a picture of a plan: devices x layers and split trees, on the screen or as SVG"
     ),
+    "tokenise": Verb(target="shardwright.cli.tokenise:main", summary="make a file of tokens of texts, for run"),
     "trace": Verb(target="shardwright.cli.trace:main", summary="what each device does in a step, and when; beside what was measured"),
     "check": Verb(target="shardwright.cli.check:main", summary="verify a plan file and its certificate again"),
     "run": Verb(target="shardwright.cli.run:main", summary="train under a plan file on PyTorch, predicted against measured"),

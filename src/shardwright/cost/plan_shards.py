@@ -14,7 +14,7 @@ from shardwright.model.tensor import ParameterClass
 from shardwright.program.contribution import shard_groups
 from shardwright.program.plan_sync import Held
 from shardwright.program.problem import Problem
-from shardwright.strategy.plan import ALL, Plan, Shards, State
+from shardwright.strategy.plan import ALL, Cadence, Plan, Shards, State
 from shardwright.units import MIB
 
 
@@ -24,11 +24,14 @@ class ShardRule:
 
     Args:
         degrees: of each class (optimizer, gradient, parameter; 0 = all). offload: percent of the optimizer's states on the host.
+        gather, reduce: cadence of parameters and of gradients.
     """
 
     zero: int
     degrees: dict[ParameterClass, tuple[int, int, int]]
     offload: int
+    gather: Cadence = Cadence.STEP
+    reduce: Cadence = Cadence.STEP
 
 
 def shard_rule(plan: Plan) -> ShardRule:
@@ -47,7 +50,8 @@ def shard_rule(plan: Plan) -> ShardRule:
     degrees = {k: (r.optimizer, r.gradient, r.parameter) for k in ParameterClass if (r := last(k.value)) is not None}
     of_dense = (dense.optimizer, dense.gradient, dense.parameter)
     zero = next((level for level, wanted in zip((3, 2, 1), reversed(of_dense), strict=True) if wanted != 1), 0)
-    return ShardRule(zero=zero, degrees=degrees, offload=dict(dense.host).get(State.OPTIMIZER, 0))
+    offload = dict(dense.host).get(State.OPTIMIZER, 0)
+    return ShardRule(zero=zero, degrees=degrees, offload=offload, gather=dense.gather, reduce=dense.reduce)
 
 
 def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int = 1) -> int:

@@ -34,7 +34,7 @@ from shardwright.program.layout import Box, count
 FORMAT = "shardwright-checkpoint-2"
 MANIFEST, METADATA = "manifest.json", ".metadata"
 VALUE = "value"
-EARLIER = "resume from an earlier checkpoint"
+EARLIER = "remove its folder to resume from the checkpoint before"
 
 
 def tensor_name(model: Model, key: Key, state: str = VALUE) -> str:

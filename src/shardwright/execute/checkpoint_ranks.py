@@ -20,15 +20,16 @@ def together(make: Callable[[], T]) -> list[T]:
     """What `make` gives on every rank, by rank. All ranks call it, and none goes on before all have made theirs.
 
     Raises:
-        DataError: `make` raised one, or an OSError, on any rank: the same on all ranks, of the first rank that failed.
+        DataError: `make` raised one, or could not read or write, on any rank: the same on all ranks, of the first rank that failed.
     """
     mine: Any
     try:
         mine = (True, make())
     except DataError as error:
         mine = (False, (error.message, error.hint))
-    except OSError as error:
-        mine = (False, (str(error), "see that the folder of checkpoints has room and can be written"))
+    except (OSError, RuntimeError) as error:  # torch's writer of archives raises the latter where a disk is full
+        where = f"rank {dist.get_rank()}: " if dist.is_initialized() else ""
+        mine = (False, (f"{where}{error}", "see that the folder of checkpoints has room and can be written"))
     found: list[Any] = [mine]
     if dist.is_initialized():
         found = [None] * dist.get_world_size()

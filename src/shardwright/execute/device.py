@@ -9,6 +9,7 @@ from itertools import zip_longest
 import torch
 
 from shardwright.execute.block_run import run_again, run_backward, run_forward, run_weights
+from shardwright.execute.cadence import NOTHING, Around
 from shardwright.execute.cut_blocks import is_chosen
 from shardwright.execute.edges import stream_layout
 from shardwright.execute.layer_state import BlockRun, Inputs, LayerState, bring_back, send_away
@@ -84,14 +85,23 @@ class Outcome:
 
 
 def device_task(
-    device: int, work: Work, *, batch: Batch, store: ParameterStore, tell: Tell = silent, walking: Walking | None = None
+    device: int,
+    work: Work,
+    *,
+    batch: Batch,
+    store: ParameterStore,
+    tell: Tell = silent,
+    walking: Walking | None = None,
+    around: Around = NOTHING,
 ) -> Task[Outcome]:
     """The whole step of `device`: its actions in order. Gradients are the device's own; summing them is `gradients`.
 
     Args:
-        tell: is told each action as it begins. walking: makes what runs the actions; None = a `Walker`, which computes.
+        tell: is told each action as it begins. walking: makes what runs the actions; None = a `Walker`, which computes. around: what it
+            does around each layer.
     """
     walker = (walking or Walker)(device, work, batch, store)
+    walker.around = around
     rows = work.rows
     row = next(i for i, devices in enumerate(rows.devices) if device in devices)
     for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
@@ -121,6 +131,7 @@ class Walker:
         self.losses: dict[object, torch.Tensor] = {}
         self.halfway: dict[object, Halfway | None] = {}
         self.past: dict[object, Past] = {}
+        self.around: Around = NOTHING
 
     def _past(self, place: Turn, node: Node) -> Past:
         """Keys of the microbatch's earlier slices at a node."""
@@ -183,7 +194,9 @@ class Walker:
                 flow.values[identity], flow.layouts[identity] = value, target
                 flow.outputs[edge.run, edge.operator] = flow.received[number] = identity
         for node in nodes:
+            yield from self.around.begin(node)
             yield from self._node_forward(node, place, flow)
+            yield from self.around.end(node, weights=False)
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.source == chunk:
                 source, target = self._edge_layouts(lane, edge, part)
@@ -264,7 +277,9 @@ class Walker:
         place = (lane, chunk, microbatch, part)
         flow = self.flows[place]
         for node in stage_nodes(self.work.stages[lane][chunk], self.work.model):
+            yield from self.around.begin(node)
             yield from self._node_again(node, place, flow)
+            yield from self.around.end(node, weights=False)
 
     def _node_again(self, node: Node, place: Turn, flow: _Flow) -> Task[None]:
         state = flow.states[node.number]
@@ -292,10 +307,12 @@ class Walker:
                 back = yield from self._moved(back, source, flow.layouts[identity], ("back", number, *place), back=True)
                 self._add(flow, identity, back)
         for node in reversed(stage_nodes(stage, self.work.model)):
+            yield from self.around.begin(node)
             yield from self._node_again(node, place, flow)
             yield from self._node_backward(node, place, flow)
             if whole:
                 yield from run_weights(self._run(node, place), flow.states.pop(node.number), self.store)
+            yield from self.around.end(node, weights=whole)
         for number, edge in enumerate(self.work.edges[lane]):
             if edge.target == chunk:
                 source, target = self._edge_layouts(lane, edge, part)
@@ -305,9 +322,11 @@ class Walker:
             del self.flows[place]
 
     def both(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
-        """A whole backward. Cotangents leave before weight gradients are computed, where nothing is made again or brought back."""
+        """A whole backward. Cotangents leave before weight gradients are computed, unless a layer is to be done with before the next: where
+        something is made again, brought back or gathered.
+        """
         nodes = stage_nodes(self.work.stages[lane][chunk], self.work.model)
-        whole = any(node.recomputed or node.again or node.hosted for node in nodes)
+        whole = self.around.works or any(node.recomputed or node.again or node.hosted for node in nodes)
         yield from self.backward(lane, chunk, microbatch, part, whole=whole)
         if not whole:
             yield from self.weights(lane, chunk, microbatch, part)
@@ -334,7 +353,9 @@ class Walker:
         place = (lane, chunk, microbatch, part)
         flow = self.flows.pop(place)
         for node in reversed(stage_nodes(self.work.stages[lane][chunk], self.work.model)):
+            yield from self.around.begin(node)
             yield from run_weights(self._run(node, place), flow.states[node.number], self.store)
+            yield from self.around.end(node, weights=True)
 
 
 def _of(key: Key, index: int) -> Key:
@@ -353,3 +374,4 @@ def _whole(gradients: Gradients, values: Gradients) -> Gradients:
 
 
 Walking = Callable[[int, Work, Batch, ParameterStore], Walker]
+"""What makes a device's walker of a step: `Walker` itself, or one that does something else where it computes."""

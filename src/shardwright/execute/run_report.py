@@ -8,6 +8,7 @@ from statistics import median
 
 from shardwright.program.step_trace import StepTrace
 
+TEXT = "text"
 OWN = "shardwright"
 NATIVE = "torch-native"
 FORMATS = {"job": "the job's own number formats", "fp32": "float32 throughout", "fp64": "float64 throughout"}
@@ -19,15 +20,16 @@ class RunOptions:
     """What a run is asked beside its plan.
 
     Args:
-        data: file of tokens. steps: to be done in all, those of the checkpoint included. weights: folder of Hugging Face safetensors to
-            begin from; None = drawn from `seed`. checkpoints: folder of this run's checkpoints, from the newest of which it goes on;
-            None = none. every: steps between checkpoints; 0 = one at the end.
-        rate, decay, clip: of AdamW (clip 0 = no limit). seed: of first parameters. on: ``cpu``, ``cuda``, or empty = an accelerator if
-            there is one. backend: one of `BACKENDS`.
-        formats: one of `FORMATS`. trace: record the last step. timeout_s: longest wait for another rank in seconds.
+        data: (sequence, file of tokens) of each. steps: to be done in all, those of the checkpoint included. weights: folder of Hugging
+            Face safetensors to begin from; None = drawn from `seed`. checkpoints: folder of this run's checkpoints, from the newest of
+            which it goes on; None = none. every: steps between checkpoints; 0 = one at the end.
+        rate, decay, clip: of AdamW (clip 0 = no limit). seed: of first parameters, and of the order of windows. shuffle: windows in an
+            order drawn for each pass, not as they stand. on: ``cpu``, ``cuda``, or empty = an accelerator if there is one.
+        backend: one of `BACKENDS`. formats: one of `FORMATS`. trace: record the last step. timeout_s: longest wait for another rank in
+            seconds.
     """
 
-    data: Path
+    data: tuple[tuple[str, Path], ...]
     steps: int
     weights: Path | None = None
     checkpoints: Path | None = None
@@ -36,6 +38,7 @@ class RunOptions:
     decay: float = 0.1
     clip: float = 1.0
     seed: int = 0
+    shuffle: bool = False
     on: str = ""
     backend: str = OWN
     formats: str = "job"

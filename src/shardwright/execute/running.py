@@ -17,11 +17,13 @@ import torch.distributed as dist
 
 from shardwright.errors import StrategyError, UsageError
 from shardwright.execute.checkpoint import latest
-from shardwright.execute.data import token_file
+from shardwright.execute.data import open_tokens
+from shardwright.execute.initial import InitialValues
+from shardwright.execute.native.form import native_form
 from shardwright.execute.native.rules import require_expressible
 from shardwright.execute.native.train import train_native
 from shardwright.execute.optimizer import AdamW
-from shardwright.execute.parameters import Source, seeded
+from shardwright.execute.parameters import Source
 from shardwright.execute.place import Settings
 from shardwright.execute.precision import Precision, precision_of, uniform
 from shardwright.execute.recorder import Recorder, collected
@@ -32,6 +34,7 @@ from shardwright.execute.weights.read import open_weights
 from shardwright.execute.weights.settings import settings_of
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid import Grid
+from shardwright.strategy.order import Table
 from shardwright.strategy.plan import Plan
 
 Watch = Callable[[RunStep], None]
@@ -72,7 +75,6 @@ def run_plan(
     options: RunOptions,
     *,
     name: str,
-    grid: Grid | None,
     predicted_s: float,
     memory: tuple[RunMemory, ...],
     watch: Watch | None = None,
@@ -82,7 +84,7 @@ def run_plan(
     Everything that can be checked is checked before the first step.
 
     Args:
-        name: of the plan. grid: that says the plan; the native backend runs it. predicted_s, memory: what was predicted, by class of
+        name: of the plan. predicted_s, memory: what was predicted, by class of
             devices. watch: is told of every step; on rank 0 only.
 
     Raises:
@@ -96,10 +98,12 @@ def run_plan(
     known = training(
         model, job, plan, rule=rule, settings=settings, precision=precision, on=on, island=problem.cluster.tiers()[0].num_devices
     )
-    tokens = token_file(options.data, model=model, job=job)
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks_of(known, ranks=world)
+    share = (int(os.environ.get("RANK", "0")), world)
+    tokens = open_tokens(dict(options.data), model=model, job=job, seed=options.seed if options.shuffle else None, share=share)
     _check_left(options)
-    native = _native_grid(problem, grid, options) if options.backend == NATIVE else None
-    ranks_of(known, ranks=int(os.environ.get("WORLD_SIZE", "1")))
+    native = _native(problem, plan, options) if options.backend == NATIVE else None
     with process_group(timeout_s=options.timeout_s, alone=len(known.devices) == 1 and native is None) as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
         before = _held(on)
@@ -110,7 +114,7 @@ def run_plan(
                 for one in train_native(
                     model,
                     job,
-                    native,
+                    native[0],
                     source=source,
                     batches=tokens.batch,
                     steps=options.steps,
@@ -118,6 +122,7 @@ def run_plan(
                     settings=settings,
                     dtype=precision.master or precision.parameter,
                     compute=precision.compute,
+                    order=native[1],
                     device=on.type,
                     timeout_s=options.timeout_s,
                     stop=stop,
@@ -160,7 +165,7 @@ def first_values(problem: Problem, options: RunOptions) -> Source:
         DataError: the folder's are of another model, or lack.
     """
     if options.weights is None:
-        return seeded(problem.model, seed=options.seed)
+        return InitialValues(model=problem.model, seed=options.seed, dtype=torch.float32)
     return open_weights(options.weights, model=problem.model, dtype=torch.float32)
 
 
@@ -182,13 +187,14 @@ def _recorder(on: torch.device) -> Recorder:
     return Recorder(settle=torch.cuda.synchronize, held=torch.cuda.memory_allocated)
 
 
-def _native_grid(problem: Problem, grid: Grid | None, options: RunOptions) -> Grid:
-    """The grid that PyTorch's own engine runs.
+def _native(problem: Problem, plan: Plan, options: RunOptions) -> tuple[Grid, Table | None]:
+    """The grid that PyTorch's own engine runs, and the table of its order, if it has no named one.
 
     Raises:
-        StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: the engine's checkpoints are asked for.
+        StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: checkpoints or a trace are asked for.
     """
-    if grid is None:
+    found = native_form(plan, model=problem.model)
+    if found is None:
         raise StrategyError(
             "no grid says this plan, and PyTorch's engine runs grids", hint=f"--backend {OWN} runs any plan", rule="native.grid"
         )
@@ -196,8 +202,8 @@ def _native_grid(problem: Problem, grid: Grid | None, options: RunOptions) -> Gr
         raise UsageError(f"--backend {NATIVE} saves no checkpoints", hint=f"--backend {OWN}, or leave out --checkpoints")
     if options.trace:
         raise UsageError(f"--backend {NATIVE} records no trace", hint=f"--backend {OWN}, or PyTorch's own profiler")
-    require_expressible(problem.model, grid, job=problem.job)
-    return grid
+    require_expressible(problem.model, found[0], job=problem.job)
+    return found
 
 
 def _device(text: str) -> torch.device:

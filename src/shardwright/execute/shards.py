@@ -21,6 +21,7 @@ from shardwright.program.layout import Box
 from shardwright.program.plan_sync import ParameterPlace, parameter_places, shares_of
 from shardwright.program.stage_parts import StageParts
 from shardwright.program.transition_steps import even
+from shardwright.strategy.plan import Cadence
 
 Interval = tuple[int, int]
 Places = Mapping[Key, tuple[ParameterPlace, ...]]
@@ -68,7 +69,7 @@ class Bucket:
     Args:
         number: of all buckets. boxes: parameters and their boxes, dims sorted by name. members: who sums, sorted. copies: (member,
             duplicates ..) that are sent the sum. sharers: disjoint; each shares its own copy of the states. counted: no other bucket of
-            duplicates has been counted for the same elements.
+            duplicates has been counted for the same elements. together: all devices have the same stages work on it.
     """
 
     number: int
@@ -78,6 +79,7 @@ class Bucket:
     copies: tuple[tuple[int, ...], ...]
     sharers: tuple[Sharers, ...]
     counted: bool
+    together: bool = False
 
     @property
     def elements(self) -> int:
@@ -102,6 +104,8 @@ class Bucket:
 def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, model: Model, rule: ShardRule) -> tuple[Bucket, ...]:
     """The buckets of a plan.
 
+    Where parameters are gathered at each use, or gradients summed after each microbatch, a bucket is of one layer.
+
     Left out: units ``dim0`` and ``whole`` and shares by memory: a bucket is cut evenly, as one flat tensor. Frozen parameters are whole.
 
     Raises:
@@ -109,7 +113,12 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
     """
     places = parameter_places(stages, model=model)
     found: dict[tuple[object, ...], list[tuple[Key, tuple[Box, ...], int]]] = {}
+    by_layer = (rule.gather, rule.reduce) != (Cadence.STEP, Cadence.STEP)
     for key in sorted(groups):
+        stages_of: dict[int, set[tuple[int, int]]] = {}
+        for place in places[key]:
+            for device in place.devices:
+                stages_of.setdefault(device, set()).add((place.stage.lane, place.stage.chunk))
         first: dict[int, str] = {}
         for place in places[key]:
             for device in place.devices:
@@ -125,7 +134,8 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
                     cut = [degree(rule, places[key][0].parameter.klass, len(devices), level=level) for level in (1, 2, 3)]
                     _nested(cut, key)
                     sharers.append(Sharers(devices=devices, degrees=(cut[0], cut[1], cut[2])))
-                mark = (members, group.copies, tuple(sharers), number == 0)
+                together = len({frozenset(stages_of[d]) for d in holders}) == 1
+                mark = (members, group.copies, tuple(sharers), number == 0, together, key[:2] if by_layer else ())
                 found.setdefault(mark, []).append((key, group.boxes, group.elements))
     return tuple(
         Bucket(
@@ -136,8 +146,9 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
             copies=cast(tuple[tuple[int, ...], ...], copies),
             sharers=cast(tuple[Sharers, ...], sharers),
             counted=bool(counted),
+            together=bool(together),
         )
-        for number, ((members, copies, sharers, counted), parts) in enumerate(found.items())
+        for number, ((members, copies, sharers, counted, together, _), parts) in enumerate(found.items())
     )
 
 

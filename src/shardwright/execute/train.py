@@ -9,6 +9,7 @@ from typing import cast
 import torch
 
 from shardwright.cost.plan_shards import shard_rule
+from shardwright.execute.cadence import Cadenced, dropped, filled
 from shardwright.execute.device import Batch, Work, device_task
 from shardwright.execute.distributed import Network
 from shardwright.execute.flat import Stretch, values_of, write_values
@@ -29,7 +30,7 @@ from shardwright.model.operator import OperatorKind
 from shardwright.program.cells import token_box
 from shardwright.program.instances import TaskKind
 from shardwright.program.plan_sync import parameter_places
-from shardwright.strategy.plan import Plan
+from shardwright.strategy.plan import Cadence, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ class Training:
     Args:
         places: uses of every parameter. counts: (lane, device) whose losses are counted; others have copies. precision: of all numbers.
         on: where the devices of this process keep and compute them. host: percent of the optimizer's states in host memory.
+        uses, sums: parameters are gathered at each use; gradients are summed after each microbatch.
     """
 
     work: Work
@@ -51,6 +53,8 @@ class Training:
     precision: Precision
     on: torch.device | str = "cpu"
     host: int = 0
+    uses: bool = False
+    sums: bool = False
 
     @property
     def devices(self) -> tuple[int, ...]:
@@ -117,18 +121,21 @@ def training(
         StrategyError: the plan breaks a rule, or holds what is not executed.
     """
     require_adamw(job.optimizer)
+    shards = shard_rule(plan)
     work, groups = prepare(model, job, plan, island=island)
     return Training(
         work=work,
         places=parameter_places(work.stages, model=model),
-        buckets=plan_buckets(work.stages, groups, model=model, rule=shard_rule(plan)),
+        buckets=plan_buckets(work.stages, groups, model=model, rule=shards),
         rule=rule or AdamW(),
         settings=settings or Settings(),
         counts=_counted(work, length=job.sequence_length),
         length=job.sequence_length,
         precision=precision or uniform(dtype),
         on=on,
-        host=shard_rule(plan).offload,
+        host=shards.offload,
+        uses=shards.gather is not Cadence.STEP,
+        sums=shards.reduce is not Cadence.STEP,
     )
 
 
@@ -162,30 +169,12 @@ def member(device: int, known: Training, *, source: Source) -> Member:
         if sharers.degrees[2] > 1:
             low, high = sharers.piece(device, bucket.elements, 3)
             own.pieces[bucket.number] = values[low:high].clone()
-    _forget(own)
+    dropped(set(own.pieces), own.views)
     return own
 
 
 def _own(known: Training, device: int) -> Iterator[Bucket]:
     return (b for b in known.buckets if device in b.devices)
-
-
-def _forget(own: Member) -> None:
-    """Drop values of parts all of whose elements are sharded."""
-    keep = {id(p.held) for number, view in own.views.items() if number not in own.pieces for s in view for p in s.parts}
-    for number in own.pieces:
-        for held in (p.held for s in own.views[number] for p in s.parts):
-            if id(held) not in keep:
-                held.value = held.value.new_empty(0)
-
-
-def _filled(own: Member, bucket: Bucket) -> Task[None]:
-    """Gather a sharded parameter for use."""
-    whole = yield from gathered(own.device, bucket, own.pieces[bucket.number], have=3, want=0, key="use")
-    for held in (p.held for s in own.views[bucket.number] for p in s.parts):
-        if not held.value.numel():
-            held.value = held.value.new_empty([sum(b - a for a, b in dim) for dim in held.box])
-    write_values(own.views[bucket.number], whole)
 
 
 def step_task(
@@ -196,22 +185,24 @@ def step_task(
     Args:
         stop: asked once; where any device's is true, all reports say so. recorder: is told what begins.
 
-    Left out: parameters that a plan gathers at every use are gathered once a step, and gradients that it reduces after every microbatch are
-    reduced once: the same numbers, more memory within the step.
+    Parameters that the plan gathers at every use, and gradients that it sums after every microbatch, are `Cadenced`.
     """
     device = own.device
     mine = list(_own(known, device))
     tell = recorder.tell(device) if recorder is not None else silent
     if own.pieces:
         tell(TaskKind.GATHER, STEP_LEVEL)
+    around = Cadenced(device, own.store, tuple(mine), own.views, own.pieces, uses=known.uses, sums=known.sums)
     for bucket in mine:
-        if bucket.number in own.pieces:
-            yield from _filled(own, bucket)
-    outcome = yield from device_task(device, known.work, batch=batch, store=own.store, tell=tell)
+        if bucket.number in own.pieces and not around.gathers(bucket):
+            yield from filled(device, bucket, own.views[bucket.number], own.pieces[bucket.number])
+    outcome = yield from device_task(device, known.work, batch=batch, store=own.store, tell=tell, around=around)
     tell(TaskKind.REDUCE, STEP_LEVEL)
     gradients = {}
     for bucket in mine:
-        total = yield from summed(device, bucket, own.views[bucket.number], precision=known.precision)
+        total = around.total.get(bucket.number)
+        if total is None:
+            total = yield from summed(device, bucket, own.views[bucket.number], precision=known.precision)
         wide, fine = (bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1))
         gradients[bucket.number] = total[fine[0] - wide[0] : fine[1] - wide[0]]
     tell(TaskKind.STEP, STEP_LEVEL)
@@ -233,7 +224,7 @@ def step_task(
     for boxes in own.store.held.values():
         for held in boxes.values():
             held.gradient = None
-    _forget(own)
+    dropped(set(own.pieces), own.views)
     tell(None, STEP_LEVEL)
     return StepReport(step=own.steps, loss=float(sums[0]) * known.work.scale, norm=float(norm), stopped=bool(sums[2] > 0))
 
@@ -242,9 +233,13 @@ def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Trai
     """Update the device's piece, and gather what it keeps of the parameter."""
     view, sharers = own.views[bucket.number], bucket.sharing(own.device)
     low, _ = sharers.piece(own.device, bucket.elements, 1)
-    values, step, rule = values_of(view), own.steps, known.rule
+    sharded, step, rule = bucket.number in own.pieces, own.steps, known.rule
+    values, first = (own.pieces[bucket.number], sharers.piece(own.device, bucket.elements, 3)[0]) if sharded else (values_of(view), 0)
     new = torch.cat(
-        [update(values[a:b], gradient[a - low : b - low], s, step=step, rule=rule, factor=factor) for a, b, s in own.shares(bucket)]
+        [
+            update(values[a - first : b - first], gradient[a - low : b - low], states, step=step, rule=rule, factor=factor)
+            for a, b, states in own.shares(bucket)
+        ]
     )
     if bucket.number in own.pieces:
         own.pieces[bucket.number] = yield from gathered(own.device, bucket, new, have=1, want=3, key="new")

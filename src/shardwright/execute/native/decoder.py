@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from shardwright.execute.native.experts import Permute, Products, Route, Unpermute
 from shardwright.execute.numerics.attention import visible
 from shardwright.execute.parameters import Key, origin
 from shardwright.execute.place import Settings
@@ -112,11 +113,25 @@ class Core(nn.Module):  # type: ignore[misc]
 
 
 class Activation(nn.Module):  # type: ignore[misc]
-    """silu(first) x second of two extents; GELU in its tanh form of one."""
+    """silu(first) x second of two extents; GELU in its tanh form of one; what follows them passes through."""
 
-    def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> tuple[torch.Tensor]:
+    def __init__(self, operator: Operator) -> None:
+        super().__init__()
+        self.count = len(operator.reads)
+
+    def forward(self, x: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """One tensor, and what passes."""
+        if self.count == 1:
+            return (functional.gelu(x, approximate="tanh"), *rest)
+        return (functional.silu(x) * rest[0], *rest[1:])
+
+
+class Gate(nn.Module):  # type: ignore[misc]
+    """x scaled by the sigmoid of one score a token."""
+
+    def forward(self, x: torch.Tensor, score: torch.Tensor) -> tuple[torch.Tensor]:
         """One tensor."""
-        return (functional.gelu(x, approximate="tanh") if other is None else functional.silu(x) * other,)
+        return (x * torch.sigmoid(score),)
 
 
 class Residual(nn.Module):  # type: ignore[misc]
@@ -156,11 +171,17 @@ def _step(operator: Operator, *, settings: Settings, again: bool) -> nn.Module:
             assert operator.attention is not None
             return Core(operator.attention, again=again)
         case OperatorKind.ACTIVATION:
-            return Activation()
+            return Gate() if len(operator.inputs) > 1 else Activation(operator)
         case OperatorKind.RESIDUAL:
             return Residual()
         case OperatorKind.EMBEDDING:
             return Lookup(operator)
+        case OperatorKind.ROUTE:
+            return Route(operator)
+        case OperatorKind.PERMUTE:
+            return Unpermute() if operator.name.endswith("unpermute") else Permute(operator)
+        case OperatorKind.GROUPED_LINEAR:
+            return Products(operator)
     raise AssertionError(operator.kind)
 
 
@@ -168,10 +189,24 @@ def _names(operator: Operator) -> list[str]:
     """Names of a step's own parameters, in the order of the operator's."""
     if operator.kind is OperatorKind.EMBEDDING:
         return [f"tables.{i}.weight" for i in range(len(operator.parameters))]
+    if operator.kind is OperatorKind.ROUTE:
+        return [f"own.{p.name.rpartition('.')[2]}" for p in operator.parameters]
+    if operator.kind is OperatorKind.GROUPED_LINEAR:
+        count = len(operator.writes)
+        return [f"weights.{i}" if i < count else f"biases.{i - count}" for i in range(len(operator.parameters))]
     if operator.kind is OperatorKind.NORM and len(operator.reads) == 1:
         return ["parts.0.weight", "parts.0.bias"][: len(operator.parameters)]
     count = len(operator.reads) if operator.kind is OperatorKind.NORM else len(operator.writes)
     return [f"parts.{i % count}.{'bias' if i >= count else 'weight'}" for i in range(len(operator.parameters))]
+
+
+def step_path(operator: Operator) -> str:
+    """Where a layer has the module of an operator."""
+    return f"steps.{_slot(operator)}"
+
+
+def _slot(operator: Operator) -> str:
+    return operator.name.replace(".", "_")
 
 
 def _placed(whole: torch.Tensor, *, back: tuple[int, ...], linear: bool) -> torch.Tensor:
@@ -192,15 +227,15 @@ class Layer(nn.Module):  # type: ignore[misc]
         again = {n for keep in node.segment.keeps if keep.how is How.RECOMPUTE for n in keep.operators}
         self.again = node.recomputed
         self.operators = tuple(o for o in node.segment.block.operators if o.kind is not OperatorKind.LOSS)
-        self.steps = nn.ModuleDict({o.name: _step(o, settings=settings, again=o.name in again) for o in self.operators})
+        self.steps = nn.ModuleDict({_slot(o): _step(o, settings=settings, again=o.name in again) for o in self.operators})
         keyed: dict[str, tuple[Key, Callable[[torch.Tensor], torch.Tensor]]] = {}
         for operator in self.operators:
             for name, parameter in zip(_names(operator), operator.parameters, strict=True):
                 found = origin(model, node.segment.run, node.layer, operator, parameter)
                 back = tuple(found.order.index(i) for i in range(len(found.order)))
                 turned = partial(_placed, back=back, linear=operator.kind is OperatorKind.LINEAR)
-                keyed[f"steps.{operator.name}.{name}"] = (found.key, turned)
-                self.get_parameter(f"steps.{operator.name}.{name}").requires_grad_(parameter.trainable)
+                keyed[f"{step_path(operator)}.{name}"] = (found.key, turned)
+                self.get_parameter(f"{step_path(operator)}.{name}").requires_grad_(parameter.trainable)
         self.keyed: Keyed = keyed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -214,7 +249,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         for operator in self.operators:
             one = operator.kind in (OperatorKind.LINEAR, OperatorKind.RESIDUAL)
             inputs = [value for name in operator.inputs for value in values[name][: 1 if one else None]]
-            values[operator.name] = self.steps[operator.name](*inputs)
+            values[operator.name] = self.steps[_slot(operator)](*inputs)
         return values[self.operators[-1].name][0]
 
 

@@ -22,9 +22,9 @@ def native_form(plan: Plan, *, model: Model) -> tuple[Grid, Table | None] | None
     found = grid_of(plan, model=model)
     if found is not None:
         return found, None
-    if len(plan.orders) != 1 or not isinstance(plan.orders[0], Table):
+    table = plan.orders[0] if len(plan.orders) == 1 else None
+    if not isinstance(table, Table):
         return None
-    (table,) = plan.orders
     for name in PLACED:
         found = grid_of(replace(plan, orders=(Named(schedule=name, lanes=table.lanes),)), model=model)
         if found is not None:

@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from shardwright.execute.native.decoder import Layer, Stage
+from shardwright.execute.native.decoder import Layer, Stage, step_path
 from shardwright.execute.native.torch_private import own_part
 from shardwright.execute.parameters import Source
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
@@ -64,7 +64,7 @@ def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
 def cut_layer(layer: Layer, mesh: DeviceMesh, *, sp: bool) -> None:
     """Tensor parallelism over ``mesh`` for one layer; tensors between operators stay local ones."""
     plan = {
-        f"steps.{operator.name}.{name}".rstrip("."): style
+        f"{step_path(operator)}.{name}".rstrip("."): style
         for operator in layer.operators
         for name, style in _style(operator, sp=sp).items()
     }

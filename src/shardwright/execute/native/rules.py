@@ -99,7 +99,9 @@ def _model(model: Model, grid: Grid) -> Iterator[Violation]:
             reason = _unknown(operator, tp=grid.tp)
             if reason:
                 yield Violation(
-                    rule="native.operator", message=f"{model.name}: {block.name}.{operator.name} {reason}", hint="use a dense decoder"
+                    rule="native.operator",
+                    message=f"{model.name}: {block.name}.{operator.name} {reason}",
+                    hint="use a dense decoder, or experts without tp",
                 )
                 return
     tied = any(p.tied_to for run in model.runs for o in model.blocks[run.block].operators for p in o.parameters)
@@ -121,6 +123,9 @@ _KINDS = frozenset(
         OperatorKind.ATTENTION,
         OperatorKind.EMBEDDING,
         OperatorKind.LOSS,
+        OperatorKind.ROUTE,
+        OperatorKind.PERMUTE,
+        OperatorKind.GROUPED_LINEAR,
     }
 )
 
@@ -128,8 +133,9 @@ _KINDS = frozenset(
 def _unknown(operator: Operator, *, tp: int) -> str:
     """Why `decoder` has no module for an operator; empty if it has."""
     shape = operator.attention
-    many = len(operator.inputs) > 1 and operator.kind is not OperatorKind.RESIDUAL
-    if operator.kind not in _KINDS or operator.experts is not None or many:
+    gate = operator.kind is OperatorKind.ACTIVATION and operator.klass is OperatorClass.SHARED and not operator.gated
+    many = len(operator.inputs) > 1 and operator.kind not in (OperatorKind.RESIDUAL, OperatorKind.PERMUTE) and not gate
+    if operator.kind not in _KINDS or many or (operator.kind is OperatorKind.PERMUTE and operator.experts is None):
         return f"({operator.kind}) has no plain PyTorch module here"
     if any(p.klass is ParameterClass.LORA for p in operator.parameters):
         return "has an adapter"
@@ -139,6 +145,8 @@ def _unknown(operator: Operator, *, tp: int) -> str:
         return "looks up more than tokens and positions"
     if tp == 1:
         return ""
+    if operator.experts is not None:
+        return f"is of experts, which tp {tp} would cut"
     cut = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
     if operator.kind is OperatorKind.LINEAR and (operator.reads[0].dim in cut) == (operator.writes[0].dim in cut):
         return "is not cut by columns or rows"

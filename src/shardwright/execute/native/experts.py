@@ -1,0 +1,79 @@
+"""Mixtures of experts that every rank has whole: the choice, the rows of each expert, their products, and the way back.
+
+Between `Permute` and `Unpermute` a value is (rows, elements) for each extent, one row for each token and expert that it chose, sorted by
+expert, then token; behind the extents stand the number of rows of each expert and, of each row, its (token, choice) as one number.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from shardwright.model.operator import Operator
+
+
+class Route(nn.Module):  # type: ignore[misc]
+    """The experts of the highest score, ties to the lower number: their probabilities, which add up to one, and their numbers.
+
+    Scores are softmax(router); with a stored correction sigmoid(router), and the correction counts in the choice only.
+    """
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__()
+        assert operator.experts is not None
+        self.topk = operator.experts.topk
+        self.own = nn.ParameterDict({p.name.rpartition(".")[2]: torch.empty(p.size, device="meta") for p in operator.parameters})
+
+    def forward(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(samples, positions, topk) twice."""
+        corrected = "correction" in self.own
+        scores = torch.sigmoid(logits) if corrected else torch.softmax(logits, dim=-1)
+        ranked = scores.detach() + self.own["correction"].detach() if corrected else scores.detach()
+        chosen = torch.sort(ranked, dim=-1, descending=True, stable=True).indices[..., : self.topk]
+        picked = scores.gather(-1, chosen)
+        picked = picked / picked.sum(-1, keepdim=True)
+        return (picked * self.own["expert_scale"][chosen] if "expert_scale" in self.own else picked), chosen
+
+
+class Permute(nn.Module):  # type: ignore[misc]
+    """Rows of tokens, copied to every expert that they chose."""
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__()
+        assert operator.experts is not None
+        self.experts = operator.experts.experts
+
+    def forward(self, x: torch.Tensor, probabilities: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Rows, their number by expert, and their (token, choice)."""
+        order = torch.argsort(chosen.flatten(), stable=True)
+        counts = torch.bincount(chosen.flatten(), minlength=self.experts)
+        return x.flatten(0, 1)[order // chosen.shape[-1]], counts, order
+
+
+class Products(nn.Module):  # type: ignore[misc]
+    """y_e = x_e W_e (+ b_e) for the rows of every expert e, one tensor for every extent that the operator writes."""
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__()
+        count = len(operator.writes)
+        tensors = [nn.Parameter(torch.empty([e.size for e in p.extents], device="meta")) for p in operator.parameters]
+        self.weights, self.biases = nn.ParameterList(tensors[:count]), nn.ParameterList(tensors[count:])
+
+    def forward(self, x: torch.Tensor, counts: torch.Tensor, order: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Products, and what says whose rows they are."""
+        rows = x.split(counts.tolist())
+        found = [torch.cat([part @ matrix for part, matrix in zip(rows, weight, strict=True)]) for weight in self.weights]
+        for i, bias in enumerate(self.biases):
+            found[i] = found[i] + bias.repeat_interleave(counts, dim=0)
+        return (*found, counts, order)
+
+
+class Unpermute(nn.Module):  # type: ignore[misc]
+    """y = sum over a token's experts of probability x row."""
+
+    def forward(
+        self, rows: torch.Tensor, counts: torch.Tensor, order: torch.Tensor, probabilities: torch.Tensor, chosen: torch.Tensor
+    ) -> tuple[torch.Tensor]:
+        """(samples, positions, elements)."""
+        each = rows[torch.argsort(order)].unflatten(0, chosen.shape)
+        return ((probabilities.unsqueeze(-1) * each).sum(-2),)

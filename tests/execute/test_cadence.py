@@ -1,0 +1,118 @@
+"""Parameters gathered at each use and gradients summed after each microbatch: the same steps, and as many collectives as passes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from shardwright.execute.cadence import Cadenced
+from shardwright.execute.device import Walker, device_task
+from shardwright.execute.in_process import run
+from shardwright.execute.requests import Task
+from shardwright.execute.stage_nodes import stage_nodes
+from shardwright.execute.trace import Trace
+from shardwright.execute.train import Training, train
+from shardwright.program.instances import TaskKind
+from tests.execute.kept import with_lines
+from tests.execute.small_plans import PLANS, Small, run_here
+
+EACH = "zero all: all/all/all gather=use reduce=microbatch\n"
+PIPELINE = Small(body="lane main samples 8 in 2\n  stages embed+2, 2+head on 0, 2\n    all = b2\norder zb-h1(main)\n", zero=EACH)
+CASES: dict[str, Small] = {
+    "one stage": PLANS["zero-3"],
+    "input and weight gradients apart": PIPELINE,
+    "hybrid": replace(PLANS["hybrid zero-3"], zero="zero all: 4/2/2 gather=use reduce=microbatch\n"),
+    "made again": with_lines(PLANS["zero-3"], "recompute 0-1: full", "recompute 2-: act"),
+    "gathers only": replace(PLANS["zero-3"], zero="zero all: all/all/all gather=use\n"),
+    "sums only": replace(PLANS["zero-2"], zero="zero all: all/all/1 reduce=microbatch\n"),
+    "shared by lanes": replace(PLANS["two lanes"], zero=EACH),
+    "tied": replace(PLANS["tied"], zero=EACH),
+    "experts": replace(PLANS["experts"], zero=EACH),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_are_those_of_the_cadence_of_a_step(name: str) -> None:
+    small = CASES[name]
+    once = replace(small, zero=small.zero.replace(" gather=use", "").replace(" reduce=microbatch", ""))
+    found, expected = (run_here(one, one.known(), steps=3)[0] for one in (small, once))
+    assert [r.loss for r in found] == pytest.approx([r.loss for r in expected], rel=1e-12)
+    assert [r.norm for r in found] == pytest.approx([r.norm for r in expected], rel=1e-12)
+
+
+def passes(known: Training, device: int) -> Counter[str]:
+    """Layers with parameters that a device passes in a step: gathers, and sums of gradients."""
+    rows = known.work.rows
+    row = next(i for i, devices in enumerate(rows.devices) if device in devices)
+    found: Counter[str] = Counter()
+    for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
+        nodes = stage_nodes(known.work.stages[int(rows.lane[action])][int(rows.chunk[action])], known.work.model)
+        kind = TaskKind(int(rows.kind[action]))
+        found["use"] += len(nodes)
+        found["sum"] += len(nodes) if kind in (TaskKind.B, TaskKind.W) else 0
+    return found
+
+
+@pytest.mark.parametrize("name", ["one stage", "input and weight gradients apart", "gathers only", "hybrid"])
+def test_there_is_a_collective_for_every_pass_of_a_layer(name: str) -> None:
+    small = CASES[name]
+    known, trace = small.known(), Trace()
+    train(small.members(known), known, [small.batches(0)], trace=trace)
+    for device in known.devices:
+        own = [r for r in trace.records if r.device == device and isinstance(r.key, tuple)]
+        expected = passes(known, device)
+        elements = sum(b.elements for b in known.buckets if device in b.devices)
+        each = expected["use"] // sum(1 for b in known.buckets if device in b.devices)
+        gathers = [r for r in own if r.key[0] == "use"]
+        assert len(gathers) == expected["use"]
+        assert sum(r.elements for r in gathers) == each * elements
+        scatters = [r for r in own if r.key[0] == "scatter"]
+        microbatches = 1 if name == "gathers only" else small.plan.lanes[0].microbatches
+        assert sum(r.elements for r in scatters) == microbatches * elements
+        if name != "gathers only":
+            assert len(scatters) == expected["sum"]
+
+
+class Weighed(Walker):
+    """Notes the most elements of parameters and of gradients that it holds when a layer begins its work."""
+
+    most = (0, 0)
+
+    def _node_forward(self, *given: Any) -> Task[None]:
+        self._note()
+        yield from super()._node_forward(*given)
+
+    def _node_backward(self, *given: Any) -> Task[None]:
+        self._note()
+        yield from super()._node_backward(*given)
+
+    def _note(self) -> None:
+        held = [h for boxes in self.store.held.values() for h in boxes.values()]
+        now = sum(h.value.numel() for h in held), sum(h.gradient.numel() for h in held if h.gradient is not None)
+        self.most = (max(self.most[0], now[0]), max(self.most[1], now[1]))
+
+
+def test_one_layer_is_whole_at_a_time() -> None:
+    """A device holds whole parameters of the layer at work, and of no layer a whole gradient when the next begins."""
+    small = CASES["one stage"]
+    known = small.known()
+    members, walkers, arounds = small.members(known), {}, {}
+    for device, own in members.items():
+        buckets = tuple(b for b in known.buckets if device in b.devices)
+        arounds[device] = Cadenced(device, own.store, buckets, own.views, own.pieces, uses=True, sums=True)
+
+    def walking(device: int, *given: Any) -> Weighed:
+        return walkers.setdefault(device, Weighed(device, *given))
+
+    batch = small.batches(0)
+    run({d: device_task(d, known.work, batch=batch, store=m.store, walking=walking, around=arounds[d]) for d, m in members.items()})
+    for device, walker in walkers.items():
+        assert walker.most == (max(b.elements for b in known.buckets), 0)
+        assert sum(h.value.numel() for boxes in members[device].store.held.values() for h in boxes.values()) == 0
+        pieces = [b.sharing(device).piece(device, b.elements, 2) for b in known.buckets]
+        assert [arounds[device].total[b.number].numel() for b in known.buckets] == [high - low for low, high in pieces]
