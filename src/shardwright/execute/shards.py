@@ -11,7 +11,7 @@ import torch
 
 from shardwright.cost.plan_shards import ShardRule, degree
 from shardwright.errors import StrategyError
-from shardwright.execute.flat import Stretch, gradients_of, stretches, write_gradients
+from shardwright.execute.flat import Stretch, gradients_of, stretches
 from shardwright.execute.gradients import Groups, dims_in_order
 from shardwright.execute.parameters import Key, ParameterStore
 from shardwright.execute.precision import Precision
@@ -184,7 +184,7 @@ def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...], *, precision:
     """The device's piece (of stage 2) of the whole step's gradient of a bucket.
 
     A sharded gradient is reduced to its owners: pieces to the members of a run, then the sums over runs. Where other stages' copies or
-    duplicates share the sum, all sum everything and keep their piece. A gradient that is not sharded is written to the device's parts.
+    duplicates share the sum, all sum everything and keep their piece.
     """
     own = gradients_of(view, dtype=precision.gradient).to(precision.wire)
     sharers = bucket.sharing(device)
@@ -203,7 +203,6 @@ def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...], *, precision:
             total = cast(torch.Tensor, (yield Take(source=sender, shape=tuple(own.shape), key=key, dtype=own.dtype)))
     total = total.to(precision.gradient)
     if cut == 1:
-        write_gradients(view, total)
         return total
     low, high = sharers.piece(device, bucket.elements, 2)
     return total[low:high].clone()
