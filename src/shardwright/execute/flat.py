@@ -72,15 +72,6 @@ def write_values(bucket: tuple[Stretch, ...], flat: torch.Tensor) -> None:
             part.held.value.permute(part.order)[part.rows] = values.reshape(stretch.shape).to(part.held.value.dtype)
 
 
-def write_gradients(bucket: tuple[Stretch, ...], flat: torch.Tensor) -> None:
-    """Give all parts of a bucket their gradients."""
-    for stretch, values in zip(bucket, flat.split([prod(s.shape) for s in bucket]), strict=True):
-        for part in stretch.parts:
-            if part.held.gradient is None:
-                part.held.gradient = torch.zeros_like(part.held.value, dtype=flat.dtype)
-            part.held.gradient.permute(part.order)[part.rows] = values.reshape(stretch.shape)
-
-
 def box_views(flat: torch.Tensor, boxes: tuple[Box, ...], *, low: int = 0) -> Iterator[tuple[tuple[Interval, ...], torch.Tensor]]:
     """Elements of boxes, cut into boxes without gaps: (interval of each dim, view of `flat` in that shape).
 

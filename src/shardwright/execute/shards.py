@@ -11,7 +11,7 @@ import torch
 
 from shardwright.cost.plan_shards import ShardRule, degree
 from shardwright.errors import StrategyError
-from shardwright.execute.flat import Stretch, gradients_of, stretches, write_gradients
+from shardwright.execute.flat import Stretch, gradients_of, stretches
 from shardwright.execute.gradients import Groups, dims_in_order
 from shardwright.execute.parameters import Key, ParameterStore
 from shardwright.execute.precision import Precision
@@ -184,7 +184,7 @@ def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...], *, precision:
     """The device's piece of the whole gradient of a bucket.
 
     Pieces are reduced to their owners: to the members of a run, then the sums over runs. Where other stages' copies or duplicates share the
-    sum, all sum everything and keep their piece. A gradient that nobody shards is written to the device's parts.
+    sum, all sum everything and keep their piece.
 
     Args:
         level: whose piece: 1 = of the optimizer, who reads the step's whole gradient; 2 = of the gradient, which is kept between microbatches.
@@ -206,7 +206,6 @@ def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...], *, precision:
             total = cast(torch.Tensor, (yield Take(source=sender, shape=tuple(own.shape), key=key, dtype=own.dtype)))
     total = total.to(precision.gradient)
     if cut == 1:
-        write_gradients(view, total)
         return total
     low, high = sharers.piece(device, bucket.elements, level)
     return total[low:high].clone()

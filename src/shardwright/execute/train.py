@@ -14,6 +14,7 @@ from shardwright.execute.device import Batch, Work, device_task
 from shardwright.execute.distributed import Network
 from shardwright.execute.flat import Stretch, values_of, write_values
 from shardwright.execute.in_process import run
+from shardwright.execute.numerics.boxes import fine
 from shardwright.execute.offload import SHARE
 from shardwright.execute.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, update
 from shardwright.execute.parameters import ParameterStore, Source
@@ -204,11 +205,11 @@ def step_task(
         if total is None:
             gradients[bucket.number] = yield from summed(device, bucket, own.views[bucket.number], precision=known.precision)
         else:
-            wide, fine = (bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1))
-            gradients[bucket.number] = total[fine[0] - wide[0] : fine[1] - wide[0]]
+            wide, narrow = (bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1))
+            gradients[bucket.number] = total[narrow[0] - wide[0] : narrow[1] - wide[0]]
     tell(TaskKind.STEP, STEP_LEVEL)
     losses = [loss for key, loss in outcome.losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts]
-    squares = [gradients[b.number].double().square().sum() for b in mine if b.answers(device)]
+    squares = [fine(gradients[b.number]).square().sum(dtype=torch.float64) for b in mine if b.answers(device)]
     sums = torch.stack(
         [
             torch.stack([torch.zeros((), dtype=torch.float64, device=known.on), *(t.double() for t in terms)]).sum()
