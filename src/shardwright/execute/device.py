@@ -19,8 +19,8 @@ from shardwright.model.graph import Model
 from shardwright.program.action_rows import ActionRows
 from shardwright.program.instances import TaskKind
 from shardwright.program.layout import Holding, Layout
-from shardwright.program.stage_edges import StageEdge, border_layout
-from shardwright.program.stage_parts import StageParts
+from shardwright.program.stage_edges import StageEdge, border_layout, edge_segments
+from shardwright.program.stage_parts import Segment, StageParts
 from shardwright.strategy.lane import Lane
 
 Batch = Mapping[str, torch.Tensor]
@@ -142,12 +142,12 @@ class _Walker:
             scale=work.scale,
         )
 
-    def _stream(self, node: Node, stage: StageParts, *, part: int, out: bool, run: int | None = None) -> Layout:
-        """Where a node's input (of `run`: a memory is in its own sequence) or output of a slice lies."""
-        model, source = self.work.model, node.segment.run if run is None else run
+    def _stream(self, segment: Segment, stage: StageParts, *, part: int, out: bool, run: int | None = None) -> Layout:
+        """Where a layer's input (of `run`: a memory is in its own sequence) or output of a slice lies."""
+        model, source = self.work.model, segment.run if run is None else run
         slices = self.work.slices[stage.lane]
         length = slices[part] if len(slices) > 1 else self.work.lengths[model.blocks[model.runs[source].block].sequence]
-        found = border_layout(node.segment, width=self.work.widths[source], length=length, out=out)
+        found = border_layout(segment, width=self.work.widths[source], length=length, out=out)
         return tuple(Holding(device=h.device + stage.base, box=h.box) for h in found)
 
     def forward(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
@@ -175,8 +175,7 @@ class _Walker:
     def _edge_layouts(self, lane: int, edge: StageEdge, part: int) -> tuple[Layout, Layout]:
         """Where the tensor of an edge lies on both sides."""
         stages, model = self.work.stages[lane], self.work.model
-        made = stage_nodes(stages[edge.source], model)[-1]
-        read = stage_nodes(stages[edge.target], model)[0]
+        made, read = edge_segments(edge, stages[edge.source], stages[edge.target], model=model)
         source = self._stream(made, stages[edge.source], part=part, out=True, run=edge.run)
         return source, self._stream(read, stages[edge.target], part=part, out=False, run=edge.run)
 
@@ -203,7 +202,7 @@ class _Walker:
                 found.append(None)
                 continue
             identity = flow.outputs[run]
-            wanted = self._stream(node, stage, part=place[3], out=False, run=run)
+            wanted = self._stream(node.segment, stage, part=place[3], out=False, run=run)
             key = ("in", which, node.number, *place)
             found.append((yield from self._moved(flow.values[identity], flow.layouts[identity], wanted, key)))
         return found[0], found[1]
@@ -222,7 +221,7 @@ class _Walker:
             state.forget(stream, memory)
         flow.states[node.number] = state
         flow.values[node.number] = value
-        flow.layouts[node.number] = self._stream(node, stage, part=place[3], out=True)
+        flow.layouts[node.number] = self._stream(node.segment, stage, part=place[3], out=True)
         flow.outputs[node.segment.run] = node.number
 
     def again(self, lane: int, chunk: int, microbatch: int, part: int) -> Task[None]:
@@ -278,7 +277,7 @@ class _Walker:
                 continue
             identity = state.sources[which]
             assert identity is not None
-            wanted = self._stream(node, stage, part=place[3], out=False, run=run)
+            wanted = self._stream(node.segment, stage, part=place[3], out=False, run=run)
             moved = yield from self._moved(back, wanted, flow.layouts[identity], ("give", which, node.number, *place))
             self._add(flow, identity, moved)
 
