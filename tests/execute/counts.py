@@ -137,7 +137,6 @@ def lowered(problem: Problem) -> Iterator[Lowered]:
                 parts = slices if len(slices) > 1 else (whole,)
                 full = any(k.how is How.RECOMPUTE and "full" in k.operators for k in segment.keeps)
                 for number, length in enumerate(parts):
-                    end = sum(parts[: number + 1])
                     context = Context(
                         tokens=length,
                         memory_tokens=problem.work.lengths.get(segment.block.memory, 0),
@@ -146,7 +145,7 @@ def lowered(problem: Problem) -> Iterator[Lowered]:
                         runtime=runtime(),
                         dropout=False,
                         imbalance_percent=100,
-                        keys=2 * end - length,  # as lowering has it: queries of a slice see end - length / 2 keys in the mean
+                        before=parts[:number],
                     )
                     for device in stage.devices:
                         structure = CellStructure(stage=segment.cells, device=device - stage.base, length=length)
@@ -221,7 +220,7 @@ def traced_moves(records: list[Moved]) -> Counter[Entry]:
     for record in records:
         inside = record.key[0] if isinstance(record.key, tuple) and isinstance(record.key[0], tuple) else ()
         phase = _PHASES.get(inside[5]) if len(inside) > 5 and isinstance(inside[0], int) else None
-        if phase is None or _routed(record):
+        if phase is None or _routed(record) or _told(record):
             continue
         kind = "broadcast" if record.kind == "reduce" else record.kind
         if record.kind in ("send", "receive") and len(record.group) == 2 and not isinstance(record.key[1], tuple):
@@ -245,6 +244,12 @@ def _routed(record: Moved) -> bool:
         and len(asked) == 2
         and str(asked[1]) in (*_WAYS, "rows sizes", "rows routes", "gradients sizes", "gradients routes")
     )
+
+
+def _told(record: Moved) -> bool:
+    """How many devices have each head of a norm: a plan says so, and no run need ask."""
+    asked = record.key[1] if isinstance(record.key, tuple) else ()
+    return isinstance(asked, tuple) and len(asked) == 2 and str(asked[1]).startswith("copies.")
 
 
 def lowered_flops(problem: Problem) -> Counter[tuple[int, str, str]]:
@@ -279,37 +284,50 @@ def lowered_parameters(problem: Problem) -> Counter[int]:
     return total
 
 
-def lowered_messages(problem: Problem) -> Counter[tuple[str, int, int]]:
-    """(way, from, to) -> elements of all messages between stages in a step."""
-    total: Counter[tuple[str, int, int]] = Counter()
+Border = tuple[str, str, tuple[int, ...]]
+"""(way, kind, devices) between two stages: (from, to) of messages, the sorted group of collectives on one side."""
+
+
+def lowered_messages(problem: Problem) -> Counter[Border]:
+    """Elements of all that moves between stages in a step, slice by slice; of collectives the full buffers."""
+    total: Counter[Border] = Counter()
+    model, work = problem.model, problem.work
     for number, lane in enumerate(problem.plan.lanes):
-        for edge in problem.work.edges[number]:
-            source, target = problem.work.stages[number][edge.source], problem.work.stages[number][edge.target]
-            length = problem.work.lengths[problem.model.blocks[problem.model.runs[edge.run].block].sequence]
-            both = edge_messages(
-                source,
-                target,
-                segments=edge_segments(edge, source, target, model=problem.model),
-                extents=edge_extents(edge, model=problem.model),
-                length=length,
-                island=0,
-                minimal=True,
-                cache=EdgeCache(),
-            )
-            for way, found in zip("FB", both, strict=True):
-                for a, b, elements in found.sends.tolist():
-                    total[way, a + found.base, b + found.base] += elements * lane.microbatches
+        for edge in work.edges[number]:
+            source, target = work.stages[number][edge.source], work.stages[number][edge.target]
+            slices = work.slices[number]
+            whole = work.lengths[model.blocks[model.runs[edge.run].block].sequence]
+            for length in slices if len(slices) > 1 else (whole,):
+                both = edge_messages(
+                    source,
+                    target,
+                    segments=edge_segments(edge, source, target, model=model),
+                    extents=edge_extents(edge, model=model),
+                    length=length,
+                    island=0,
+                    minimal=True,
+                    cache=EdgeCache(),
+                )
+                for way, found in zip("FB", both, strict=True):
+                    for a, b, elements in found.sends.tolist():
+                        total[way, "send", (a + found.base, b + found.base)] += elements * lane.microbatches
+                    for kind, group, elements in found.collectives:
+                        total[way, kind.value, tuple(sorted(d + found.base for d in group))] += elements * lane.microbatches
     return +total
 
 
-def traced_messages(records: list[Moved]) -> Counter[tuple[str, int, int]]:
+def traced_messages(records: list[Moved]) -> Counter[Border]:
     """The same of a trace."""
-    total: Counter[tuple[str, int, int]] = Counter()
+    total: Counter[Border] = Counter()
     for record in records:
         inside = record.key[0] if isinstance(record.key, tuple) else ()
-        if record.kind == "send" and isinstance(inside, tuple) and inside and inside[0] in ("F", "B"):
+        if not (isinstance(inside, tuple) and inside and inside[0] in ("F", "B")):
+            continue
+        if record.kind == "send":
             (other,) = set(record.group) - {record.device}
-            total[inside[0], record.device, other] += record.elements
+            total[inside[0], "send", (record.device, other)] += record.elements
+        elif record.kind != "receive" and record.device == record.group[0]:
+            total[inside[0], "broadcast" if record.kind == "reduce" else record.kind, record.group] += record.elements
     return +total
 
 
@@ -325,11 +343,18 @@ def lowered_sums(problem: Problem) -> Counter[tuple[int, tuple[int, ...]]]:
 
 
 def traced_sums(records: list[Moved]) -> Counter[tuple[int, tuple[int, ...]]]:
-    """The same of a trace."""
+    """The same of a trace; a duplicate that is sent a sum counts as a member of its sender's group."""
     total: Counter[tuple[int, tuple[int, ...]]] = Counter()
+    groups: dict[tuple[int, object], tuple[int, ...]] = {}
     for record in records:
         if isinstance(record.key, tuple) and record.key[0] == "gradient":
             total[record.device, record.group] += record.elements
+            groups[record.device, record.key[1:]] = record.group
+    for record in records:
+        if record.kind == "receive" and isinstance(record.key, tuple) and record.key[0] == "copy":
+            (sender,) = set(record.group) - {record.device}
+            whole = groups.get((sender, record.key[1:3]), (sender,))
+            total[record.device, tuple(sorted({*whole, record.device}))] += record.elements
     return +total
 
 

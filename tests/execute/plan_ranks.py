@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
 from datetime import timedelta
+from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -14,14 +18,20 @@ from shardwright.errors import DataError, StrategyError
 from shardwright.execute.distributed import Network
 from shardwright.execute.parameters import seeded
 from shardwright.execute.recorder import Recorder, collected
+from shardwright.execute.requests import Answer, Task
 from shardwright.execute.run_rank import run_rank
-from shardwright.execute.train import StepReport, member, train_rank
+from shardwright.execute.train import StepReport, member, step_task, train_rank
 from shardwright.program.step_trace import StepTrace
 from tests.execute.small_plans import PLANS
 
-RANKS = 4
+RANKS = 8
 STEPS = 4
-SAVED, RESUMED = "hybrid zero-3", "tp and sequence"
+SAVED, RESUMED = "hybrid zero-3 of eight", "tp, pp and dp"
+KILLED, STOPPED = 4, 5
+"""Ranks that end in the middle of a step of ENDED: one by a signal, one by an error of its own."""
+ENDED = "tp, pp and dp"
+MIDDLE = 40
+"""Requests of that step that such a rank has asked by then: more are to come."""
 
 
 def train_all(rank: int) -> tuple[dict[str, list[StepReport]], dict[str, StepTrace]]:
@@ -74,13 +84,51 @@ def resume(folder: Path) -> dict[str, object]:
     return found
 
 
+def ended(rank: int, *, by: Callable[[], None], who: int) -> str:
+    """What a rank says of a step in whose middle another one ended."""
+    small = PLANS[ENDED]
+    known = small.known()
+    own = member(rank, known, source=seeded(small.model, seed=0))
+
+    def halfway(task: Task[StepReport]) -> Task[StepReport]:
+        answer: Answer = None
+        for asked in count():
+            if rank == who and asked == MIDDLE:
+                by()
+            try:
+                request = task.send(answer)
+            except StopIteration as done:
+                report: StepReport = done.value
+                return report
+            answer = yield request
+        raise AssertionError
+
+    try:
+        with Network({d: d for d in range(RANKS)}, timeout_s=240) as network:
+            network.drive({rank: halfway(step_task(own, known, batch=small.batches(0)))})
+    except StrategyError as error:
+        return str(error)
+    return ""
+
+
+def _stop() -> None:
+    raise StrategyError("this rank's data end here", hint="give it more", rule="run.data")
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=240))
     trained, traces = train_all(rank)
-    result = {"trained": trained, "traces": traces, "resumed": resume(Path(folder))}
+    result = {"trained": trained, "traces": traces, "resumed": resume(Path(folder)), "stopped": ended(rank, by=_stop, who=STOPPED)}
     torch.save(result, Path(folder) / f"rank{rank}")
-    dist.destroy_process_group()
+    dist.barrier()
+    result["killed"] = ended(rank, by=_kill, who=KILLED)
+    torch.save(result, Path(folder) / f"rank{rank}")
+    # The process group ends with the process: rank KILLED is not there to leave it.
 
 
 def start(folder: Path) -> list[BaseProcess]:

@@ -1,4 +1,4 @@
-"""Small problems and plans that train in seconds: of every form, for at most four devices."""
+"""Small problems and plans that train in seconds: of every form, for at most eight devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from shardwright.model.graph import Model
 from shardwright.model.huggingface import model_from_config
 from shardwright.strategy.parser import parse_plan
 from shardwright.strategy.plan import Plan
-from tests.strategy.zoo_models import dense, sparse
+from tests.execute.small_models import small_model
+from tests.strategy.zoo_models import dense, encoder_decoder, sparse
 
 TOKENS = 16
 RULE = AdamW(rate=3e-3, clip=1.0)
@@ -34,6 +35,8 @@ def tied() -> Model:
 
 DENSE4 = partial(dense, layers=4)
 SPARSE = partial(sparse, dense_layers=1, layers=1)
+LATENT = partial(small_model, "deepseek-v2-lite")
+MAMBA2 = partial(small_model, "mamba-codestral-7b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,12 @@ class Small:
 
     @property
     def job(self) -> TrainingJob:
-        return TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=self.batch)
+        return TrainingJob(sequences=tuple(SequenceLength(name=n, tokens=TOKENS) for n in self.sequences), global_batch=self.batch)
+
+    @property
+    def sequences(self) -> tuple[str, ...]:
+        """Of token ids, the text first."""
+        return tuple(dict.fromkeys(("text", *(block.sequence for block in self.model.blocks))))
 
     @property
     def plan(self) -> Plan:
@@ -67,8 +75,8 @@ class Small:
 
     def batches(self, step: int) -> Batch:
         generator = torch.Generator().manual_seed(step)
-        tokens = torch.randint(0, self.model.vocab, (self.batch, TOKENS + 1), generator=generator)
-        return {"text": tokens[:, :-1], "labels": tokens[:, 1:]}
+        tokens = {n: torch.randint(0, self.model.vocab, (self.batch, TOKENS + 1), generator=generator) for n in self.sequences}
+        return {n: ids[:, :-1] for n, ids in tokens.items()} | {"labels": tokens["text"][:, 1:]}
 
     def members(self, known: Training) -> dict[int, Member]:
         return {d: member(d, known, source=seeded(self.model, seed=0)) for d in known.devices}
@@ -150,7 +158,41 @@ lane slow samples 2 in 2
 order 1f1b(fast)
 order 1f1b(slow)
 """
+EXPERTS8 = "lane main samples 8 in 1\n  stages embed+2+head on 0\n    all = b8\n    experts = b2 e4\norder 1f1b(main)\n"
 EXPERTS = "lane main samples 8 in 2\n  stages embed+2+head on 0\n    all = b4\n    experts = e4\norder 1f1b(main)\n"
+
+OPPOSITE = """lane down samples {samples} in {samples}
+  stages embed+1, 1*2, 1+head on 0..3
+    all = .
+lane up samples {samples} in {samples}
+  stages embed+1, 1*2, 1+head on 3..0
+    all = .
+order {order}(down, up)
+"""
+MLA = """lane main samples 8 in 2
+  stages embed+1 on 0
+    all = t2
+    stream = s2
+  stages 1+head on 2
+    all = b2
+    experts = e2
+order 1f1b(main)
+"""
+MAMBA = "lane main samples 8 in 2\n  stages embed+1+head on 0\n    all = b2 t2\n    stream = b2 x2\norder 1f1b(main)\n"
+CROSS = """lane main samples 8 in 4
+  stages encoder_embed+encoder:2+encoder_norm on 0
+    all = b2
+  stages embed+decoder:2+head on 2
+    all = t2
+    stream = s2
+order 1f1b(main)
+"""
+GRID = """lane main samples 8 in 2
+  stages embed+2, 2+head on 0, 4
+    all = b2 t2
+    stream = b2 s2
+order 1f1b(main)
+"""
 
 TIED = """lane main samples 8 in 2
   stages embed+1, 1+head on 0, 2
@@ -185,6 +227,23 @@ PLANS: dict[str, Small] = {
     ),
     "tied": Small(body=TIED, whole=tied, zero="zero all: all/all/1\n"),
     "hidden": Small(body=_one("all = x2; attn,mlp = d2"), devices=2),
+    "chimera": Small(body=OPPOSITE.format(samples=4, order="chimera")),
+    "dualpipe": Small(body=OPPOSITE.format(samples=8, order="dualpipe"), batch=16),
+    "latent attention": Small(body=MLA, whole=LATENT),
+    "mamba-2": Small(body=MAMBA, whole=MAMBA2),
+    "encoder and decoder": Small(body=CROSS, whole=partial(encoder_decoder, layers=2)),
+    "tp, pp and dp": Small(body=GRID, devices=8, zero="zero all: all/1/1\n"),
+    "hybrid zero-3 of eight": Small(body=_one("all = b8", microbatches=1), devices=8, zero="zero all: 8/4/2\n"),
+    "experts in data": Small(body=EXPERTS8, devices=8, whole=SPARSE, zero="zero all: all/1/1\n"),
+    "ring, tp and dp": Small(body=_one("all = b2 s2z t2; stream = b2 s2z s2; core = b2 s2z t2 via ring"), devices=8),
+    "eight stages": Small(
+        body=_pipeline("embed+1, 1*6, 1+head on 0..7", order="1f1b", microbatches=8), devices=8, whole=partial(dense, layers=8)
+    ),
+    "interleaved in data": Small(
+        body=_pipeline("embed+1, 1*6, 1+head on (0, 2, 4, 6)*2", order="interleaved-1f1b", split="all = b2"),
+        devices=8,
+        whole=partial(dense, layers=8),
+    ),
     "vocabulary": Small(body=_one("all = b2 t2; stream = b2 s2; embed,head = v4")),
 }
 """By name; of each the single process is `Small.alone`."""

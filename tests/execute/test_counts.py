@@ -7,9 +7,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 import pytest
+from hypothesis import HealthCheck, given, reject, settings
 
 torch = pytest.importorskip("torch")
 
+from shardwright.errors import StrategyError
+from shardwright.job.training import SequenceLength, TrainingJob
 from tests.execute.counts import (
     Problem,
     Ran,
@@ -26,11 +29,14 @@ from tests.execute.counts import (
     traced_routed,
     traced_sums,
 )
-from tests.execute.test_plans import REFUSED, small
+from tests.execute.small_plans import PLANS as PLANS_BY_NAME
+from tests.execute.test_plans import LEFT_OUT, REFUSED, small
+from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_plans import zoo, zoo_plan
 
 FULL = bool(os.environ.get("SHARDWRIGHT_FULL"))
 TOKENS = 16
+EXAMPLES = 200 if FULL else 5
 ALWAYS = (
     "12-chimera",  # two lanes in opposite directions
     "14-survey3",  # not Cartesian
@@ -84,3 +90,43 @@ class TestCounts:
 
     def test_parameters(self, name: str) -> None:
         assert result(name).parameters == lowered_parameters(problem(name))
+
+
+def same(problem: Problem) -> None:
+    """All that runs is all that was lowered."""
+    found = ran(problem)
+    assert traced_moves(found.records) == lowered_moves(problem)
+    assert traced_routed(found.records) == lowered_routed(problem)
+    assert traced_messages(found.records) == lowered_messages(problem)
+    assert traced_sums(found.records) == lowered_sums(problem)
+    assert found.flops == lowered_flops(problem)
+    assert found.parameters == lowered_parameters(problem)
+
+
+@pytest.mark.parametrize("name", ["latent attention", "mamba-2", "ring, tp and dp", "experts in data", "weighted batch"])
+def test_small_plans(name: str) -> None:
+    chosen = PLANS_BY_NAME[name]
+    # Tokens that six or eight experts share out evenly.
+    job = replace(chosen.job, sequences=tuple(replace(s, tokens=24) for s in chosen.job.sequences))
+    same(problem_of(chosen.plan, model=chosen.model, job=job))
+
+
+@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@given(plans())
+def test_generated_plans(case: Case) -> None:
+    if any(o.experts is not None for block in case.model.blocks for o in block.operators):
+        reject()  # random trees share tokens out unevenly, and experts with them
+    sequences = tuple(SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder"))
+    job = TrainingJob(sequences=sequences, global_batch=case.global_batch)
+    try:
+        problem = problem_of(case.plan, model=case.model, job=job)
+    except StrategyError as error:
+        if error.rule not in LEFT_OUT:
+            raise
+        reject()
+    try:
+        same(problem)
+    except StrategyError as error:
+        if error.rule not in LEFT_OUT:
+            raise
+        reject()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
@@ -12,7 +13,7 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from tests.execute.plan_ranks import RANKS, RESUMED, SAVED, STEPS, start
+from tests.execute.plan_ranks import KILLED, RANKS, RESUMED, SAVED, STEPS, STOPPED, start
 from tests.execute.small_plans import PLANS, run_here
 from tests.execute.traces import check_measured
 
@@ -41,7 +42,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
             alone(name)
         for process in processes:
             process.join(LONGEST_S)
-        assert [p.exitcode for p in processes] == [0] * RANKS
+        assert [p.exitcode for p in processes] == [-signal.SIGKILL if rank == KILLED else 0 for rank in range(RANKS)]
         yield [torch.load(folder / f"rank{rank}", weights_only=False) for rank in range(RANKS)]
     finally:
         for process in processes:
@@ -79,7 +80,7 @@ def test_a_run_goes_on_under_another_plan(ranks: list[Any]) -> None:
 
 def test_another_number_of_ranks_is_refused(ranks: list[Any]) -> None:
     for found in ranks:
-        assert "the plan has 2 devices, 4 ranks run" in found["resumed"]["world"]
+        assert f"the plan has 2 devices, {RANKS} ranks run" in found["resumed"]["world"]
         assert "start 2 ranks" in found["resumed"]["world"]
 
 
@@ -93,3 +94,15 @@ def test_a_rank_that_cannot_write_ends_all(ranks: list[Any]) -> None:
     told = {found["resumed"]["unwritable"] for found in ranks}
     assert len(told) == 1
     assert "rank 0: " in told.pop()
+
+
+@pytest.mark.parametrize(("what", "who"), [("stopped", STOPPED), ("killed", KILLED)])
+def test_a_rank_that_ends_in_the_middle_of_a_step_ends_all_others(ranks: list[Any], what: str, who: int) -> None:
+    said = {rank: found[what] for rank, found in enumerate(ranks) if rank != who}
+    assert len(said) == RANKS - 1
+    assert all("is gone" in message and "[run.peer]" in message and "\n" not in message for message in said.values())
+    assert any(message.startswith(f"rank {who} (devices {who}) is gone") for message in said.values())
+
+
+def test_a_rank_that_stops_says_why(ranks: list[Any]) -> None:
+    assert ranks[STOPPED]["stopped"].startswith("this rank's data end here [run.data]")

@@ -81,16 +81,11 @@ def family_costs(
     rule = shard_rule(plan)
     here = [_Segment(segment, items) for segment, items in zip(stage.segments, held, strict=True)]
     lengths = slice_lengths(plan, stage.lane, length=problem.job.sequence_length)
-    ends = np.cumsum(lengths)
     coupled: set[int] = {device}
     steps = []
-    for length, end in zip(lengths, ends, strict=True):
-        whole = len(lengths) == 1
-        steps.append(
-            _compose(
-                own, problem, stage, device, here, rule=rule, shape=shape, cut=None if whole else (int(length), int(end)), coupled=coupled
-            )
-        )
+    for number in range(len(lengths)):
+        cut = lengths[: number + 1] if len(lengths) > 1 else None
+        steps.append(_compose(own, problem, stage, device, here, rule=rule, shape=shape, cut=cut, coupled=coupled))
     groups = held_groups(held)
     local = device - stage.base
     runs = frozenset(
@@ -143,7 +138,7 @@ def _compose(
     *,
     rule: ShardRule,
     shape: tuple[int, int],
-    cut: tuple[int, int] | None,
+    cut: tuple[int, ...] | None,
     coupled: set[int],
 ) -> StepCosts:
     """One slice's step of one chunk, composed by the grid's own function."""
@@ -235,14 +230,12 @@ def _table(
     *,
     shape: tuple[int, int],
     contributions: int,
-    cut: tuple[int, int] | None,
+    cut: tuple[int, ...] | None,
 ) -> tuple[BlockTable, Rows, set[int]]:
     """One block of a segment on one device: its row, its degrees, and the devices that blocking collectives join with it."""
     context = block_context(own, segment.block)
     if cut is not None:
-        tokens, end = cut
-        # Each of the slice's queries sees end - tokens / 2 keys in the mean: as in a causal sequence of twice that length.
-        context = replace(context, tokens=tokens, keys=2 * end - tokens)
+        context = replace(context, tokens=cut[-1], before=cut[:-1])
     island = own.cluster.tiers()[0].num_devices
     structure = CellStructure(stage=segment.cells, device=local, length=context.tokens, island=island)
     program = lower_block(segment.block, structure, context)

@@ -187,7 +187,7 @@ def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...], *, precision:
     sum, all sum everything and keep their piece.
 
     Args:
-        level: whose piece: 1 = of the optimizer, who reads the step's whole gradient; 2 = of the gradient, which is kept between microbatches.
+        level: whose piece: 1 = of the optimizer, who reads the step's whole gradient; 2 = of the gradient, kept between microbatches.
     """
     own = gradients_of(view, dtype=precision.gradient).to(precision.wire)
     sharers = bucket.sharing(device)

@@ -122,22 +122,22 @@ class CellStructure:
         """The routed copies of all devices that share its experts: all that these experts work on."""
         return self.dispatched(operator, length) if self.cell(OperatorClass.EXPERTS) is not None else Size(times=0)
 
-    def gathered_tokens(self, operator: Operator, length: int) -> Size:
+    def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
         """See `Placing.gathered_tokens`."""
-        return Size(times=sum(self._parts(operator, length)))
+        return Size(times=sum(self._parts(operator, lengths)))
 
-    def passed_tokens(self, operator: Operator, length: int) -> tuple[Size, ...]:
+    def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
         """Its own part first, then those of the devices before it in the ring; the last hop's is that of the device behind."""
-        parts = self._parts(operator, length)
+        parts = self._parts(operator, lengths)
         if len(set(parts)) == 1:
             return (Size(times=parts[0]),)
         index = self.members(operator, Dim.SEQUENCE).index(self.device)
         return tuple(Size(times=parts[(index - hop) % len(parts)]) for hop in range(len(parts)))
 
-    def _parts(self, operator: Operator, length: int) -> tuple[int, ...]:
+    def _parts(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[int, ...]:
         """Tokens of each device of the core's group."""
         group = self.members(operator, Dim.SEQUENCE) or (self.device,)
-        return tuple(replace(self, device=d)._count(operator.klass, length) for d in group)
+        return tuple(sum(replace(self, device=d)._count(operator.klass, n) for n in lengths) for d in group)
 
     def _own_region(self) -> Box:
         """Tokens that the device's experts serve, or else that it routes or makes."""
@@ -210,7 +210,8 @@ class CellStructure:
                 cotangent, full = self._own_part(maker, target, extent, cotangent, full)
             for source_layout, wanted_part, forward in ((made, wanted, True), (cotangent, full, False)):
                 found = self._steps(source_layout, wanted_part)
-                result += _changes(found, self.device, element * repeats, forward=forward)
+                between = source_layout, wanted_part
+                result += _changes(found, self.device, element * repeats, forward=forward, between=between)
         return _merged(result)
 
     def _own_part(self, maker: Operator, target: Operator, extent: Extent, cotangent: Layout, full: Layout) -> tuple[Layout, Layout]:
@@ -368,7 +369,7 @@ def _merged(changes: list[Change]) -> tuple[Change, ...]:
     """Extents of one tensor that take the same step go together."""
     together: dict[object, Change] = {}
     for change in changes:
-        key = (change.axis, change.forward, change.backward, change.group)
+        key = (change.axis, change.forward, change.backward, change.group, _step(change))
         first = together.get(key)
         together[key] = (
             change
@@ -382,10 +383,17 @@ def _merged(changes: list[Change]) -> tuple[Change, ...]:
     return tuple(together.values())
 
 
-def _changes(found: Transition | None, device: int, element: int, *, forward: bool) -> list[Change]:
+def _step(change: Change) -> int:
+    """Which step of its extent's way a change is."""
+    assert isinstance(change.between, tuple)
+    number: int = change.between[1]
+    return number
+
+
+def _changes(found: Transition | None, device: int, element: int, *, forward: bool, between: tuple[Layout, Layout]) -> list[Change]:
     """The steps in which `device` takes part, each as a change of one direction."""
     result: list[Change] = []
-    for step in found.steps if found is not None else ():
+    for number, step in enumerate(found.steps if found is not None else ()):
         group = next((g for g in step.groups if device in g), ())
         volume, kind = step.elements * element, _KINDS[step.kind]
         if step.kind is StepKind.SEND:
@@ -404,6 +412,7 @@ def _changes(found: Transition | None, device: int, element: int, *, forward: bo
                 forward_volume=sizes if forward else (),
                 backward_volume=() if forward else sizes,
                 group=group,
+                between=(between, number),
             )
         )
     return result

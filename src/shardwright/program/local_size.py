@@ -20,7 +20,7 @@ class Context:
         tokens: positions of the block's sequence a sample. memory_tokens: of its memory sequence.
         element, gemm_element: bytes of an activation element, and of a GEMM's operand. runtime: of the problem. dropout: of the job.
         imbalance_percent: tokens of the busiest expert over the mean, in percent.
-        keys: positions that queries look back on, of a slice that comes after others: as if the sequence had so many; 0 = `tokens`.
+        before: tokens of the slices that come before this one of a causal sequence; queries look back on them.
     """
 
     tokens: int
@@ -30,7 +30,7 @@ class Context:
     runtime: Runtime
     dropout: bool
     imbalance_percent: int
-    keys: int = 0
+    before: tuple[int, ...] = ()
 
 
 def local_tokens(klass: OperatorClass, structure: Placing, context: Context) -> Size:

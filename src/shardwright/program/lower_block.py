@@ -6,6 +6,7 @@ the one that reads it; where they differ, `reshard.transition` names the collect
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -43,11 +44,11 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
                 moves[operator.name, "own", number] = move
         for name in operator.inputs:
             source = operators.get(name)
-            if structure.runs(operator) or (source is not None and structure.runs(source)):
-                for move in _edge_moves(source, operator, structure, context):
-                    moves.setdefault((name, move.phase, move.kind, *move.axes, *move.group), move)
-    for move in _exit_moves(block.operators[-1], structure, context):
-        moves.setdefault((block.operators[-1].name, move.phase, move.kind, *move.axes, "exit"), move)
+            if source is None or structure.runs(operator) or structure.runs(source):
+                for between, move in _edge_moves(source, operator, structure, context):
+                    moves.setdefault((name, move.phase, move.kind, *move.axes, *move.group, between), move)
+    for between, move in _exit_moves(block.operators[-1], structure, context):
+        moves.setdefault((block.operators[-1].name, move.phase, move.kind, *move.axes, *move.group, between, "exit"), move)
     return BlockProgram(
         block=block.name,
         works=tuple(works),
@@ -97,7 +98,8 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
         else dispatched_tokens(operator, structure, context),
         reads=tuple(part(e, operator, structure) for e in per_token(operator.reads, operator)),
         writes=tuple(part(e, operator, structure) for e in per_token(operator.writes, operator)),
-        context=context.memory_tokens if cross else context.keys or context.tokens,
+        # Each of a slice's queries sees as many keys in the mean as in a causal sequence with the tokens before it twice.
+        context=context.memory_tokens if cross else context.tokens + 2 * sum(context.before),
         element=context.element,
         scores_fused=runtime.attention_kernel is not AttentionKernel.UNFUSED,
         keys_passed=not structure.gather,
@@ -119,17 +121,30 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
     )
 
 
-def _edge_moves(source: Operator | None, target: Operator, structure: Placing, context: Context) -> list[Move]:
+def _edge_moves(source: Operator | None, target: Operator, structure: Placing, context: Context) -> list[tuple[Hashable, Move]]:
+    """What moves between two operators, with the layouts that it is between (`Change.between`)."""
     if target.kind is OperatorKind.EMBEDDING:
         return []
+    sent: list[tuple[Hashable, Move]] = []
     if structure.routed and (source is not None and is_routed(source)) != is_routed(target):
-        return _dispatch_moves(source, target, structure, context)
-    if is_routed(target) and structure.routed:
+        sent = [(None, move) for move in _dispatch_moves(source, target, structure, context)]
+        # Tokens leave from where they are routed, and come back there.
+        source = _at_router(source, source) if source is not None and is_routed(source) else source
+        target = _at_router(target, source) if is_routed(target) else target
+    elif is_routed(target) and structure.routed:
         return []
     memory = (source or target).inputs == (MEMORY,)
     length = context.memory_tokens if memory else context.tokens
     changes = structure.changes(source, target, length=length, element=context.element)
-    return [move for change in changes for move in _change_moves(change, source, target, context)]
+    return sent + [(change.between, move) for change in changes for move in _change_moves(change, source, target, context)]
+
+
+def _at_router(operator: Operator, source: Operator | None) -> Operator:
+    """What moves tokens to experts, or back, as an operator on the tokens that are routed."""
+    extents = source.writes if source is not None else operator.reads
+    return replace(
+        operator, kind=OperatorKind.RESIDUAL, klass=OperatorClass.ROUTER, reads=extents, writes=extents, parameters=(), experts=None
+    )
 
 
 def _change_moves(change: Change, source: Operator | None, target: Operator, context: Context) -> list[Move]:
@@ -216,7 +231,7 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Placin
     return [replace(move, behind=not outward) for move in moves]
 
 
-def _exit_moves(last: Operator, structure: Placing, context: Context) -> list[Move]:
+def _exit_moves(last: Operator, structure: Placing, context: Context) -> list[tuple[Hashable, Move]]:
     """What brings a block's output into the stream's layout where its last operator is outside it (a vocabulary-parallel lookup)."""
     if last.kind is OperatorKind.LOSS or last.klass is OperatorClass.STREAM:
         return []
@@ -232,7 +247,7 @@ def _exit_moves(last: Operator, structure: Placing, context: Context) -> list[Mo
         experts=None,
         scan=None,
     )
-    return [replace(move, behind=True) for move in _edge_moves(last, stream, structure, context)]
+    return [(between, replace(move, behind=True)) for between, move in _edge_moves(last, stream, structure, context)]
 
 
 def _own_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
@@ -246,12 +261,13 @@ def _own_moves(operator: Operator, structure: Placing, context: Context) -> list
         return _norm_moves(operator, structure, context)
     if operator.attention is None or len(operator.reads) < 2:
         return []
-    own = replace(context, tokens=context.memory_tokens) if operator.attention.cross else context
+    # Keys of earlier slices stay with their owners and move again for each slice that looks back on them.
+    lengths = (context.memory_tokens,) if operator.attention.cross else (*context.before, context.tokens)
     widths = tuple(part(e, operator, structure).scaled(context.element) for e in operator.reads[1:])
     group = structure.members(operator, Dim.SEQUENCE)
     if not structure.gather:
-        return _ring_moves(operator, widths, structure=structure, length=own.tokens, group=group)
-    tokens = structure.gathered_tokens(operator, own.tokens)
+        return _ring_moves(operator, widths, structure=structure, lengths=lengths, group=group)
+    tokens = structure.gathered_tokens(operator, lengths)
     whole = tuple(tokens * width for width in widths)
     gather = _move(operator, Phase.F, Collective.ALL_GATHER, "ring", whole, Exposure.BLOCKING, group)
     return [
@@ -273,9 +289,16 @@ def _norm_moves(operator: Operator, structure: Placing, context: Context) -> lis
     return [_move(operator, phase, Collective.ALL_REDUCE, "tp", (statistics,), Exposure.BLOCKING, split) for phase in (Phase.F, Phase.I)]
 
 
-def _ring_moves(operator: Operator, widths: tuple[Size, ...], *, structure: Placing, length: int, group: tuple[int, ...]) -> list[Move]:
-    """Keys and values passed round; in backward again, and behind them their gradients, which end where the keys began."""
-    passed = structure.passed_tokens(operator, length)
+def _ring_moves(
+    operator: Operator,
+    widths: tuple[Size, ...],
+    *,
+    structure: Placing,
+    lengths: tuple[int, ...],
+    group: tuple[int, ...],
+) -> list[Move]:
+    """Keys and values passed round; in backward again, and behind them their gradients, which end where keys began."""
+    passed = structure.passed_tokens(operator, lengths)
     if len(passed) == 1:
         keys = tuple(passed[0] * width for width in widths)
         return [_ring(operator, Phase.F, keys, group), _ring(operator, Phase.I, keys + keys, group)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +21,7 @@ class Change:
     Args:
         axis: of the mesh, or the one that it resembles. group: devices, counted from the stage's first; empty = the axis names them.
         forward, backward: collectives; None = nothing moves. forward_volume, backward_volume: bytes as in `collectives.Collective`.
+        between: the layouts, and the number of the step that it is on the way: of several readers' equal ones only one runs.
     """
 
     axis: str
@@ -28,6 +30,7 @@ class Change:
     forward_volume: tuple[Size, ...]
     backward_volume: tuple[Size, ...]
     group: tuple[int, ...] = ()
+    between: Hashable = None
 
 
 class Placing(Protocol):
@@ -72,15 +75,15 @@ class Placing(Protocol):
         """The routed copies of all devices that share experts with one."""
         ...
 
-    def gathered_tokens(self, operator: Operator, length: int) -> Size:
-        """Tokens whose keys the devices of a core's group have between them."""
+    def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
+        """Tokens whose keys the devices of a core's group have between them, of stretches of these lengths."""
         ...
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Devices between which tokens travel to experts, and those that share experts; empty = axes ``ep`` and ``etp``."""
         ...
 
-    def passed_tokens(self, operator: Operator, length: int) -> tuple[Size, ...]:
+    def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
         """Tokens whose keys a device passes on: (its own), as many on every hop; or of unequal parts all, in the order of the hops."""
         ...
 

@@ -80,14 +80,14 @@ class Structure:
         routed = self.sent_copies(operator, length)
         return Size(times=routed.times, scale=(*routed.scale, "etp"), factors=routed.factors)
 
-    def gathered_tokens(self, operator: Operator, length: int) -> Size:
+    def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
         """Of all members along ``ring``."""
-        own = self.tokens(operator.klass, length)
+        own = self.tokens(operator.klass, sum(lengths))
         return Size(times=own.times, scale=(*own.scale, "ring"), factors=own.factors)
 
-    def passed_tokens(self, operator: Operator, length: int) -> tuple[Size, ...]:
+    def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
         """All members have as many."""
-        return (self.tokens(operator.klass, length),)
+        return (self.tokens(operator.klass, sum(lengths)),)
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The axes name them."""
