@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
 
 import torch
@@ -29,14 +27,12 @@ _AT_ONCE_S: Final = 5e-4
 
 
 def run_promptly() -> None:
-    """Let sleeps of this thread and of those that it starts end within microseconds, and go before other load of the machine.
+    """Let sleeps of this thread and of those that it starts end within microseconds.
 
-    Linux: prctl PR_SET_TIMERSLACK, and the real-time scheduler where it is allowed; niceness orders only what shares a control group. A
-    rank works for a small part of a step.
+    Linux: prctl PR_SET_TIMERSLACK. Not by a real-time scheduler: packets that the kernel leaves to ksoftirqd would then wait for the ranks,
+    50 to 100 ms at the end of a step even on an idle machine.
     """
     ctypes.CDLL(None).prctl(29, 1000, 0, 0, 0)
-    with suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def wait_until(end: float) -> None:

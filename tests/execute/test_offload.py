@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from shardwright.errors import StrategyError
 from shardwright.execute.checkpoint import latest, read, resumed, save
 from shardwright.execute.offload import brought, sent
 from shardwright.execute.parameters import seeded
@@ -84,3 +85,9 @@ def test_states_on_the_host_make_the_same_steps_and_can_be_resumed(percent: int,
     expected = train(members, known, batches[2:])
     assert train(again, known, batches[2:]) == expected
     assert train(back, with_host, batches[2:]) == expected
+
+
+@pytest.mark.parametrize("state", ["grad", "param"])
+def test_other_states_on_the_host_are_refused(state: str) -> None:
+    with pytest.raises(StrategyError, match=rf"the host share of {state} is not executed \[execute.host\]"):
+        _known(f"zero all: all/1/1 host={state}:50\n")

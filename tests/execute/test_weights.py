@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import pi
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from shardwright.errors import DataError
+from shardwright.execute.numerics.rotary import rotary_rates
 from shardwright.execute.parameters import seeded, sliced, whole_shape
+from shardwright.execute.place import Settings
 from shardwright.execute.step import run_step, unsplit
 from shardwright.execute.weights import read
 from shardwright.execute.weights.families import FAMILIES
@@ -207,7 +210,7 @@ def test_a_folder_is_not_written_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "said"),
     [
-        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rotary positions of kind llama3"),
+        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 8.0}}, "rotary positions of kind yarn"),
         ("llama", {"hidden_act": "gelu"}, "activation gelu"),
         ("llama", {"partial_rotary_factor": 0.5}, "rotary positions of 0.5 of a head"),
         ("qwen3 moe", {"norm_topk_prob": False}, "norm_topk_prob"),
@@ -236,4 +239,40 @@ def test_settings_are_read_in_both_spellings(tmp_path: Path) -> None:
         assert (settings.rope_base, settings.eps, settings.seed) == (500.0, 1e-6, 4)
     (tmp_path / "config.json").unlink()
     with pytest.raises(DataError, match="No such file"):
+        settings_of(tmp_path, model=load_config_of("llama"))
+
+
+LONGER = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+
+def test_longer_rotary_positions_are_those_of_the_published_rule(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**LAYOUTS["llama"], "rope_theta": 1e4, "rope_scaling": LONGER}))
+    settings = settings_of(tmp_path, model=load_config_of("llama"))
+    found = rotary_rates(settings, 16, on=torch.device("cpu"))
+    kinds = set()
+    for i, rate in enumerate(found.tolist()):
+        plain = 1e4 ** (-i / 16)
+        length = 2 * pi / plain
+        if length < 64 / 4:
+            kind, wanted = "kept", plain
+        elif length > 64 / 1:
+            kind, wanted = "slower", plain / 8
+        else:
+            smooth = (64 / length - 1) / (4 - 1)
+            kind, wanted = "between", (1 - smooth) * plain / 8 + smooth * plain
+        kinds.add(kind)
+        assert rate == pytest.approx(wanted, rel=1e-14)
+    assert kinds == {"kept", "slower", "between"}
+    (tmp_path / "config.json").write_text(json.dumps({**LAYOUTS["llama"], "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 4}}))
+    linear = rotary_rates(settings_of(tmp_path, model=load_config_of("llama")), 16, on=torch.device("cpu"))
+    assert torch.equal(linear, rotary_rates(Settings(rope_base=1e4), 16, on=torch.device("cpu")) / 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"factor": None}, "factor"), ({"low_freq_factor": 4.0}, "not below high_freq_factor"), ({"high_freq_factor": "x"}, "high_freq_factor")],
+)
+def test_a_rule_of_longer_positions_that_lacks_a_number_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**LAYOUTS["llama"], "rope_scaling": {**LONGER, **change}}))
+    with pytest.raises(DataError, match=said):
         settings_of(tmp_path, model=load_config_of("llama"))

@@ -10,6 +10,7 @@ import torch
 
 from shardwright.cost.plan_shards import shard_rule
 from shardwright.execute.cadence import Cadenced, dropped, filled
+from shardwright.errors import StrategyError
 from shardwright.execute.device import Batch, Work, device_task
 from shardwright.execute.distributed import Network
 from shardwright.execute.flat import Stretch, values_of, write_values
@@ -122,6 +123,7 @@ def training(
         StrategyError: the plan breaks a rule, or holds what is not executed.
     """
     require_adamw(job.optimizer)
+    _require_executed_host(plan)
     shards = shard_rule(plan)
     work, groups = prepare(model, job, plan, island=island)
     return Training(
@@ -138,6 +140,14 @@ def training(
         uses=shards.gather is not Cadence.STEP,
         sums=shards.reduce is not Cadence.STEP,
     )
+
+
+def _require_executed_host(plan: Plan) -> None:
+    """Raise where a plan keeps something else than the optimizer's states on the host."""
+    for state in (s for rule in plan.shards for s, percent in rule.host if percent and s is not State.OPTIMIZER):
+        raise StrategyError(
+            f"the host share of {state.value} is not executed", hint="keep the optimizer's states there alone", rule="execute.host"
+        )
 
 
 def _counted(work: Work, *, length: int) -> frozenset[tuple[int, int]]:

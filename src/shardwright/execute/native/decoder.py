@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shardwright.execute.native.experts import Permute, Products, Route, Unpermute
 from shardwright.execute.numerics.attention import visible
+from shardwright.execute.numerics.rotary import rotary_rates
 from shardwright.execute.parameters import Key, origin
 from shardwright.execute.place import Settings
 from shardwright.execute.stage_nodes import Node, stage_nodes
@@ -70,12 +71,12 @@ class Rotary(nn.Module):  # type: ignore[misc]
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
-        self.width, self.base = operator.reads[0].quantum, settings.rope_base
+        self.width, self.settings = operator.reads[0].quantum, settings
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor an extent."""
         half = self.width // 2
-        rates = self.base ** (-torch.arange(half, device=query.device, dtype=torch.float64) / half)
+        rates = rotary_rates(self.settings, half, on=query.device)
         angles = torch.arange(query.shape[1], device=query.device).unsqueeze(-1) * rates
         cos, sin = (f(angles).to(query.dtype).unsqueeze(-2) for f in (torch.cos, torch.sin))
 

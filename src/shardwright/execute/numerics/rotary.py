@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import pi
 
 import torch
 
 from shardwright.execute.numerics.boxes import given, numbers, only, returned
 from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
-from shardwright.execute.place import Place
+from shardwright.execute.place import Place, Settings
 from shardwright.execute.requests import Task
 
 
@@ -59,11 +60,24 @@ class Rotary:
         return {}
 
 
+def rotary_rates(settings: Settings, half: int, *, on: torch.device) -> torch.Tensor:
+    """(half,) radians a position of each pair of elements, in float64: base^(-i / half), slower where the model was made longer."""
+    rates = settings.rope_base ** (-torch.arange(half, device=on, dtype=torch.float64) / half)
+    longer = settings.longer
+    if longer is None:
+        return rates
+    if not longer.high:
+        return rates / longer.factor
+    turns = longer.trained * rates / (2 * pi)
+    kept = ((turns - longer.low) / (longer.high - longer.low)).clamp(0.0, 1.0)
+    return rates * (kept + (1 - kept) / longer.factor)
+
+
 def _turned(x: torch.Tensor, place: Place, width: int, rope: int, *, sign: int = 1) -> torch.Tensor:
     """The last `rope` elements of every head of `width`, turned by the tokens' positions (`sign` -1: back)."""
     heads = x.unflatten(-1, (-1, width))
     half = rope // 2
-    rates = place.settings.rope_base ** (-torch.arange(half, device=x.device, dtype=torch.float64) / half)
+    rates = rotary_rates(place.settings, half, on=x.device)
     angles = numbers(place.positions, like=x).unsqueeze(-1) * rates
     cos, sin = angles.cos().to(x.dtype).unsqueeze(-2), sign * angles.sin().to(x.dtype).unsqueeze(-2)
     start = width - rope

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.place import Settings
+from shardwright.execute.place import LongerRotary, Settings
 from shardwright.execute.weights.families import Family, family_of
 from shardwright.execute.weights.read import CONFIG
 from shardwright.model.fields import Fields
@@ -17,6 +17,8 @@ from shardwright.model.operator import OperatorKind
 
 SILU, GELU = ("silu", "swish"), ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
 ACTIVATION = ("hidden_act", "hidden_activation", "activation_function")
+COMPUTED = ("default", "llama3", "linear")
+"""Kinds of rotary positions."""
 LATENT_EPS = 1e-6
 """Epsilon of the norms of latents in Transformers, whatever ``rms_norm_eps`` says."""
 
@@ -35,6 +37,7 @@ def settings_of(folder: Path, *, model: Model, seed: int = 0, strict: bool = Tru
         config = parse_config(path.read_bytes(), source=str(path))
         fields = Fields(config, str(path))
         eps = fields.number(family.eps, "norm_eps", minimum=0.0, maximum=1.0)
+        longer = _longer(_rope(config), path)
         base = fields.number("rope_theta", minimum=1.0, maximum=1e12, default=_rope(config).get("rope_theta") or family.rope_base or 1.0)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror}", hint="give a folder with a config.json") from None
@@ -46,7 +49,7 @@ def settings_of(folder: Path, *, model: Model, seed: int = 0, strict: bool = Tru
             f"{path}: with these weights the published model computes what ours does not: {'; '.join(found)}",
             hint="use a model without them; weights can be converted all the same",
         )
-    return Settings(rope_base=float(base), eps=eps, seed=seed)
+    return Settings(rope_base=float(base), longer=longer, eps=eps, seed=seed)
 
 
 def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
@@ -62,6 +65,26 @@ def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _longer(rope: Mapping[str, Any], path: Path) -> LongerRotary | None:
+    """How rotary positions were made longer, in the two forms that are computed."""
+    kind = _kind(rope)
+    if kind not in COMPUTED[1:]:
+        return None
+    fields = Fields(dict(rope), f"{path}: rope_scaling")
+    factor = fields.number("factor", minimum=1.0, maximum=1e6)
+    if kind == "linear":
+        return LongerRotary(factor=factor)
+    low, high = (fields.number(f"{name}_freq_factor", minimum=1e-3, maximum=1e6) for name in ("low", "high"))
+    trained = fields.number("original_max_position_embeddings", minimum=1.0, maximum=1e12)
+    if low >= high:
+        raise DataError(f"{path}: low_freq_factor {low:g} is not below high_freq_factor {high:g}", hint="see the published configuration")
+    return LongerRotary(factor=factor, trained=trained, low=low, high=high)
+
+
+def _kind(rope: Mapping[str, Any]) -> str:
+    return str(rope.get("rope_type") or rope.get("type") or COMPUTED[0])
+
+
 def _activation(config: Mapping[str, Any], model: Model) -> str:
     operators = [o for b in model.blocks for o in b.operators if o.kind is OperatorKind.ACTIVATION and len(o.inputs) == 1]
     name = next((config[k] for k in ACTIVATION if config.get(k)), None)
@@ -75,11 +98,11 @@ def _positions(config: Mapping[str, Any], family: Family) -> tuple[str, ...]:
     if not family.rope_base:
         return ()
     rope = _rope(config)
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+    kind = _kind(rope)
     share = config.get("partial_rotary_factor") or rope.get("partial_rotary_factor") or 1.0
     local = config.get("rope_local_base_freq")
     return (
-        f"rotary positions of kind {kind}" if kind != "default" else "",
+        f"rotary positions of kind {kind}" if kind not in COMPUTED else "",
         f"rotary positions of {share:g} of a head" if share != 1.0 else "",
         f"rope_local_base_freq {local:g} for layers with a window" if local and local != config.get("rope_theta") else "",
     )
