@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from shardwright.cost.kept import named
 from shardwright.cost.plan_costs import cell_rows
 from shardwright.execute import block_run
 from shardwright.execute.device import Work as Known
@@ -110,7 +111,8 @@ class Lowered:
     """One layer of one stage on one device, of one slice.
 
     Args:
-        turns: how often it runs in a step. length: positions of the slice. again: its forward runs twice.
+        turns: how often it runs in a step. length: positions of the slice. again: operators whose forward runs twice;
+            moved: so does what moves there.
     """
 
     device: int
@@ -118,14 +120,16 @@ class Lowered:
     layers: int
     turns: int
     length: int
-    again: bool
+    again: frozenset[str]
+    moved: bool
     structure: CellStructure
     program: BlockProgram
     degrees: dict[str, Any]
 
-    def times(self, phase: Phase) -> int:
-        """How often tasks of a phase run in a step."""
-        return self.turns * (2 if self.again and phase is Phase.F else 1)
+    def times(self, phase: Phase, operator: str = "") -> int:
+        """How often tasks of a phase run in a step; without an operator what moves."""
+        twice = operator in self.again if operator else self.moved
+        return self.turns * (2 if twice and phase is Phase.F else 1)
 
 
 def lowered(problem: Problem) -> Iterator[Lowered]:
@@ -135,7 +139,10 @@ def lowered(problem: Problem) -> Iterator[Lowered]:
             for segment in stage.segments:
                 whole = problem.work.lengths[segment.block.sequence]
                 parts = slices if len(slices) > 1 else (whole,)
-                full = any(k.how is How.RECOMPUTE and "full" in k.operators for k in segment.keeps)
+                redone = [k.operators for k in segment.keeps if k.how is How.RECOMPUTE]
+                full = any("full" in names for names in redone)
+                names = {o.name for o in segment.block.operators} if full else set()
+                again = names.union(*(named(segment.block.operators, one) for one in redone))
                 for number, length in enumerate(parts):
                     context = Context(
                         tokens=length,
@@ -155,7 +162,8 @@ def lowered(problem: Problem) -> Iterator[Lowered]:
                             layers=segment.count,
                             turns=lane.microbatches * segment.count,
                             length=length,
-                            again=full,
+                            again=frozenset(again),
+                            moved=full,
                             structure=structure,
                             program=lower_block(segment.block, structure, context),
                             degrees=dict(cell_rows(structure, shape=(1, 1), contributions=1).degrees()),
@@ -258,9 +266,9 @@ def lowered_flops(problem: Problem) -> Counter[tuple[int, str, str]]:
     for one in lowered(problem):
         for work in one.program.works:
             if work.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM):
-                total[one.device, work.operator, work.phase.value] += gemm_flops(work, one.degrees) * one.times(work.phase)
+                total[one.device, work.operator, work.phase.value] += gemm_flops(work, one.degrees) * one.times(work.phase, work.operator)
             elif work.kernel is Kernel.ATTENTION and work.phase is Phase.F:
-                total[one.device, work.operator, work.phase.value] += _core_flops(work, one) * one.times(work.phase)
+                total[one.device, work.operator, work.phase.value] += _core_flops(work, one) * one.times(work.phase, work.operator)
     return +total
 
 

@@ -263,14 +263,20 @@ def test_longer_rotary_positions_are_those_of_the_published_rule(tmp_path: Path)
         kinds.add(kind)
         assert rate == pytest.approx(wanted, rel=1e-14)
     assert kinds == {"kept", "slower", "between"}
-    (tmp_path / "config.json").write_text(json.dumps({**LAYOUTS["llama"], "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 4}}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({**LAYOUTS["llama"], "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 4}})
+    )
     linear = rotary_rates(settings_of(tmp_path, model=load_config_of("llama")), 16, on=torch.device("cpu"))
     assert torch.equal(linear, rotary_rates(Settings(rope_base=1e4), 16, on=torch.device("cpu")) / 4)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"factor": None}, "factor"), ({"low_freq_factor": 4.0}, "not below high_freq_factor"), ({"high_freq_factor": "x"}, "high_freq_factor")],
+    [
+        ({"factor": None}, "factor"),
+        ({"low_freq_factor": 4.0}, "not below high_freq_factor"),
+        ({"high_freq_factor": "x"}, "high_freq_factor"),
+    ],
 )
 def test_a_rule_of_longer_positions_that_lacks_a_number_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**LAYOUTS["llama"], "rope_scaling": {**LONGER, **change}}))
