@@ -9,8 +9,8 @@ from typing import cast
 import torch
 
 from shardwright.cost.plan_shards import shard_rule
-from shardwright.execute.cadence import Cadenced, dropped, filled
 from shardwright.errors import StrategyError
+from shardwright.execute.cadence import Cadenced, dropped, filled
 from shardwright.execute.device import Batch, Work, device_task
 from shardwright.execute.distributed import Network
 from shardwright.execute.flat import Stretch, values_of, write_values
@@ -32,7 +32,7 @@ from shardwright.model.operator import OperatorKind
 from shardwright.program.cells import token_box
 from shardwright.program.instances import TaskKind
 from shardwright.program.plan_sync import parameter_places
-from shardwright.strategy.plan import Cadence, Plan
+from shardwright.strategy.plan import Cadence, Plan, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
