@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -19,7 +20,7 @@ EARLY = 1e-9
 
 def check_measured(small: Small, trace: StepTrace) -> Compared:
     """It has the actions of the simulated step, each device one thing at a time on a track, and what is sent is taken."""
-    problem = problem_for(small.model, batch=small.batch, seq_len=TOKENS)
+    problem = replace(problem_for(small.model, batch=small.batch, seq_len=TOKENS), job=small.job)
     predicted = simulated_trace(simulate_plan(problem, small.plan), plan=trace.plan, devices=[d.device for d in trace.devices])
     found = compared(predicted, trace)
     assert trace.origin is Origin.MEASURED
