@@ -80,6 +80,11 @@ def test_every_other_plan_of_the_zoo_trains_as_well(name: str) -> None:
     assert_equal(proof_of(zoo_plan(name)))
 
 
+@pytest.mark.xfail(strict=True, reason="plans of more than 8 devices or 20 layers take one process minutes to days")
+def test_all_plans_of_the_zoo_are_executed() -> None:
+    assert not [z.name for z in zoo() if z.trains and not small(z)]
+
+
 @pytest.mark.parametrize(("name", "rule"), REFUSED.items())
 def test_what_cannot_be_executed_is_refused_by_name(name: str, rule: str) -> None:
     with pytest.raises(StrategyError) as error:
