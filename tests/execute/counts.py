@@ -24,6 +24,8 @@ from shardwright.execute.place import Place
 from shardwright.execute.prove import made_batch
 from shardwright.execute.requests import Answer, Task
 from shardwright.execute.shrink import shrink_for
+from shardwright.execute.spread import is_spread
+from shardwright.execute.stage_nodes import stage_nodes
 from shardwright.execute.step import StepResult, prepare, run_step
 from shardwright.execute.trace import Moved, Trace
 from shardwright.job.training import TrainingJob
@@ -96,6 +98,8 @@ def _held(result: StepResult) -> Counter[int]:
     return total
 
 
+Node = tuple[int, int, int]
+"""(lane, chunk, number) of a layer of a stage."""
 ELEMENT = 4
 """Bytes of an activation in the lowered counts: as many as a statistic of a norm or a loss has, so that all are counted in elements."""
 
@@ -111,10 +115,11 @@ class Lowered:
     """One layer of one stage on one device, of one slice.
 
     Args:
-        turns: how often it runs in a step. length: positions of the slice. again: operators whose forward runs twice;
-            moved: so does what moves there.
+        nodes: (lane, chunk, number) of its layers. turns: how often it runs in a step. length: positions of the slice.
+        again: operators whose forward runs twice; moved: so does what moves there.
     """
 
+    nodes: frozenset[Node]
     device: int
     base: int
     layers: int
@@ -154,9 +159,13 @@ def lowered(problem: Problem) -> Iterator[Lowered]:
                         imbalance_percent=100,
                         before=parts[:number],
                     )
+                    nodes = frozenset(
+                        (stage.lane, stage.chunk, n.number) for n in stage_nodes(stage, problem.model) if n.segment is segment
+                    )
                     for device in stage.devices:
                         structure = CellStructure(stage=segment.cells, device=device - stage.base, length=length)
                         yield Lowered(
+                            nodes=nodes,
                             device=device,
                             base=stage.base,
                             layers=segment.count,
@@ -170,10 +179,24 @@ def lowered(problem: Problem) -> Iterator[Lowered]:
                         )
 
 
-def lowered_moves(problem: Problem) -> Counter[Entry]:
-    """Elements of full buffers of all communication inside layers, without tokens on their way to experts and back."""
+def moves_otherwise(problem: Problem) -> frozenset[Node]:
+    """Layers whose moves lowering prices in another form (docs/execution.md): single operators of theirs run again, or the parts of a core,
+    convolution or recurrence do not match one to one."""
+    lengths, found = problem.work.lengths, set()
+    for stage in (stage for lane in problem.work.stages for stage in lane):
+        for node in stage_nodes(stage, problem.model):
+            s = node.segment
+            own, memory = lengths[s.block.sequence], lengths.get(s.block.memory, 0)
+            spread = any(is_spread(s.cells, o, length=own, memory_length=memory) for o in s.block.operators)
+            if spread or any(set(k.operators) - {"full", "core"} for k in s.keeps if k.how is How.RECOMPUTE):
+                found.add((stage.lane, stage.chunk, node.number))
+    return frozenset(found)
+
+
+def lowered_moves(problem: Problem, *, without: frozenset[Node] = frozenset()) -> Counter[Entry]:
+    """Elements of full buffers of all communication inside layers, without tokens on their way to experts and back, and some layers."""
     total: Counter[Entry] = Counter()
-    for one in lowered(problem):
+    for one in (one for one in lowered(problem) if not one.nodes & without):
         for move in one.program.moves:
             if len(move.group) > 1 and not _expert(move):
                 group = tuple(sorted(d + one.base for d in move.group))
@@ -221,14 +244,14 @@ def traced_routed(records: list[Moved]) -> Counter[tuple[int, str]]:
 _PHASES = {"F": "F", "exit": "F", "I": "I", "B": "I", "enter": "I"}
 
 
-def traced_moves(records: list[Moved]) -> Counter[Entry]:
+def traced_moves(records: list[Moved], *, without: frozenset[Node] = frozenset()) -> Counter[Entry]:
     """The same of a trace: messages of one step are one send, as large as the larger of what the device gives and gets."""
     total: Counter[Entry] = Counter()
     messages: dict[tuple[int, str, Any], list[Moved]] = defaultdict(list)
     for record in records:
         inside = record.key[0] if isinstance(record.key, tuple) and isinstance(record.key[0], tuple) else ()
         phase = _PHASES.get(inside[5]) if len(inside) > 5 and isinstance(inside[0], int) else None
-        if phase is None or _routed(record) or _told(record):
+        if phase is None or _routed(record) or _told(record) or (inside[0], inside[1], inside[4]) in without:
             continue
         kind = "broadcast" if record.kind == "reduce" else record.kind
         if record.kind in ("send", "receive") and len(record.group) == 2 and not isinstance(record.key[1], tuple):

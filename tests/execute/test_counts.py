@@ -12,9 +12,7 @@ from hypothesis import HealthCheck, Phase, given, reject, settings
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.spread import is_spread
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.strategy.stages import How
 from tests.execute.counts import (
     Problem,
     Ran,
@@ -24,6 +22,7 @@ from tests.execute.counts import (
     lowered_parameters,
     lowered_routed,
     lowered_sums,
+    moves_otherwise,
     problem_of,
     ran,
     traced_messages,
@@ -94,25 +93,11 @@ class TestCounts:
         assert result(name).parameters == lowered_parameters(problem(name))
 
 
-def moves_otherwise(problem: Problem) -> bool:
-    """Moves inside layers that lowering prices in another form (docs/execution.md): of single operators that run again, and to cores,
-    convolutions and recurrences whose parts do not match one to one."""
-    segments = [s for lane in problem.work.stages for stage in lane for s in stage.segments]
-    keeps = [k for s in segments for k in s.keeps if k.how is How.RECOMPUTE]
-    lengths = problem.work.lengths
-    spread = any(
-        is_spread(s.cells, o, length=lengths[s.block.sequence], memory_length=lengths.get(s.block.memory, 0))
-        for s in segments
-        for o in s.block.operators
-    )
-    return spread or any(set(k.operators) - {"full", "core"} for k in keeps)
-
-
 def same(problem: Problem) -> None:
     """All that runs is all that was lowered."""
     found = ran(problem)
-    if not moves_otherwise(problem):
-        assert traced_moves(found.records) == lowered_moves(problem)
+    without = moves_otherwise(problem)
+    assert traced_moves(found.records, without=without) == lowered_moves(problem, without=without)
     assert traced_routed(found.records) == lowered_routed(problem)
     assert traced_messages(found.records) == lowered_messages(problem)
     assert traced_sums(found.records) == lowered_sums(problem)

@@ -46,8 +46,9 @@ ALWAYS = (
 """One plan of every form; the others run where SHARDWRIGHT_FULL is set."""
 ILLEGAL = "grad.overlap"
 """The rule that generated plans may break: uses of a parameter on unlike copies, which only lowering tells (see docs/execution.md)."""
-MOST_ILLEGAL = 0.4
-"""Share of generated plans that may be so: 17 % of 200 and 27 % of 100 were, by what the generator drew."""
+MOST_ILLEGAL = 0.25
+"""Share of generated plans that may be so; 17.5 % are, and of `MANY` the bound is four deviations from that."""
+MANY = 400
 REFUSED = {"59-vision": "execute.operator"}
 
 
@@ -110,7 +111,7 @@ def test_generated_plans_are_refused_only_where_gradients_overlap() -> None:
     refused: list[str] = []
 
     @seed(0)
-    @settings(max_examples=100, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(max_examples=MANY, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(plans())
     def prepared(case: Case) -> None:
         sequences = tuple(SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder"))
