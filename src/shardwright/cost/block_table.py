@@ -61,6 +61,7 @@ class BlockTable:
         saved_bytes: shape (modes, n): what one microbatch keeps from F to backward under none, selective, full recompute.
         transient_bytes: shape (n,): the largest set alive inside one layer's backward after a full recompute.
         dense, experts: shape (n,): local parameter elements, whose gradients are summed over dp x cp, or over edp.
+        spread: those that are summed over more devices. shared: those of `dense` that other blocks use too.
         frozen: local elements without a gradient. tied: local elements that another block stores.
         flops: shape (n,): FLOPs of forward GEMMs, attention (under the mask) and scans on one device.
         overlappable: shape (n,): seconds of communication that compute hides, forward and backward.
@@ -73,6 +74,8 @@ class BlockTable:
     transient_bytes: IntArray
     dense: IntArray
     experts: IntArray
+    spread: IntArray
+    shared: IntArray
     frozen: IntArray
     tied: IntArray
     flops: FloatArray
@@ -381,10 +384,18 @@ def _saved_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
     return result
 
 
-def parameter_elements(program: BlockProgram, degrees: Degrees) -> dict[str, IntArray]:
-    """Local elements by how their gradients are summed: ``dense``, ``experts``; ``frozen``; and ``tied`` (stored elsewhere)."""
+ELEMENTS = ("dense", "experts", "spread", "shared", "frozen", "tied")
+"""How local elements are counted; see `BlockTable`."""
+
+
+def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: frozenset[str] = frozenset()) -> dict[str, IntArray]:
+    """Local elements by how their gradients are summed (`ELEMENTS`).
+
+    Args:
+        shared: parameters, as ``block.parameter``, that other blocks use too.
+    """
     n = np.shape(degrees["mbs"])[0]
-    counts = {name: np.zeros(n, dtype=np.int64) for name in ("dense", "experts", "frozen", "tied")}
+    counts = {name: np.zeros(n, dtype=np.int64) for name in ELEMENTS}
     for stored in program.stored:
         elements = evaluate(stored.elements, degrees)
         if stored.tied:
@@ -392,5 +403,13 @@ def parameter_elements(program: BlockProgram, degrees: Degrees) -> dict[str, Int
         elif not stored.trainable:
             counts["frozen"] += elements
         else:
-            counts["experts" if stored.klass is ParameterClass.EXPERTS else "dense"] += elements
+            wider = np.zeros(n, dtype=np.bool_)
+            for axis in stored.summed_along:
+                wider |= degrees[axis] > 1
+            for runs, axes in stored.coarse:
+                wider |= runs % np.prod([degrees[axis] for axis in axes], axis=0) != 0
+            counts["experts" if stored.klass is ParameterClass.EXPERTS else "dense"] += np.where(wider, 0, elements)
+            counts["spread"] += np.where(wider, elements, 0)
+            if f"{program.block}.{stored.parameter}" in shared:
+                counts["shared"] += np.where(wider, 0, elements)
     return counts

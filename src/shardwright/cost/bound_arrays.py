@@ -21,7 +21,8 @@ class Costs(NamedTuple):
     forward, backward, selective, full: (t, l) seconds. saved: (t, modes, l). transient: (t, l) bytes, zero for blocks that are no layers.
     border: (l, tiers). logits: (l,). gather, reduce, all_reduce: (t, h) seconds of one layer. dense, experts, frozen: (t, h) elements.
     logits_blocks, overlap_buffers: (l,) bytes. copied: (t, h) elements of tied weights that another block owns.
-    shard, expert_shard: (h,). norm, tied: (h,) seconds. embedding, communicators: (h,) bytes.
+    spread: (t, h) elements that more devices sum than dp x cp. shard, expert_shard: (h,). norm: (h,) seconds. tied: (2, h) seconds to
+    sum the weights that both ends share, without and with ZeRO. embedding, communicators: (h,) bytes.
     scales: (h,) seconds that each pass of a chunk waits. passes: (h,) bytes an element of passes over whole gradients.
     slowdown: (h,) of kernels beside collectives. gather_copy, reduce_copy: (t, h) seconds of copies around a layer's collectives.
     """
@@ -39,6 +40,7 @@ class Costs(NamedTuple):
     all_reduce: FloatArray
     dense: FloatArray
     experts: FloatArray
+    spread: FloatArray
     frozen: FloatArray
     shard: FloatArray
     expert_shard: FloatArray
@@ -141,7 +143,7 @@ class Facts(NamedTuple):
 class Scratch(NamedTuple):
     """Sums of one outer row, filled once and read for each of its members. s = looked-at rank, r = redo option, z = zero option.
 
-    dense, experts, frozen, largest, ends: (s,) local elements (dense with copies of tied weights under `held_dense`). live: (r, s)
+    dense, experts, spread, frozen, largest, ends: (s,) local elements (dense with copies of tied weights under `held_dense`). live: (r, s)
     bytes of activations, logits and temporaries at the fullest; blocks: (r, s) the same as the allocator's blocks.
     work, head, tail, own: (r, s) seconds of a microbatch on the rank; of the chunks before it, forward and back; of chunk s's backward.
     way: (r,) seconds of a microbatch's way through all chunks. reduce_own, gather_all: (s,) seconds. flying: (s,) chunks in flight.
@@ -150,6 +152,7 @@ class Scratch(NamedTuple):
 
     dense: FloatArray
     experts: FloatArray
+    spread: FloatArray
     frozen: FloatArray
     largest: FloatArray
     ends: FloatArray

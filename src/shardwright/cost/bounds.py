@@ -34,6 +34,7 @@ def _scratch(redo_options: int, offloads: int) -> Scratch:
     return Scratch(
         dense=rank.copy(),
         experts=rank.copy(),
+        spread=rank.copy(),
         frozen=rank.copy(),
         largest=rank.copy(),
         ends=rank.copy(),
@@ -71,6 +72,7 @@ def _fill_elements(
     for s in range(patterns.looked[p]):
         dense = 0.0
         experts = 0.0
+        spread = 0.0
         frozen = 0.0
         largest = 0.0
         ends = 0.0
@@ -82,6 +84,7 @@ def _fill_elements(
                     copied = max(copied, costs.copied[t, h])
                 dense += n * costs.dense[t, h]
                 experts += n * costs.experts[t, h]
+                spread += n * costs.spread[t, h]
                 frozen += n * costs.frozen[t, h]
                 if costs.transient[t, layer] > 0.0:
                     largest = max(largest, costs.dense[t, h] + costs.experts[t, h])
@@ -89,6 +92,7 @@ def _fill_elements(
                     ends += n * (costs.dense[t, h] + costs.experts[t, h])
         scratch.dense[s] = dense
         scratch.experts[s] = experts
+        scratch.spread[s] = spread
         scratch.frozen[s] = frozen
         scratch.largest[s] = largest
         scratch.ends[s] = ends
@@ -200,7 +204,8 @@ def _fill_held(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts,
             zero,
             dense + experts,
             sharded,
-            scratch.frozen[s],
+            # Summed by more devices than the rest, so sharded further: ZeRO-3 may leave nothing of it.
+            scratch.frozen[s] + (scratch.spread[s] if zero < 3 else 0.0),
             gathered_elements(scratch.ends[s], scratch.largest[s], facts.prefetch),
             facts.parameter_bytes,
             facts.shard_bytes,
@@ -218,12 +223,9 @@ def _update(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p:
     share = offload / 100.0
     slowest = 0.0
     for s in range(patterns.looked[p]):
-        rank = patterns.rank[p, s]
         spent = optimizer_seconds(scratch.dense[s], cut, facts.update_bytes, facts.bandwidth, share, facts.host_rate)
         spent += optimizer_seconds(scratch.experts[s], cut_experts, facts.update_bytes, facts.bandwidth, share, facts.host_rate)
         spent += (scratch.dense[s] + scratch.experts[s]) * costs.passes[h] / facts.bandwidth
-        if rank == 0 or rank == patterns.ranks[p] - 1:
-            spent += costs.tied[h]
         if not facts.overlap_gather:
             spent += scratch.gather_all[s]
         slowest = max(slowest, spent)
@@ -232,9 +234,18 @@ def _update(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p:
 
 @compiled
 def _ready(
-    scratch: Scratch, patterns: Patterns, facts: Facts, p: int, r: int, m: float, border: float, first_reduce: float, first_gather: float
+    scratch: Scratch,
+    patterns: Patterns,
+    facts: Facts,
+    p: int,
+    r: int,
+    m: float,
+    border: float,
+    first_reduce: float,
+    first_gather: float,
+    tied: float,
 ) -> float:
-    """Lower bound of the instant at which every gradient is reduced."""
+    """Lower bound of the instant at which every gradient is reduced; those of `tied` weights come last on both ends."""
     ranks = patterns.ranks[p]
     chunks = float(patterns.chunks_per_rank[p])
     late: float = first_gather + scratch.way[r] + 2.0 * (ranks * chunks - 1.0) * border
@@ -249,8 +260,9 @@ def _ready(
         done = first_gather + scratch.head[r, s] + rank * border + m * scratch.work[r, s] + sends
         pieces = patterns.pieces[p, s]
         reduce = scratch.reduce_own[s]
-        late = max(late, done + max(reduce / pieces, reduce - scratch.own[r, s] * (pieces - 1.0) / pieces))
-        late = max(late, done + scratch.tail[r, s] + rank * border + first_reduce / patterns.first_pieces[p])
+        own = max(reduce / pieces, reduce - scratch.own[r, s] * (pieces - 1.0) / pieces)
+        late = max(late, done + own + (tied if rank == 0 or rank == ranks - 1 else 0.0))
+        late = max(late, done + scratch.tail[r, s] + rank * border + first_reduce / patterns.first_pieces[p] + tied)
     return late
 
 
@@ -314,7 +326,8 @@ def _bound_outer(
                     if ready < 0.0:
                         if not plain or scratch.way[r] < 0.0:
                             _fill_work(scratch, costs, patterns, facts, p, layer, h, r, zero, choices.redo_mode[r], choices.redo_layers[r])
-                        ready = _ready(scratch, patterns, facts, p, r, m, border, first_reduce, first_gather)
+                        tied = costs.tied[1 if zero > 0 else 0, h]
+                        ready = _ready(scratch, patterns, facts, p, r, m, border, first_reduce, first_gather, tied)
                     spent = ready + scratch.update[oi] + costs.norm[h]
                     # Clocks of B1 and S are whole picoseconds: a rounding of each task stays below this margin.
                     time_out[at] = spent * facts.jitter * (1.0 - 1e-9)

@@ -41,6 +41,7 @@ def walk(
     send_backward: Int64,
     gather: Int64,
     reduce: Int64,
+    tied: Int64,
     pieces: Int64,
     blocking: bool,
     reduces_last: bool,
@@ -138,7 +139,13 @@ def walk(
     if reduces_last:
         for c in range(chunks):
             sync_free[c % ranks] = max(sync_free[c % ranks], computed[c % ranks]) + reduce[c]
-    ready: Int64 = np.maximum(np.maximum(free, sync_free), looked + pending)
+    reduced = np.maximum(sync_free, looked + pending)
+    # Weights that both ends share are summed last, once both ends have computed their gradients.
+    both = max(computed[0], computed[(chunks - 1) % ranks])
+    for c in (0, chunks - 1):
+        if tied[c] > 0 and (c == 0 or chunks > 1):
+            reduced[c % ranks] = max(reduced[c % ranks], both) + tied[c]
+    ready: Int64 = np.maximum(free, reduced)
     for r in range(ranks):
         if at[r] < row_start[r + 1]:
             ready[r] = -1
@@ -152,7 +159,7 @@ def load_walk() -> None:
     for column in (rows, kind, chunk):
         # Tables are read-only, which is part of a compiled kernel's signature.
         column.setflags(write=False)
-    walk(rows, kind, chunk, chunk, 1, np.zeros((5, 1), dtype=np.int64), one, one, one, one, one + 1, False, False, 0.0)
+    walk(rows, kind, chunk, chunk, 1, np.zeros((5, 1), dtype=np.int64), one, one, one, one, one, one + 1, False, False, 0.0)
 
 
 def durations(costs: StepCosts) -> Int64:
@@ -206,6 +213,7 @@ def critical_path(
         backward,
         picoseconds(costs.gather_s),
         picoseconds(costs.reduce_s),
+        picoseconds(costs.tied_s),
         costs.pieces,
         blocking,
         reduces_last,

@@ -42,7 +42,8 @@ class StepCosts:
         parts: (2, c, parts + 3): F and B by part, then recompute, exposed sharding traffic and the reduction of scales.
         border_s: (tiers,) seconds of a send across each tier.
         gather_s, reduce_s: (c,) parameters gathered at the start of the step, gradients reduced at its end. pieces: (c,).
-        optimizer_s: (r,) update, clipping, tied exchange; update_s: of it the update alone;
+        tied_s: (c,) gradients of weights that other chunks use too, reduced after all others.
+        optimizer_s: (r,) update and clipping; update_s: of it the update alone;
             after_s: (r,) parameters gathered at the end of the step.
         static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch;
             restored_bytes: what an early recompute makes again.
@@ -59,6 +60,7 @@ class StepCosts:
     border_s: FloatArray
     gather_s: FloatArray
     reduce_s: FloatArray
+    tied_s: FloatArray
     pieces: IntArray
     optimizer_s: FloatArray
     update_s: FloatArray
@@ -162,6 +164,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         border_s=layers.border[:, row],
         gather_s=start,
         reduce_s=end,
+        tied_s=_tied_seconds(choices, priced),
         pieces=pieces_of(problem, layout),
         optimizer_s=optimizer,
         update_s=update,
@@ -186,6 +189,14 @@ def _layer_sync(priced: Priced, zero: int) -> tuple[FloatArray, FloatArray]:
     if zero == 0:
         return np.zeros(sync.gather.shape[0]), sync.all_reduce[:, row]
     return sync.gather[:, row], sync.reduce[:, row]
+
+
+def _tied_seconds(choices: Choices, priced: Priced) -> FloatArray:
+    """(c,) seconds to sum the gradients of weights that the first and the last chunk share (or, of one chunk, that others share)."""
+    sync, row = priced.meshes.sync, priced.mesh_row
+    tied = np.zeros(len(priced.layout.contents))
+    tied[[0, -1]] = (sync.tied_reduce if choices.zero else sync.tied_all_reduce)[row]
+    return tied
 
 
 def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArray, reduce: FloatArray) -> FloatArray:
@@ -238,9 +249,8 @@ def _step_end(
     for r, cuts in enumerate(_cuts(choices, priced)):
         spent = sum(optimizer_seconds(float(c.elements), float(c.optimizer), traffic, bandwidth, share, rate) for c in cuts)
         spent += sum(float(c.elements) for c in cuts) * float(priced.meshes.gradient_bytes[row]) / bandwidth
-        tied = priced.meshes.tied_s[row] if r in (0, pp - 1) else 0.0
         update[r] = spent
-        optimizer[r] = spent + priced.meshes.norm_s[row] + tied
+        optimizer[r] = spent + priced.meshes.norm_s[row]
     if problem.runtime.overlap_param_gather:
         return optimizer, update, np.zeros(pp), start
     return optimizer, update, start.reshape(vpp, pp).sum(axis=0), np.zeros_like(start)
@@ -293,6 +303,9 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced) -> tuple[t
     """Parameters, gradients, optimizer states and workspace of each rank (ceil of equal shards)."""
     sync, row, by_rank, layer = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank, priced.layout.layer
     frozen, ranks = by_rank @ sync.frozen[:, row], _cuts(choices, priced)
+    if choices.zero < 3:
+        # Summed by more devices than the rest, so sharded further: only what is never sharded is counted.
+        frozen = frozen + by_rank @ sync.spread[:, row]
 
     def held(level: int) -> IntArray:
         return np.array([sum(c.held(level) for c in cuts) for cuts in ranks], dtype=np.int64)

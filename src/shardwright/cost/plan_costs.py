@@ -308,7 +308,6 @@ def _mesh_table(own: Problem, problem: Problem, here: list[_Segment], rows: list
         rows=first,
         sync=sync,
         norm_s=norm,
-        tied_s=np.zeros(1),
         communicator_bytes=communicator_bytes(own, first),
         slowdown=np.array([group_slowdown(own, problem, group)]),
         gather_copy_s=copies[0],

@@ -83,7 +83,8 @@ def sync_of(problem: Problem, held: list[tuple[Held, ...]], *, layers: tuple[int
     """
     blocks = len(held)
     seconds = {name: np.zeros((blocks, 1)) for name in ("all_reduce", "reduce", "gather")}
-    counts = {name: np.zeros((blocks, 1), dtype=np.int64) for name in ("dense", "experts", "frozen", "tied")}
+    tied = {"all_reduce": np.zeros(1), "reduce": np.zeros(1)}
+    counts = {name: np.zeros((blocks, 1), dtype=np.int64) for name in ("dense", "experts", "spread", "frozen", "tied")}
     shards = {ParameterClass.DENSE: 1, ParameterClass.EXPERTS: 1}
     for b, (items, count) in enumerate(zip(held, layers, strict=True)):
         together: dict[tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int], int] = {}
@@ -97,12 +98,18 @@ def sync_of(problem: Problem, held: list[tuple[Held, ...]], *, layers: tuple[int
                 together[key] = together.get(key, 0) + h.elements * h.layers
                 shards[kind] = max(shards[kind], shard)
         for (group, near, _, shard), elements in together.items():
-            for name, spent in _layer(problem, group, near, elements / count, shard).items():
-                seconds[name][b, 0] += spent
+            alone = _layer(problem, group, near, elements / count, shard)
+            for name, spent in alone.items():
+                if near == group or name not in tied:
+                    seconds[name][b, 0] += spent
+                else:
+                    tied[name] += spent * count
     return SyncTable(
         all_reduce=seconds["all_reduce"],
         reduce=seconds["reduce"],
         gather=seconds["gather"],
+        tied_all_reduce=tied["all_reduce"],
+        tied_reduce=tied["reduce"],
         shard=np.array([shards[ParameterClass.DENSE]], dtype=np.int64),
         expert_shard=np.array([shards[ParameterClass.EXPERTS]], dtype=np.int64),
         cuts=cuts_of(held, rule=rule),

@@ -11,7 +11,7 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import collective_seconds
 from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, span_of
-from shardwright.cost.block_table import parameter_elements
+from shardwright.cost.block_table import ELEMENTS, parameter_elements
 from shardwright.cost.communication import Axes, Network, axes_of, move_seconds, tokens_copied
 from shardwright.cost.rows import Rows, rows_of
 from shardwright.job.training import TrainingJob
@@ -48,18 +48,24 @@ class SyncTable:
     Args:
         all_reduce: of gradients over all holders (ZeRO-0).
         reduce: reduce_scatter in the sharding group and all_reduce across groups. gather: all_gather of parameters in the group.
+        tied_all_reduce, tied_reduce: (n,) the same of all weights that other stages use too, which are summed last; the sums above leave
+            them out.
         shard, expert_shard: members that share one copy of the states, shape (n,).
-        dense, experts: local trainable elements. frozen: without gradient. tied: trainable elements that another block owns.
+        dense, experts, spread: local trainable elements (see `BlockTable`). frozen: without gradient. tied: trainable elements that
+            another block owns.
         cuts: of a general plan's device, whose parameters may be cut differently: all of its elements; empty = by `shard`.
     """
 
     all_reduce: FloatArray
     reduce: FloatArray
     gather: FloatArray
+    tied_all_reduce: FloatArray
+    tied_reduce: FloatArray
     shard: IntArray
     expert_shard: IntArray
     dense: IntArray
     experts: IntArray
+    spread: IntArray
     frozen: IntArray
     tied: IntArray
     cuts: tuple[Cut, ...] = ()
@@ -80,10 +86,14 @@ def sync_table(
     network: Network,
     job: TrainingJob,
     runtime: Runtime,
+    shared: frozenset[str] = frozenset(),
 ) -> SyncTable:
-    """Price every block's synchronisation for every row.
+    """Price every block's synchronisation for every row: never more than what the true groups of `program.contribution` take.
+
+    Elements that more devices sum than those of dp x cp (or edp) are counted and not priced.
 
     Args:
+        shared: parameters that the first and the last chunk use, as ``block.parameter``.
         unrouted: the blocks where experts are cut like the MLP, for rows that copy tokens over tp; empty = no such rows, or no experts.
         repeats: how often the model has each block.
         shard: members of a sharding group, shape (n,), dividing dp x cp (the whole of it for plain ZeRO).
@@ -97,12 +107,15 @@ def sync_table(
     expert_shard = np.gcd(np.maximum(shard * edp // holders, 1), edp)
     groups = (_groups(dense_axes, shard), _groups(expert_axes, expert_shard))
     shape = (len(programs), len(rows))
+    tied = {"all_reduce": np.zeros(len(rows)), "reduce": np.zeros(len(rows))}
     total = {name: np.zeros(shape) for name in ("all_reduce", "reduce", "gather")}
-    counts = {name: np.zeros(shape, dtype=np.int64) for name in ("dense", "experts", "frozen", "tied")}
+    ends = (np.full(len(rows), 2), (rows["pp"] - 1) * rows["s_pp"])
+    counts = {name: np.zeros(shape, dtype=np.int64) for name in ELEMENTS}
     wire, stored = gradient_bytes(job, runtime), job.parameter.bits // 8
-    local = [parameter_elements(program, rows.degrees()) for program in programs]
+    local = [parameter_elements(program, rows.degrees(), shared=shared) for program in programs]
     if unrouted:
-        others, copied = (parameter_elements(program, rows.degrees()) for program in unrouted), tokens_copied(rows)
+        others = (parameter_elements(program, rows.degrees(), shared=shared) for program in unrouted)
+        copied = tokens_copied(rows)
         local = [{name: np.where(copied, b[name], a[name]) for name in a} for a, b in zip(local, others, strict=True)]
     for index, elements in enumerate(local):
         for name in counts:
@@ -112,6 +125,15 @@ def sync_table(
                 continue
             for name, seconds in _layer(elements[part], (inner, outer), size, network, wire, stored, runtime.bucket_bytes).items():
                 total[name][index] += seconds
+        if elements["shared"].any():
+            # Where the first and the last chunk are two ranks' the owner's gradient waits for the other's.
+            alone = elements["dense"] - np.where(rows["pp"] > 1, elements["shared"], 0)
+            priced = _layer(alone, groups[0], shard, network, wire, stored, runtime.bucket_bytes)
+            total["all_reduce"][index], total["reduce"][index] = priced["all_reduce"], priced["reduce"]
+            both = (groups[0][0], (*groups[0][1], ends))
+            last = _layer(elements["shared"], both, shard, network, wire, stored, runtime.bucket_bytes)
+            for name, seconds in tied.items():
+                seconds += np.where(rows["pp"] > 1, last[name], 0.0)
     if runtime.zero1_broadcasts:
         held = {part: np.tensordot(np.array(repeats), counts[part], axes=1) / rows["pp"] for part in ("dense", "experts")}
         total["gather"] = _broadcasts(counts["dense"], held["dense"], groups[0][0], shard, network, stored)
@@ -120,10 +142,13 @@ def sync_table(
         all_reduce=total["all_reduce"],
         reduce=total["reduce"],
         gather=total["gather"],
+        tied_all_reduce=tied["all_reduce"],
+        tied_reduce=tied["reduce"],
         shard=shard,
         expert_shard=expert_shard,
         dense=counts["dense"],
         experts=counts["experts"],
+        spread=counts["spread"],
         frozen=counts["frozen"],
         tied=counts["tied"],
     )
@@ -189,7 +214,7 @@ def _layer(
     )
     gradient = np.maximum(elements * float(wire), float(bucket))
     parameter = np.maximum(elements * float(stored), float(bucket) * stored / wire)
-    share = elements * float(wire) / gradient
+    share = elements * float(wire) / np.maximum(gradient, 1.0)
     scatter = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=inner, network=network)
     across = move_seconds(Collective.ALL_REDUCE, volume=gradient / shard, span=outer, network=network)
     return {

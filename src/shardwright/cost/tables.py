@@ -17,6 +17,7 @@ from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.cost.sync import SyncTable, sync_table
 from shardwright.model.block import Block
+from shardwright.model.graph import Model
 from shardwright.model.operator import OperatorKind
 from shardwright.program.block import BlockProgram
 from shardwright.program.local_size import Context
@@ -166,7 +167,6 @@ class MeshTable:
 
     Args:
         sync: per block. norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
-        tied_s: (n,) seconds of the exchange of a tied embedding's gradient between the first and last rank.
         slowdown: (n,) factor on kernels beside a layer's gather or reduction.
         gather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gather and reduction (see `sharded`).
         scales_s: (n,) seconds that each pass of a chunk waits for its scales (see `scales`).
@@ -178,7 +178,6 @@ class MeshTable:
     rows: Rows
     sync: SyncTable
     norm_s: FloatArray
-    tied_s: FloatArray
     slowdown: FloatArray
     gather_copy_s: FloatArray
     reduce_copy_s: FloatArray
@@ -186,6 +185,13 @@ class MeshTable:
     gradient_bytes: IntArray
     embedding_bytes: IntArray
     communicator_bytes: IntArray
+
+
+def shared_parameters(model: Model) -> frozenset[str]:
+    """Parameters of the first block that the last one uses too, as ``block.parameter``: tied embeddings."""
+    first, last = (model.blocks[model.runs[at].block] for at in (0, -1))
+    owned = {f"{first.name}.{p.name}" for o in first.operators for p in o.parameters}
+    return frozenset(owned & {p.tied_to for o in last.operators for p in o.parameters if p.tied_to})
 
 
 def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
@@ -206,23 +212,16 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         network=network,
         job=problem.job,
         runtime=problem.runtime,
+        shared=shared_parameters(problem.model),
     )
     n = len(rows)
     norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), span=span_along("world", rows, network), network=network)
     table_elements = -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
-    tied = np.zeros(n)
-    if any(p.tied_to for b in problem.model.blocks for o in b.operators for p in o.parameters):
-        # Exchanged as accumulated: no runtime casts it for the wire.
-        wire = problem.runtime.gradient_dtype.bits // 8
-        slowest = network.tiers[-1]
-        seconds = 2 * slowest.latency_s + table_elements * wire / slowest.bandwidth
-        tied = np.where(rows["pp"] > 1, seconds, 0.0)
     gather_copy, reduce_copy = copy_seconds(problem, sync)
     return MeshTable(
         rows=rows,
         sync=sync,
         norm_s=norm,
-        tied_s=tied,
         communicator_bytes=communicator_bytes(problem, rows),
         slowdown=overlap_slowdown(problem, rows),
         gather_copy_s=gather_copy,

@@ -130,13 +130,21 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A parameter's local elements, its class, and whether its gradient is summed over the expert group's replicas."""
+    """A parameter's local elements and its class.
+
+    Args:
+        tied: another block stores it. summed_along: axes beside dp and cp along which devices hold the same elements and compute different
+            terms of their gradient. coarse: (runs, axes) of each extent that axes cut: where their degree does not divide the runs (key
+            heads under tp), several devices hold a run.
+    """
 
     parameter: str
     elements: Size
     klass: ParameterClass
     trainable: bool
     tied: bool
+    summed_along: tuple[str, ...] = ()
+    coarse: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

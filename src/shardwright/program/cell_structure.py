@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.tensor import Dim, Extent
+from shardwright.model.tensor import Dim, Extent, Parameter
 from shardwright.program.cells import Cell, StageCells, cut_dims, image, indices, interval, reference_runs, token_box
 from shardwright.program.layout import Box, Holding, Interval, Layout, count, intersection
 from shardwright.program.placing import Change
@@ -187,6 +187,10 @@ class CellStructure:
                 copies.setdefault(part, []).append(device)
         index = copies[own].index(self.device)
         return tuple(sorted(found[index % len(found)] for found in copies.values())) if len(copies) > 1 else (self.device,)
+
+    def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
+        """The cells say it themselves."""
+        return ()
 
     def runs(self, operator: Operator) -> bool:
         """See `Placing.runs`."""

@@ -24,6 +24,7 @@ class TaskKind(IntEnum):
     GATHER = 7
     REDUCE = 8
     STEP = 9
+    REDUCE_TIED = 10
 
 
 class Stream(IntEnum):

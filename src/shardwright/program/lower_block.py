@@ -331,4 +331,6 @@ def _stored(operator: Operator, parameter: Parameter, structure: Placing) -> Sto
         klass=parameter.klass,
         trainable=parameter.trainable,
         tied=bool(parameter.tied_to),
+        summed_along=structure.summed_along(operator, parameter),
+        coarse=tuple((f.runs, f.axes) for f in size.factors if f.axes),
     )

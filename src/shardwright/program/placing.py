@@ -8,7 +8,7 @@ from typing import Protocol
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.model.operator import Operator, OperatorClass
-from shardwright.model.tensor import Dim, Extent
+from shardwright.model.tensor import Dim, Extent, Parameter
 from shardwright.program.sizes import Size
 
 TOKEN_DIMS = (Dim.BATCH, Dim.SEQUENCE, Dim.CONTEXT)
@@ -89,6 +89,12 @@ class Placing(Protocol):
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
         """Devices that differ only in their part of `dim` of `operator`; empty = an axis names them."""
+        ...
+
+    def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
+        """Axes beside dp and cp along which devices hold the same elements and compute different terms of their gradient; cells say it
+        themselves (`program.contribution`).
+        """
         ...
 
     def runs(self, operator: Operator) -> bool:

@@ -35,6 +35,11 @@ class Held:
     trainable: bool
     layers: int
 
+    @property
+    def is_tied(self) -> bool:
+        """Other stages use it too, under another name: its gradient is summed once all others are."""
+        return self.near != self.group
+
 
 Holdings = dict[tuple[int, int, int, int], tuple[Held, ...]]
 """By (lane, chunk, segment, device)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwright.model.operator import Operator, OperatorClass
-from shardwright.model.tensor import Dim, Extent
+from shardwright.model.tensor import Dim, Extent, Parameter
 from shardwright.program.axis_changes import axis_change
 from shardwright.program.placing import TOKEN_DIMS, Change, resolved
 from shardwright.program.sizes import Factor, Size
@@ -96,6 +96,22 @@ class Structure:
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
         """The axes name them."""
         return ()
+
+    def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
+        """See `Placing.summed_along`: a norm's gain along tp where it works on other tokens, a bias along the axis that cuts its
+        product.
+        """
+        held = {e.dim for e in parameter.extents}
+        present = {e.dim for e in (*operator.reads, *operator.writes)}
+        result = []
+        for cut in self.cuts(operator.klass):
+            dim = resolved(cut.dim, operator)
+            by_token = cut.dim in TOKEN_DIMS
+            if cut.axis == "ring" or (cut.axis == "ulysses" and by_token):
+                continue
+            if by_token or (dim in present and dim not in held) or cut.axis == "ulysses":
+                result.append(cut.axis)
+        return tuple(result)
 
     def runs(self, operator: Operator) -> bool:
         """Every device of a grid's stage runs everything."""

@@ -36,7 +36,7 @@ def _facts() -> Facts:
 
 
 _FLAT = (
-    *("logits", "shard", "expert_shard", "norm", "tied", "passes", "embedding", "logits_blocks", "overlap_buffers", "communicators"),
+    *("logits", "shard", "expert_shard", "norm", "passes", "embedding", "logits_blocks", "overlap_buffers", "communicators"),
     *("slowdown", "scales"),
 )
 _SWITCHES = ("every_microbatch", "overlap_gather", "blocking")

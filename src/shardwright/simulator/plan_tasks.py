@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.collectives.algorithm import Collective
 from shardwright.cost.block_table import CP, EP, TP
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.critical_path import picoseconds
@@ -17,7 +19,7 @@ from shardwright.cost.plan_network import group_span, kind_problem, network_amon
 from shardwright.cost.plan_shards import group_shares, shard_rule
 from shardwright.hardware.cluster import Tier
 from shardwright.program.instances import TaskKind
-from shardwright.program.plan_program import DeviceClass, PlanProgram, PlanTemplate, class_numbers
+from shardwright.program.plan_program import DeviceClass, Holders, PlanProgram, class_numbers
 from shardwright.program.plan_sync import Holdings
 from shardwright.program.problem import Problem
 from shardwright.program.stage_edges import Messages
@@ -27,6 +29,7 @@ from shardwright.strategy.plan import Plan
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float64]
 
 _COMMUNICATION = (TP, CP, EP)
 
@@ -38,13 +41,22 @@ def plan_tiers(problem: Problem) -> tuple[Tier, ...]:
     return network_among(cluster, kinds, problem.runtime.collective_library).tiers
 
 
+Uses = dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[int, ...]], ...]]
+"""By (lane, chunk, family): ((lane, chunk), devices) of each use."""
+
+
+def _listed(uses: dict[tuple[int, int, int], dict[tuple[int, int], set[int]]]) -> Uses:
+    return {key: tuple((use, tuple(sorted(devices))) for use, devices in found.items()) for key, found in uses.items()}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCosts:
     """Costs of every family of every stage.
 
     Args:
         families: by (lane, chunk, family). stages: by lane and chunk. coupled: families of the same stage that start together.
-        pieces: of the last backward, by (lane, chunk). uses: of each family's gradients: ((lane, chunk), devices) that hold them too.
+        pieces: of the last backward, by (lane, chunk). uses: of each family's gradients: ((lane, chunk), devices) that hold them too;
+            tied: the same of weights that other stages use under another name.
         element: bytes of an activation element.
         lengths: tokens of each slice, by lane.
     """
@@ -53,7 +65,8 @@ class PlanCosts:
     stages: tuple[tuple[StageParts, ...], ...]
     coupled: dict[tuple[int, int, int], tuple[int, ...]]
     pieces: dict[tuple[int, int], int]
-    uses: dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[int, ...]], ...]]
+    uses: Uses
+    tied: Uses
     lengths: tuple[tuple[int, ...], ...]
     element: int
 
@@ -69,6 +82,7 @@ class PlanCosts:
         coupled: dict[tuple[int, int, int], tuple[int, ...]] = {}
         pieces: dict[tuple[int, int], int] = {}
         uses: dict[tuple[int, int, int], dict[tuple[int, int], set[int]]] = {}
+        tied: dict[tuple[int, int, int], dict[tuple[int, int], set[int]]] = {}
         for lane in stages:
             for stage in lane:
                 for index, joined in enumerate(_joined(stage, families)):
@@ -77,9 +91,10 @@ class PlanCosts:
                 pieces[stage.lane, stage.chunk] = int(cost.slices[0].pieces[0])
         index_of = {(s.lane, s.chunk, family[0]): i for lane in stages for s in lane for i, family in enumerate(s.families)}
         for (lane_number, chunk, _, device), held in holdings.items():
-            mine = uses.setdefault((lane_number, chunk, index_of[lane_number, chunk, device]), {})
+            key = (lane_number, chunk, index_of[lane_number, chunk, device])
             for item in held:
                 if len(item.group) > 1 or len(item.uses) > 1:
+                    mine = (tied if item.is_tied else uses).setdefault(key, {})
                     for other_lane, other_chunk, _ in item.uses:
                         mine.setdefault((other_lane, other_chunk), set()).update(item.group)
         return PlanCosts(
@@ -87,7 +102,8 @@ class PlanCosts:
             stages=stages,
             coupled=coupled,
             pieces=pieces,
-            uses={key: tuple((use, tuple(sorted(devices))) for use, devices in found.items()) for key, found in uses.items()},
+            uses=_listed(uses),
+            tied=_listed(tied),
             lengths=tuple(slice_lengths(plan, lane, length=problem.job.sequence_length) for lane in range(len(plan.lanes))),
             element=problem.job.activation.bits // 8,
         )
@@ -97,16 +113,19 @@ class PlanCosts:
         """Parameters are gathered at the start of the step."""
         return any(float(step.gather_s.sum()) > 0.0 for cost in self.families.values() for step in cost.slices)
 
-    def holders_of(
-        self, classes: tuple[DeviceClass, ...]
-    ) -> dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[int, ...]], ...]]:
-        """For each (lane, chunk, class): whose last backwards its reduction waits for."""
+    def holders_of(self, classes: tuple[DeviceClass, ...], *, tied: bool = False) -> Holders:
+        """For each (lane, chunk, class): whose last backwards its reduction, or that of its tied weights, waits for."""
         class_of = class_numbers(classes)
+        found: dict[tuple[tuple[int, int], tuple[int, ...]], tuple[tuple[int, int], tuple[int, ...]]] = {}
         result = {}
         for k, device_class in enumerate(classes):
-            for lane, chunk, family in device_class.families:
-                found = self.uses.get((lane, chunk, family), ())
-                result[lane, chunk, k] = tuple((use, tuple(np.unique(class_of[list(devices)]).tolist())) for use, devices in found)
+            for place in device_class.families:
+                uses = (self.tied if tied else self.uses).get(place, ())
+                for one in uses:
+                    if one not in found:
+                        found[one] = one[0], tuple(np.unique(class_of[list(one[1])]).tolist())
+                if uses or not tied:
+                    result[place[0], place[1], k] = tuple(found[one] for one in uses)
         return result
 
     def step(self, lane: int, chunk: int, family: int, part: int = 0) -> StepCosts:
@@ -169,35 +188,68 @@ def _joined(stage: StageParts, families: dict[tuple[int, int, int], FamilyCosts]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sent:
-    """One send of a class: seconds of it alone; tier; share of the sender's link out, and of each receiving class's link in."""
+    """What a class of senders sends along an edge, in elements of a whole microbatch.
 
-    seconds: float
+    Args:
+        tier: that it crosses. most: of one device, sent or arriving. sent: of one sender. into: (class, most that one of its devices gets).
+        collectives: of the edge, in which sender or receivers take part: (kind, devices, elements).
+    """
+
     tier: int
-    out: float
-    into: tuple[tuple[int, float], ...]
+    most: int
+    sent: int
+    into: tuple[tuple[int, int], ...]
+    collectives: tuple[tuple[Collective, tuple[int, ...], int], ...]
 
 
-def _send(problem: Problem, program: PlanProgram, template: PlanTemplate, costs: PlanCosts, class_of: Int64) -> _Sent:
-    """What a class's part of an edge's messages takes; collectives on either side are done by the time that it arrives."""
-    lane_edge = program.edges[template.edge]
-    messages = lane_edge.forward if template.kind is TaskKind.SEND_F else lane_edge.backward
-    lengths = costs.lengths[template.lane]
-    scale = costs.element * lengths[template.slice] / sum(lengths)
+def _sent(messages: Messages, klass: int, class_of: Int64, tiers: tuple[Tier, ...]) -> _Sent:
+    """A class's part of an edge's messages."""
     ends = messages.sends[:, :2] + messages.base
-    mine = class_of[ends[:, 0]] == template.klass
+    mine = class_of[ends[:, 0]] == klass
     source, target, elements = ends[mine, 0], ends[mine, 1], messages.sends[mine, 2]
-    tiers = plan_tiers(problem)
-    tier = int(tiers_between(source, target, tiers).max())
     sent, received = np.bincount(source, elements), np.bincount(target, elements)
     # What others send to the same devices arrives with it: so one sender, or all of them as one class, take equally long.
     arriving = np.bincount(ends[:, 1], messages.sends[:, 2])[target]
-    most = max(sent.max(), arriving.max()) * scale
-    seconds = tiers[tier].latency_s + most / tiers[tier].bandwidth
-    if messages.collectives:
-        seconds += _collected(problem, messages, set(source.tolist()) | set(target.tolist()), scale)
-    reached = np.unique(target)
-    into = [(int(k), float(received[reached[class_of[reached] == k]].max() * scale / most)) for k in np.unique(class_of[reached])]
-    return _Sent(seconds=seconds, tier=tier, out=float(sent.max() * scale / most), into=tuple(into))
+    to = np.unique(target)
+    into = tuple((int(k), int(received[to[class_of[to] == k]].max())) for k in np.unique(class_of[to]))
+    there = set(source.tolist()) | set(target.tolist()) if messages.collectives else set()
+    return _Sent(
+        tier=int(tiers_between(source, target, tiers).max()),
+        most=int(max(sent.max(), arriving.max())),
+        sent=int(sent.max()),
+        into=into,
+        collectives=tuple(
+            (kind, devices, size)
+            for kind, group, size in messages.collectives
+            if not there.isdisjoint(devices := tuple(d + messages.base for d in group))
+        ),
+    )
+
+
+def _sends(problem: Problem, program: PlanProgram) -> dict[tuple[int, int, int], _Sent]:
+    """By (kind of send, edge, class). Edges between stages of one class each that lie alike in the network share theirs."""
+    class_of, tiers = class_numbers(program.classes), plan_tiers(problem)
+    unit = tiers[-2].num_devices if len(tiers) > 1 else 1
+    alike: dict[object, _Sent] = {}
+    result = {}
+    templates, posts = program.templates, program.posts
+    for index in np.flatnonzero(templates.edge >= 0).tolist():
+        kind, klass, number = int(templates.kind[index]), int(templates.klass[index]), int(templates.edge[index])
+        if (kind, number, klass) in result:
+            continue
+        one = program.edges[number]
+        messages = one.forward if kind == TaskKind.SEND_F else one.backward
+        ends = [posts.at(one.lane, chunk) for chunk in (one.edge.source, one.edge.target)]
+        if len(ends[0]) == len(ends[1]) == 1 and not messages.collectives:
+            other = int(posts.klass[ends[1 if kind == TaskKind.SEND_F else 0][0]])
+            key = (id(messages.sends), messages.base % unit)
+            if key not in alike:
+                alike[key] = _sent(messages, klass, class_of, tiers)
+            found = replace(alike[key], into=((other, alike[key].into[0][1]),))
+        else:
+            found = _sent(messages, klass, class_of, tiers)
+        result[kind, number, klass] = found
+    return result
 
 
 def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> float:
@@ -213,20 +265,18 @@ def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> f
         tier = int(tiers_between(devices[:, 0], devices[:, 1], tiers).max())
         most = max(np.bincount(devices[:, side], messages.sends[:, 2]).max() for side in (0, 1)) * scale
         seconds = tiers[tier].latency_s + float(most) / tiers[tier].bandwidth
-    there = {d + messages.base for _, group, _ in messages.collectives for d in group}
-    return seconds + _collected(problem, messages, there, scale)
+    everywhere = ((kind, tuple(d + messages.base for d in group), size) for kind, group, size in messages.collectives)
+    return seconds + _collected(problem, everywhere, scale)
 
 
-def _collected(problem: Problem, messages: Messages, devices: set[int], scale: float) -> float:
-    """Seconds of the collectives of an edge that these devices take part in, the slowest group of each kind."""
+def _collected(problem: Problem, collectives: Iterable[tuple[Collective, tuple[int, ...], int]], scale: float) -> float:
+    """Seconds of collectives around the messages of an edge, the slowest group of each kind."""
     longest: dict[object, float] = {}
-    for kind, group, elements in messages.collectives:
-        there = tuple(d + messages.base for d in group)
-        if not devices.isdisjoint(there):
-            network = network_of_devices(problem, there)
-            volume = np.array([elements * scale])
-            spent = float(move_seconds(kind, volume=volume, span=group_span(there, network), network=network)[0])
-            longest[kind] = max(longest.get(kind, 0.0), spent)
+    for kind, devices, elements in collectives:
+        network = network_of_devices(problem, devices)
+        volume = np.array([elements * scale])
+        spent = float(move_seconds(kind, volume=volume, span=group_span(devices, network), network=network)[0])
+        longest[kind] = max(longest.get(kind, 0.0), spent)
     return sum(longest.values())
 
 
@@ -278,20 +328,12 @@ class _Uses:
             result.append((base + int(self.unit[below, klass]) * self.levels + below, -(-weight // devices) * members))
         return result
 
-    def of(self, template: PlanTemplate, sent: _Sent | None) -> list[tuple[int, int]]:
-        """(resource, weight) of one template."""
-        klass = template.klass
-        if template.kind <= TaskKind.R:
-            return [(klass, SCALE)] if self.extra[klass] else []
-        if sent is not None:
-            weight = max(round(sent.out * SCALE), 1)
-            uses = [(self.out + klass * self.levels + sent.tier, weight), *self.pool(klass, self.pool_out, sent.tier, weight)]
-            for other, share in sent.into:
-                weight = max(round(share * SCALE), 1)
-                uses += [(self.into + other * self.levels + sent.tier, weight), *self.pool(other, self.pool_in, sent.tier, weight)]
-            return uses
-        if template.kind is TaskKind.STEP:
-            return []
+    def action(self, klass: int) -> list[tuple[int, int]]:
+        """(resource, weight) of an action of a class that may run beside a collective."""
+        return [(klass, SCALE)] if self.extra[klass] else []
+
+    def sync(self, klass: int) -> list[tuple[int, int]]:
+        """(resource, weight) of a gather or a reduction."""
         uses = [(klass, self.extra[klass])] if self.extra[klass] else []
         for tier, share in enumerate(self.shares[klass]):
             weight = min(round(share * SCALE), SCALE)
@@ -300,31 +342,42 @@ class _Uses:
                 uses += self.pool(klass, self.pool_out, tier, weight) + self.pool(klass, self.pool_in, tier, weight)
         return uses
 
+    def send(self, klass: int, sent: _Sent) -> list[tuple[int, int]]:
+        """(resource, weight) of a send."""
+        weight = max(round(sent.sent / sent.most * SCALE), 1)
+        uses = [(self.out + klass * self.levels + sent.tier, weight), *self.pool(klass, self.pool_out, sent.tier, weight)]
+        for other, elements in sent.into:
+            weight = max(round(elements / sent.most * SCALE), 1)
+            uses += [(self.into + other * self.levels + sent.tier, weight), *self.pool(other, self.pool_in, sent.tier, weight)]
+        return uses
+
 
 def plan_kernel_tasks(
     problem: Problem, program: PlanProgram, costs: PlanCosts
 ) -> tuple[Int64, Int32, Int32, Int32, Int32, Int32, Int32, int]:
     """The Program as the kernel's arguments: work, dependencies, and what each task takes of the shared resources."""
-    class_of = class_numbers(program.classes)
+    sends = _sends(problem, program)
+    work = picoseconds(template_seconds(problem, program, costs, sends))
+    templates, instances = program.templates, program.instances
+    work = work * (templates.piece + 1) // templates.pieces - work * templates.piece // templates.pieces
     uses = _Uses(problem, program, costs)
-    work, taken, start = [], [], [0]
-    idle = []
-    for template in program.templates:
-        sent = _send(problem, program, template, costs, class_of) if template.kind in (TaskKind.SEND_F, TaskKind.SEND_B) else None
-        whole = int(picoseconds(np.array([_seconds(program, template, costs, sent)]))[0])
-        work.append(whole * (template.piece + 1) // template.pieces - whole * template.piece // template.pieces)
-        taken += uses.of(template, sent)
-        start.append(len(taken))
-        idle.append(template.kind <= TaskKind.R)
-    instances = program.instances
-    which = instances.template
-    first, per = np.array(start[:-1], dtype=np.int64), np.diff(np.array(start, dtype=np.int64))
-    counts = np.where(np.array(idle)[which] & ~instances.beside_sync, 0, per[which])
-    use_start = np.concatenate([[0], np.cumsum(counts)])
-    within = np.arange(int(use_start[-1])) - np.repeat(use_start[:-1], counts)
-    pairs = np.array(taken, dtype=np.int64).reshape(-1, 2)[np.repeat(first[which], counts) + within]
+    count = len(program.classes)
+    rows = [uses.action(k) for k in range(count)] + [uses.sync(k) for k in range(count)] + [[]]
+    row = np.where(templates.kind <= TaskKind.R, templates.klass, templates.klass + count)
+    row[templates.kind == TaskKind.STEP] = 2 * count
+    number = {key: 2 * count + 1 + place for place, key in enumerate(sends)}
+    rows += [uses.send(key[2], sent) for key, sent in sends.items()]
+    for index in np.flatnonzero(templates.edge >= 0).tolist():
+        row[index] = number[int(templates.kind[index]), int(templates.edge[index]), int(templates.klass[index])]
+    which = row[instances.template]
+    which = np.where((templates.kind[instances.template] <= TaskKind.R) & ~instances.beside_sync, 2 * count, which)
+    start = np.concatenate([[0], np.cumsum([len(one) for one in rows])]).astype(np.int64)
+    per_task = start[which + 1] - start[which]
+    use_start = np.concatenate([[0], np.cumsum(per_task)])
+    within = np.arange(int(use_start[-1])) - np.repeat(use_start[:-1], per_task)
+    pairs = np.array([pair for one in rows for pair in one], dtype=np.int64).reshape(-1, 2)[np.repeat(start[which], per_task) + within]
     return (
-        np.array(work, dtype=np.int64)[which],
+        work[instances.template],
         instances.indegree,
         instances.successor_start,
         instances.successor,
@@ -335,33 +388,97 @@ def plan_kernel_tasks(
     )
 
 
-def _seconds(program: PlanProgram, template: PlanTemplate, costs: PlanCosts, sent: _Sent | None) -> float:
-    """Uncontended seconds of all pieces of a template."""
-    if sent is not None:
-        return sent.seconds
-    families = program.classes[template.klass].families
-    if template.kind is TaskKind.STEP:
-        steps = [costs.step(*place) for place in families]
-        norm = max(float(s.optimizer_s[0]) - float(s.update_s[0]) for s in steps)
-        return norm + sum(float(s.update_s[0] + s.after_s[0]) for s in steps)
-    family = next(f for lane, chunk, f in families if (lane, chunk) == (template.lane, template.chunk))
-    if template.kind <= TaskKind.R:
-        return _action(costs, families, template)
-    step = costs.step(template.lane, template.chunk, family)
-    return float(step.gather_s[0] if template.kind is TaskKind.GATHER else step.reduce_s[0])
+def template_seconds(
+    problem: Problem, program: PlanProgram, costs: PlanCosts, sends: dict[tuple[int, int, int], _Sent]
+) -> npt.NDArray[np.float64]:
+    """(templates,) uncontended seconds of all pieces of each template."""
+    templates, posts = program.templates, program.posts
+    numbers = {key: i for i, key in enumerate(costs.families)}
+    family_of = np.array([numbers[key] for key in zip(posts.lane.tolist(), posts.chunk.tolist(), posts.family.tolist(), strict=True)])
+    kind = templates.kind
+
+    def family(lane: Int64, chunk: Int64) -> Int64:
+        return np.asarray(family_of[posts.number[templates.klass, posts.first_stage[lane] + chunk]], dtype=np.int64)
+
+    own = family(np.maximum(templates.lane, 0), np.maximum(templates.chunk, 0))
+    table = action_table(costs)
+    action = kind <= TaskKind.R
+    seconds = np.zeros(len(kind))
+    seconds[action] = table.seconds[templates.early[action], kind[action], own[action], templates.slice[action]]
+    for which, name in ((TaskKind.GATHER, "gather_s"), (TaskKind.REDUCE, "reduce_s"), (TaskKind.REDUCE_TIED, "tied_s")):
+        at = np.flatnonzero(kind == which)
+        if len(at):
+            of = np.array([float(getattr(cost.slices[0], name)[0]) for cost in costs.families.values()])
+            seconds[at] = of[own[at]]
+    both = np.flatnonzero(templates.partner_kind >= 0)
+    if len(both):
+        other = family(np.maximum(templates.partner_lane, 0), np.maximum(templates.partner_chunk, 0))[both]
+        early, mine, theirs = templates.early[both], kind[both], templates.partner_kind[both]
+        one = table.seconds[early, mine, own[both], templates.slice[both]], table.exposed[mine, own[both], templates.slice[both]]
+        two = (
+            table.seconds[early, theirs, other, templates.partner_slice[both]],
+            table.exposed[theirs, other, templates.partner_slice[both]],
+        )
+        seconds[both] = _paired_share(one, two)
+    for klass, device_class in enumerate(program.classes):
+        seconds[(kind == TaskKind.STEP) & (templates.klass == klass)] = update_seconds(costs, device_class)
+    tiers = plan_tiers(problem)
+    for index in np.flatnonzero(templates.edge >= 0).tolist():
+        sent = sends[int(kind[index]), int(templates.edge[index]), int(templates.klass[index])]
+        lengths = costs.lengths[int(templates.lane[index])]
+        scale = costs.element * lengths[int(templates.slice[index])] / sum(lengths)
+        spent = tiers[sent.tier].latency_s + sent.most * scale / tiers[sent.tier].bandwidth
+        seconds[index] = spent + (_collected(problem, sent.collectives, scale) if sent.collectives else 0.0)
+    return seconds
 
 
-def _action(costs: PlanCosts, families: tuple[tuple[int, int, int], ...], template: PlanTemplate) -> float:
-    """Seconds of an action; of one that runs overlapped with another, its share of the pair's."""
-    family_of = {(lane, chunk): family for lane, chunk, family in families}
+def update_seconds(costs: PlanCosts, device_class: DeviceClass) -> float:
+    """Seconds of the end of the step of a class: the norm of all gradients once, then the update and what it gathers, stage by stage."""
+    steps = [costs.step(*place) for place in device_class.families]
+    norm = max(float(s.optimizer_s[0]) - float(s.update_s[0]) for s in steps)
+    return norm + sum(float(s.update_s[0] + s.after_s[0]) for s in steps)
 
-    def spent(lane: int, chunk: int, kind: int, part: int, *, early: bool) -> tuple[float, float]:
-        family = family_of[lane, chunk]
-        seconds = costs.seconds(lane, chunk, family, part, TaskKind(kind), early=early)
-        return seconds, min(exposed_seconds(costs.step(lane, chunk, family, part), TaskKind(kind)), seconds)
 
-    own = spent(template.lane, template.chunk, int(template.kind), template.slice, early=template.early)
-    if template.partner is None or own[0] == 0.0:
-        return own[0]
-    other = spent(*template.partner, early=template.early)
-    return own[0] * paired(own, other) / (own[0] + other[0])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionTable:
+    """Seconds of every action.
+
+    Args:
+        seconds: (2, kinds, families, slices) of an action, waiting for coupled families included; [1]: what it recomputes has an action of
+            its own. exposed: (kinds, families, slices) of them in which the family's own kernels wait for communication.
+    """
+
+    seconds: npt.NDArray[np.float64]
+    exposed: npt.NDArray[np.float64]
+
+
+def action_table(costs: PlanCosts) -> ActionTable:
+    """The seconds of every action of every family, in the order of `costs.families`."""
+    kinds = range(int(TaskKind.R) + 1)
+    slices = max(len(c.slices) for c in costs.families.values())
+    seconds = np.zeros((2, len(kinds), len(costs.families), slices))
+    exposed = np.zeros((len(kinds), len(costs.families), slices))
+    known: dict[tuple[int, ...], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
+    for place, ((lane, chunk, family), cost) in enumerate(costs.families.items()):
+        joined = tuple(costs.families[lane, chunk, one] for one in costs.coupled[lane, chunk, family])
+        key = (id(cost.slices), *(id(c.slices) for c in joined))
+        if key not in known:
+            parts = range(len(cost.slices))
+            waited = np.array(
+                [
+                    [[costs.seconds(lane, chunk, family, p, TaskKind(k), early=early) for p in parts] for k in kinds]
+                    for early in (False, True)
+                ]
+            )
+            alone = np.array([[exposed_seconds(cost.slices[p], TaskKind(k)) for p in parts] for k in kinds])
+            known[key] = waited, np.minimum(alone, waited[0])
+        seconds[:, :, place, : len(cost.slices)], exposed[:, place, : len(cost.slices)] = known[key]
+    return ActionTable(seconds=seconds, exposed=exposed)
+
+
+def _paired_share(one: tuple[FloatArray, FloatArray], other: tuple[FloatArray, FloatArray]) -> FloatArray:
+    """An action's share of the seconds of an overlapped pair; see `paired`."""
+    kernels = sum(np.maximum(whole - moved, 0.0) for whole, moved in (one, other))
+    together = np.maximum(np.maximum(kernels, one[1] + other[1]), np.maximum(one[0], other[0]))
+    total = one[0] + other[0]
+    return np.where(one[0] > 0.0, one[0] * together / np.where(total > 0.0, total, 1.0), 0.0)

@@ -74,6 +74,7 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False) -> tuple[Plan
     costs = price_stages(problem, plan, stages)
     classes = device_classes(stages, rows)
     shape = PlanShape(
+        tied=costs.holders_of(classes, tied=True),
         pieces=costs.pieces,
         coupled=costs.coupled,
         holders=costs.holders_of(classes),

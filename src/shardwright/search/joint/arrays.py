@@ -55,7 +55,7 @@ def splits_of(problem: Problem, framed: Framed, chain: Chain, frame: Frame, fact
     rows = np.array(frame.outers, dtype=np.int64)
     layer, mesh = framed.prepared.layer_row[rows], framed.prepared.mesh_row[rows]
     blocks = _per_block(problem, framed, layer, mesh, frame.zero, facts)
-    if frame.is_general and framed.costs.tied[mesh].any():
+    if frame.is_general and framed.costs.tied[:, mesh].any():
         # A general plan shares the states of tied weights among all that hold them, as many as there may be.
         held = np.array([not is_layer(b) for b in problem.model.blocks])
         blocks[labels.STATIC][held] = _tied_bytes(framed, mesh, facts)[held]
@@ -90,7 +90,8 @@ def _per_block(problem: Problem, framed: Framed, layer: IntArray, mesh: IntArray
     saved = costs.saved[:, :, layer]
     result[labels.SAVED], result[labels.SAVED_SELECTIVE] = saved[:, 0], saved[:, 1]
     result[labels.SAVED_FULL] = np.where(is_inner, saved[:, 2], np.minimum(saved[:, 0], saved[:, 1]))
-    dense, experts, frozen = costs.dense[:, mesh], costs.experts[:, mesh], costs.frozen[:, mesh]
+    dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
+    frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
     cut, cut_experts = (costs.shard[mesh], costs.expert_shard[mesh]) if zero else (np.ones(len(mesh)), np.ones(len(mesh)))
     local = dense / cut + experts / cut_experts
     whole = dense + experts
@@ -104,7 +105,8 @@ def _per_block(problem: Problem, framed: Framed, layer: IntArray, mesh: IntArray
 def _tied_bytes(framed: Framed, mesh: IntArray, facts: Facts) -> FloatArray:
     """(blocks, splits) parameters and gradients alone."""
     costs = framed.costs
-    dense, experts, frozen = costs.dense[:, mesh], costs.experts[:, mesh], costs.frozen[:, mesh]
+    dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
+    frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
     result: FloatArray = (dense + experts + frozen) * facts.parameter_bytes + (dense + experts) * facts.gradient_bytes
     return result
 
@@ -132,7 +134,7 @@ def _fixed(problem: Problem, framed: Framed, layer: IntArray, mesh: IntArray, fr
     fixed[:, labels.LOGITS], fixed[:, labels.LOGITS_BLOCKS] = costs.logits[layer], costs.logits_blocks[layer]
     fixed[:, labels.END_BYTES] = costs.embedding[mesh]
     fixed[:, labels.OUTSIDE] = costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
-    fixed[:, labels.TIED] = costs.tied[mesh]
+    fixed[:, labels.TIED] = costs.tied[1 if frame.zero else 0, mesh]
     fixed[:, labels.SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)
     if len(frame.outers) > 1:
         fixed[:, labels.BORDER] = least_border(problem, framed, frame.outers)

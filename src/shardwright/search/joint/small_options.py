@@ -176,7 +176,7 @@ def _room(problem: Problem, plan: Plan, costs: PlanCosts, parts: StageParts, *, 
     alone = replace(plan, lanes=(replace(plan.lanes[0], stages=plan.lanes[0].stages[:1]),))
     rows = flight_rows((parts.devices,), microbatches, flying=microbatches)
     classes = device_classes(((parts,),), rows)
-    shape = PlanShape(pieces={}, coupled={}, holders={}, gathers=False, blocking=False, reduces_last=False)
+    shape = PlanShape(tied={}, pieces={}, coupled={}, holders={}, gathers=False, blocking=False, reduces_last=False)
     program = lower_plan(alone, stages=((parts,),), rows=rows, classes=classes, edges=(), shape=shape)
     for flying in range(microbatches, 0, -1):
         memory = plan_memory(problem, replace(program, rows=flight_rows((parts.devices,), microbatches, flying=flying)), costs)

@@ -145,6 +145,7 @@ def _lowered(
     rows = flight_rows(tuple(s.devices for s in stages), microbatches, flying=microbatches)
     classes = device_classes((stages,), rows)
     shape = PlanShape(
+        tied={},
         pieces=costs.pieces,
         coupled=costs.coupled,
         holders=costs.holders_of(classes),
