@@ -142,7 +142,7 @@ class StageCells:
     Args:
         samples: of one microbatch of the lane. cells: by class, device -> cell. exchange: of the core.
         devices: all, sorted. families: devices that every tree reaches by the same unequal choices, by their lowest device.
-        splits: the trees. boxes: layouts already derived from the cells.
+        splits: by class, its tree. boxes: layouts already derived from the cells.
     """
 
     samples: int
@@ -150,7 +150,7 @@ class StageCells:
     exchange: Exchange | None
     devices: tuple[int, ...]
     families: tuple[tuple[int, ...], ...]
-    splits: tuple[Split | None, ...] = ()
+    splits: dict[OperatorClass, Split | None] = field(default_factory=dict)
     boxes: dict[object, Layout] = field(default_factory=dict)
 
     def family_of(self, device: int) -> int:
@@ -206,7 +206,7 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
         exchange=exchange,
         devices=tuple(sorted(families)),
         families=tuple(tuple(group) for group in groups.values()),
-        splits=tuple(dict.fromkeys(tree.split for tree in trees)),
+        splits={tree.klass: tree.split for tree in trees},
     )
 
 

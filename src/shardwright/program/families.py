@@ -20,7 +20,7 @@ from shardwright.model.operator import Operator
 from shardwright.model.tensor import Dim
 from shardwright.program.cells import Cell, StageCells, Way, cut_dims, indices, interval, reference_runs
 from shardwright.program.layout import count
-from shardwright.program.plan_sync import Held, groups_used_often, plan_holdings
+from shardwright.program.plan_sync import Held, parameter_sums, plan_holdings
 from shardwright.program.stage_edges import Messages
 from shardwright.program.stage_parts import Segment, StageParts
 from shardwright.strategy.split import Split
@@ -124,12 +124,12 @@ def _plain(stages: tuple[tuple[StageParts, ...], ...], crossings: list[Crossing]
             seen[edge] = all(len(way) < 2 for way in ways)
         if not seen[edge]:
             return False
-    for base, groups in groups_used_often(stages, model=ground.model, length=ground.length, island=ground.island):
-        sums = (id(groups), base % period)
-        if sums not in seen:
-            lying = {ground.lying(d + base for d in group) for found in groups for group in found.groups}
-            seen[sums] = len(lying) < 2 and not any(found.copies for found in groups)
-        if not seen[sums]:
+    for places, _, base, sums in parameter_sums(stages, model=ground.model, length=ground.length, island=ground.island):
+        whole = (sums, base % period)
+        if len(places) > 1 and whole not in seen:
+            lying = {ground.lying(d + base for d in group) for found in sums.found for group in found.groups}
+            seen[whole] = len(lying) < 2 and not any(found.copies for found in sums.found)
+        if len(places) > 1 and not seen[whole]:
             return False
     return True
 
@@ -257,7 +257,7 @@ def _aligned(cells: StageCells, base: int, units: tuple[int, ...]) -> bool:
     inner = [u for u in units if first // u != last // u]
     if not inner:
         return True
-    for split in {id(s): s for s in cells.splits}.values():
+    for split in {id(s): s for s in cells.splits.values()}.values():
         levels = _levels(split)
         if levels is None:
             return False

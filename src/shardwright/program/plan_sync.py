@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 
 from shardwright.model.graph import Model
 from shardwright.model.operator import Operator
 from shardwright.model.tensor import Dim, Parameter, ParameterClass
-from shardwright.program.cells import Cell, cut_dims, dims_present, image, interval, reference_runs, token_box
+from shardwright.program.cells import Cell, StageCells, cut_dims, dims_present, image, interval, reference_runs, token_box
 from shardwright.program.contribution import Share, SumGroup, sum_groups
 from shardwright.program.layout import Box
+from shardwright.program.projection import PARTS, TOKENS, projection
 from shardwright.program.stage_parts import Segment, StageParts
 
 Use = tuple[int, int, int]
@@ -77,10 +80,15 @@ def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, l
         StrategyError: contributions overlap without being equal (rule ``grad.overlap``).
     """
     found: dict[tuple[int, int, int, int], list[Held]] = {}
-    cache: dict[object, tuple[SumGroup, ...]] = {}
-    for places, layers in _parameters(stages, model=model):
-        base, groups = _groups(places, length=length, island=island, cache=cache)
-        by_device = [_by_device(group, base) for group in groups]
+    moved: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def shifted(group: tuple[int, ...], base: int) -> tuple[int, ...]:
+        key = (id(group), base)
+        if key not in moved:
+            moved[key] = tuple(d + base for d in group)
+        return moved[key]
+
+    for places, layers, base, sums in parameter_sums(stages, model=model, length=length, island=island):
         uses = tuple(place.use for place in places)
         counted: set[int] = set()
         alone = len({place.operator.name for place in places}) == 1
@@ -91,14 +99,16 @@ def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, l
                 device = family[0]
                 if device in before or not place.runs_on(device):
                     continue
-                counted.update(family)
+                if len(places) > 1:
+                    counted.update(family)
                 key = (*place.use, device)
-                for group, of in zip(groups, by_device, strict=True):
-                    whole = of.get(device)
-                    if whole is not None:
+                for elements, group_of in zip(sums.elements, sums.group_of, strict=True):
+                    group = group_of.get(device - base)
+                    if group is not None:
+                        whole = shifted(group, base)
                         held = Held(
                             klass=place.parameter.klass,
-                            elements=group.elements,
+                            elements=elements,
                             group=whole,
                             near=whole if alone else tuple(d for d in whole if d in holders),
                             uses=uses,
@@ -109,72 +119,127 @@ def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, l
     return {key: tuple(items) for key, items in found.items()}
 
 
-def groups_used_often(
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sums:
+    """Who sums a parameter, devices counted from a base. Equal only to itself.
+
+    Args:
+        found: its sum groups. elements: of each. group_of: of each, the group in which each device sums; a duplicate that is sent the sum
+            counts as a member of its sender's.
+    """
+
+    found: tuple[SumGroup, ...]
+    elements: tuple[int, ...]
+    group_of: tuple[dict[int, tuple[int, ...]], ...]
+
+
+def parameter_sums(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, island: int
-) -> Iterator[tuple[int, tuple[SumGroup, ...]]]:
-    """(base that devices are counted from, sum groups) of each parameter that several stages or segments use, each kind once."""
-    cache: dict[object, tuple[SumGroup, ...]] = {}
-    for places, _ in _parameters(stages, model=model):
-        if len(places) > 1:
-            yield _groups(places, length=length, island=island, cache=cache)
+) -> Iterator[tuple[tuple[ParameterPlace, ...], int, int, Sums]]:
+    """(all uses, number of layers that are used so, base that devices are counted from, who sums) of each parameter of each block once.
+
+    Stages that differ only by their place (in whole nodes) share what their devices sum.
+    """
+    known: dict[object, Sums] = {}
+    for places, layers in _parameters(stages, model=model):
+        base = places[0].stage.base - (places[0].stage.base % island if island else 0)
+        lanes: dict[tuple[int, int], int] = {}
+        turns = [lanes.setdefault((p.use[0], p.segment.run), len(lanes)) for p in places]
+        alike = tuple(
+            (turn, p.stage.base - base, id(p.segment.cells), id(p.operator), p.parameter.name)
+            for turn, p in zip(turns, places, strict=True)
+        )
+        if alike not in known:
+            uses = tuple(
+                _Use(turn=turn, offset=p.stage.base - base, cells=p.segment.cells, operator=p.operator, parameter=p.parameter)
+                for turn, p in zip(turns, places, strict=True)
+            )
+            known[alike] = _sums(uses, length, island)
+        yield places, layers, base, known[alike]
 
 
-def _by_device(found: SumGroup, base: int) -> dict[int, tuple[int, ...]]:
-    """The group in which each device sums; a duplicate that is sent the sum counts as a member of its sender's."""
-    result: dict[int, tuple[int, ...]] = {}
-    for group in found.groups:
-        whole = tuple(sorted(d + base for d in group))
-        result |= dict.fromkeys(whole, whole)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Use:
+    """A use of a parameter, its lane and run as the number `turn` among the parameter's uses, its stage `offset` devices after the base."""
+
+    turn: int
+    offset: int
+    cells: StageCells
+    operator: Operator
+    parameter: Parameter
+
+
+@lru_cache(maxsize=4096)
+def _sums(uses: tuple[_Use, ...], length: int, island: int) -> Sums:
+    shares = tuple(share for use in uses for share in _shares(use, (use.turn, use.operator.name), length))
+    found = sum_groups(shares, island=island)
+    return Sums(found=found, elements=tuple(group.elements for group in found), group_of=tuple(map(_by_device, found)))
+
+
+def _by_device(found: SumGroup) -> dict[int, tuple[int, ...]]:
+    result = {device: _one(group) for group in found.groups for device in group}
     for sender, *others in found.copies:
-        whole = result.get(sender + base, (sender + base,))
-        result |= {d + base: tuple(sorted({*whole, d + base})) for d in others}
+        whole = result.get(sender, (sender,))
+        result |= {d: tuple(sorted({*whole, d})) for d in others}
     return result
+
+
+@lru_cache(maxsize=65536)
+def _one(group: tuple[int, ...]) -> tuple[int, ...]:
+    """Equal groups as one object."""
+    return group
 
 
 def parameter_places(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model
 ) -> dict[tuple[int, int, str, str], tuple[ParameterPlace, ...]]:
     """By (run, layer, operator, parameter) of a parameter's owner, all its uses: the owner's first."""
-    where: dict[tuple[int, int, str, str], list[ParameterPlace]] = {}
+    stretches = _stretches(stages, model=model).items()
+    return {
+        (run, layer, operator, name): places
+        for (run, first, operator, name), (places, count) in stretches
+        for layer in range(first, first + count)
+    }
+
+
+def _stretches(
+    stages: tuple[tuple[StageParts, ...], ...], *, model: Model
+) -> dict[tuple[int, int, str, str], tuple[tuple[ParameterPlace, ...], int]]:
+    """By (run, first layer, operator, parameter) of owners that are used alike in a row of layers: all uses, and the number of layers."""
+    borders: dict[int, set[int]] = {}
+    for segment in (segment for lane in stages for stage in lane for segment in stage.segments):
+        borders.setdefault(segment.run, set()).update((segment.first, segment.first + segment.count))
+    where: dict[tuple[int, int, str, str], tuple[list[ParameterPlace], int]] = {}
     owners = {f"{b.name}.{p.name}": (i, o.name, p.name) for i, b in enumerate(model.blocks) for o in b.operators for p in o.parameters}
     first_run = {run.block: i for i, run in reversed(list(enumerate(model.runs)))}
-    for lane in stages:
-        for stage in lane:
-            for number, segment in enumerate(stage.segments):
-                for operator in segment.block.operators:
-                    for parameter in operator.parameters:
-                        place = ParameterPlace(
-                            use=(stage.lane, stage.chunk, number), stage=stage, segment=segment, operator=operator, parameter=parameter
-                        )
-                        owner = owners.get(parameter.tied_to) if parameter.tied_to else None
-                        if owner is not None:
-                            where.setdefault((first_run[owner[0]], 0, owner[1], owner[2]), []).append(place)
-                            continue
-                        for layer in range(segment.first, segment.first + segment.count):
-                            where.setdefault((segment.run, layer, operator.name, parameter.name), []).append(place)
-    return {key: tuple(sorted(places, key=lambda p: (bool(p.parameter.tied_to), p.use))) for key, places in where.items()}
+    for name in (p.tied_to for b in model.blocks for o in b.operators for p in o.parameters if p.tied_to in owners):
+        borders.setdefault(first_run[owners[name][0]], set()).add(1)
+    for stage in (stage for lane in stages for stage in lane):
+        for number, segment in enumerate(stage.segments):
+            own = sorted(b for b in borders[segment.run] if segment.first <= b <= segment.first + segment.count)
+            for operator in segment.block.operators:
+                for parameter in operator.parameters:
+                    use = (stage.lane, stage.chunk, number)
+                    place = ParameterPlace(use=use, stage=stage, segment=segment, operator=operator, parameter=parameter)
+                    owner = owners.get(parameter.tied_to) if parameter.tied_to else None
+                    if owner is not None:
+                        where.setdefault((first_run[owner[0]], 0, owner[1], owner[2]), ([], 1))[0].append(place)
+                        continue
+                    for first, end in pairwise(own):
+                        where.setdefault((segment.run, first, operator.name, parameter.name), ([], end - first))[0].append(place)
+    return {
+        key: (tuple(sorted(places, key=lambda p: (bool(p.parameter.tied_to), p.use))) if len(places) > 1 else tuple(places), count)
+        for key, (places, count) in where.items()
+    }
 
 
 def _parameters(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> list[tuple[tuple[ParameterPlace, ...], int]]:
     """(all uses of a parameter, number of layers that are used so), each parameter of each block once."""
-    alike: dict[tuple[object, ...], list[object]] = {}
-    for (run, _, operator_name, name), ordered in parameter_places(stages, model=model).items():
-        key = (run, operator_name, name, tuple(p.use for p in ordered))
-        entry = alike.setdefault(key, [ordered, 0])
-        entry[1] += 1  # type: ignore[operator]
-    return [(places, layers) for places, layers in alike.values()]  # type: ignore[misc]
-
-
-def _groups(
-    places: tuple[ParameterPlace, ...], *, length: int, island: int, cache: dict[object, tuple[SumGroup, ...]]
-) -> tuple[int, tuple[SumGroup, ...]]:
-    """The sum groups of a parameter, counted from a base; stages that differ only by their place (in whole nodes) share them."""
-    base = places[0].stage.base - (places[0].stage.base % island if island else 0)
-    key = tuple((p.stage.lane, p.stage.base - base, id(p.segment.cells), p.operator, p.parameter.name) for p in places)
-    if key not in cache:
-        shares = tuple(share for place in places for share in shares_of(place, base=base, length=length))
-        cache[key] = sum_groups(shares, island=island)
-    return base, cache[key]
+    alike: dict[tuple[object, ...], tuple[tuple[ParameterPlace, ...], int]] = {}
+    for (run, _, operator, name), (places, count) in _stretches(stages, model=model).items():
+        key = (run, operator, name, tuple(p.use for p in places))
+        alike[key] = (alike[key][0], alike[key][1] + count) if key in alike else (places, count)
+    return list(alike.values())
 
 
 def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
@@ -183,19 +248,25 @@ def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
     Args:
         length: positions of the sequence.
     """
-    operator = place.operator
-    order = sorted(range(len(place.parameter.extents)), key=lambda i: place.parameter.extents[i].dim.value)
-    extents = [place.parameter.extents[i] for i in order]
-    result = []
-    for device, cell in place.segment.cells.cells.get(operator.klass, {}).items():
-        cuts = cut_dims(cell, operator)
-        need: Box = tuple((interval(e, operator, cuts),) for e in extents)
-        tokens = token_box(cell, samples=place.stage.samples, length=length)
-        if not all(tokens) or any(a >= b for indices in need for a, b in indices):
-            continue
-        use = (place.use[0], place.segment.run, operator.name)
-        result.append(Share(device=device + place.stage.base - base, need=need, work=((use, (*tokens, *_cut_cells(cell, operator))),)))
-    return result
+    offset = place.stage.base - base
+    use = _Use(turn=0, offset=offset, cells=place.segment.cells, operator=place.operator, parameter=place.parameter)
+    return _shares(use, (place.use[0], place.segment.run, place.operator.name), length)
+
+
+def _shares(use: _Use, name: Hashable, length: int) -> list[Share]:
+    """The shares of one use: parts of the tokens and of everything else are looked at once each, not once a device."""
+    operator, stage = use.operator, use.cells
+    extents = sorted((e for e in use.parameter.extents), key=lambda e: e.dim.value)
+    tokens, rest = (projection(stage, operator.klass, dims) for dims in (TOKENS, PARTS))
+    boxes = [token_box(cell, samples=stage.samples, length=length) for cell in tokens.cells]
+    needs: list[Box] = [tuple((interval(e, operator, cut_dims(cell, operator)),) for e in extents) for cell in rest.cells]
+    parts = [_cut_cells(cell, operator) for cell in rest.cells]
+    empty = [any(a >= b for ((a, b),) in need) for need in needs]
+    return [
+        Share(device=device + use.offset, need=needs[part], work=((name, (*boxes[token], *parts[part])),))
+        for device, token, part in zip(tokens.devices.tolist(), tokens.number.tolist(), rest.number.tolist(), strict=True)
+        if all(boxes[token]) and not empty[part]
+    ]
 
 
 def _cut_cells(cell: Cell, operator: Operator) -> Box:
