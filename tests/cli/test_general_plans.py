@@ -24,7 +24,7 @@ from shardwright.report.terminal import render_simulation
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
-from shardwright.simulator.plan_breakdown import UNEVEN as UNEVEN_WAIT
+from shardwright.simulator.breakdown import UNEVEN as UNEVEN_WAIT
 from shardwright.strategy.grid_notation import parse_grid
 from shardwright.strategy.grid_plan import plan_of
 from shardwright.strategy.notation import print_plan

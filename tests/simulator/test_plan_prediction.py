@@ -16,8 +16,8 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.search.members import enumerate_members, member_grid
 from shardwright.simulator.evaluate import predict
 from shardwright.simulator.interval import EXPOSED
-from shardwright.simulator.plan_breakdown import UNEVEN, critical_class, plan_breakdown
-from shardwright.simulator.plan_prediction import predict_plan
+from shardwright.simulator.breakdown import UNEVEN, critical_class, plan_breakdown
+from shardwright.simulator.predict import predict_plan
 from shardwright.simulator.plans import simulate_plan
 from shardwright.strategy.grid_plan import plan_of
 from tests.search.problems import Case, small_case
@@ -87,7 +87,7 @@ SMALL = [z for z in zoo() if z.trains and z.plan.devices <= 64]
 def test_every_breakdown_adds_up(entry: ZooPlan) -> None:
     problem = zoo_problem(entry)
     result = simulate_plan(problem, entry.plan)
-    parts = dict(plan_breakdown(result))
+    parts = dict(breakdown(result))
     assert sum(parts.values()) == pytest.approx(result.step_time_s, rel=1e-12)
     assert parts.keys() <= NAMES
     assert min(parts.values()) >= 0.0

@@ -11,7 +11,7 @@ from shardwright.program.instances import TaskKind
 from shardwright.program.step_trace import ACTIONS, StepTrace
 from shardwright.program.trace_times import device_times
 from shardwright.search.orders.resolve_plan import resolved
-from shardwright.simulator.plan_breakdown import critical_class, plan_breakdown
+from shardwright.simulator.breakdown import critical_class, plan_breakdown
 from shardwright.simulator.plan_trace import simulated_trace
 from shardwright.simulator.plans import PlanResult, simulate_plan
 from tests.simulator.general import two_stages
@@ -72,7 +72,7 @@ def test_tensor_parallel_actions_wait_for_their_collectives() -> None:
 @pytest.mark.parametrize("order", ["1f1b", "gpipe"])
 def test_exposed_seconds_are_those_of_the_breakdown(order: str) -> None:
     result = two_stages("stream = s2", order=order)
-    parts = dict(plan_breakdown(result))
+    parts = dict(breakdown(result))
     first = result.program.classes[critical_class(result)].devices[0]
     actions = [s for s in simulated_trace(result, plan="two").spans if s.device == first and s.kind in ACTIONS]
     wanted = parts["tp"] + parts.get("cp", 0.0) + parts.get("ep", 0.0)

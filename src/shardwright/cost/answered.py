@@ -18,17 +18,20 @@ from shardwright.cost.block_table import (
     unquantised_operators,
     work_seconds,
 )
-from shardwright.cost.communication import Network, measured_groups, network_of, span_along
+from shardwright.cost.communication import Network, measured_groups
 from shardwright.cost.compute import Machine, sixteen_bit
 from shardwright.cost.kernel_lookup import attention_table_for, gemm_grid_for, grouped_table_for
-from shardwright.cost.rows import rows_of
-from shardwright.cost.tables import block_context, problem_machine, programs_of, structure_of
+from shardwright.cost.plan_costs import cell_rows
+from shardwright.cost.plan_network import group_span, kind_problem, network_of_devices
+from shardwright.cost.tables import block_context, problem_machine
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
 from shardwright.program.block import Kernel, Move, Phase, Work
+from shardwright.program.cell_structure import CellStructure
+from shardwright.program.lower_block import lower_block
 from shardwright.program.problem import Problem
 from shardwright.program.sizes import Degrees
-from shardwright.strategy.grid import Grid
+from shardwright.program.stage_parts import Segment, StageParts
 
 FAMILIES: Final = ("GEMM", "experts' GEMM", "attention", "element-wise", "scan", "collectives")
 _FAMILY: Final = {
@@ -60,40 +63,61 @@ class Answered:
     layers: int
 
 
-def answered(problem: Problem, grid: Grid) -> tuple[Answered, ...]:
-    """A record for each block, family and origin of `grid`, in the order of the model; their seconds are those of the block table."""
-    machine, network = problem_machine(problem), network_of(problem.cluster, library=problem.runtime.collective_library)
-    rows, sixteen = rows_of([grid]), sixteen_bit(machine)
-    layers = [0] * len(problem.model.blocks)
-    for run in problem.model.runs:
-        layers[run.block] += run.count
+def answered(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tuple[Answered, ...]:
+    """A record for each block, family and origin of the first device of every family of `stages`; equal blocks are looked at once.
+
+    Their seconds are those of the block table.
+    """
+    counts: dict[tuple[int, int], list[tuple[Segment, int, int, int]]] = {}
+    for stage in (stage for lane in stages for stage in lane):
+        for family in stage.families:
+            local = family[0] - stage.base
+            for segment in stage.segments:
+                counts.setdefault((id(segment.cells), id(segment.block)), []).append((segment, local, stage.base, segment.count))
     result: list[Answered] = []
-    programs = programs_of(problem, structure_of(sp=grid.sp, gather=grid.gather, tp=grid.tp))
-    for block, program, count in zip(problem.model.blocks, programs, layers, strict=True):
-        degrees = local_degrees(rows, sequence=block_context(problem, block).tokens)
-        spent: dict[tuple[str, Origin], float] = {}
-        unquantised = unquantised_operators(program)
-        for work in program.works:
-            own = sixteen if work.operator in unquantised else machine
-            key = (_FAMILY[work.kernel], _kernel_origin(work, degrees, own))
-            spent[key] = spent.get(key, 0.0) + float(work_seconds(work, degrees, own)[0][0])
-        gemms = products(program)
-        for move in program.moves:
-            cut = cut_product(move, gemms)
-            if cut is not None:
-                own = sixteen if cut.operator in unquantised else machine
-                key = (_FAMILY[cut.kernel], _kernel_origin(cut, degrees, own))
-                spent[key] = spent.get(key, 0.0) + float(cut_seconds(cut, degrees, own)[0])
-            span = span_along(move.axes[0], rows, network)
-            if int(span.size[0]) > 1:
-                times = int(degrees[move.hops][0]) - 1 if move.hops else 1
-                key = ("collectives", _move_origin(move, span, network))
-                spent[key] = spent.get(key, 0.0) + times * float(one_move_seconds(move, degrees, span, network)[0])
+    for places in counts.values():
+        segment, local, base, _ = places[0]
+        spent = _spent(kind_problem(problem, local + base), problem, segment, local=local, base=base)
+        layers = sum(count for *_, count in places)
         result += [
-            Answered(block=program.block, family=family, origin=origin, seconds=seconds, layers=count)
+            Answered(block=segment.block.name, family=family, origin=origin, seconds=seconds, layers=layers)
             for (family, origin), seconds in spent.items()
         ]
     return tuple(result)
+
+
+def _spent(own: Problem, problem: Problem, segment: Segment, *, local: int, base: int) -> dict[tuple[str, Origin], float]:
+    """Seconds of one block on one device by family and origin.
+
+    Args:
+        own: the problem as if all devices were of this one's kind.
+    """
+    machine = problem_machine(own)
+    sixteen, context = sixteen_bit(machine), block_context(own, segment.block)
+    structure = CellStructure(stage=segment.cells, device=local, length=context.tokens, island=own.cluster.tiers()[0].num_devices)
+    program = lower_block(segment.block, structure, context)
+    degrees = local_degrees(cell_rows(structure, shape=(1, 1), contributions=1), sequence=context.tokens)
+    spent: dict[tuple[str, Origin], float] = {}
+    unquantised = unquantised_operators(program)
+    for work in program.works:
+        mine = sixteen if work.operator in unquantised else machine
+        key = (_FAMILY[work.kernel], _kernel_origin(work, degrees, mine))
+        spent[key] = spent.get(key, 0.0) + float(work_seconds(work, degrees, mine)[0][0])
+    gemms = products(program)
+    for move in program.moves:
+        cut = cut_product(move, gemms)
+        if cut is not None:
+            mine = sixteen if cut.operator in unquantised else machine
+            key = (_FAMILY[cut.kernel], _kernel_origin(cut, degrees, mine))
+            spent[key] = spent.get(key, 0.0) + float(cut_seconds(cut, degrees, mine)[0])
+        group = tuple(d + base for d in move.group) or (local + base,)
+        network = network_of_devices(problem, group)
+        span = group_span(group, network)
+        if int(span.size[0]) > 1:
+            times = int(degrees[move.hops][0]) - 1 if move.hops else 1
+            key = ("collectives", _move_origin(move, span, network))
+            spent[key] = spent.get(key, 0.0) + times * float(one_move_seconds(move, degrees, span, network)[0])
+    return spent
 
 
 def _kernel_origin(work: Work, degrees: Degrees, machine: Machine) -> Origin:

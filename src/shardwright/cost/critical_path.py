@@ -1,9 +1,12 @@
 """Tier B1: the longest path through the actual order with uncontended durations, without building a Program.
 
-The same tasks and dependencies as `program.lower` lays out for one class a pipeline rank, walked row by row on an integer clock.
+The same tasks and dependencies as `program.lower_plan` lays out for one class a pipeline rank, walked row by row on an integer clock.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
+from math import log2
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +14,10 @@ import numpy.typing as npt
 from shardwright.compiled import compiled
 from shardwright.cost.member import StepCosts
 from shardwright.hardware.cluster import Tier
-from shardwright.program.fold import RankClasses
+from shardwright.program.problem import Problem
+from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable
+from shardwright.strategy.grid import Grid
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 Int64 = npt.NDArray[np.int64]
@@ -173,41 +178,62 @@ def durations(costs: StepCosts) -> Int64:
     return result
 
 
-def border_picoseconds(costs: StepCosts, classes: RankClasses, tiers: tuple[Tier, ...]) -> tuple[Int64, Int64]:
+def order_table(grid: Grid, *, microbatches: int) -> ActionTable:
+    """The action table of a grid's schedule."""
+    return schedule_table(grid.schedule, num_ranks=grid.pp, chunks_per_rank=grid.vpp, num_microbatches=microbatches)
+
+
+def microbatches_of(problem: Problem, grid: Grid) -> int:
+    """Microbatches that each replica runs in a step."""
+    return problem.job.global_batch // (grid.dp * grid.microbatch)
+
+
+def jitter(problem: Problem, devices: int) -> float:
+    """Factor >= 1 on the step from stragglers and noise: 1 + jitter x log2(nodes), the same in every tier of bounds."""
+    nodes = max(devices / problem.cluster.node.num_devices, 1.0)
+    return 1.0 + problem.constants.jitter * log2(nodes)
+
+
+@lru_cache(maxsize=1024)
+def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...]) -> Int64:
+    """(2, ranks) innermost tier that some device of a pipeline rank sends across, to the next rank and to the one before (round the ring).
+
+    Args:
+        stride: devices from one rank to the next.
+    """
+    device = np.arange(devices, dtype=np.int64)
+    rank = device // stride % ranks
+    result = np.full((2, ranks), len(tiers) - 1, dtype=np.int64)
+    for way, step in enumerate((1, -1)):
+        other = device + ((rank + step) % ranks - rank) * stride
+        for index in range(len(tiers) - 2, -1, -1):
+            near = rank[device // tiers[index].num_devices == other // tiers[index].num_devices]
+            result[way, near] = index
+    return result
+
+
+def border_picoseconds(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> tuple[Int64, Int64]:
     """(chunks,) picoseconds of the send out of each chunk, forward and backward: the fastest replica's border."""
-    by_tier = picoseconds(costs.border_s)
-    ranks = int(classes.stage.max()) + 1
-    chunks = len(costs.contents)
-    forward = np.full(ranks, np.iinfo(np.int64).max, dtype=np.int64)
-    backward = forward.copy()
-    np.minimum.at(forward, classes.stage, by_tier[classes.following_tier])
-    np.minimum.at(backward, classes.stage, by_tier[classes.preceding_tier])
-    rank = np.arange(chunks) % ranks
+    rank = np.arange(len(costs.contents)) % grid.pp
+    forward, backward = picoseconds(costs.border_s)[border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers)]
     return forward[rank], backward[rank]
 
 
-def critical_path(
-    costs: StepCosts,
-    *,
-    table: ActionTable,
-    classes: RankClasses,
-    tiers: tuple[Tier, ...],
-    blocking: bool,
-    reduces_last: bool,
-    slowdown: float = 1.0,
-) -> float:
-    """B1 in seconds: longest path to the last rank's end, then the slowest update (before jitter).
+def path_seconds(problem: Problem, grid: Grid, costs: StepCosts, *, table: ActionTable | None = None) -> float:
+    """Tier B1, in seconds: the longest path through the order to the last rank's end, then the slowest update, with jitter.
 
     Args:
-        slowdown: of kernels beside a collective, see `Links`.
+        costs: of the grid, from the columns of the tables. table: the order, if it is not the grid's schedule's.
     """
-    forward, backward = border_picoseconds(costs, classes, tiers)
+    runtime = problem.runtime
+    forward, backward = border_picoseconds(costs, grid, problem.cluster.tiers())
+    order = table or order_table(grid, microbatches=microbatches_of(problem, grid))
     ready = walk(
-        table.row_start,
-        table.kind,
-        table.chunk,
-        table.microbatch,
-        table.num_microbatches,
+        order.row_start,
+        order.kind,
+        order.chunk,
+        order.microbatch,
+        order.num_microbatches,
         durations(costs),
         forward,
         backward,
@@ -215,10 +241,13 @@ def critical_path(
         picoseconds(costs.reduce_s),
         picoseconds(costs.tied_s),
         costs.pieces,
-        blocking,
-        reduces_last,
+        not runtime.overlap_p2p,
+        not runtime.overlap_grad_reduce,
         # The kernel counts shares of a device in whole numbers; from 2 on nothing is gained by running beside.
-        min(max(slowdown - 1.0 - _SHARE, 0.0), 1.0),
+        min(max(costs.slowdown - 1.0 - _SHARE, 0.0), 1.0),
     )
     assert ready.min() >= 0, "named schedules do not deadlock"
-    return float(int(ready.max()) + int(picoseconds(costs.optimizer_s + costs.after_s).max())) / PICOSECONDS_PER_SECOND
+    # The simulation adds the same seconds in another order before it rounds them: at most a picosecond a task of the longest row.
+    rounding = 2 * int(np.diff(order.row_start).max()) * grid.pp
+    path = int(ready.max()) + int(picoseconds(costs.optimizer_s + costs.after_s).max()) - rounding
+    return max(path, 0) / PICOSECONDS_PER_SECOND * jitter(problem, grid.devices)

@@ -49,7 +49,7 @@ class StepCosts:
             restored_bytes: what an early recompute makes again.
         logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary;
             again_bytes: of them what a layer's backward makes again.
-        outside_bytes: items (name, (r,) bytes) outside the allocator.
+        outside_bytes: items (name, (r,) bytes) outside the allocator. slowdown: of kernels beside a collective.
     """
 
     contents: tuple[Content, ...]
@@ -74,6 +74,7 @@ class StepCosts:
     again_bytes: IntArray
     outside_bytes: tuple[tuple[str, IntArray], ...]
     flops: float
+    slowdown: float
 
 
 RECOMPUTE_PART = len(PARTS)
@@ -180,6 +181,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         again_bytes=again,
         outside_bytes=_outside_bytes(problem, priced),
         flops=float(layout.counts.sum(axis=0) @ layers.flops[:, row]),
+        slowdown=float(priced.meshes.slowdown[priced.mesh_row]),
     )
 
 

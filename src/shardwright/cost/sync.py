@@ -13,11 +13,10 @@ from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, span_of
 from shardwright.cost.block_table import ELEMENTS, parameter_elements
 from shardwright.cost.communication import Axes, Network, axes_of, move_seconds, tokens_copied
-from shardwright.cost.rows import Rows, rows_of
+from shardwright.cost.rows import Rows
 from shardwright.job.training import TrainingJob
 from shardwright.program.block import BlockProgram
 from shardwright.runtime.runtime import Runtime
-from shardwright.strategy.grid import Grid
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -152,22 +151,6 @@ def sync_table(
         frozen=counts["frozen"],
         tied=counts["tied"],
     )
-
-
-def sync_shares(grid: Grid, *, network: Network, bucket: int, sharded: bool) -> tuple[float, ...]:
-    """Share of a device's link on each tier that the synchronisation of one bucket fills while it runs: wire bytes / (seconds x bandwidth).
-
-    Args:
-        bucket: bytes. sharded: reduce_scatter in the sharding group and all_reduce across groups; else one all_reduce.
-    """
-    rows = rows_of([grid])
-    shard = np.array([grid.shard or grid.dp * grid.cp] if sharded else [1], dtype=np.int64)
-    inner, outer = _groups(_sorted(axes_of("dp-cp", rows)), shard)
-    parts = tuple(
-        (kind, span_of(network.tiers, axes), volume)
-        for kind, axes, volume in ((Collective.REDUCE_SCATTER, inner, bucket), (Collective.ALL_REDUCE, outer, bucket // int(shard[0])))
-    )
-    return wire_shares(parts, network=network)
 
 
 def wire_shares(parts: tuple[tuple[Collective, Span, int], ...], *, network: Network) -> tuple[float, ...]:

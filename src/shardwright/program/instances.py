@@ -37,40 +37,11 @@ class Stream(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
-    """What equal tasks are: kind, rank class, chunk, and which piece of how many (a last backward cut into buckets)."""
-
-    kind: TaskKind
-    klass: int
-    chunk: int
-    piece: int = 0
-    pieces: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """Templates as read-only arrays, one entry a template."""
-
-    kind: Int32
-    klass: Int32
-    chunk: Int32
-    piece: Int32
-    pieces: Int32
-
-
-def columns_of(templates: tuple[Template, ...]) -> Columns:
-    """The templates' fields as arrays."""
-    table = np.array([(int(t.kind), t.klass, t.chunk, t.piece, t.pieces) for t in templates], dtype=np.int32).reshape(-1, 5)
-    table.setflags(write=False)
-    return Columns(kind=table[:, 0], klass=table[:, 1], chunk=table[:, 2], piece=table[:, 3], pieces=table[:, 4])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
     """Read-only arrays, one entry a task; tasks of a class stand in the order of its streams.
 
     Args:
-        template: index into the Program's templates. klass: rank class. stream: see Stream. microbatch: -1 for step-level tasks.
+        template: index into the Program's templates. klass: of devices. stream: see Stream. microbatch: -1 for step-level tasks.
         beside_sync: an action that may run while a gather or reduction of its rank does (the order rules it out for the others).
         indegree, successor_start, successor: dependencies in CSR form (predecessor counts, successors).
     """

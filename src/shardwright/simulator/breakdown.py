@@ -1,71 +1,123 @@
-"""A simulated strategy, and where its step goes."""
+"""Where the step of a plan goes, part by part, as the critical class of devices sees it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from shardwright.cost.block_table import PARTS
-from shardwright.cost.member import PART_NAMES, StepCosts
-from shardwright.program.instances import TaskKind
-from shardwright.program.program import Program
-from shardwright.simulator.run import Timeline
-from shardwright.strategy.grid import Grid
+from shardwright.cost.block_table import CP, EP, PARTS, TP
+from shardwright.cost.member import PART_NAMES
+from shardwright.program.instances import Stream, TaskKind
+from shardwright.program.plan_program import PlanProgram
+from shardwright.simulator.plan_tasks import action_seconds, exposed_seconds, paired
+from shardwright.simulator.plans import PlanResult
 from shardwright.units import PICOSECONDS_PER_SECOND
 
+UNEVEN = "uneven"
+"""Waiting, inside blocking collectives, for devices of the same stage that have more to do."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
-    """A simulated strategy: its costs, Program and timeline, and the step's seconds with jitter."""
+_ROWS = {TaskKind.F: 0, TaskKind.B: 1, TaskKind.I: 1}
+"""Which row of `StepCosts.parts` an action counts for: I stands for the whole backward, whose rest is W."""
 
-    grid: Grid
-    costs: StepCosts
-    program: Program
-    timeline: Timeline
-    step_time_s: float
+_MOVED = frozenset(PARTS[axis] for axis in (TP, CP, EP))
+"""Parts that another action's kernels may hide."""
 
 
-def breakdown(done: Simulated) -> tuple[tuple[str, float], ...]:
-    """Where the step of the critical rank goes; the parts add up to the step.
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What each task is: its kind and class; whether it is an action on the compute stream."""
 
-    The critical rank is the one that computes longest. Parts: kernels by family, exposed communication by axis, recompute, slowdown by
-    shared links and multiprocessors, waiting for the pipeline (bubble), gathers and reductions that nothing hides, the update, jitter.
+    kind: npt.NDArray[np.int64]
+    klass: npt.NDArray[np.int64]
+    action: npt.NDArray[np.bool_]
+
+
+def _columns(program: PlanProgram) -> _Columns:
+    kind, klass = (column[program.instances.template] for column in (program.templates.kind, program.templates.klass))
+    return _Columns(kind, klass, kind <= int(TaskKind.R))
+
+
+def critical_class(result: PlanResult) -> int:
+    """The class of devices whose actions take longest in all; the first of equal ones."""
+    return _critical(result, _columns(result.program))
+
+
+def _critical(result: PlanResult, tasks: _Columns) -> int:
+    busy = np.zeros(len(result.program.classes), dtype=np.int64)
+    np.add.at(busy, tasks.klass[tasks.action], (result.timeline.finish - result.timeline.start)[tasks.action])
+    return int(busy.argmax())
+
+
+def breakdown(result: PlanResult) -> tuple[tuple[str, float], ...]:
+    """Where the step of the critical class of devices goes, (name, seconds); the parts add up to the step.
+
+    The critical class is the one whose actions take longest. Parts: kernels by family, exposed communication by axis, recompute, slowdown
+    by shared links and multiprocessors, waiting for the pipeline (bubble), gathers and reductions that nothing hides, the update, jitter,
+    and `UNEVEN` where a stage's devices have unequal work.
     """
-    program, timeline, costs = done.program, done.timeline, done.costs
-    compute = program.instances.stream == 0
-    kinds = program.columns.kind[program.instances.template]
-    actions = compute & (kinds <= int(TaskKind.R))
-    busy = np.zeros(len(program.classes), dtype=np.int64)
-    np.add.at(busy, program.instances.klass[actions], (timeline.finish - timeline.start)[actions])
-    klass = int(busy.argmax())
-    mine = actions & (program.instances.klass == klass)
-    parts = dict.fromkeys(PART_NAMES, 0.0)
-    chunks = program.columns.chunk[program.instances.template]
-    for kind, row in ((TaskKind.F, 0), (TaskKind.B, 1)):
-        for c in np.unique(chunks[mine & (kinds == int(kind))]):
-            runs = len(np.unique(program.instances.microbatch[mine & (kinds == int(kind)) & (chunks == c)]))
-            for index, name in enumerate(PART_NAMES):
-                parts[name] += runs * costs.parts[row, c, index]
+    program, timeline, costs = result.program, result.timeline, result.costs
+    tasks = _columns(program)
+    klass = _critical(result, tasks)
+    of_class = tasks.klass == klass
+    mine = tasks.action & of_class
+    parts = dict.fromkeys((*PARTS, *PART_NAMES), 0.0)
+    uneven = _priced(result, klass, parts)
+    seconds = int(timeline.finish.max()) / PICOSECONDS_PER_SECOND
     worked = float(timeline.work[mine].sum()) / PICOSECONDS_PER_SECOND
     spent = float((timeline.finish - timeline.start)[mine].sum()) / PICOSECONDS_PER_SECOND
     first = float(timeline.start[mine].min()) / PICOSECONDS_PER_SECOND
-    last = float(timeline.finish[mine].max()) / PICOSECONDS_PER_SECOND
-    step_task = compute & (kinds == int(TaskKind.STEP)) & (program.instances.klass == klass)
-    begun = float(timeline.start[step_task].max()) / PICOSECONDS_PER_SECOND
-    own_sync = (program.instances.stream == 3) & (program.instances.klass == klass)
-    reduced = float(timeline.finish[own_sync].max()) / PICOSECONDS_PER_SECOND if own_sync.any() else last
-    gathered = min(first, float(costs.gather_s[int(program.classes.stage[klass])]))
-    exposed = max(reduced - last, 0.0) + gathered
-    update = timeline.seconds - begun
+    update = of_class & (tasks.kind == int(TaskKind.STEP))
+    begun = float(timeline.start[update].max()) / PICOSECONDS_PER_SECOND if update.any() else seconds
+    sync = (program.instances.stream == int(Stream.SYNC)) & of_class
+    behind = np.maximum(timeline.finish[sync] - np.maximum(timeline.start[sync], timeline.finish[mine].max()), 0)
+    gathered = min(first, float(costs.step(*program.classes[klass].families[0]).gather_s[0]))
+    exposed = float(behind.sum()) / PICOSECONDS_PER_SECOND + gathered
     parts["slowdown"] = spent - worked
     parts["sharding"] += exposed
-    parts["optimizer"] = update
+    parts["optimizer"] = seconds - begun
     # Never negative but for rounding of the difference.
     parts["bubble"] = max((begun - spent) - exposed, 0.0)
-    parts["jitter"] = done.step_time_s - timeline.seconds
-    named = {**dict.fromkeys(PARTS, 0.0), **parts}
+    parts["jitter"] = result.step_time_s - seconds
+    parts[UNEVEN] = uneven
     # Rounding to picoseconds leaves a remainder below a nanosecond; it belongs to the largest part.
-    largest = max(named, key=lambda n: named[n])
-    named[largest] += done.step_time_s - sum(named.values())
-    return tuple((name, float(value)) for name, value in named.items() if value > 1e-12 or name in ("gemm", "bubble", "optimizer"))
+    largest = max(parts, key=lambda n: parts[n])
+    parts[largest] += result.step_time_s - sum(parts.values())
+    return tuple((name, float(value)) for name, value in parts.items() if value > 1e-12 or name in ("gemm", "bubble", "optimizer"))
+
+
+def _priced(result: PlanResult, klass: int, parts: dict[str, float]) -> float:
+    """Add the priced parts of the class's actions to `parts`; seconds that those actions wait for slower devices of their stage.
+
+    Of a pair that runs overlapped the kernels count in full and the communication only as far as it outlasts them.
+    """
+    costs, templates = result.costs, result.program.templates
+    family_of = {(lane, chunk): family for lane, chunk, family in result.program.classes[klass].families}
+    runs = np.bincount(result.program.instances.template, minlength=len(templates))
+    uneven = 0.0
+
+    def action(lane: int, chunk: int, kind: int, part: int, *, early: bool) -> tuple[float, float, float]:
+        """(seconds, of them exposed communication, and waiting for others)."""
+        place = lane, chunk, family_of[lane, chunk]
+        seconds = costs.seconds(*place, part, TaskKind(kind), early=early)
+        step = costs.step(*place, part)
+        waits = seconds - action_seconds(step, TaskKind(kind), early=early)
+        return seconds, min(exposed_seconds(step, TaskKind(kind)), seconds), waits
+
+    for index in np.flatnonzero((templates.klass == klass) & (templates.kind <= int(TaskKind.R)) & (templates.piece == 0)).tolist():
+        one, count = templates[index], int(runs[index])
+        own = action(one.lane, one.chunk, int(one.kind), one.slice, early=one.early)
+        shown = 1.0
+        if one.partner is not None:
+            other = action(*one.partner, early=one.early)
+            moved = own[1] + other[1]
+            kernels = own[0] + other[0] - moved
+            shown = (paired(own[:2], other[:2]) - kernels) / moved if moved > 0.0 else 1.0
+        uneven += count * own[2]
+        if one.kind in _ROWS:
+            step = costs.step(one.lane, one.chunk, family_of[one.lane, one.chunk], one.slice)
+            for part, name in enumerate(PART_NAMES):
+                scale = shown if name in _MOVED else 1.0
+                parts[name] += count * scale * float(step.parts[_ROWS[one.kind], 0, part])
+    return uneven

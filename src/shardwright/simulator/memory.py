@@ -1,4 +1,4 @@
-"""Peak memory of each pipeline rank, from the actual order of its actions."""
+"""A lower bound of the peak of each pipeline rank of a grid, from the columns of the tables and the actual order of its actions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.member import StepCosts, held_bytes
-from shardwright.program.chunks import content_text
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, B, F, W
-from shardwright.simulator.prediction import StageMemory
-from shardwright.strategy.grid import Grid
 
 Int64 = npt.NDArray[np.int64]
 
@@ -74,42 +71,3 @@ def allocated_bytes(table: ActionTable, costs: StepCosts) -> Int64:
 def reserved_bytes(problem: Problem, table: ActionTable, costs: StepCosts) -> Int64:
     """(r,) bytes that each device holds for the program: the allocator's blocks, communication buffers and the context."""
     return held_bytes(problem, costs, allocated_bytes(table, costs))[1]
-
-
-def stage_memory(problem: Problem, grid: Grid, costs: StepCosts, table: ActionTable) -> tuple[StageMemory, ...]:
-    """Itemised peak of each pipeline rank, in bytes.
-
-    Allocated is the sum of what lives at the peak: parameters, gradients, optimizer states, saved activations of the microbatches in
-    flight, the head's logits, the largest temporary, and the runtime's workspace. Reserved adds what the allocator holds beyond that
-    (fragmentation), communication buffers and the device's context; it is the sum of all items.
-    """
-    activations, allocated = activation_bytes(table, costs), allocated_bytes(table, costs)
-    blocks, held = held_bytes(problem, costs, allocated)
-    ranks = []
-    for rank in range(grid.pp):
-        items = [(name, int(values[rank])) for name, values in costs.static_bytes]
-        items.append(("activations", int(activations[rank])))
-        items.append(("logits", int(costs.logits_bytes[rank])))
-        items.append(("temporary", int(costs.transient_bytes[rank])))
-        items.append(("fragmentation", int(blocks[rank] - allocated[rank])))
-        items += [(name, int(values[rank])) for name, values in costs.outside_bytes]
-        mine = [content for c, content in enumerate(costs.contents) if c % grid.pp == rank]
-        ranks.append(
-            StageMemory(
-                rank=rank,
-                devices=grid.devices // grid.pp,
-                layers=content_text(_merged(mine), problem.model),
-                items=tuple(items),
-                allocated=int(allocated[rank]),
-                reserved=int(held[rank]),
-            )
-        )
-    return tuple(ranks)
-
-
-def _merged(contents: list[tuple[tuple[int, int], ...]]) -> tuple[tuple[int, int], ...]:
-    counts: dict[int, int] = {}
-    for content in contents:
-        for block, count in content:
-            counts[block] = counts.get(block, 0) + count
-    return tuple(counts.items())

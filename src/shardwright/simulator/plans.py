@@ -8,6 +8,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.cost.critical_path import jitter
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.plan_costs import FamilyCosts, family_costs, slice_lengths
 from shardwright.cost.tables import problem_machine
@@ -20,12 +21,12 @@ from shardwright.program.plan_sync import Holdings, plan_holdings
 from shardwright.program.problem import Problem
 from shardwright.program.stage_edges import EdgeCache, edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stage_parts import Segment, StageParts, plan_stages
-from shardwright.simulator.evaluate import jitter
 from shardwright.simulator.kernel import longest_path, simulate
 from shardwright.simulator.plan_memory import plan_memory
 from shardwright.simulator.plan_tasks import PlanCosts, plan_kernel_tasks, plan_tiers
 from shardwright.simulator.prediction import StageMemory
-from shardwright.simulator.run import Timeline
+from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid_plan import plan_of
 from shardwright.strategy.plan import Plan
 from shardwright.strategy.verify import require_valid
 from shardwright.units import PICOSECONDS_PER_SECOND
@@ -34,26 +35,50 @@ Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """When every instance ran, in picoseconds, and what it takes uncontended."""
+
+    start: Int64
+    finish: Int64
+    work: Int64
+
+    @property
+    def seconds(self) -> float:
+        """End of the last task."""
+        return int(self.finish.max()) / PICOSECONDS_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanResult:
-    """A simulated general plan.
+    """A simulated plan.
 
     Args:
-        program, costs, timeline: how it came about. step_time_s: with jitter. path_s: longest path with uncontended durations (a lower
-            bound), with jitter. memory: of each class of devices.
+        program, costs, timeline: how it came about. step_time_s: with jitter. memory: of each class of devices.
     """
 
     program: PlanProgram
     costs: PlanCosts
     timeline: Timeline
     step_time_s: float
-    path_s: float
     memory: tuple[StageMemory, ...]
     mfu_causal: float
+
+    @property
+    def path_s(self) -> float:
+        """Longest path with uncontended durations (a lower bound of the step), with jitter."""
+        graph = self.program.instances
+        ends = longest_path(self.timeline.work, graph.indegree, graph.successor_start, graph.successor)[1]
+        return int(ends.max()) / PICOSECONDS_PER_SECOND * (self.step_time_s / self.timeline.seconds)
 
     @property
     def fits(self) -> bool:
         """No class of devices needs more than its devices have."""
         return all(m.reserved <= m.capacity for m in self.memory)
+
+    @property
+    def need(self) -> int:
+        """Bytes that the fullest device holds."""
+        return max(m.reserved for m in self.memory)
 
 
 def lower(problem: Problem, plan: Plan, *, unfolded: bool = False) -> tuple[PlanProgram, PlanCosts]:
@@ -184,7 +209,6 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False) -> Pl
             rule="order.deadlock",
         )
     factor = jitter(problem, plan.devices)
-    path = int(longest_path(tasks[0], tasks[1], tasks[2], tasks[3])[1].max())
     seconds = int(finish.max()) / PICOSECONDS_PER_SECOND * factor
     causal, _ = model_flops(problem)
     return PlanResult(
@@ -192,7 +216,21 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False) -> Pl
         costs=costs,
         timeline=Timeline(start=start, finish=finish, work=tasks[0]),
         step_time_s=seconds,
-        path_s=path / PICOSECONDS_PER_SECOND * factor,
         memory=plan_memory(problem, program, costs),
         mfu_causal=causal / seconds / (problem_machine(problem).peak * plan.devices),
     )
+
+
+def plan_of_grid(problem: Problem, grid: Grid) -> Plan:
+    """The plan that a grid is for the problem's model and batch."""
+    return plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
+
+
+def simulate_grid(problem: Problem, grid: Grid) -> PlanResult:
+    """Tier S of a grid: of the plan that it is."""
+    return simulate_plan(problem, plan_of_grid(problem, grid))
+
+
+def memory_of_grid(problem: Problem, grid: Grid) -> tuple[StageMemory, ...]:
+    """The exact peak of each class of devices of a grid, without its time."""
+    return plan_memory(problem, *lower(problem, plan_of_grid(problem, grid)))

@@ -1,0 +1,141 @@
+"""From a problem and a plan to a prediction: time, memory, where the step goes, and where the numbers come from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from shardwright.cost.answered import answered, shares
+from shardwright.cost.compute import Machine
+from shardwright.cost.kernel_lookup import attention_is_tabled
+from shardwright.cost.model_flops import model_flops
+from shardwright.cost.plan_network import kind_of, of_kind
+from shardwright.cost.tables import problem_machine
+from shardwright.program.problem import Problem
+from shardwright.simulator.breakdown import breakdown, critical_class
+from shardwright.simulator.interval import doubts, interval
+from shardwright.simulator.plans import PlanResult, plan_of_grid, simulate_plan
+from shardwright.simulator.prediction import Prediction, Source, StageMemory
+from shardwright.strategy.grid import Grid
+from shardwright.strategy.plan import Plan
+from shardwright.units import format_bytes, format_seconds
+
+
+def predict_plan(problem: Problem, plan: Plan, result: PlanResult | None = None) -> Prediction:
+    """Time and memory of one legal plan.
+
+    Its `stages` are the classes of devices that do the same, in the order of the Program, each with how many devices it has. The worst
+    device is the one that has the largest share of its memory filled: if that one fits, all do. Model FLOPs are over the sum of the
+    peaks of all devices of the plan, whether they take part in a stage or not. The interval is that of the critical class's kind.
+
+    Args:
+        result: what `simulate_plan` gave for `plan`, if it is known already.
+
+    Raises:
+        StrategyError: as `simulate_plan`.
+    """
+    done = result or simulate_plan(problem, plan)
+    step, classes = done.step_time_s, done.program.classes
+    kinds = [_kind(problem, c.devices[0]) for c in classes]
+    capacity = [kind_memory(problem, kind) for kind in kinds]
+    worst = max(range(len(classes)), key=lambda k: (done.memory[k].reserved / capacity[k], -k))
+    parts = breakdown(done)
+    critical = _of_kind(problem, kinds[critical_class(done)])
+    found = doubts(critical, parts=parts, step_s=step)
+    peak = sum(problem_machine(_of_kind(problem, kind)).peak * count for kind, count in _kinds(problem, plan).items())
+    causal, full = model_flops(problem)
+    return Prediction(
+        step_time_s=step,
+        interval_s=interval(step, found),
+        doubts=found,
+        tokens_per_s=problem.job.tokens_per_step / step,
+        tokens_per_s_per_device=problem.job.tokens_per_step / step / plan.devices,
+        mfu_causal=causal / step / peak,
+        mfu_full=full / step / peak,
+        allocated_bytes=done.memory[worst].allocated,
+        reserved_bytes=done.memory[worst].reserved,
+        capacity_bytes=capacity[worst],
+        stages=_stages(problem, done.memory, capacity),
+        breakdown_s=parts,
+        sources=_sources(problem, plan, done),
+    )
+
+
+def _stages(problem: Problem, memory: tuple[StageMemory, ...], capacity: list[int]) -> tuple[StageMemory, ...]:
+    """Each class with what its own devices have, where devices differ."""
+    if problem.cluster.is_uniform:
+        return tuple(replace(one, capacity=0) for one in memory)
+    return tuple(replace(one, capacity=room) for one, room in zip(memory, capacity, strict=True))
+
+
+def kind_memory(problem: Problem, kind: int) -> int:
+    """Bytes that a device of a node group has for the program."""
+    return problem.cluster.groups[kind].kind.accelerator.memory_bytes
+
+
+def _kind(problem: Problem, device: int) -> int:
+    return 0 if problem.cluster.is_uniform else kind_of(problem.cluster, device)
+
+
+def _of_kind(problem: Problem, kind: int) -> Problem:
+    return problem if problem.cluster.is_uniform else replace(problem, cluster=of_kind(problem.cluster, kind))
+
+
+def _kinds(problem: Problem, plan: Plan) -> Counter[int]:
+    """Devices of the plan by node group."""
+    return Counter(_kind(problem, device) for device in range(plan.devices))
+
+
+def predict(problem: Problem, grid: Grid, result: PlanResult | None = None) -> Prediction:
+    """Time and memory of one legal grid: of the plan that it is."""
+    return predict_plan(problem, plan_of_grid(problem, grid), result)
+
+
+def _sources(problem: Problem, plan: Plan, result: PlanResult) -> tuple[Source, ...]:
+    """Those of every kind of node that the plan uses, each said once; then what answered for its kernels."""
+    known = dict.fromkeys(s for kind in sorted(_kinds(problem, plan)) for s in problem_sources(_of_kind(problem, kind)))
+    return (*known, *_answers(problem, result))
+
+
+def _answers(problem: Problem, result: PlanResult) -> tuple[Source, ...]:
+    """One line a family of kernels: what share of its seconds each table, fit or assumption answered for; the origin is the largest's."""
+    return tuple(
+        Source(
+            quantity=f"{share.family} time",
+            value=", ".join(f"{part:.0%} {origin.evidence.value} ({origin.reference})" for part, origin in share.parts),
+            origin=share.parts[0][1],
+        )
+        for share in shares(answered(problem, result.program.stages))
+    )
+
+
+def problem_sources(problem: Problem) -> tuple[Source, ...]:
+    """Rates and sizes of the (first kind of) node that every prediction rests on, with where each comes from."""
+    node, machine = problem.cluster.node, problem_machine(problem)
+    device = node.accelerator
+    gemm = machine.gemm
+    return (
+        Source(quantity=f"peak {machine.compute.value}", value=f"{machine.peak / 1e12:.4g} TFLOP/s", origin=device.origin),
+        Source(quantity="memory", value=format_bytes(device.memory_bytes), origin=device.origin),
+        Source(quantity="memory bandwidth", value=f"{device.memory_bandwidth / 1e12:.4g} TB/s", origin=device.origin),
+        Source(
+            quantity=f"GEMM rates {gemm.dtype.value}",
+            value=f"ec {gemm.compute_efficiency} em {gemm.memory_efficiency} q {gemm.exponent} x {gemm.sustained}",
+            origin=gemm.origin,
+        ),
+        *_attention_curve(machine),
+        Source(quantity="scale-up link", value=_link(node.scale_up.achieved, node.scale_up.latency_s), origin=node.scale_up.origin),
+        Source(quantity="network card", value=_link(node.nic.achieved, node.nic.latency_s), origin=node.nic.origin),
+    )
+
+
+def _attention_curve(machine: Machine) -> tuple[Source, ...]:
+    """The curve of the kernel's generation, where no measured table stands in for it."""
+    if attention_is_tabled(machine.accelerator, machine.attention):
+        return ()
+    curve = ", ".join(f"{length}: {share}" for length, share in machine.attention.forward)
+    return (Source(quantity=f"attention {machine.attention.generation}", value=curve, origin=machine.attention.origin),)
+
+
+def _link(bandwidth: float, latency: float) -> str:
+    return f"{bandwidth / 1e9:.4g} GB/s, {format_seconds(latency)}"
