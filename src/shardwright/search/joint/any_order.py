@@ -13,7 +13,7 @@ from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.joint.frames import Frame, Framed
 from shardwright.search.joint.member import JointPlan, compose, plan_of_cut, plan_of_sizes
-from shardwright.search.joint.ordered import Ordered, order_bound, ordered
+from shardwright.search.joint.ordered import Ordered, named_orders, order_bound, ordered
 from shardwright.search.joint.quick import frame_bounds
 from shardwright.search.joint.score import GENERAL, Scored, path_score
 from shardwright.search.joint.solve import solve
@@ -171,7 +171,19 @@ def _refine(search: Search, sketches: list[Ordered], progress: Progress | None) 
     for one in sorted(found, key=lambda one: one.estimate_s)[:FINISHED]:
         if one.estimate_s >= search.best_s:
             search.scored += 1
-        elif len(one.plan.chunks) == one.plan.ranks:
-            search.simulate(path_score(search.problem, search.framed, one.plan))
-        else:
-            search.simulate(Scored(plan=one.plan, costs=compose(search.problem, search.framed, one.plan), seconds=one.bound_s, need=()))
+            continue
+        _finish(search, one)
+        counted = search.infeasible, search.simulated
+        # What orders are found for leaves out transfers that queue: a named order may be faster by its simulation.
+        for other in named_orders(search.problem, search.framed, one.plan, capacity=search.capacity):
+            if other.estimate_s * GENERAL < search.best_s:
+                _finish(search, replace(other, bound_s=one.bound_s))
+        search.infeasible, search.simulated = counted
+
+
+def _finish(search: Search, one: Ordered) -> None:
+    """Simulate a plan with its order."""
+    if len(one.plan.chunks) == one.plan.ranks:
+        search.simulate(path_score(search.problem, search.framed, one.plan))
+    else:
+        search.simulate(Scored(plan=one.plan, costs=compose(search.problem, search.framed, one.plan), seconds=one.bound_s, need=()))
