@@ -60,7 +60,7 @@ def order_problem(problem: Problem, plan: JointPlan, costs: StepCosts, *, capaci
         InfeasibleError: a rank cannot keep one microbatch.
     """
     forward_send, backward_send = _sends(problem, plan, costs)
-    again = np.array([chunk.redone > 0 or chunk.selective for chunk in plan.chunks])
+    again = np.array([chunk.redone + chunk.selective > 0 for chunk in plan.chunks])
     weight = np.where(again, 0.0, costs.weight_s)
     forward, inputs = (np.rint(time * SECOND).astype(np.int64) for time in (costs.forward_s, costs.backward_s - weight))
     if not problem.runtime.overlap_p2p:
@@ -114,20 +114,27 @@ def ordered(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int,
     Args:
         effort: as in `search.orders.find.find_order`.
     """
+    try:
+        asked = order_problem(problem, plan, compose(problem, framed, plan), capacity=capacity)
+    except InfeasibleError:
+        return None
+    return in_order(problem, framed, plan, find_order(asked, effort=effort).table, capacity=capacity)
+
+
+def in_order(problem: Problem, framed: Framed, plan: JointPlan, table: ActionTable, *, capacity: int) -> Ordered | None:
+    """`plan` with the actions of `table`, weight gradients where reductions end first; None if it does not fit."""
     costs = compose(problem, framed, plan)
     try:
         asked = order_problem(problem, plan, costs, capacity=capacity)
     except InfeasibleError:
         return None
-    found = find_order(asked, effort=effort)
-    best: tuple[int, ActionTable] | None = None
-    for table in (found.table, closed_in_turn(found.table)):
-        columns, codes = flat(asked)[0], codes_of(asked, table)
+    columns, found = flat(asked)[0], []
+    for turned in (table, closed_in_turn(table)):
+        codes = codes_of(asked, turned)
         if (levels(columns, *codes) <= asked.limit).all():
             done = _reduced(problem, plan, costs, _ends(asked, columns, *codes))
-            best = min(best or (done, table), (done, table), key=lambda one: one[0])
-    assert best is not None, "a found order fits"
-    return Ordered(plan=replace(plan, table=best[1]), estimate_s=_step_seconds(problem, plan, costs, best[0]))
+            found.append(Ordered(plan=replace(plan, table=turned), estimate_s=_step_seconds(problem, plan, costs, done)))
+    return min(found, key=lambda one: one.estimate_s, default=None)
 
 
 def named_orders(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int) -> Iterator[Ordered]:
