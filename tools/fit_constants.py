@@ -13,9 +13,10 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from interval_fit import interval_coefficients
+
 from shardwright.calibrate.accuracy import accuracy
 from shardwright.calibrate.folds import fold_text
-from shardwright.calibrate.interval import interval_coefficients
 
 ROOT = Path(__file__).parent.parent
 CONSTANTS = ROOT / "src" / "shardwright" / "hardware" / "constants.py"

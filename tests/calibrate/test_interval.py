@@ -11,13 +11,13 @@ import pytest
 
 from shardwright.calibrate.bars import coverage
 from shardwright.calibrate.case import Case
-from shardwright.calibrate.interval import interval_coefficients
 from shardwright.calibrate.measurements import read_measurements
 from shardwright.calibrate.predict import predict_case
 from shardwright.calibrate.rows import to_case
 from shardwright.calibrate.validate import RowResult
 from shardwright.simulator.interval import COEFFICIENTS, interval
 from shardwright.simulator.prediction import Doubt
+from tools.interval_fit import interval_coefficients
 
 ROWS = Path(__file__).parent.parent / "measurements" / "training.csv"
 ANY, EXPERTS = Doubt(name="any", share=1.0), Doubt(name="experts", share=1.0)

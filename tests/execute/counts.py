@@ -38,11 +38,11 @@ from shardwright.program.lower_block import lower_block
 from shardwright.program.plan_sync import plan_holdings
 from shardwright.program.sizes import evaluate, evaluate_sum
 from shardwright.program.stage_edges import EdgeCache, edge_extents, edge_messages, edge_segments
-from shardwright.program.unfold import gemm_flops
 from shardwright.runtime.registry import DEFAULT, load_runtime
 from shardwright.runtime.runtime import Runtime
 from shardwright.strategy.plan import Plan
 from shardwright.strategy.stages import How
+from tests.program.unfold import gemm_flops
 
 Entry = tuple[int, str, str, tuple[int, ...]]
 """(device, phase, kind, group)."""

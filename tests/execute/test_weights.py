@@ -24,12 +24,12 @@ from shardwright.execute.weights.families import FAMILIES
 from shardwright.execute.weights.layout import owned
 from shardwright.execute.weights.read import HuggingFaceWeights, open_weights
 from shardwright.execute.weights.settings import differences, settings_of
-from shardwright.execute.weights.write import save_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.graph import Model
 from shardwright.model.huggingface import load_config, model_from_config
 from tests.execute.huggingface_layouts import CONFIGS, LAYOUTS, checkpoint
 from tests.execute.huggingface_models import loss
+from tests.execute.weights_written import save_weights
 
 TOKENS = 7
 

@@ -223,7 +223,7 @@ def test_hostile_files_are_refused(text: str) -> None:
 
 def test_the_package_stays_light() -> None:
     code = (
-        "import sys, shardwright.hardware.expression, shardwright.hardware.change, shardwright.hardware.profile;"
+        "import sys, shardwright.hardware.expression, shardwright.hardware.profile;"
         "print(sorted({'numpy', 'scipy', 'pydantic', 'yaml', 'numba'} & set(sys.modules)))"
     )
     source = Path(__file__).parents[2] / "src"

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from shardwright.errors import ModelError
 from shardwright.model.catalog import ENTRIES, catalog_entry, catalog_names, load_model
 from shardwright.model.catalog_entry import CatalogEntry
-from shardwright.model.summary import describe
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.names[0])
@@ -78,10 +77,3 @@ def test_active_parameters_of_the_mixtures() -> None:
     # Names of the models state them: 22 B, 3 B (3.3), 12.9 B (Mixtral paper), 5.1 B without embedding (gpt-oss card).
     for name, billions in (("qwen3-235b-a22b", 22.2), ("qwen3-30b-a3b", 3.35), ("mixtral-8x7b", 12.9), ("deepseek-v2-lite", 2.66)):
         assert load_model(name).num_active_parameters == pytest.approx(billions * 1e9, rel=0.02)
-
-
-def test_the_summary_of_a_large_mixture() -> None:
-    rows = {name: (count, parameters) for name, count, parameters in describe(load_model("deepseek-v3"))}
-    assert rows["dense"][0] == 3
-    assert rows["moe"][0] == 58
-    assert rows["mtp"][0] == 1

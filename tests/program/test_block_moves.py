@@ -17,10 +17,10 @@ from shardwright.cost.tables import programs_of, structure_of
 from shardwright.model.graph import Model
 from shardwright.program.block import BlockProgram, Phase
 from shardwright.program.sizes import Degrees
-from shardwright.program.unfold import move_bytes
 from shardwright.runtime.registry import load_runtime
 from shardwright.strategy.grid import Grid
 from tests.program.small import cluster_of, problem_of
+from tests.program.unfold import move_bytes
 from tests.strategies import dense_model, expert_model
 
 AR, AG, RS, A2A, SEND = (

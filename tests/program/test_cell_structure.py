@@ -24,9 +24,9 @@ from shardwright.program.lower_block import lower_block
 from shardwright.program.problem import Problem
 from shardwright.program.stage_parts import Segment
 from shardwright.program.transition import transition
-from shardwright.program.unfold import gemm_flops
 from shardwright.runtime.registry import load_runtime
 from tests.program.placed import ELEMENT, LENGTH, SAMPLES, layer_of, on_device, operator_of
+from tests.program.unfold import gemm_flops
 from tests.strategy.zoo_models import dense, sparse
 
 AR, AG, RS, A2A = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL

@@ -14,10 +14,10 @@ from shardwright.model.graph import Model
 from shardwright.model.operator import OperatorKind
 from shardwright.program.block import Kernel, Phase
 from shardwright.program.chunks import chunk_contents
-from shardwright.program.unfold import gemm_flops, unfold
 from shardwright.simulator.evaluate import lower_grid, microbatches_of
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import cluster_of, is_legal, problem_of
+from tests.program.unfold import gemm_flops, unfold
 from tests.strategies import dense_model, expert_model
 from tests.torch_checks import ours
 

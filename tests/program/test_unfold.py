@@ -6,10 +6,10 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.cost.member import price_grid, step_costs
 from shardwright.cost.rows import rows_of
 from shardwright.program.block import Phase
-from shardwright.program.unfold import OperatorTask, unfold
 from shardwright.simulator.evaluate import lower_grid
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import cluster_of, problem_of
+from tests.program.unfold import OperatorTask, unfold
 from tests.strategies import dense_model
 
 DENSE = dense_model(layers=12)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import shardwright.compiled
 from shardwright.simulator import kernel
 from shardwright.simulator.kernel import SCALE, longest_path, simulate
-from shardwright.simulator.levels import peak_levels
+from tests.simulator.levels import peak_levels
 
 MANY = settings(deadline=None)
 FEW = settings(deadline=None, max_examples=60)

@@ -17,10 +17,10 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import AttentionKernel
 from shardwright.schedules.registry import schedule_table
 from shardwright.simulator.evaluate import microbatches_of, simulate_grid
-from shardwright.simulator.levels import peak_levels
 from shardwright.simulator.memory import activation_bytes, allocated_bytes, in_flight, reserved_bytes, stage_memory
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
+from tests.simulator.levels import peak_levels
 from tests.strategies import dense_model, expert_model
 
 DENSE, SPARSE = dense_model(layers=12), expert_model(dense=1, sparse=11, experts=8)

@@ -18,10 +18,10 @@ from shardwright.model.huggingface import model_from_config
 from shardwright.program.block import BlockProgram, Kernel, Phase, Recomputable
 from shardwright.program.problem import Problem
 from shardwright.program.sizes import Degrees, evaluate
-from shardwright.program.unfold import gemm_flops
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Runtime
 from shardwright.strategy.grid import Grid
+from tests.program.unfold import gemm_flops
 
 # The references stand in for fused kernels operator by operator: no compiler looks at what a recompute policy keeps, and the loss over a
 # part of the vocabulary is a local one, without the copy that a split loss makes.

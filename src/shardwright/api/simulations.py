@@ -28,7 +28,7 @@ from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_match import grid_of
 from shardwright.strategy.grid_plan import plan_of
 from shardwright.strategy.grid_rules import canonical, violations
-from shardwright.strategy.order import Named
+from shardwright.strategy.order import Named, Table
 from shardwright.strategy.plan import Plan
 from shardwright.units import format_bytes
 
@@ -72,7 +72,7 @@ def simulated(request: Request, problem: Problem, *, name: str, grid: Grid | Non
         plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
     found = resolved(problem, plan)
     done = simulate_plan(problem, found)
-    searched = [f"order {o.schedule}({', '.join(o.lanes)})" for o in plan.orders if isinstance(o, Named) and o not in found.orders]
+    searched = [(o, now) for o, now in zip(plan.orders, found.orders, strict=True) if isinstance(o, Named) and o != now]
     return Simulation(
         request=request,
         name=name,
@@ -80,8 +80,12 @@ def simulated(request: Request, problem: Problem, *, name: str, grid: Grid | Non
         plan=found,
         prediction=predict_plan(problem, found, done),
         classes=tuple(device_text(np.array(c.devices)) for c in done.program.classes),
-        notes=tuple(f"{order}: the best table found stands in its place" for order in searched),
+        notes=tuple(f"order {o.schedule}({', '.join(o.lanes)}): {_stands_in(now)} stands in its place" for o, now in searched),
     )
+
+
+def _stands_in(order: Named | Table) -> str:
+    return "the best table found" if isinstance(order, Table) else f"{order.schedule}, which no table found beats,"
 
 
 def is_direct(problem: Problem, grid: Grid) -> bool:

@@ -52,5 +52,5 @@ def tokenise(texts: Path | Sequence[Path], tokens: Path) -> int:
 
 def tokenise_shipped(tokens: Path) -> int:
     """`tokenise` of the text that is shipped."""
-    with as_file(files("shardwright.execute") / "texts" / "harbour.txt") as path:
+    with as_file(files("shardwright.execute") / "harbour.txt") as path:
         return tokenise(path, tokens)

@@ -56,7 +56,6 @@ def job_from_flags(
     needed: Iterable[str] = (),
     dropout: bool = False,
     expert_imbalance: float = 1.0,
-    allow_codecs: Iterable[str] = (),
 ) -> TrainingJob:
     """The training job that the flags describe.
 
@@ -69,7 +68,6 @@ def job_from_flags(
         needed: sequences that the model runs over (``Block.sequence`` and ``Block.memory``); each must have a length.
         dropout: attention and hidden dropout are on.
         expert_imbalance: tokens of the busiest expert over the mean, at least 1.
-        allow_codecs: lossy wire codecs that may be chosen.
 
     Raises:
         UsageError: a number out of range, an unknown word, or a sequence without a length.
@@ -96,7 +94,6 @@ def job_from_flags(
         gradient_wire=_dtype(gradient_wire, flag="--gradient-wire") if gradient_wire else None,
         dropout=dropout,
         expert_imbalance=float(expert_imbalance),
-        allow_codecs=tuple(allow_codecs),
     )
 
 

@@ -56,7 +56,6 @@ class TrainingJob:
         gradient_wire: dtype of gradients on the network; None = the dtype in which the runtime accumulates them.
         dropout: attention and hidden dropout are on (masks are saved).
         expert_imbalance: tokens of the busiest expert over the mean, >= 1.
-        allow_codecs: lossy wire codecs that may be chosen.
     """
 
     sequences: tuple[SequenceLength, ...]
@@ -68,7 +67,6 @@ class TrainingJob:
     gradient_wire: Dtype | None = None
     dropout: bool = False
     expert_imbalance: float = 1.0
-    allow_codecs: tuple[str, ...] = ()
 
     def tokens(self, sequence: str) -> int:
         """Tokens of one sample's sequence of that name; 0 if the job has none."""

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from shardwright.cost.member import StepCosts, held_bytes
-from shardwright.errors import InfeasibleError
+from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.overrides import effective_memory
+from shardwright.schedules.registry import SCHEDULES
 from shardwright.schedules.table import I, W
 from shardwright.search.joint.any_order import any_order_frames
 from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
@@ -27,6 +28,7 @@ from shardwright.search.joint.written import written
 from shardwright.search.prepare import facts_of as kernel_facts
 from shardwright.search.space import standard_space
 from shardwright.simulator.plans import PlanResult, simulate_plan
+from shardwright.strategy.order import Named
 from shardwright.strategy.verify import verify
 from tests.search.joint.test_joint import ROUNDING, pipelined_case, tight_capacity
 from tests.search.problems import facts_of, real_problem
@@ -138,6 +140,31 @@ def test_never_worse_than_named_orders(seed: int) -> None:
         again = simulate_plan(case.problem, plan)
         assert again.step_time_s <= found.step_time_s * ROUNDING
         assert max(m.reserved for m in again.memory) <= capacity
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_named_order_of_the_cut_is_faster(seed: int, record_property: Callable[[str, object], None]) -> None:
+    """The answer's cut under any named order that fits takes no less than the answer."""
+    case = pipelined_case(seed)
+    capacity = tight_capacity(case, seed)
+    try:
+        found = find_joint(case.problem, case.space, case.facts, capacity=capacity, orders=FOUND_ORDERS, effort=EFFORT)
+    except InfeasibleError:
+        pytest.skip("nothing fits")
+    if found.best is None or found.best.plan.table is None:
+        pytest.skip("a grid or a named order is best")
+    plan = written(case.problem, found.best.plan)
+    compared = 0
+    for name in SCHEDULES:
+        try:
+            result = simulate_plan(case.problem, replace(plan, orders=(Named(schedule=name, lanes=plan.orders[0].lanes),)))
+        except StrategyError:
+            continue
+        if not name.startswith("dualpipe") and max(m.reserved for m in result.memory) <= capacity:
+            assert found.step_time_s <= result.step_time_s * ROUNDING, name
+            compared += 1
+    record_property("named orders", compared)
+    assert compared
 
 
 def test_a_found_order_is_better_where_the_bubble_is_large() -> None:

@@ -61,13 +61,13 @@ def random_case(generator: random.Random) -> tuple[Splits, Pipeline]:
 
 def rank_numbers(splits: Splits, pipe: Pipeline, k: int, i: int, j: int, option: tuple[int, int, int]) -> dict[str, float] | None:
     """A rank's numbers, written down again from their meaning; None if it does not fit."""
-    s, selective, x = option
+    s, y, x = option
     value = np.diff(splits.sums[s], axis=1)
     fixed = splits.fixed[s]
     p, m, last = pipe.ranks, pipe.microbatches, value.shape[1]
-    full, rest = slice(i, i + x), slice(i + x, j)
-    kept = value[labels.SAVED_FULL, full].sum() + value[labels.SAVED_SELECTIVE if selective else labels.SAVED, rest].sum()
-    made = max([0.0, *splits.again[s, 1, full], *(splits.again[s, 0, rest] if selective else [])])
+    full, some, rest = slice(i, i + x), slice(i + x, i + x + y), slice(i + x + y, j)
+    kept = value[labels.SAVED_FULL, full].sum() + value[labels.SAVED_SELECTIVE, some].sum() + value[labels.SAVED, rest].sum()
+    made = max([0.0, *splits.again[s, 1, full], *splits.again[s, 0, some]])
     head = j == last
     logits, blocks = (fixed[labels.LOGITS], fixed[labels.LOGITS_BLOCKS]) if head else (0.0, 0.0)
     end = fixed[labels.END_BYTES] if head or i == 0 else 0.0
@@ -78,7 +78,7 @@ def rank_numbers(splits: Splits, pipe: Pipeline, k: int, i: int, j: int, option:
         return None
     forward = value[labels.FORWARD, i:j].sum() + fixed[labels.SCALES]
     backward = value[labels.BACKWARD, i:j].sum() + fixed[labels.SCALES] + value[labels.FULL, full].sum()
-    backward += value[labels.SELECTIVE, rest].sum() if selective else 0.0
+    backward += value[labels.SELECTIVE, some].sum()
     update = value[labels.UPDATE, i:j].sum() + (fixed[labels.TIED] if k in (0, p - 1) else 0.0)
     gather, reduce = value[labels.GATHER, i:j].sum(), value[labels.REDUCE, i:j].sum()
     update += 0.0 if pipe.gathers_first else gather
@@ -101,9 +101,9 @@ def rank_numbers(splits: Splits, pipe: Pipeline, k: int, i: int, j: int, option:
 def options_of(splits: Splits, pipe: Pipeline, k: int, i: int, j: int) -> list[dict[str, float]]:
     found = []
     for s in range(len(splits.sums)):
-        for selective in (0, 1):
-            for x in range(j - i + 1):
-                numbers = rank_numbers(splits, pipe, k, i, j, (s, selective, x))
+        for x in range(j - i + 1):
+            for y in range(j - i - x + 1):
+                numbers = rank_numbers(splits, pipe, k, i, j, (s, y, x))
                 if numbers is not None:
                     found.append(numbers)
     return found

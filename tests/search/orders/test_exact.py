@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 
 from shardwright.errors import UsageError
-from shardwright.search.orders.exact import exact_order
 from shardwright.search.orders.find import find_order
 from shardwright.search.orders.problem import OrderProblem
+from tests.search.orders.exact import exact_order
 from tests.search.orders.replay import chain, problems, replay
 
 needs_solver = pytest.importorskip

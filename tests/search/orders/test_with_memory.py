@@ -1,4 +1,4 @@
-"""Orders chosen together with memory options, and recomputes placed early."""
+"""Orders chosen together with memory options."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.schedules.entries import slots
-from shardwright.schedules.table import KINDS, ActionTable
-from shardwright.search.joint.frontier import LayerGroup, frontier, memory_options
-from shardwright.search.orders.find import find_order, found_order
-from shardwright.search.orders.found import FoundOrder, codes_of, weigh
+from shardwright.search.orders.find import find_order
+from shardwright.search.orders.found import codes_of, weigh
 from shardwright.search.orders.memory_bound import memory_bound
-from shardwright.search.orders.memory_early import place_recompute
-from shardwright.search.orders.memory_exact import exact_order_with_memory
 from shardwright.search.orders.memory_fixed import choose_for, offers_of
 from shardwright.search.orders.memory_option import MemoryOption, Options, applied, useful
 from shardwright.search.orders.named import named_tables
 from shardwright.search.orders.problem import OrderProblem, flat
 from shardwright.search.orders.with_memory import order_with_memory
+from tests.search.orders.memory_exact import exact_order_with_memory
 from tests.search.orders.replay import chain, problems, replay
 
 needs_solver = pytest.importorskip
@@ -42,6 +38,15 @@ def draw_options(draw: st.DrawFn, problem: OrderProblem, count: int = 3) -> list
             mine.append(MemoryOption(extra=3 * place, held=held, stash=stash, working=draw(st.integers(0, 2)), whole=whole))
         result.append(mine)
     return result
+
+
+def layer_options(count: int, *, stash: int = 0) -> list[MemoryOption]:
+    """So many layers, each of which keeps 10, 6 or 1 for 0, 3 or 25; what keeps less than W reads has a whole backward."""
+    result = []
+    for lean, some in ((x, y) for x in range(count + 1) for y in range(count + 1 - x)):
+        kept = 10 * (count - lean - some) + 6 * some + lean
+        result.append(MemoryOption(extra=25 * lean + 3 * some, held=kept, stash=stash if stash <= kept else 0, whole=stash > kept))
+    return [result[place] for place in useful(result)]
 
 
 @st.composite
@@ -172,12 +177,10 @@ def test_the_best_options_of_an_order(case: tuple[OrderProblem, list[list[Memory
 
 def test_mixed_options_beat_one_everywhere() -> None:
     """In 0.6 of what 1F1B keeps without recompute, deep ranks keep everything and the first ones recompute some layers."""
-    group = LayerGroup(count=4, seconds=np.array([0.0, 0.03, 0.25]), bytes=np.array([10, 6, 1]))
-    points = frontier([group])
-    options = [memory_options(points, seconds_per_unit=0.01) for _ in range(4)]
+    options = [layer_options(4)] * 4
     problem = chain(4, 8, forward=100, input=100, weight=100, send=5, held=0, stash=0, limit=96)
     found = order_with_memory(problem, options, effort=0.2)
-    one = [fits(problem, options, (place,) * 4) for place in range(len(points))]
+    one = [fits(problem, options, (place,) * 4) for place in range(len(options[0]))]
     alone = min(find_order(same, effort=0.2).makespan for same in one if same is not None)
     assert found.makespan < alone
     assert len(set(found.choice)) > 1
@@ -209,115 +212,10 @@ def test_what_makes_no_sense() -> None:
     assert useful([KEEP_ALL, MemoryOption(extra=1, held=9, stash=9)]) == (0,)
 
 
-def replay_with_r(problem: OrderProblem, table: ActionTable, recompute: np.ndarray, restored: np.ndarray) -> tuple[int, list[int]]:
-    """Makespan and most that each rank keeps of an order with R, by hand; I is shorter by its recompute."""
-    end: dict[tuple[str, int, int, int], int] = {}
-    rows = []
-    for rank in range(table.num_ranks):
-        row = []
-        for a in range(table.row_start[rank], table.row_start[rank + 1]):
-            where = (int(table.lane[a]), int(table.chunk[a]), int(table.microbatch[a]))
-            row += [(letter, *where) for letter in ("IW" if KINDS[table.kind[a]] == "B" else KINDS[table.kind[a]])]
-        rows.append(row)
-    everything = [action for row in rows for action in row]
-    expected = set(product("FIW", range(problem.lanes), range(problem.chunks), range(problem.microbatches)))
-    expected |= {("R", lane, c, k) for _, lane, c, k in expected if recompute[lane, c]}
-    assert len(everything) == len(expected)
-    assert set(everything) == expected
-    at, free, moving = [0] * len(rows), [0] * len(rows), True
-    while moving:
-        moving = False
-        for rank, row in enumerate(rows):
-            while at[rank] < len(row):
-                letter, lane, c, k = row[at[rank]]
-                here = (lane, c, k)
-                needs = {"F": [], "R": [("F", 0)], "I": [("F", 0)], "W": [("I", 0)]}[letter]
-                waits = [((kind, *here), wait) for kind, wait in needs]
-                if letter == "I" and recompute[lane, c]:
-                    waits.append((("R", *here), 0))
-                if letter == "F" and c:
-                    waits.append((("F", lane, c - 1, k), int(problem.send_forward[lane, c - 1])))
-                if letter == "I" and c + 1 < problem.chunks:
-                    waits.append((("I", lane, c + 1, k), int(problem.send_backward[lane, c + 1])))
-                if any(need not in end for need, _ in waits):
-                    break
-                full = {"F": problem.forward, "I": problem.input - recompute, "W": problem.weight, "R": recompute}[letter]
-                free[rank] = max([free[rank], *(end[need] + wait for need, wait in waits)]) + int(full[lane, c])
-                end[letter, *here] = free[rank]
-                at[rank] += 1
-                moving = True
-    assert at == [len(row) for row in rows], "deadlock"
-    peaks = []
-    for row in rows:
-        level, peak = 0, 0
-        for letter, lane, c, _ in row:
-            held, stash, more = int(problem.held[lane, c]), int(problem.stash[lane, c]), int(restored[lane, c])
-            apart = bool(recompute[lane, c])
-            if letter == "I" and not apart:
-                peak = max(peak, level + more)
-            level += {"F": held, "R": more, "I": stash - held - (more if apart else 0), "W": -stash}[letter]
-            peak = max(peak, level)
-        assert level == 0
-        peaks.append(peak)
-    return max(free), peaks
-
-
-def named_order(problem: OrderProblem, name: str) -> FoundOrder:
-    """A named schedule as an order."""
-    table = dict(named_tables(problem))[name]
-    return found_order(problem, weigh(problem, flat(problem)[0], *codes_of(problem, table), method=name), lower_bound=0)
-
-
-@given(problem=problems(), draw=st.data())
-@settings(deadline=None, max_examples=50)
-def test_placed_recomputes_never_hurt_and_fit(problem: OrderProblem, draw: st.DataObject) -> None:
-    shape = problem.owner.shape
-    share = np.array(draw.draw(st.lists(st.integers(0, 4), min_size=problem.owner.size, max_size=problem.owner.size))).reshape(shape)
-    restored = np.array(draw.draw(st.lists(st.integers(0, 3), min_size=problem.owner.size, max_size=problem.owner.size))).reshape(shape)
-    recompute = problem.input * share // 4
-    order = find_order(problem, effort=0.02)
-    limit = np.array(order.peak) + restored.max() + draw.draw(st.integers(0, 6))
-    split = place_recompute(problem, order, recompute=recompute, restored=restored, limit=limit, sweeps=0)
-    placed = place_recompute(problem, order, recompute=recompute, restored=restored, limit=limit)
-    for found in (split, placed):
-        assert replay_with_r(problem, found.table, recompute, restored) == (found.makespan, list(found.peak))
-        assert (np.array(found.peak) <= limit).all()
-        assert found.glued == order.makespan
-        assert len(slots(found.table)) == len(found.table.kind)
-    assert placed.makespan <= split.makespan <= order.makespan
-    assert split.moved == 0
-
-
-def test_recomputes_fill_the_wait_for_the_gradient() -> None:
-    """1F1B with transfers: right before its I a recompute runs while its rank waits; further ahead it costs memory and gains more."""
-    times = [[110, 100, 95, 90]]
-    problem = chain(4, 8, forward=times, input=[[220, 200, 190, 180]], weight=times, send=20, held=1, stash=0, limit=4)
-    order = named_order(problem, "1f1b")
-    recompute, restored = np.array(times), np.full((1, 4), 3)
-    tight = place_recompute(problem, order, recompute=recompute, restored=restored)
-    roomy = place_recompute(problem, order, recompute=recompute, restored=restored, limit=np.full(4, 12))
-    assert roomy.makespan < tight.makespan < order.makespan == tight.glued
-    assert max(tight.peak) == 4 + 3
-    assert 4 + 3 < max(roomy.peak) <= 12
-    assert roomy.moved > 0
-    # Every rank of the way back but the last had to recompute before it could pass the first gradient on.
-    assert order.makespan - tight.makespan >= 110 + 100 + 95
-
-
-def test_recomputes_that_make_no_sense() -> None:
-    problem = chain(2, 2, limit=2)
-    order = find_order(problem)
-    with pytest.raises(UsageError, match="cannot take longer"):
-        place_recompute(problem, order, recompute=np.full((1, 2), 2), restored=np.zeros((1, 2), int))
-    with pytest.raises(UsageError, match="recompute must have a number"):
-        place_recompute(problem, order, recompute=np.zeros(2, int), restored=np.zeros((1, 2), int))
-
-
 def test_solver_and_search_agree_on_four_by_eight() -> None:
     """Proven together with the choice; the search is at most 2 % above."""
     needs_solver("ortools")
-    points = frontier([LayerGroup(count=2, seconds=np.array([0.0, 0.03, 0.25]), bytes=np.array([10, 6, 1]))])
-    options = [memory_options(points, seconds_per_unit=0.01, stash=10) for _ in range(4)]
+    options = [layer_options(2, stash=10)] * 4
     for limit in (40, 60):
         problem = chain(4, 8, forward=[[50, 55, 48, 60]], input=50, weight=50, send=4, held=0, stash=0, limit=limit)
         found = order_with_memory(problem, options, effort=0.1)

@@ -13,8 +13,9 @@ from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.joint.frames import Frame, Framed
 from shardwright.search.joint.member import JointPlan, compose, plan_of_cut, plan_of_sizes
-from shardwright.search.joint.ordered import Ordered, order_bound, ordered
+from shardwright.search.joint.ordered import Ordered, named_orders, order_bound, ordered
 from shardwright.search.joint.quick import frame_bounds
+from shardwright.search.joint.recomputed import recomputed_in_order
 from shardwright.search.joint.score import GENERAL, Scored, path_score
 from shardwright.search.joint.solve import solve
 from shardwright.search.joint.spreads import any_order_bounds, spreads
@@ -32,6 +33,8 @@ SKETCH = 0.05
 """Share of an order search's changes that a sketch takes."""
 REFINED = 4
 """Cuts that an order is searched for in full."""
+MEMORY = 0.2
+"""Share of an order search's changes that the search of order and recompute together takes."""
 FINISHED = 3
 """Found orders that are simulated."""
 CLOSE = 1.01
@@ -164,14 +167,29 @@ def _refine(search: Search, sketches: list[Ordered], progress: Progress | None) 
         if time.monotonic() > search.deadline:
             found.append(sketch)
             break
-        one = ordered(search.problem, search.framed, replace(sketch.plan, table=None), capacity=search.capacity, effort=search.effort)
-        found.append(sketch if one is None or one.estimate_s > sketch.estimate_s else replace(one, bound_s=sketch.bound_s))
+        asked = search.problem, search.framed, replace(sketch.plan, table=None)
+        one = ordered(*asked, capacity=search.capacity, effort=search.effort)
+        both = recomputed_in_order(*asked, capacity=search.capacity, effort=MEMORY * search.effort)
+        best = min((other for other in (sketch, one, both) if other is not None), key=lambda other: other.estimate_s)
+        found.append(replace(best, bound_s=sketch.bound_s))
         if progress is not None:
             progress("search orders", turn, min(len(sketches), REFINED))
     for one in sorted(found, key=lambda one: one.estimate_s)[:FINISHED]:
         if one.estimate_s >= search.best_s:
             search.scored += 1
-        elif len(one.plan.chunks) == one.plan.ranks:
-            search.simulate(path_score(search.problem, search.framed, one.plan))
-        else:
-            search.simulate(Scored(plan=one.plan, costs=compose(search.problem, search.framed, one.plan), seconds=one.bound_s, need=()))
+            continue
+        _finish(search, one)
+        counted = search.infeasible, search.simulated
+        # What orders are found for leaves out transfers that queue: a named order may be faster by its simulation.
+        for other in named_orders(search.problem, search.framed, one.plan, capacity=search.capacity):
+            if other.estimate_s * GENERAL < search.best_s:
+                _finish(search, replace(other, bound_s=one.bound_s))
+        search.infeasible, search.simulated = counted
+
+
+def _finish(search: Search, one: Ordered) -> None:
+    """Simulate a plan with its order."""
+    if len(one.plan.chunks) == one.plan.ranks:
+        search.simulate(path_score(search.problem, search.framed, one.plan))
+    else:
+        search.simulate(Scored(plan=one.plan, costs=compose(search.problem, search.framed, one.plan), seconds=one.bound_s, need=()))

@@ -61,8 +61,8 @@ class Cells(NamedTuple):
 
     way: seconds of one microbatch, out and back, borders included. work: of all microbatches, with the update. drain: what a rank has
     left from its first backward on, with the update. alone: its work with the slowdown by its collectives. begin: (i = 0 only, k = 0)
-    seconds before and after everything: gather, reduction. code: split, mode and recomputed positions of a chunk, as one number
-    (`solve.choice_of`). Under any order `way` is one microbatch's way out alone, and chain: work without weight gradients, behind which
+    seconds before and after everything: gather, reduction. code: split and positions of a chunk recomputed selectively and in full, as one
+    number (`code_of`). Under any order `way` is one microbatch's way out alone, and chain: work without weight gradients, behind which
     the ranks before have their input gradients left; back: (1,) the least time back for a second out.
     """
 
@@ -74,6 +74,12 @@ class Cells(NamedTuple):
     code: IntArray
     chain: FloatArray
     back: FloatArray
+
+
+@compiled
+def code_of(split: int, selective: int, redone: int) -> int:
+    """What a cell's option says, as one number: below 2**12 positions each (`solve.choice_of` reads it)."""
+    return (split * 4096 + selective) * 4096 + redone
 
 
 @compiled
@@ -92,13 +98,15 @@ def _room(splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, select
     """
     sums, fixed = splits.sums, splits.fixed
     n, v = j - i, pipe.chunks
-    rest = sums[s, SAVED_SELECTIVE if selective else SAVED]
     if v == 1:
-        saved = rest[j] - rest[i + redone] + sums[s, SAVED_FULL, i + redone] - sums[s, SAVED_FULL, i]
+        a, b = i + redone, i + redone + selective
+        saved = sums[s, SAVED_FULL, a] - sums[s, SAVED_FULL, i] + sums[s, SAVED_SELECTIVE, b] - sums[s, SAVED_SELECTIVE, a]
+        saved += sums[s, SAVED, j] - sums[s, SAVED, b]
     else:
         # Inner positions are alike then; a chunk at an end may hold no layer.
         least = n // v if 0 < k < pipe.ranks - 1 else 0
         few = min(redone, least)
+        rest = sums[s, SAVED_SELECTIVE if selective else SAVED]
         saved = (least - few) * (rest[2] - rest[1]) + few * (sums[s, SAVED_FULL, 2] - sums[s, SAVED_FULL, 1])
     logits = fixed[s, LOGITS] if j == sums.shape[2] - 1 else 0.0
     blocks = fixed[s, LOGITS_BLOCKS] if j == sums.shape[2] - 1 else 0.0
@@ -160,8 +168,8 @@ def _insert(cells: Cells, k: int, i: int, w: int, numbers: tuple[float, float, f
 @compiled
 def _price_any(
     splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, selective: int, redone: int, room: float, limit: float
-) -> None:
-    """Seconds of one option under any static order, kept if it may end before `limit`.
+) -> bool:
+    """Seconds of one option under any static order, kept if it may end before `limit`; whether it may.
 
     A rank that recomputes runs whole backwards: what its weight gradients read is made again for them. Before the first backward there are
     at most `room` forwards; weight gradients may wait until the ranks before have theirs, but those of the first rank stand before its end.
@@ -171,8 +179,7 @@ def _price_any(
     border = fixed[s, BORDER]
     forward = sums[s, FORWARD, j] - sums[s, FORWARD, i] + fixed[s, SCALES]
     backward = sums[s, BACKWARD, j] - sums[s, BACKWARD, i] + fixed[s, SCALES] + sums[s, FULL, i + redone] - sums[s, FULL, i]
-    if selective:
-        backward += sums[s, SELECTIVE, j] - sums[s, SELECTIVE, i + redone]
+    backward += sums[s, SELECTIVE, i + redone + selective] - sums[s, SELECTIVE, i + redone]
     weight = sums[s, WEIGHT, j] - sums[s, WEIGHT, i] if selective == 0 and redone == 0 else 0.0
     back = backward - weight
     sends = max(m * ((k < p - 1) + (k > 0)) - 1.0, 0.0) * border if pipe.blocking and p > 1 else 0.0
@@ -185,13 +192,14 @@ def _price_any(
         alone += gather * fixed[s, SLOWER]
     work = m * (forward + backward) + sends + update + reduce / PIECES
     if max(alone, work + begin if k == 0 else work) > limit:
-        return
+        return False
     chain = m * (forward + back) + sends + update
     drain = (m - 1.0) * back + max(m - np.floor(room + 1e-6), 0.0) * forward + update + (m * weight if k == 0 else 0.0)
     out, home = forward + (border if k < p - 1 else 0.0), back + (border if k < p - 1 else 0.0)
     if out > 0.0:
         cells.back[0] = min(cells.back[0], home / out)
-    _insert(cells, k, i, j - i - 1, (out, work, drain, alone, chain), begin if k == 0 else 0.0, ((s * 2 + selective) * 4096) + redone)
+    _insert(cells, k, i, j - i - 1, (out, work, drain, alone, chain), begin if k == 0 else 0.0, code_of(s, selective, redone))
+    return True
 
 
 @compiled
@@ -218,7 +226,7 @@ def _price(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int,
             first += each * (least - few)
     else:
         redo = sums[s, FULL, i + redone] - sums[s, FULL, i]
-        chosen = sums[s, SELECTIVE, j] - sums[s, SELECTIVE, i + redone] if selective else 0.0
+        chosen = sums[s, SELECTIVE, i + redone + selective] - sums[s, SELECTIVE, i + redone]
         first = forward + backward + redo + chosen
     backward += redo + chosen + v * fixed[s, SCALES]
     forward += v * fixed[s, SCALES]
@@ -247,18 +255,18 @@ def _price(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int,
     drain = update
     if v == 1:
         drain += (m - 1.0) * backward + max(m - p + k, 0.0) * forward
-    _insert(cells, k, i, j - i - 1, (way, work, drain, alone, 0.0), begin if k == 0 else 0.0, ((s * 2 + selective) * 4096) + redone)
+    _insert(cells, k, i, j - i - 1, (way, work, drain, alone, 0.0), begin if k == 0 else 0.0, code_of(s, selective, redone))
 
 
 @compiled
 def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool) -> None:
     """Options of every rank and run that fit the memory and may end before `limit`; for each split the least recompute that fits, and under
-    any order all from which one microbatch fits, up to where all fit.
+    any order all from which one microbatch fits, up to where all fit (`_fill_run`).
 
     `alike`: all positions but the ends are the same.
     """
     length = splits.sums.shape[2] - 1
-    p, v, m = pipe.ranks, pipe.chunks, pipe.microbatches
+    p, v = pipe.ranks, pipe.chunks
     cells.back[0] = np.inf
     for k in range(p):
         begin, end = (0, 1) if k == 0 else (k, length)
@@ -284,26 +292,46 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
                     )
                     if pipe.microbatches * time > limit:
                         continue
-                    top = j - i if v == 1 else -(-(j - i) // v)
-                    for selective in range(2):
-                        for redone in range(top + 1):
-                            if selective == 1 and redone == top:
-                                break
-                            again = 0.0
-                            for x in range(i, j):
-                                if v > 1 or x < i + redone:
-                                    again = max(again, splits.again[s, 1, x] if redone > 0 else 0.0)
-                                if selective == 1:
-                                    again = max(again, splits.again[s, 0, x])
-                            room = _room(splits, pipe, k, s, i, j, selective, redone, again)
-                            if pipe.any_order:
-                                if room >= 1.0 - 1e-9:
-                                    _price_any(splits, pipe, cells, k, s, i, j, selective, redone, room, limit)
-                                    if room >= m:
-                                        break
-                            elif room >= in_flight(p, v, k, pipe.microbatches) * (1.0 - 1e-12):
-                                _price(splits, pipe, cells, k, s, i, j, selective, redone, limit)
-                                break
+                    _fill_run(splits, pipe, cells, k, s, i, j, limit)
+
+
+@compiled
+def _fill_run(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, limit: float) -> None:
+    """Options of rank k with the positions i to j under split s: the first `redone` recomputed in full, the next `selective` selectively.
+
+    More recompute takes longer, so for each `redone` one stops at the fewest selective ones that leave room for all that the order holds.
+    With several chunks a rank all the others are recomputed selectively, or none.
+    """
+    v, m = pipe.chunks, pipe.microbatches
+    top = j - i if v == 1 else -(-(j - i) // v)
+    full = 0.0
+    if v > 1:
+        for x in range(i, j):
+            full = max(full, splits.again[s, 1, x])
+    for redone in range(top + 1):
+        if v == 1 and redone > 0:
+            full = max(full, splits.again[s, 1, i + redone - 1])
+        again = full if redone > 0 else 0.0
+        for selective in range(top - redone + 1):
+            if v > 1 and selective > 0:
+                if selective < top - redone:
+                    continue
+                for x in range(i, j):
+                    again = max(again, splits.again[s, 0, x])
+            elif selective > 0:
+                again = max(again, splits.again[s, 0, i + redone + selective - 1])
+            room = _room(splits, pipe, k, s, i, j, selective, redone, again)
+            enough = False
+            if pipe.any_order:
+                if room >= 1.0 - 1e-9:
+                    enough = not _price_any(splits, pipe, cells, k, s, i, j, selective, redone, room, limit) or room >= m
+            elif room >= in_flight(pipe.ranks, v, k, m) * (1.0 - 1e-12):
+                _price(splits, pipe, cells, k, s, i, j, selective, redone, limit)
+                enough = True
+            if enough:
+                if selective == 0:
+                    return
+                break
 
 
 @compiled

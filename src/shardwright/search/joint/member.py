@@ -23,11 +23,11 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkChoice:
-    """One chunk: positions of the chain, and how many of its first layers are recomputed in full, the others selectively or not."""
+    """One chunk: positions of the chain; how many of its first layers are recomputed in full, and of the next ones selectively."""
 
     layers: int
-    redone: int
-    selective: bool
+    redone: int = 0
+    selective: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ def plan_of_sizes(framed: Framed, frame: Frame, sizes: tuple[int, ...], redone: 
     return JointPlan(
         grids=(grid,) * p,
         outers=(frame.outers[0],) * p,
-        chunks=tuple(ChunkChoice(layers=n, redone=min(x, n), selective=False) for n, x in zip(sizes, redone, strict=True)),
+        chunks=tuple(ChunkChoice(layers=n, redone=min(x, n)) for n, x in zip(sizes, redone, strict=True)),
         schedule=frame.schedule,
         microbatches=frame.microbatches,
         folded=frame.folded,
@@ -126,7 +126,7 @@ def plan_of_sizes(framed: Framed, frame: Frame, sizes: tuple[int, ...], redone: 
 
 def _chunk(layers: int, choice: RankChoice) -> ChunkChoice:
     redone = min(choice.redone, layers)
-    return ChunkChoice(layers=layers, redone=redone, selective=choice.selective and redone < layers)
+    return ChunkChoice(layers=layers, redone=redone, selective=min(choice.selective, layers - redone))
 
 
 def layout_of_plan(problem: Problem, plan: JointPlan) -> Layout:
@@ -156,22 +156,13 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> Layout:
 
 
 def redone_of(chain: Chain, plan: JointPlan) -> tuple[IntArray, IntArray]:
-    """(chunks, blocks) layers that are recomputed in full, and those that are selectively (the ends of a chunk count there)."""
+    """(chunks, blocks) layers that are recomputed in full, and those that are selectively (an end counts with its position)."""
     full, selective, at = [], [], 0
-    for c, chunk in enumerate(plan.chunks):
+    for chunk in plan.chunks:
         cut, stop = at + chunk.redone, at + chunk.layers
-        ends = np.zeros_like(chain.counts[0])
-        for c_end, blocks in ((0, chain.before), (len(plan.chunks) - 1, chain.after)):
-            if c == c_end:
-                np.add.at(ends, list(blocks), 1)
-        layer = chain.redone.max(axis=0) > 0
-        redone = chain.inner[at:cut].sum(axis=0) * layer
-        whole = chain.inner[at:stop].sum(axis=0) + ends
-        # The last position takes what follows it along.
-        if c == len(plan.chunks) - 1 and chunk.redone == chunk.layers and chunk.layers:
-            redone = redone + ends * layer
-        full.append(redone)
-        selective.append(whole - redone if chunk.selective else 0 * whole)
+        behind = min(cut + chunk.selective, stop)
+        full.append(chain.redone[at:cut].sum(axis=0))
+        selective.append(chain.counts[cut:behind].sum(axis=0))
         at = stop
     return np.array(full), np.array(selective)
 
@@ -252,6 +243,12 @@ def _with_recompute(problem: Problem, framed: Framed, plan: JointPlan, layout: L
         for mode, counts in ((2, full[c]), (1, selective[c])):
             made = np.where((counts > 0) & layout.layer, again_bytes(held, mode), 0).max()
             again[rank] = max(again[rank], made)
+    return replace(with_made_again(framed, plan, layout, step, again), parts=parts, backward_s=parts[1].sum(axis=1), saved_bytes=saved)
+
+
+def with_made_again(framed: Framed, plan: JointPlan, layout: Layout, step: StepCosts, again: IntArray) -> StepCosts:
+    """A step without recompute with the temporaries of a backward that makes `again` bytes anew, (ranks,)."""
+    layers = framed.prepared.layers
     # Without recompute nothing is made again, so the blocks are those of the logits and of the ends' gradients.
     heads = layout.by_rank[:, layout.head].sum(axis=1) > 0
     blocks_of_logits = np.array(
@@ -261,9 +258,6 @@ def _with_recompute(problem: Problem, framed: Framed, plan: JointPlan, layout: L
     transient = [int(temporary_bytes(float(a), float(e), float(x))) for a, e, x in zip(again, ends, step.logits_bytes, strict=True)]
     return replace(
         step,
-        parts=parts,
-        backward_s=parts[1].sum(axis=1),
-        saved_bytes=saved,
         transient_bytes=np.array(transient, dtype=np.int64),
         blocks_bytes=step.blocks_bytes + again,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,8 +18,9 @@ from shardwright.schedules.table import ActionTable, I, W
 from shardwright.search.joint.frames import Framed
 from shardwright.search.joint.member import JointPlan, compose
 from shardwright.search.orders.bounds import order_bounds
-from shardwright.search.orders.find import find_order
-from shardwright.search.orders.found import codes_of
+from shardwright.search.orders.find import find_order, found_order
+from shardwright.search.orders.found import codes_of, weigh
+from shardwright.search.orders.named import named_tables
 from shardwright.search.orders.problem import LARGEST, OrderProblem, flat
 from shardwright.search.orders.walk import levels, walk
 from shardwright.simulator.evaluate import jitter
@@ -58,7 +60,7 @@ def order_problem(problem: Problem, plan: JointPlan, costs: StepCosts, *, capaci
         InfeasibleError: a rank cannot keep one microbatch.
     """
     forward_send, backward_send = _sends(problem, plan, costs)
-    again = np.array([chunk.redone > 0 or chunk.selective for chunk in plan.chunks])
+    again = np.array([chunk.redone + chunk.selective > 0 for chunk in plan.chunks])
     weight = np.where(again, 0.0, costs.weight_s)
     forward, inputs = (np.rint(time * SECOND).astype(np.int64) for time in (costs.forward_s, costs.backward_s - weight))
     if not problem.runtime.overlap_p2p:
@@ -112,20 +114,46 @@ def ordered(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int,
     Args:
         effort: as in `search.orders.find.find_order`.
     """
+    try:
+        asked = order_problem(problem, plan, compose(problem, framed, plan), capacity=capacity)
+    except InfeasibleError:
+        return None
+    return in_order(problem, framed, plan, find_order(asked, effort=effort).table, capacity=capacity)
+
+
+def in_order(problem: Problem, framed: Framed, plan: JointPlan, table: ActionTable, *, capacity: int) -> Ordered | None:
+    """`plan` with the actions of `table`, weight gradients where reductions end first; None if it does not fit."""
     costs = compose(problem, framed, plan)
     try:
         asked = order_problem(problem, plan, costs, capacity=capacity)
     except InfeasibleError:
         return None
-    found = find_order(asked, effort=effort)
-    best: tuple[int, ActionTable] | None = None
-    for table in (found.table, closed_in_turn(found.table)):
-        columns, codes = flat(asked)[0], codes_of(asked, table)
+    columns, found = flat(asked)[0], []
+    for turned in (table, closed_in_turn(table)):
+        codes = codes_of(asked, turned)
         if (levels(columns, *codes) <= asked.limit).all():
             done = _reduced(problem, plan, costs, _ends(asked, columns, *codes))
-            best = min(best or (done, table), (done, table), key=lambda one: one[0])
-    assert best is not None, "a found order fits"
-    return Ordered(plan=replace(plan, table=best[1]), estimate_s=_step_seconds(problem, plan, costs, best[0]))
+            found.append(Ordered(plan=replace(plan, table=turned), estimate_s=_step_seconds(problem, plan, costs, done)))
+    return min(found, key=lambda one: one.estimate_s, default=None)
+
+
+def named_orders(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int) -> Iterator[Ordered]:
+    """`plan` under each schedule of the registry that lies as its chunks do and fits; no estimate is above what the order takes.
+
+    Left out: schedules that overlap pairs of actions, which the joint space has not.
+    """
+    costs = compose(problem, framed, plan)
+    try:
+        asked = order_problem(problem, plan, costs, capacity=capacity)
+    except InfeasibleError:
+        return
+    for name, table in named_tables(asked):
+        order = weigh(asked, flat(asked)[0], *codes_of(asked, table), method=name)
+        if table.overlapped is None and (order.peak <= asked.limit).all():
+            # Whole backwards stay whole; a chunk that recomputes has no others.
+            apart = (asked.weight == 0).any() and (table.kind == W).any()
+            kept = found_order(asked, order, lower_bound=order.makespan).table if apart else table
+            yield Ordered(plan=replace(plan, table=kept), estimate_s=_step_seconds(problem, plan, costs, order.makespan))
 
 
 def closed_in_turn(table: ActionTable) -> ActionTable:

@@ -24,13 +24,13 @@ class RankChoice:
     """What one rank holds.
 
     Args:
-        layers: positions of the chain. split: place among the frame's splits. selective: layers that are not recomputed in full are so
-            selectively. redone: first layers of each chunk that are recomputed in full.
+        layers: positions of the chain. split: place among the frame's splits. redone: first layers of each chunk that are recomputed in
+            full. selective: layers behind those that are recomputed selectively.
     """
 
     layers: int
     split: int
-    selective: bool = False
+    selective: int = 0
     redone: int = 0
 
 
@@ -129,9 +129,9 @@ def _cut_of(cells: Cells, back: IntArray, ranks: int, length: int) -> Cut:
 
 def choice_of(code: int, *, layers: int) -> RankChoice:
     """The choice that a cell's code says."""
-    split, rest = divmod(code, 2 * 4096)
-    selective, redone = divmod(rest, 4096)
-    return RankChoice(layers=layers, split=split, selective=bool(selective), redone=redone)
+    rest, redone = divmod(code, 4096)
+    split, selective = divmod(rest, 4096)
+    return RankChoice(layers=layers, split=split, selective=selective, redone=redone)
 
 
 def load_label_kernels() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from shardwright.program.problem import Problem
 from shardwright.search.joint.frames import Framed
 from shardwright.search.joint.labels import Splits
-from shardwright.search.joint.member import JointPlan
+from shardwright.search.joint.member import ChunkChoice, JointPlan
 from shardwright.search.joint.score import Scored, evaluate, path_score
 
 Progress = Callable[[str, int, int], None]
@@ -81,7 +81,10 @@ def more_recompute(plan: JointPlan, ranks: list[int]) -> JointPlan | None:
     for rank in ranks:
         if all(chunk.redone >= chunk.layers for chunk in plan.chunks[rank::p]):
             return None
-    chunks = tuple(
-        replace(chunk, redone=min(chunk.redone + 1, chunk.layers)) if c % p in ranks else chunk for c, chunk in enumerate(plan.chunks)
-    )
+    chunks = tuple(_more(chunk) if c % p in ranks else chunk for c, chunk in enumerate(plan.chunks))
     return replace(plan, chunks=chunks)
+
+
+def _more(chunk: ChunkChoice) -> ChunkChoice:
+    redone = min(chunk.redone + 1, chunk.layers)
+    return replace(chunk, redone=redone, selective=min(chunk.selective, chunk.layers - redone))

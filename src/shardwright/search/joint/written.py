@@ -42,17 +42,16 @@ def _order(plan: JointPlan, stride: int) -> Named | Table:
 
 
 def _keeps(chunk: ChunkChoice) -> tuple[Keep, ...]:
-    """What a chunk recomputes: its first layers in full, the others selectively."""
-    full = (Keep(blocks=(0, chunk.redone - 1), how=How.RECOMPUTE, operators=(FULL,)),) if chunk.redone else ()
-    rest = (chunk.redone, chunk.layers - 1)
-    return (*full, Keep(blocks=rest, how=How.RECOMPUTE, operators=("core",))) if chunk.selective and rest[0] <= rest[1] else full
+    """What a chunk recomputes: its first layers in full, the next selectively."""
+    ranges = ((0, chunk.redone, FULL), (chunk.redone, chunk.redone + chunk.selective, "core"))
+    return tuple(Keep(blocks=(a, b - 1), how=How.RECOMPUTE, operators=(what,)) for a, b, what in ranges if a < b)
 
 
 def short_text(plan: JointPlan) -> str:
-    """The plan in a line: degrees of each split, layers of each chunk (``x`` recomputed in full, ``s`` the others selectively)."""
+    """The plan in a line: degrees of each split, layers of each chunk (``x2s3``: two recomputed in full, then three selectively)."""
     runs: list[list[str | int]] = []
     for chunk in plan.chunks:
-        text = f"{chunk.layers}" + (f"x{chunk.redone}" if chunk.redone else "") + ("s" if chunk.selective else "")
+        text = f"{chunk.layers}" + (f"x{chunk.redone}" if chunk.redone else "") + (f"s{chunk.selective}" if chunk.selective else "")
         if runs and runs[-1][0] == text:
             runs[-1][1] = int(runs[-1][1]) + 1
         else:

@@ -11,13 +11,13 @@ import numpy as np
 
 from shardwright.errors import UsageError
 from shardwright.search.orders.bounds import order_bounds
-from shardwright.search.orders.exact import LARGEST, decode, starts_of
 from shardwright.search.orders.find import found_order
 from shardwright.search.orders.found import weigh
 from shardwright.search.orders.memory_bound import memory_bound
 from shardwright.search.orders.memory_option import Options, applied
 from shardwright.search.orders.problem import OrderProblem, flat
 from shardwright.search.orders.with_memory import FoundWithMemory, order_with_memory
+from tests.search.orders.exact import LARGEST, decode, starts_of
 
 
 def exact_order_with_memory(
