@@ -15,7 +15,7 @@ from shardwright.search.find import find
 from shardwright.search.recheck import Recheck, recheck
 from shardwright.search.request import Request
 from shardwright.search.space import Space
-from shardwright.simulator.evaluate import simulate_grid
+from shardwright.simulator.plans import simulate_grid
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_plan import plan_of
 from shardwright.strategy.grid_rules import GridFacts

@@ -20,9 +20,8 @@ from shardwright.search.orders.resolve_plan import is_open, resolved
 from shardwright.search.recheck import DRIFT
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation, Verified
-from shardwright.simulator.evaluate import predict
 from shardwright.simulator.plans import simulate_plan
-from shardwright.simulator.predict import predict_plan
+from shardwright.simulator.predict import predict, predict_plan
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_match import grid_of

@@ -18,7 +18,7 @@ from shardwright.model.huggingface import model_from_config
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
-from shardwright.simulator.evaluate import predict
+from shardwright.simulator.predict import predict
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid import Grid
 

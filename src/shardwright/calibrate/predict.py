@@ -10,7 +10,8 @@ from shardwright.calibrate.case import Case
 from shardwright.hardware.constants import SHIPPED, Constants
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.evaluate import predict, simulate_grid
+from shardwright.simulator.plans import simulate_grid
+from shardwright.simulator.predict import predict
 from shardwright.simulator.prediction import Prediction
 
 MIN_TASKS = 64

@@ -197,7 +197,8 @@ def shared_parameters(model: Model) -> frozenset[str]:
 def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
     """Price the step's end for every mesh row and sharding group."""
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
-    programs = programs_of(problem, Structure(routed=True))
+    # Rows do not tell whether the stream is cut by position: what more devices sum there is not priced at all.
+    programs = programs_of(problem, Structure(sequence_parallel=True, routed=True))
     copied = tokens_copied(rows)
     moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
     repeats = [0] * len(programs)
@@ -205,7 +206,7 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         repeats[run.block] += run.count
     sync = sync_table(
         programs,
-        unrouted=programs_of(problem, Structure(routed=False)) if moe and bool(copied.any()) else (),
+        unrouted=programs_of(problem, Structure(sequence_parallel=True, routed=False)) if moe and bool(copied.any()) else (),
         repeats=tuple(repeats),
         rows=rows,
         shard=shard,

@@ -86,7 +86,7 @@ class _Laid:
 
     def backward(self, which: Int64) -> Int64:
         """Of `first` or `last`: the task of the full backward, or of the input gradient where that is apart."""
-        return np.where(which[_B] >= 0, which[_B], which[_I])
+        return np.asarray(np.where(which[_B] >= 0, which[_B], which[_I]), dtype=np.int64)
 
 
 def _lay_actions(rows: ActionRows, classes: tuple[DeviceClass, ...], posts: Posts, shape: PlanShape) -> _Laid:
@@ -264,7 +264,11 @@ def _crossings(posts: Posts, edges: tuple[LaneEdge, ...], class_of: Int64, *, fo
         (senders,) post and edge of each sender; (deliveries,) index of the sender and post of the receiver; (n, 2) posts of the two stages
         of an edge of one class, which needs no send.
     """
-    source, number, sent, received, local = [], [], [], [], []
+    source: list[int] = []
+    number: list[int] = []
+    sent: list[int] = []
+    received: list[int] = []
+    local: list[tuple[int, int]] = []
     for index, one in enumerate(edges):
         here, there = (one.edge.source, one.edge.target) if forward else (one.edge.target, one.edge.source)
         to = reached(one.forward if forward else one.backward, class_of)
@@ -335,8 +339,8 @@ def _wait(laid: _Laid, posts: Posts, holders: Holders, post: int, task: int, pie
     lane, chunk, klass = int(posts.lane[post]), int(posts.chunk[post]), int(posts.klass[post])
     found = holders.get((lane, chunk, klass), ())
     if shape.reduces_last:
-        classes = sorted({k for _, some in found for k in some} | {klass})
-        links.add(laid.ends[classes], np.full(len(classes), task))
+        every = sorted({k for _, some in found for k in some} | {klass})
+        links.add(laid.ends[every], np.full(len(every), task))
         return
     before = []
     for (other_lane, other_chunk), classes in (((lane, chunk), (klass,)), *found):

@@ -14,20 +14,32 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.member import StepCosts, step_costs
-from shardwright.program.lower import order_table
+from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
+from shardwright.cost.member import step_costs
 from shardwright.program.problem import Problem
 from shardwright.search.members import member_grid
 from shardwright.search.prepare import Prepared
-from shardwright.simulator.breakdown import Simulated
-from shardwright.simulator.evaluate import microbatches_of, path_seconds, simulate_grid
 from shardwright.simulator.memory import reserved_bytes
+from shardwright.simulator.plans import PlanResult, simulate_grid
 from shardwright.strategy.grid import Grid
 
 FloatArray = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
 
 _B1, _S = 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """A member with the simulation of the plan that it is."""
+
+    grid: Grid
+    result: PlanResult
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of its step."""
+        return self.result.step_time_s
 
 
 @dataclass(slots=True)
@@ -75,7 +87,7 @@ def refine(
         if time.monotonic() > deadline_s and (outcome.ranked or _best_effort(heap)):
             break
         if heap and heap[0][0] <= bound:
-            _advance(problem, heap, outcome)
+            _advance(problem, heap, capacity, outcome)
         else:
             _path(problem, prepared, waiting.pop(), bound, capacity, heap, outcome)
         if progress is not None:
@@ -133,7 +145,7 @@ def _path(
     heap: list[tuple[float, int, int, object]],
     outcome: Outcome,
 ) -> None:
-    """B1 of a member, if its exact peak fits."""
+    """B1 of a member, if a lower bound of its peak through the actual order fits."""
     grid = member_grid(prepared.members, place)
     costs = step_costs(problem, grid, prepared.priced(place))
     table = order_table(grid, microbatches=microbatches_of(problem, grid))
@@ -141,25 +153,21 @@ def _path(
         outcome.too_large += 1
         return
     outcome.paths += 1
-    heapq.heappush(heap, (max(path_seconds(problem, grid, costs), bound), _B1, place, (grid, costs)))
+    heapq.heappush(heap, (max(path_seconds(problem, grid, costs), bound), _B1, place, grid))
 
 
-def _advance(problem: Problem, heap: list[tuple[float, int, int, object]], outcome: Outcome) -> None:
-    """Simulate the first member of the heap, or rank it if it is simulated."""
+def _advance(problem: Problem, heap: list[tuple[float, int, int, object]], capacity: float, outcome: Outcome) -> None:
+    """Simulate the first member of the heap, and keep it if its exact peak fits; or rank it if it is simulated."""
     bound, tier, place, held = heapq.heappop(heap)
     if tier == _S:
         assert isinstance(held, Simulated)
         outcome.ranked.append(held)
         return
-    grid, costs = _pair(held)
-    simulated = simulate_grid(problem, grid, costs=costs)
+    assert isinstance(held, Grid)
+    simulated = Simulated(grid=held, result=simulate_grid(problem, held))
+    if simulated.result.need > capacity:
+        outcome.paths -= 1
+        outcome.too_large += 1
+        return
     outcome.simulated += 1
     heapq.heappush(heap, (max(simulated.step_time_s, bound), _S, place, simulated))
-
-
-def _pair(held: object) -> tuple[Grid, StepCosts]:
-    assert isinstance(held, tuple)
-    grid, costs = held
-    assert isinstance(grid, Grid)
-    assert isinstance(costs, StepCosts)
-    return grid, costs

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.cost.member import step_costs
-from shardwright.program.lower import order_table
 from shardwright.program.problem import Problem
 from shardwright.search.members import Members, enumerate_members, member_grid
 from shardwright.search.prepare import Prepared, bound_all, prepare
 from shardwright.search.space import Space
-from shardwright.simulator.evaluate import microbatches_of
-from shardwright.simulator.memory import stage_memory
+from shardwright.simulator.memory import reserved_bytes
+from shardwright.simulator.plans import memory_of_grid
 from shardwright.simulator.prediction import StageMemory
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_rules import GridFacts
@@ -66,8 +66,10 @@ def smallest(problem: Problem, bounded: Bounded, *, enough: float = 0.0) -> tupl
             break
         grid = member_grid(bounded.members, place)
         costs = step_costs(problem, grid, bounded.prepared.priced(place))
-        stages = stage_memory(problem, grid, costs, order_table(grid, microbatches=microbatches_of(problem, grid)))
-        fullest = max(stages, key=lambda s: s.reserved)
+        least = reserved_bytes(problem, order_table(grid, microbatches=microbatches_of(problem, grid)), costs).max()
+        if best is not None and least >= best[1].reserved:
+            continue
+        fullest = max(memory_of_grid(problem, grid), key=lambda s: s.reserved)
         if best is None or fullest.reserved < best[1].reserved:
             best = grid, fullest
     return best

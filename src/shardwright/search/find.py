@@ -11,15 +11,14 @@ from shardwright.cost.model_flops import model_flops
 from shardwright.cost.tables import problem_machine
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Alternative, Answer
-from shardwright.search.best_first import Outcome, refine
+from shardwright.search.best_first import Outcome, Simulated, refine
 from shardwright.search.bounded import Bounded, bound_space
 from shardwright.search.certificate import Certificate
 from shardwright.search.infeasible import nothing_fits
 from shardwright.search.kernels import load_kernels
 from shardwright.search.space import Space
-from shardwright.simulator.breakdown import Simulated, breakdown
-from shardwright.simulator.evaluate import predict
-from shardwright.simulator.memory import allocated_bytes
+from shardwright.simulator.breakdown import breakdown
+from shardwright.simulator.predict import predict
 from shardwright.strategy.grid_rules import GridFacts
 
 Progress = Callable[[str, int, int], None]
@@ -64,7 +63,7 @@ def find(
 
 def _answer(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome, capacity: int, spent: float) -> Answer:
     best = outcome.ranked[0]
-    prediction = predict(problem, best.grid, best)
+    prediction = predict(problem, best.grid, best.result)
     return Answer(
         grid=best.grid,
         prediction=prediction,
@@ -112,12 +111,12 @@ def problem_text(problem: Problem) -> str:
 
 
 def _alternative(best: Simulated, other: Simulated, limit: float) -> Alternative:
-    here, there = dict(breakdown(best)), dict(breakdown(other))
+    here, there = dict(breakdown(best.result)), dict(breakdown(other.result))
     loses = sorted(((name, there.get(name, 0.0) - here.get(name, 0.0)) for name in here | there), key=lambda x: -x[1])
     return Alternative(
         grid=other.grid,
         step_time_s=other.step_time_s,
-        allocated_bytes=int(allocated_bytes(other.program.table, other.costs).max()),
+        allocated_bytes=max(m.allocated for m in other.result.memory),
         loses=tuple((name, value) for name, value in loses if value > 1e-4 * other.step_time_s)[:3],
         indistinguishable=other.step_time_s <= limit,
     )

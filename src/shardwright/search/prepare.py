@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from shardwright.cost.bound_arrays import MAX_RANKS, Choices, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
+from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.layout import Layout, is_layer, layout_of
 from shardwright.cost.member import Priced, host_update_rate, pieces_of, reserve_factor, shard_bytes, update_bytes
@@ -19,7 +20,6 @@ from shardwright.cost.tables import LayerTable, MeshTable, layer_table, mesh_tab
 from shardwright.program.problem import Problem
 from shardwright.search.members import Members
 from shardwright.search.memory_choices import shard_is_legal
-from shardwright.simulator.evaluate import jitter
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

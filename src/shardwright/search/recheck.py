@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.cost.critical_path import path_seconds
 from shardwright.cost.member import step_costs
 from shardwright.errors import DataError
 from shardwright.program.problem import Problem
@@ -18,8 +19,7 @@ from shardwright.search.certificate import Certificate
 from shardwright.search.find import certify, problem_text, universal_bound
 from shardwright.search.members import member_grid
 from shardwright.search.space import Space
-from shardwright.simulator.evaluate import path_seconds, simulate_grid
-from shardwright.simulator.memory import reserved_bytes
+from shardwright.simulator.plans import simulate_grid
 from shardwright.strategy.grid_notation import print_grid
 from shardwright.strategy.grid_rules import GridFacts, canonical, violations
 from shardwright.units import format_bytes
@@ -105,7 +105,7 @@ def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) ->
         if broken:
             raise DataError(f"the plan's strategy is not legal: {broken[0].message}")
         done = simulate_grid(problem, grid)
-        need = int(reserved_bytes(problem, done.program.table, done.costs).max())
+        need = done.need
         if need > capacity:
             raise DataError(f"{print_grid(grid)} needs {format_bytes(need)}, more than the {format_bytes(capacity)} of a device")
         drift = max(drift, abs(done.step_time_s - seconds) / seconds if seconds > 0 else 1.0)
@@ -150,10 +150,9 @@ def _member(problem: Problem, bounded: Bounded, place: int, claim: Certificate, 
     _ordered(grid_text=print_grid(grid), lower=float(bounded.seconds[place]), upper=path, names="B0 and B1")
     if path >= claim.lower_bound_s and not always:
         return
-    done = simulate_grid(problem, grid, priced)
+    done = simulate_grid(problem, grid)
     _ordered(grid_text=print_grid(grid), lower=path, upper=done.step_time_s, names="B1 and S")
-    fits = reserved_bytes(problem, done.program.table, costs).max() <= capacity
-    if fits and done.step_time_s < claim.lower_bound_s * (1 - DRIFT):
+    if done.need <= capacity and done.step_time_s < claim.lower_bound_s * (1 - DRIFT):
         raise DataError(
             f"{print_grid(grid)} takes {done.step_time_s:.6g} s, less than the plan's bound {claim.lower_bound_s:.6g} s", hint="plan again"
         )

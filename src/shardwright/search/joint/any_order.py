@@ -16,7 +16,7 @@ from shardwright.search.joint.member import JointPlan, compose, plan_of_cut, pla
 from shardwright.search.joint.ordered import Ordered, named_orders, order_bound, ordered
 from shardwright.search.joint.quick import frame_bounds
 from shardwright.search.joint.recomputed import recomputed_in_order
-from shardwright.search.joint.score import GENERAL, Scored, path_score
+from shardwright.search.joint.score import Scored, path_score
 from shardwright.search.joint.solve import solve
 from shardwright.search.joint.spreads import any_order_bounds, spreads
 from shardwright.search.joint.state import Progress, Search
@@ -68,7 +68,7 @@ def search_orders(search: Search, frames: tuple[Frame, ...], facts: Facts, progr
     Bounds go into `search.lower` behind those of the frames with named orders.
     """
     framed, first = search.framed, len(search.framed.frames)
-    jitter = facts.jitter * GENERAL * (1 - 1e-9)
+    jitter = facts.jitter * (1 - 1e-9)
     quick = frame_bounds(search.problem, replace(framed, frames=frames), chain_of(search.problem.model), facts) * jitter
     order = np.argsort(quick, kind="stable")
     waiting: list[_Candidate] = []
@@ -182,7 +182,7 @@ def _refine(search: Search, sketches: list[Ordered], progress: Progress | None) 
         counted = search.infeasible, search.simulated
         # What orders are found for leaves out transfers that queue: a named order may be faster by its simulation.
         for other in named_orders(search.problem, search.framed, one.plan, capacity=search.capacity):
-            if other.estimate_s * GENERAL < search.best_s:
+            if other.estimate_s < search.best_s:
                 _finish(search, replace(other, bound_s=one.bound_s))
         search.infeasible, search.simulated = counted
 

@@ -9,8 +9,8 @@ from math import comb
 import numpy as np
 
 from shardwright.cost.bound_arrays import Facts
+from shardwright.cost.critical_path import order_table
 from shardwright.errors import InfeasibleError
-from shardwright.program.lower import order_table
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.find import find, problem_text, universal_bound
@@ -21,7 +21,7 @@ from shardwright.search.joint.frames import Frame, frames_of, joint_space
 from shardwright.search.joint.labels import Pipeline, Splits
 from shardwright.search.joint.member import plan_of_cut, plan_of_sizes, split_grid
 from shardwright.search.joint.quick import frame_bounds
-from shardwright.search.joint.score import GENERAL, Scored
+from shardwright.search.joint.score import Scored
 from shardwright.search.joint.solve import Solved, load_label_kernels, solve
 from shardwright.search.joint.spreads import least_redone, shape_times, spread_bounds, spread_path, spreads
 from shardwright.search.joint.state import Progress, Search
@@ -175,8 +175,7 @@ def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> b
     problem, framed = search.problem, search.framed
     deadline, chain = search.deadline, chain_of(problem.model)
     alike, jitter = is_alike(chain), kernel_facts.jitter * (1 - 1e-9)
-    general = np.array([frame.is_general for frame in framed.frames])
-    quick = frame_bounds(problem, framed, chain, kernel_facts) * jitter * np.where(general, GENERAL, 1.0)
+    quick = frame_bounds(problem, framed, chain, kernel_facts) * jitter
     order = np.argsort(quick, kind="stable")
     _begin(search, order[:FIRST_LOOKS].tolist(), kernel_facts)
     waiting: list[tuple[float, int, Solved]] = []
@@ -191,14 +190,13 @@ def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> b
         if frame.chunks > 1 and frame.ranks * frame.chunks > len(chain) + 2:
             continue
         splits, pipe = splits_of(problem, framed, chain, frame, kernel_facts), pipeline_of(problem, frame, kernel_facts)
-        clock = GENERAL if frame.is_general else 1.0
         norm = float(min(framed.costs.norm[framed.prepared.mesh_row[list(frame.outers)]]))
-        solved = solve(splits, pipe, limit=search.enough_s / (jitter * clock) - norm, alike=alike or frame.chunks > 1)
+        solved = solve(splits, pipe, limit=search.enough_s / jitter - norm, alike=alike or frame.chunks > 1)
         if not solved.cuts:
             # Nothing fits, or nothing ends before what is good enough.
             search.lower[-3] = search.enough_s
         else:
-            waiting.append(((solved.lower_s + norm) * jitter * clock, place, solved))
+            waiting.append(((solved.lower_s + norm) * jitter, place, solved))
         if progress is not None and turn % 256 == 0:
             progress("bound cuts", turn, len(order))
     if progress is not None:

@@ -208,6 +208,8 @@ def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) ->
         weight_s=np.array([s.weight_s[c] for c, s in enumerate(of_chunk)]),
         gather_s=np.array([s.gather_s[c] for c, s in enumerate(of_chunk)]),
         reduce_s=np.array([s.reduce_s[c] for c, s in enumerate(of_chunk)]),
+        tied_s=np.full(len(plan.chunks), 0.0),
+        slowdown=min(s.slowdown for s in of_rank),
         pieces=np.array([s.pieces[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
         saved_bytes=np.array([s.saved_bytes[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
         restored_bytes=np.array([s.restored_bytes[c] for c, s in enumerate(of_chunk)], dtype=np.int64),

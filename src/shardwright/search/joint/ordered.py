@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.critical_path import border_picoseconds
+from shardwright.cost.critical_path import border_picoseconds, jitter
 from shardwright.cost.member import StepCosts, reserve_factor
 from shardwright.errors import InfeasibleError
-from shardwright.program.fold import fold
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, I, W
 from shardwright.search.joint.frames import Framed
@@ -23,7 +22,6 @@ from shardwright.search.orders.found import codes_of, weigh
 from shardwright.search.orders.named import named_tables
 from shardwright.search.orders.problem import LARGEST, OrderProblem, flat
 from shardwright.search.orders.walk import levels, walk
-from shardwright.simulator.evaluate import jitter
 
 IntArray = npt.NDArray[np.int64]
 
@@ -84,7 +82,7 @@ def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArra
     """(chunks,) nanoseconds from the end of a chunk's F to where that of the next chunk may start, and back for I; 0 on one rank."""
     tiers, owners = problem.cluster.tiers(), np.array(plan.owners)
     # Both are by rank: across the border behind a rank, and across the one before it.
-    behind, before = (times[: plan.ranks] for times in border_picoseconds(costs, fold(plan.grids[0], tiers), tiers))
+    behind, before = (times[: plan.ranks] for times in border_picoseconds(costs, plan.grids[0], tiers))
     step = np.diff(owners)
     forward, backward = np.zeros(len(owners)), np.zeros(len(owners))
     forward[:-1] = np.where(step == 0, 0, np.where(step == -1, before[owners[:-1]], behind[owners[:-1]]))

@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 
+from shardwright.cost.critical_path import jitter
 from shardwright.cost.plan_network import kind_problem
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
@@ -24,7 +25,6 @@ from shardwright.search.joint.small_orders import Int64, num_orders, pipeline_or
 from shardwright.search.joint.small_shapes import Messages, shape_tasks, small_plan
 from shardwright.search.joint.small_space import Frame, JointSpace, frames, stage_trees
 from shardwright.search.joint.small_trees import split_on
-from shardwright.simulator.evaluate import jitter
 from shardwright.strategy.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
 
