@@ -37,7 +37,7 @@ from shardwright.program.local_size import Context
 from shardwright.program.lower_block import lower_block
 from shardwright.program.plan_sync import plan_holdings
 from shardwright.program.sizes import evaluate, evaluate_sum
-from shardwright.program.stage_edges import EdgeCache, edge_extents, edge_messages, edge_segments
+from shardwright.program.stage_edges import edge_extents, edge_messages, edge_segments
 from shardwright.runtime.registry import DEFAULT, load_runtime
 from shardwright.runtime.runtime import Runtime
 from shardwright.strategy.plan import Plan
@@ -337,7 +337,6 @@ def lowered_messages(problem: Problem) -> Counter[Border]:
                     length=length,
                     island=0,
                     minimal=True,
-                    cache=EdgeCache(),
                 )
                 for way, found in zip("FB", both, strict=True):
                     for a, b, elements in found.sends.tolist():

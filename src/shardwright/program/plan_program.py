@@ -193,17 +193,32 @@ class PlanProgram:
 
 def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows) -> tuple[DeviceClass, ...]:
     """The devices of every row, by the families that they are of."""
-    families: dict[int, list[tuple[int, int, int]]] = {}
-    for lane in stages:
-        for stage in lane:
-            for index, family in enumerate(stage.families):
-                for device in family:
-                    families.setdefault(device, []).append((stage.lane, stage.chunk, index))
-    groups: dict[tuple[int, tuple[tuple[int, int, int], ...]], list[int]] = {}
-    for row, devices in enumerate(rows.devices):
-        for device in devices:
-            groups.setdefault((row, tuple(families[device])), []).append(device)
-    return tuple(DeviceClass(devices=tuple(sorted(devices)), row=row, families=of) for (row, of), devices in groups.items())
+    every = [stage for lane in stages for stage in lane]
+    known = {id(stage.families): stage.families for stage in every}
+    distinct = {key: [np.array(family, dtype=np.int64) for family in families] for key, families in known.items()}
+    size = 1 + max(int(family.max()) for families in distinct.values() for family in families)
+    colour = np.zeros(size, dtype=np.int64)
+    for number, devices in enumerate(rows.devices):
+        colour[list(devices)] = number
+    colours = rows.num_rows
+    family_of = {}
+    for key, families in distinct.items():
+        where = np.full(size, -1, dtype=np.int32)
+        for index, family in enumerate(families):
+            where[family] = index
+            mixed, place = np.unique(colour[family], return_inverse=True)
+            colour[family] = place.reshape(-1) + colours
+            colours += len(mixed)
+        family_of[key] = where
+    classes = []
+    for number, row in enumerate(rows.devices):
+        devices_of: dict[int, list[int]] = {}
+        for device, one in zip(row, colour[list(row)].tolist(), strict=True):
+            devices_of.setdefault(one, []).append(device)
+        for own in devices_of.values():
+            mine = [(s.lane, s.chunk, int(family_of[id(s.families)][own[0]])) for s in every]
+            classes.append(DeviceClass(devices=tuple(sorted(own)), row=number, families=tuple(m for m in mine if m[2] >= 0)))
+    return tuple(classes)
 
 
 def class_numbers(classes: tuple[DeviceClass, ...]) -> Int64:

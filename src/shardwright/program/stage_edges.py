@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from shardwright.model.block import INPUT, MEMORY
 from shardwright.model.graph import Model
 from shardwright.model.tensor import Dim, Extent
 from shardwright.program.cell_structure import made_layout, stream_operator
+from shardwright.program.cells import StageCells
 from shardwright.program.layout import Holding, Layout, volume
 from shardwright.program.stage_parts import Segment, StageParts
 from shardwright.program.transition import StepKind, transition
@@ -46,13 +48,6 @@ class Messages:
     base: int
     sends: Int64
     collectives: tuple[tuple[Collective, tuple[int, ...], int], ...] = ()
-
-
-class EdgeCache:
-    """Messages of pairs of layouts, by what they are counted from a base: stages that repeat share them."""
-
-    def __init__(self) -> None:
-        self.found: dict[object, Messages] = {}
 
 
 def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageEdge, ...]:
@@ -138,36 +133,37 @@ def edge_messages(
     length: int,
     island: int,
     minimal: bool,
-    cache: EdgeCache,
 ) -> tuple[Messages, Messages]:
     """Messages of an edge, forward and backward.
 
     Args:
         segments: the one that makes the tensor, and the one that reads it. extents: of the tensor, per token. length: positions of its
             sequence. minimal: copies are sent once and gathered behind; else a device sends all that its counterpart needs where both
-            stages are laid out alike. cache: of the plan.
+            stages are laid out alike.
     """
     base = min(source.base, target.base)
     base -= base % island if island else 0
-    key = tuple((id(s.cells), s.operator and s.block.name, stage.base - base) for stage, s in zip((source, target), segments, strict=True))
-    made, wanted = zip((source, target), segments, strict=True)
-    result = []
-    for way, (one, other) in enumerate(((made, wanted), (wanted, made))):
-        whole = (key, way, extents, length, minimal)
-        if whole not in cache.found:
-            each = []
-            for extent in extents:
-                layouts = (_lying(stage, segment, extent, base=base, length=length) for stage, segment in (one, other))
-                each.append(_messages(*layouts, island=island, minimal=minimal))
-            cache.found[whole] = _all_of(each)
-        found = cache.found[whole]
-        result.append(found if found.base == base else replace(found, base=base))
-    return result[0], result[1]
+    made, wanted = ((segment.cells, stage.base - base) for stage, segment in zip((source, target), segments, strict=True))
+    found = (_between(one, other, extents, length, island, minimal) for one, other in ((made, wanted), (wanted, made)))
+    forward, backward = (one if one.base == base else replace(one, base=base) for one in found)
+    return forward, backward
 
 
-def _lying(stage: StageParts, segment: Segment, extent: Extent, *, base: int, length: int) -> Layout:
-    found = made_layout(segment.cells, stream_operator((extent,)), extent, length)
-    return tuple(Holding(device=h.device + stage.base - base, box=h.box) for h in found)
+@lru_cache(maxsize=4096)
+def _between(
+    one: tuple[StageCells, int], other: tuple[StageCells, int], extents: tuple[Extent, ...], length: int, island: int, minimal: bool
+) -> Messages:
+    """Messages between cells that begin at an offset: stages that repeat share them."""
+    each = []
+    for extent in extents:
+        layouts = (_lying(*place, extent, length=length) for place in (one, other))
+        each.append(_messages(*layouts, island=island, minimal=minimal))
+    return _all_of(each)
+
+
+def _lying(cells: StageCells, offset: int, extent: Extent, *, length: int) -> Layout:
+    found = made_layout(cells, stream_operator((extent,)), extent, length)
+    return tuple(Holding(device=h.device + offset, box=h.box) for h in found)
 
 
 def _all_of(each: list[Messages]) -> Messages:

@@ -13,7 +13,7 @@ from shardwright.strategy.coverage import Piece, stage_pieces
 from shardwright.strategy.lane import Lane
 from shardwright.strategy.plan import Plan
 from shardwright.strategy.split import num_leaves
-from shardwright.strategy.stages import Keep, Stage
+from shardwright.strategy.stages import Keep, Placement, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +87,7 @@ def _stage(stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, number: int, 
             path=f"lane {lane.name} / stage {chunk}",
         )
     samples = lane.samples // lane.microbatches
+    ranged = any(p.select.blocks is not None for p in stage.placements)
     segments: list[Segment] = []
     counted = 0
     for piece in pieces:
@@ -95,8 +96,7 @@ def _stage(stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, number: int, 
             block = single_operator(block, piece.operator)
         for place in range(piece.count):
             number_in_chunk = counted if piece.counted else None
-            trees = class_trees(stage.placements, number_in_chunk)
-            cells = stage_cells(trees, samples=samples, unfolded=unfolded)
+            cells = _block_cells(stage.placements, number_in_chunk if ranged else None, samples, unfolded)
             keeps = tuple(
                 replace(k, blocks=(0, 0))
                 for k in stage.keeps
@@ -112,21 +112,24 @@ def _stage(stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, number: int, 
                         block=block, run=piece.run, first=piece.first + place, count=1, cells=cells, keeps=keeps, operator=piece.operator
                     )
                 )
-    families = _families([s.cells for s in segments])
-    working = {d for family in families for d in family}
-    # Devices of trees that later placements override take part in the stage's actions, but run nothing.
-    idle = sorted({d for p in stage.placements for d, _, _ in leaves(p.split, p.offset)} - working) if _overridden(stage) else []
-    families += tuple((d,) for d in idle) if unfolded else (tuple(idle),) * bool(idle)
-    shifted = tuple(tuple(d + stage.base for d in family) for family in families)
+    families, devices = _families(
+        tuple(dict.fromkeys(s.cells for s in segments)), stage.base, stage.placements if _overridden(stage) else (), unfolded
+    )
     return StageParts(
         lane=number,
         chunk=chunk,
         base=stage.base,
         segments=tuple(segments),
-        devices=tuple(sorted(d for family in shifted for d in family)),
-        families=shifted,
+        devices=devices,
+        families=families,
         samples=samples,
     )
+
+
+@lru_cache(maxsize=4096)
+def _block_cells(placements: tuple[Placement, ...], block: int | None, samples: int, unfolded: bool) -> StageCells:
+    """The cells of block number `block` of a chunk."""
+    return stage_cells(class_trees(placements, block), samples=samples, unfolded=unfolded)
 
 
 def _overridden(stage: Stage) -> bool:
@@ -134,18 +137,31 @@ def _overridden(stage: Stage) -> bool:
     return len({(num_leaves(p.split), p.offset) for p in stage.placements}) > 1
 
 
-def _families(cells: list[StageCells]) -> tuple[tuple[int, ...], ...]:
-    """Devices that are of one family in all cells: the common refinement."""
-    distinct = list({id(c): c for c in cells}.values())
-    marks: dict[int, list[tuple[int, int]]] = {}
-    for i, one in enumerate(distinct):
-        for j, family in enumerate(one.families):
-            for device in family:
-                marks.setdefault(device, []).append((i, j))
-    groups: dict[tuple[tuple[int, int], ...], list[int]] = {}
-    for device in sorted(marks):
-        groups.setdefault(tuple(marks[device]), []).append(device)
-    return tuple(tuple(group) for group in groups.values())
+@lru_cache(maxsize=256)
+def _families(
+    cells: tuple[StageCells, ...], base: int, placements: tuple[Placement, ...], unfolded: bool
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Devices that are of one family in all cells (the common refinement), and all devices, as the cluster numbers them.
+
+    Args:
+        placements: those whose devices may have been overridden: they take part in the stage's actions, but run nothing.
+    """
+    if len(cells) == 1:
+        families = [list(family) for family in cells[0].families]
+    else:
+        marks: dict[int, list[tuple[int, int]]] = {}
+        for i, one in enumerate(cells):
+            for j, family in enumerate(one.families):
+                for device in family:
+                    marks.setdefault(device, []).append((i, j))
+        groups: dict[tuple[tuple[int, int], ...], list[int]] = {}
+        for device in sorted(marks):
+            groups.setdefault(tuple(marks[device]), []).append(device)
+        families = list(groups.values())
+    idle = sorted({d for p in placements for d, _, _ in leaves(p.split, p.offset)} - {d for family in families for d in family})
+    families += [[d] for d in idle] if unfolded else [idle] * bool(idle)
+    shifted = tuple(tuple(d + base for d in family) for family in families)
+    return shifted, tuple(sorted(d for family in shifted for d in family))
 
 
 @lru_cache(maxsize=1024)

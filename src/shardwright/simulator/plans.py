@@ -19,7 +19,7 @@ from shardwright.program.lower_plan import lower_plan
 from shardwright.program.plan_program import LaneEdge, PlanProgram, PlanShape, device_classes
 from shardwright.program.plan_sync import Holdings, plan_holdings
 from shardwright.program.problem import Problem
-from shardwright.program.stage_edges import EdgeCache, edge_extents, edge_messages, edge_segments, stage_edges
+from shardwright.program.stage_edges import edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stage_parts import Segment, StageParts, plan_stages
 from shardwright.simulator.kernel import longest_path, simulate
 from shardwright.simulator.plan_memory import plan_memory
@@ -140,33 +140,47 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
     """Every family of every stage, priced; stages that differ only by their place in whole units of the network are priced once."""
     island = problem.cluster.tiers()[0].num_devices
     holdings = plan_holdings(stages, model=problem.model, length=problem.job.sequence_length, island=island)
-    used = {d for lane in stages for stage in lane for d in stage.devices}
-    ranks = len({stage.devices for lane in stages for stage in lane})
+    sets = {stage.devices for lane in stages for stage in lane}
+    shape = (len(set().union(*sets)), len(sets))
+    held = _Counted(holdings)
     unit = problem.cluster.tiers()[-2].num_devices if len(problem.cluster.tiers()) > 1 else 1
     alike: dict[object, tuple[int, FamilyCosts]] = {}
     families: dict[tuple[int, int, int], FamilyCosts] = {}
     for lane in stages:
         for stage in lane:
             for index in range(len(stage.families)):
-                key = (_signature(stage, index, holdings), stage.base % unit if problem.cluster.is_uniform else stage.base)
+                key = (held.signature(stage, index), stage.base % unit if problem.cluster.is_uniform else stage.base)
                 if key not in alike:
-                    found = family_costs(problem, plan, stage, index, holdings=holdings, shape=(len(used), ranks))
+                    found = family_costs(problem, plan, stage, index, holdings=holdings, shape=shape)
                     alike[key] = (stage.base, found)
                 base, found = alike[key]
                 families[stage.lane, stage.chunk, index] = found.moved(stage.base - base)
     return PlanCosts.of(problem, plan, stages, families, holdings)
 
 
-def _signature(stage: StageParts, family: int, holdings: Holdings) -> object:
-    """What a family's costs depend on, devices counted from the stage's first."""
-    device, base = stage.families[family][0], stage.base
-    held = tuple(
-        (h.klass, h.elements, h.trainable, h.layers, tuple(d - base for d in h.group), tuple(d - base for d in h.near))
-        for number in range(len(stage.segments))
-        for h in holdings.get((stage.lane, stage.chunk, number, device), ())
-    )
-    segments = tuple((id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments)
-    return (stage.lane, device - base, segments, held)
+class _Counted:
+    """What families hold, devices counted from their stage's first."""
+
+    def __init__(self, holdings: Holdings) -> None:
+        self.holdings = holdings
+        self.groups: dict[tuple[int, int], tuple[int, ...]] = {}
+
+    def _group(self, group: tuple[int, ...], base: int) -> tuple[int, ...]:
+        key = (id(group), base)
+        if key not in self.groups:
+            self.groups[key] = tuple(d - base for d in group)
+        return self.groups[key]
+
+    def signature(self, stage: StageParts, family: int) -> object:
+        """What a family's costs depend on."""
+        device, base = stage.families[family][0], stage.base
+        held = tuple(
+            (h.klass, h.elements, h.trainable, h.layers, self._group(h.group, base), self._group(h.near, base))
+            for number in range(len(stage.segments))
+            for h in self.holdings.get((stage.lane, stage.chunk, number, device), ())
+        )
+        segments = tuple((id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments)
+        return (stage.lane, device - base, segments, held)
 
 
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
@@ -174,7 +188,6 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
     model, job = problem.model, problem.job
     island = plan_tiers(problem)[0].num_devices
     found = []
-    cache = EdgeCache()
     for edge in stage_edges(lane, model=model):
         block = model.blocks[model.runs[edge.run].block]
         forward, backward = edge_messages(
@@ -185,7 +198,6 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
             length=job.tokens(block.sequence) or job.sequence_length,
             island=island,
             minimal=problem.runtime.p2p_scatter_gather,
-            cache=cache,
         )
         found.append(LaneEdge(lane=lane[0].lane, edge=edge, forward=forward, backward=backward))
     return tuple(found)
