@@ -1,33 +1,35 @@
-"""Families as coarse as they may be: devices of one family have parts of equal size and lie alike on the tiers of the network.
+"""Devices of a stage that are lowered as one: those of one family have parts of equal size and lie alike on the tiers of the network.
 
 Colour refinement, as `program.fold` does for grids: a device's first colour is what it holds and how far its groups and messages reach;
-then devices whose partners have different colours are told apart until nothing changes.
+then devices whose partners have different colours are told apart until nothing changes. Colours are numbers in one array; what tells
+devices apart follows from their parts and is found once for stages that differ by whole units of the network.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations
-from math import lcm, prod
+from math import lcm
 
 import numpy as np
+import numpy.typing as npt
 
+from shardwright.model.block import Block
 from shardwright.model.graph import Model
-from shardwright.model.operator import Operator
+from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import Dim
-from shardwright.program.cells import Cell, StageCells, Way, cut_dims, indices, interval, reference_runs
+from shardwright.program.cells import Cell, StageCells, cut_dims, indices, interval
 from shardwright.program.layout import count
-from shardwright.program.plan_sync import Held, parameter_sums, plan_holdings
+from shardwright.program.plan_sync import Sums, parameter_sums
+from shardwright.program.projection import PARTS, TOKENS, projection, regular_levels
 from shardwright.program.stage_edges import Messages
 from shardwright.program.stage_parts import Segment, StageParts
-from shardwright.strategy.split import Split
 
-Crossing = tuple[int, int, int, Messages]
-"""(lane, source, target, messages) of an edge in one direction."""
-_Colours = dict[int, Hashable]
+Int64 = npt.NDArray[np.int64]
+Units = tuple[int, ...]
+"""Devices of one unit of each tier of the network, innermost first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,270 +38,285 @@ class Ground:
 
     Args:
         model: of the problem. length: positions of its main sequence. lengths: positions of a segment's sequence in a lane, of each slice.
-        units: devices of one unit of each tier of the network, innermost first. island: of the innermost for the sums of gradients.
+        units: of the network. island: devices of the innermost for the sums of gradients.
         kinds: first device after each kind of node; empty if there is one kind.
     """
 
     model: Model
     length: int
     lengths: Callable[[int, Segment], tuple[int, ...]]
-    units: tuple[int, ...]
+    units: Units
     island: int
     kinds: tuple[int, ...] = ()
 
-    def kind(self, device: int) -> int:
-        """Kind of node that a device is in."""
-        return bisect_right(self.kinds, device)
 
-    def lying(self, devices: Iterable[int]) -> Hashable:
-        """How a group lies on the tiers: numbers of its members in the units of each."""
-        there = tuple(devices)
-        return tuple(tuple(sorted(Counter(d // unit for d in there).values())) for unit in self.units)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grouping:
+    """Devices and the groups that each meets, counted from a base. Equal only to itself.
+
+    Args:
+        devices: (n,). groups: (groups, members); `of`: (n, groups of a device), rows of `groups`; both filled up with -1.
+    """
+
+    devices: Int64
+    groups: Int64
+    of: Int64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trait:
+    """Something of some devices of a stage: equal marks mean that they do not differ in it.
+
+    Args:
+        grouping: the devices, and whom they meet by it. marks: (n,) from 0 on. plain: all marks are 0.
+    """
+
+    grouping: Grouping
+    marks: Int64
+    plain: bool
+
+
+class _Colours:
+    """The colour of every device."""
+
+    def __init__(self, size: int, kinds: tuple[int, ...]) -> None:
+        self.colour = np.zeros(size + 1, dtype=np.int64)
+        self.colour[:size] = np.searchsorted(np.array(kinds, dtype=np.int64), np.arange(size), side="right")
+        self.colour[size] = -1  # what stands for a member that is none
+        self.used = len(kinds) + 1
+        self.told: set[object] = set()
+
+    def tell(self, devices: Int64, marks: Int64, *, key: object) -> None:
+        """Tell apart devices of one colour that differ in their marks, and all of them from all others; nothing if it has been told."""
+        if key in self.told:
+            return
+        self.told.add(key)
+        self.recolour(devices, marks)
+
+    def recolour(self, devices: Int64, marks: Int64) -> None:
+        found, place = np.unique(self.colour[devices] * (int(marks.max(initial=0)) + 1) + marks, return_inverse=True)
+        self.colour[devices] = self.used + place.reshape(-1)
+        self.used += len(found)
+
+    def tell_partners(self, grouping: Grouping, base: int) -> None:
+        """Tell apart devices by how many partners they have of each colour, in each of their groups."""
+        members = np.where(grouping.groups < 0, -1, grouping.groups + base)
+        there = self.colour[members]
+        if there.size and there.min() == there.max() and grouping.of.min() >= 0:
+            return
+        there.sort(axis=1)
+        kinds = np.append(np.unique(there, axis=0, return_inverse=True)[1].reshape(-1), -1)
+        marks = kinds[grouping.of]
+        one = marks[:, 0] if marks.shape[1] == 1 else np.unique(marks, axis=0, return_inverse=True)[1].reshape(-1)
+        self.recolour(grouping.devices + base, one)
+
+    @property
+    def number(self) -> int:
+        """Different colours."""
+        return len(np.unique(self.colour))
 
 
 def refine_families(
-    stages: tuple[tuple[StageParts, ...], ...], *, crossings: Iterable[Crossing], ground: Ground
+    stages: tuple[tuple[StageParts, ...], ...], *, crossings: Iterable[Messages], ground: Ground
 ) -> tuple[tuple[StageParts, ...], ...]:
     """The stages with families of devices that are alike.
 
     Args:
         crossings: messages of all edges, both ways. ground: what devices lie on.
     """
-    listed = list(crossings)
-    if _plain(stages, listed, ground):
-        return stages
-    colours: dict[int, list[Hashable]] = {d: [ground.kind(d)] for lane in stages for stage in lane for d in stage.devices}
-    for stage in (stage for lane in stages for stage in lane):
-        families = {d: i for i, family in enumerate(stage.families) for d in family}
-        reach = [_reach(cells, stage.base, ground) for cells in _distinct(stage)]
-        for device in stage.devices:
-            local = device - stage.base
-            sizes = tuple(_sizes(s, local, length) for s in stage.segments for length in ground.lengths(stage.lane, s))
-            colours[device].append((stage.lane, stage.chunk, families[device], sizes, tuple(one.get(local) for one in reach)))
-    for lane, source, target, messages in listed:
-        for device, crossed in _crossed(messages, ground.units).items():
-            colours[device].append((lane, source, target, crossed))
-    partners = _partners(stages, listed)
-    for device, place, held in _held(stages, ground):
-        colours[device].append((place, held.klass, held.elements, held.layers, ground.lying(held.group), ground.lying(held.near)))
-        partners.setdefault(device, []).append(((place, "sum"), held.group))
-    final = _stable({d: tuple(c) for d, c in colours.items()}, partners)
-    return tuple(tuple(_split(stage, final) for stage in lane) for lane in stages)
-
-
-def _held(stages: tuple[tuple[StageParts, ...], ...], ground: Ground) -> Iterator[tuple[int, Hashable, Held]]:
-    """(device, place, what it holds there) of every device."""
-    single = tuple(tuple(replace(stage, families=tuple((d,) for d in stage.devices)) for stage in lane) for lane in stages)
-    for (*place, device), items in plan_holdings(single, model=ground.model, length=ground.length, island=ground.island).items():
-        for held in items:
-            yield device, tuple(place), held
-
-
-def _plain(stages: tuple[tuple[StageParts, ...], ...], crossings: list[Crossing], ground: Ground) -> bool:
-    """All devices of a stage are alike: all parts are even, all groups lie alike, all senders and receivers of an edge do the same.
-
-    Stages that repeat are looked at once.
-    """
+    every = [stage for lane in stages for stage in lane]
+    colours = _Colours(1 + max(stage.devices[-1] for stage in every), ground.kinds)
+    sizes = {}
+    meetings: dict[tuple[int, int], tuple[Grouping, int]] = {}
+    known: dict[object, list[Trait]] = {}
     period = lcm(*ground.units)
-    sets = {stage.devices for lane in stages for stage in lane}
-    if len({d for devices in sets for d in devices}) < sum(map(len, sets)):
-        return False
-    seen: dict[Hashable, bool] = {}
-    for stage in (stage for lane in stages for stage in lane):
-        if len(stage.families) > 1 or ground.kind(stage.devices[0]) != ground.kind(stage.devices[-1]):
-            return False
-        for segment in stage.segments:
-            lengths = ground.lengths(stage.lane, segment)
-            key = (id(segment.cells), id(segment.block), stage.samples, lengths, stage.base % period)
-            if key not in seen:
-                even = all(_even(segment, stage, length) for length in lengths)
-                seen[key] = even and _aligned(segment.cells, stage.base, ground.units)
-            if not seen[key]:
-                return False
-    for *_, messages in crossings:
-        edge = (id(messages.sends), messages.base % period)
-        if edge not in seen:
-            by_device = _crossed(messages, ground.units)
-            ways = [{entry for entries in by_device.values() for entry in entries if entry[0] == way} for way in (0, 1)]
-            seen[edge] = all(len(way) < 2 for way in ways)
-        if not seen[edge]:
-            return False
+    for stage in every:
+        sizes[stage.lane, stage.chunk] = len(stage.devices)
+        if id(stage.families) not in colours.told:
+            where = np.concatenate([np.array(family, dtype=np.int64) for family in stage.families])
+            marks = np.repeat(np.arange(len(stage.families)), [len(family) for family in stage.families])
+            colours.tell(where, marks, key=id(stage.families))
+        lengths = [ground.lengths(stage.lane, segment) for segment in stage.segments]
+        form = (stage.base % period, *((id(s.cells), id(s.block), n) for s, n in zip(stage.segments, lengths, strict=True)))
+        if form not in known:
+            held = (_sized(s.cells, s.block, n) for s, n in zip(stage.segments, lengths, strict=True))
+            reached = (_reach(cells, stage.base % period, ground.units) for cells in dict.fromkeys(s.cells for s in stage.segments))
+            known[form] = [trait for trait in (*held, *reached) if not trait.plain or len(trait.marks) < len(stage.devices)]
+        for trait in known[form]:
+            colours.tell(trait.grouping.devices + stage.base, trait.marks, key=(id(trait), stage.base))
+    found = [(trait, messages.base, 0) for messages in crossings for trait in _crossed(messages, ground.units)]
     for places, _, base, sums in parameter_sums(stages, model=ground.model, length=ground.length, island=ground.island):
-        whole = (sums, base % period)
-        if len(places) > 1 and whole not in seen:
-            lying = {ground.lying(d + base for d in group) for found in sums.found for group in found.groups}
-            seen[whole] = len(lying) < 2 and not any(found.copies for found in sums.found)
-        if len(places) > 1 and not seen[whole]:
-            return False
-    return True
+        for number, place in enumerate(places):
+            found.append((_summed(sums, number, base % period, ground.units), base, sizes[place.use[:2]]))
+    for trait, base, size in found:
+        if len(trait.marks):
+            meetings[id(trait.grouping), base] = (trait.grouping, base)
+            if not trait.plain or len(trait.marks) != size:
+                colours.tell(trait.grouping.devices + base, trait.marks, key=(id(trait), base))
+    before = 0
+    while before != (before := colours.number):
+        for grouping, base in meetings.values():
+            colours.tell_partners(grouping, base)
+    split: dict[int, tuple[tuple[int, ...], ...]] = {}
+    return tuple(tuple(_split(stage, colours.colour, split) for stage in lane) for lane in stages)
 
 
-def _distinct(stage: StageParts) -> list[StageCells]:
-    return list({id(s.cells): s.cells for s in stage.segments}.values())
-
-
-def _split(stage: StageParts, colours: _Colours) -> StageParts:
-    families: list[tuple[int, ...]] = []
-    for family in stage.families:
-        parts: dict[Hashable, list[int]] = {}
-        for device in family:
-            parts.setdefault(colours[device], []).append(device)
-        families += [tuple(part) for part in parts.values()]
-    return replace(stage, families=tuple(families))
-
-
-def _stable(colours: _Colours, partners: dict[int, list[tuple[Hashable, tuple[int, ...]]]]) -> _Colours:
-    """Colours numbered; refined by those of the devices' partners until their number stays."""
-    number = _numbered(colours)
-    while True:
-        finer = _numbered(
-            {
-                d: (c, *((name, tuple(sorted(Counter(number[o] for o in others).items()))) for name, others in partners.get(d, ())))
-                for d, c in number.items()
-            }
-        )
-        if len(set(finer.values())) == len(set(number.values())):
-            return dict(number)
-        number = finer
-
-
-def _numbered(colours: _Colours) -> dict[int, int]:
-    numbers: dict[Hashable, int] = {}
-    return {d: numbers.setdefault(c, len(numbers)) for d, c in colours.items()}
-
-
-def _partners(stages: tuple[tuple[StageParts, ...], ...], crossings: list[Crossing]) -> dict[int, list[tuple[Hashable, tuple[int, ...]]]]:
-    """Of each device the members of each of its groups inside stages, and those that it sends to and receives from, by edge."""
-    found: dict[int, list[tuple[Hashable, tuple[int, ...]]]] = {}
-    for stage in (stage for lane in stages for stage in lane):
-        for number, cells in enumerate(_distinct(stage)):
-            for tree, split in enumerate(_trees(cells)):
-                for local in split:
-                    members = tuple(d + stage.base for d in split)
-                    found.setdefault(local + stage.base, []).append(((stage.lane, stage.chunk, number, tree), members))
-    for lane, source, target, messages in crossings:
-        ends: dict[tuple[int, int], set[int]] = {}
-        for one, other, _ in messages.sends.tolist():
-            ends.setdefault((one + messages.base, 0), set()).add(other + messages.base)
-            ends.setdefault((other + messages.base, 1), set()).add(one + messages.base)
-        for (device, way), others in ends.items():
-            found.setdefault(device, []).append(((lane, source, target, way), tuple(sorted(others))))
-    return found
-
-
-def _trees(cells: StageCells) -> list[dict[int, Cell]]:
-    """The distinct trees of a stage: device -> cell."""
-    return list({id(tree): tree for tree in cells.cells.values()}.values())
-
-
-def _present(segment: Segment) -> Iterator[tuple[Operator, dict[int, Cell]]]:
-    for operator in segment.block.operators:
-        tree = segment.cells.cells.get(operator.klass)
-        if tree:
-            yield operator, tree
-
-
-def _even(segment: Segment, stage: StageParts, length: int) -> bool:
-    """Equal parts leave no remainder anywhere: a family's first device, which has the largest part, has as much as all."""
-    for operator, tree in _present(segment):
+def _split(stage: StageParts, colour: Int64, known: dict[int, tuple[tuple[int, ...], ...]]) -> StageParts:
+    """The stage with its families cut by colour; stages with the same families share what they become."""
+    if id(stage.families) not in known:
+        families: list[tuple[int, ...]] = []
         for family in stage.families:
-            cell = tree.get(family[0] - stage.base)
-            if cell is None:
-                continue
-            ways = {Dim.BATCH: cell.way(Dim.BATCH), Dim.SEQUENCE: cell.way(Dim.SEQUENCE)} | cut_dims(cell, operator)
-            for dim, way in ways.items():
-                size = {Dim.BATCH: stage.samples, Dim.SEQUENCE: length}.get(dim) or reference_runs(operator, dim)
-                if not _divides(way, size):
-                    return False
-                if any(e.dim is dim and not _divides(way, e.runs) for e in (*operator.reads, *operator.writes)):
-                    return False
-    return True
+            parts: dict[int, list[int]] = {}
+            for device, one in zip(family, colour[list(family)].tolist(), strict=True):
+                parts.setdefault(one, []).append(device)
+            families += [tuple(part) for part in parts.values()] if len(parts) > 1 else [family]
+        known[id(stage.families)] = tuple(families) if len(families) > len(stage.families) else stage.families
+    return replace(stage, families=known[id(stage.families)])
 
 
-def _divides(way: Way, size: int) -> bool:
-    equal = prod((step.parts for step in way if isinstance(step.parts, int)), start=1) * (2 if any(s.zigzag for s in way) else 1)
-    if equal == 1:
-        return True
-    whole = count(indices(tuple(step for step in way if not isinstance(step.parts, int)), size))
-    return whole % equal == 0 and count(indices(way, size)) * prod(s.parts for s in way if isinstance(s.parts, int)) == whole
+def _numbered(values: Iterable[Hashable]) -> Int64:
+    """Equal values as equal numbers, from 0 on in the order in which they come."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
 
 
-def _sizes(segment: Segment, local: int, length: int) -> Hashable:
-    """What a device holds: samples, positions and elements of every extent, by operator."""
-    held: list[Hashable] = []
-    for operator, tree in _present(segment):
-        cell = tree.get(local)
-        if cell is None:
-            held.append(None)
-            continue
+def _trait(grouping: Grouping, columns: Sequence[Int64]) -> Trait:
+    """Devices differ where one of the columns does."""
+    differing = [column for column in columns if len(column) and column.min() != column.max()]
+    if not differing:
+        return Trait(grouping=grouping, marks=np.zeros(len(grouping.devices), dtype=np.int64), plain=True)
+    marks = np.unique(np.stack(differing, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    return Trait(grouping=grouping, marks=marks, plain=False)
+
+
+def _alone(devices: Int64) -> Grouping:
+    """Devices that meet nobody."""
+    return Grouping(devices=devices, groups=np.zeros((0, 0), dtype=np.int64), of=np.zeros((len(devices), 0), dtype=np.int64))
+
+
+def _by_device(cells: StageCells, devices: Int64, column: Int64) -> Int64:
+    """A column of some devices of the cells as one of all of them; -1: it is of others."""
+    result = np.full(len(cells.devices), -1, dtype=np.int64)
+    result[np.searchsorted(np.array(cells.devices), devices)] = column
+    return result
+
+
+@lru_cache(maxsize=4096)
+def _sized(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
+    """What devices hold: samples, positions (of each slice) and elements of every extent, by operator."""
+    columns: list[Int64] = []
+    for klass in dict.fromkeys(o.klass for o in block.operators if cells.cells.get(o.klass)):
+        tokens, parts = projection(cells, klass, TOKENS), projection(cells, klass, PARTS)
+        sizes = _numbered(
+            (
+                count(indices(cell.way(Dim.BATCH), cells.samples)),
+                *(count(indices(cell.way(Dim.SEQUENCE), length)) for length in lengths),
+            )
+            for cell in tokens.cells
+        )
+        held = _numbered(tuple(_elements(cell, block, klass)) for cell in parts.cells)
+        columns += [_by_device(cells, one.devices, of[one.number]) for one, of in ((tokens, sizes), (parts, held))]
+    return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
+
+
+def _elements(cell: Cell, block: Block, klass: OperatorClass) -> Iterator[int]:
+    """Elements of every extent of the operators of a class that a device with these parts holds."""
+    for operator in (o for o in block.operators if o.klass is klass):
         cuts = cut_dims(cell, operator)
-        tokens = (count(indices(cell.way(Dim.BATCH), segment.cells.samples)), count(indices(cell.way(Dim.SEQUENCE), length)))
-        extents = (*operator.reads, *operator.writes, *(e for p in operator.parameters for e in p.extents))
-        ends = (interval(e, operator, cuts) for e in extents)
-        held.append((*tokens, tuple(high - low for low, high in ends)))
-    return tuple(held)
+        for extent in (*operator.reads, *operator.writes, *(e for p in operator.parameters for e in p.extents)):
+            low, high = interval(extent, operator, cuts)
+            yield high - low
 
 
-def _levels(split: Split | None) -> list[tuple[int, int]] | None:
-    """(step, parts) of each cut of a tree of equal parts; None if some are unequal."""
-    found: list[tuple[int, int]] = []
-    while split is not None:
-        if isinstance(split.parts, tuple) or isinstance(split.step, tuple):
-            return None
-        found.append((split.step, split.parts))
-        split = split.children[0]
-    return found
-
-
-def _aligned(cells: StageCells, base: int, units: tuple[int, ...]) -> bool:
-    """All groups of a stage lie alike whatever the device: in one unit of every tier, or along strides that fit into units or fill them."""
-    first, last = base + cells.devices[0], base + cells.devices[-1]
-    inner = [u for u in units if first // u != last // u]
-    if not inner:
-        return True
-    for split in {id(s): s for s in cells.splits.values()}.values():
-        levels = _levels(split)
-        if levels is None:
-            return False
-        for unit in inner:
-            if any(step % unit and unit % (step * parts) for step, parts in levels):
-                return False
-            spread = 1 + sum(step * (parts - 1) for step, parts in levels if unit % (step * parts) == 0)
-            if base % unit + spread > unit:
-                return False
-    return True
-
-
-def _reach(cells: StageCells, base: int, ground: Ground) -> dict[int, Hashable]:
+@lru_cache(maxsize=4096)
+def _reach(cells: StageCells, base: int, units: Units) -> Trait:
     """How the groups of each device lie on the tiers: for each tree and set of dims, of the devices that differ only in those."""
-    found: dict[int, dict[Hashable, Hashable]] = {}
-    for number, tree in enumerate(_trees(cells)):
-        groups: dict[tuple[tuple[Dim, ...], Hashable], list[int]] = {}
-        for device, cell in tree.items():
-            dims = tuple(dict.fromkeys(dim for dim, _ in cell.ways))
-            for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
-                kept = tuple(way for way in cell.ways if way[0] not in chosen)
-                groups.setdefault((chosen, kept), []).append(device)
-        for (chosen, _), devices in groups.items():
-            lying = ground.lying(d + base for d in devices)
-            for device in devices:
-                found.setdefault(device, {})[number, chosen] = lying
-    return {device: frozenset(reach.items()) for device, reach in found.items()}
+    columns = []
+    for klass in {id(tree): klass for klass, tree in cells.cells.items()}.values():
+        devices = np.fromiter(cells.cells[klass], dtype=np.int64)
+        for numbers in _reached(cells, klass):
+            of = numbers >= 0
+            groups = [devices[numbers == number] + base for number in range(int(numbers.max(initial=-1)) + 1)]
+            lying = _numbered(_lying(group, units) for group in groups)
+            columns.append(_by_device(cells, devices[of], lying[numbers[of]]))
+    return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
 
 
-def _crossed(messages: Messages, units: tuple[int, ...]) -> dict[int, tuple[tuple[int, tuple[int, ...]], ...]]:
-    """Of each device (0 = sends, 1 = receives; elements on each tier)."""
-    if not len(messages.sends):
-        return {}
-    ends, elements = messages.sends[:, :2] + messages.base, messages.sends[:, 2]
-    tier = np.full(len(elements), len(units) - 1)
+def _reached(cells: StageCells, klass: OperatorClass) -> Iterator[Int64]:
+    """For each set of dims the number of each device's group, of those that differ only in these; -1: its way does not cut them all."""
+    tree, levels = cells.cells[klass], regular_levels(cells.splits.get(klass))
+    if levels is not None:
+        dims = tuple(dict.fromkeys(split.dim for split in levels))
+        for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
+            yield projection(cells, klass, frozenset(dims) - frozenset(chosen)).number
+        return
+    numbers: dict[tuple[Dim, ...], dict[Hashable, int]] = {}
+    found: dict[tuple[Dim, ...], Int64] = {}
+    for place, cell in enumerate(tree.values()):
+        dims = tuple(dict.fromkeys(dim for dim, _ in cell.ways))
+        for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
+            own = numbers.setdefault(chosen, {})
+            kept = tuple(way for way in cell.ways if way[0] not in chosen)
+            found.setdefault(chosen, np.full(len(tree), -1, dtype=np.int64))[place] = own.setdefault(kept, len(own))
+    yield from found.values()
+
+
+def _lying(devices: Int64, units: Units) -> Hashable:
+    """How a group lies on the tiers: numbers of its members in the units of each."""
+    return tuple(tuple(np.sort(np.unique(devices // unit, return_counts=True)[1]).tolist()) for unit in units)
+
+
+@lru_cache(maxsize=4096)
+def _crossed(messages: Messages, units: Units) -> tuple[Trait, Trait]:
+    """Of the senders and of the receivers, from the messages' base on: elements on each tier, and whom they meet."""
+    sends = messages.sends
+    tier = np.full(len(sends), len(units) - 1)
     for index in range(len(units) - 1, -1, -1):
-        tier[ends[:, 0] // units[index] == ends[:, 1] // units[index]] = index
-    result: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {}
+        first, last = ((sends[:, way] + messages.base) // units[index] for way in (0, 1))
+        tier[first == last] = index
+    result = []
     for way in (0, 1):
-        devices, place = np.unique(ends[:, way], return_inverse=True)
+        devices, place = np.unique(sends[:, way], return_inverse=True)
         totals = np.zeros((len(devices), len(units)), dtype=np.int64)
-        np.add.at(totals, (place.reshape(-1), tier), elements)
-        for device, row in zip(devices.tolist(), totals.tolist(), strict=True):
-            result[device] = (*result.get(device, ()), (way, tuple(row)))
+        np.add.at(totals, (place.reshape(-1), tier), sends[:, 2])
+        pairs = np.unique(np.stack([place.reshape(-1), sends[:, 1 - way]], axis=1), axis=0)
+        degree = np.bincount(pairs[:, 0], minlength=len(devices))
+        groups = np.full((len(devices), int(degree.max(initial=0))), -1, dtype=np.int64)
+        groups[pairs[:, 0], np.arange(len(pairs)) - np.repeat(np.cumsum(degree) - degree, degree)] = pairs[:, 1]
+        grouping = Grouping(devices=devices, groups=groups, of=np.arange(len(devices)).reshape(-1, 1))
+        result.append(_trait(grouping, list(totals.T)))
+    return result[0], result[1]
+
+
+@lru_cache(maxsize=8192)
+def _summed(sums: Sums, use: int, base: int, units: Units) -> Trait:
+    """What the devices that are counted at a parameter's use sum of it, and with whom; `base` only says how they lie."""
+    own = [
+        (device, [(elements, of[device]) for elements, of in zip(sums.elements, sums.group_of, strict=True) if device in of])
+        for device in sums.counted[use]
+    ]
+    own = [one for one in own if one[1]]
+    near = sums.holders[use]
+    lying: dict[tuple[int, ...], Hashable] = {}
+    for group in {group for _, items in own for _, group in items}:
+        ways = (group,) if near is None else (group, tuple(d for d in group if d in near))
+        lying[group] = tuple(_lying(np.array(way, dtype=np.int64) + base, units) for way in ways)
+    marks = _numbered(tuple((elements, lying[group]) for elements, group in items) for _, items in own)
+    grouping = _grouping(tuple(device for device, _ in own), tuple(tuple(group for _, group in items) for _, items in own))
+    return _trait(grouping, [marks])
+
+
+@lru_cache(maxsize=4096)
+def _grouping(devices: tuple[int, ...], met: tuple[tuple[tuple[int, ...], ...], ...]) -> Grouping:
+    """Devices and the groups of each: one object for equal ones."""
+    number: dict[tuple[int, ...], int] = {}
+    of = [[number.setdefault(group, len(number)) for group in groups] for groups in met]
+    return Grouping(devices=np.array(devices, dtype=np.int64), groups=_filled(list(number)), of=_filled(of))
+
+
+def _filled(rows: Sequence[Sequence[int]]) -> Int64:
+    """Rows of unequal length as an array, filled up with -1."""
+    result = np.full((len(rows), max(map(len, rows), default=0)), -1, dtype=np.int64)
+    for row, values in zip(result, rows, strict=True):
+        row[: len(values)] = values
     return result

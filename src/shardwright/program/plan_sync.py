@@ -125,12 +125,15 @@ class Sums:
 
     Args:
         found: its sum groups. elements: of each. group_of: of each, the group in which each device sums; a duplicate that is sent the sum
-            counts as a member of its sender's.
+            counts as a member of its sender's. counted: of each use the devices whose part is counted there. holders: of each use the
+            devices that run its operator in any stage; None if all uses are of one operator.
     """
 
     found: tuple[SumGroup, ...]
     elements: tuple[int, ...]
     group_of: tuple[dict[int, tuple[int, ...]], ...]
+    counted: tuple[tuple[int, ...], ...]
+    holders: tuple[frozenset[int] | None, ...]
 
 
 def parameter_sums(
@@ -173,7 +176,22 @@ class _Use:
 def _sums(uses: tuple[_Use, ...], length: int, island: int) -> Sums:
     shares = tuple(share for use in uses for share in _shares(use, (use.turn, use.operator.name), length))
     found = sum_groups(shares, island=island)
-    return Sums(found=found, elements=tuple(group.elements for group in found), group_of=tuple(map(_by_device, found)))
+    devices = [tuple(d + use.offset for d in use.cells.cells.get(use.operator.klass, {})) for use in uses]
+    before: set[int] = set()
+    counted = []
+    for own in devices:
+        counted.append(tuple(d for d in own if d not in before))
+        before.update(own)
+    names = [use.operator.name for use in uses]
+    alone = len(set(names)) == 1
+    holders = {name: frozenset(d for other, own in zip(names, devices, strict=True) if other == name for d in own) for name in names}
+    return Sums(
+        found=found,
+        elements=tuple(group.elements for group in found),
+        group_of=tuple(map(_by_device, found)),
+        counted=tuple(counted),
+        holders=tuple(None if alone else holders[name] for name in names),
+    )
 
 
 def _by_device(found: SumGroup) -> dict[int, tuple[int, ...]]:

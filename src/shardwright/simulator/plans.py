@@ -114,11 +114,6 @@ def refined(
     problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], edges: tuple[LaneEdge, ...]
 ) -> tuple[tuple[StageParts, ...], ...]:
     """The stages with families of devices that hold as much and lie alike on the network."""
-    ways = [
-        (e.lane, *ends, m)
-        for e in edges
-        for ends, m in (((e.edge.source, e.edge.target), e.forward), ((e.edge.target, e.edge.source), e.backward))
-    ]
     job, cluster = problem.job, problem.cluster
 
     def lengths(lane: int, segment: Segment) -> tuple[int, ...]:
@@ -133,7 +128,7 @@ def refined(
         island=cluster.tiers()[0].num_devices,
         kinds=() if cluster.is_uniform else tuple(accumulate(g.count * g.kind.num_devices for g in cluster.groups)),
     )
-    return refine_families(stages, crossings=ways, ground=ground)
+    return refine_families(stages, crossings=[m for e in edges for m in (e.forward, e.backward)], ground=ground)
 
 
 def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...]) -> PlanCosts:
