@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +25,11 @@ from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds
 from shardwright.cost.tables import LayerTable, MeshTable, block_context, problem_machine
 from shardwright.hardware.constants import slowdown_beside
+from shardwright.model.block import Block
 from shardwright.model.operator import OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, ParameterClass
 from shardwright.program.cell_structure import CellStructure
-from shardwright.program.cells import Cell, largest_remainder
+from shardwright.program.cells import Cell, StageCells, largest_remainder
 from shardwright.program.lower_block import lower_block
 from shardwright.program.plan_sync import Held, Holdings
 from shardwright.program.problem import Problem
@@ -36,6 +39,7 @@ from shardwright.strategy.stages import How, Keep
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +149,13 @@ def _compose(
     tables, rows = [], []
     contributions = main_contributions([part.held for part in here])
     for part in here:
+        segment, base = part.segment, place_in_network(problem, stage.base)
         table, row, joined = _table(
-            own, problem, part.segment, device - stage.base, stage.base, shape=shape, contributions=contributions, cut=cut
+            Same(problem), Same(segment.block), segment.cells, segment.keeps, (device - stage.base, base), shape, contributions, cut
         )
         tables.append(table)
         rows.append(row)
-        coupled |= joined
+        coupled |= {d + stage.base for d in joined}
     layers = _layer_table(own, stage, device, here, tables, rows)
     meshes = _mesh_table(own, problem, here, rows, rule=rule)
     counts = np.array([[p.segment.count for p in here]], dtype=np.int64)
@@ -221,27 +226,57 @@ def cell_rows(structure: CellStructure, *, shape: tuple[int, int], contributions
     return Rows(columns={name: np.array([values[name]], dtype=np.int64) for name in COLUMNS})
 
 
+class Same(Generic[T]):
+    """A value that equals only itself, where comparing all that is in it takes longer than what is kept for it saves."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.value is self.value
+
+
+def place_in_network(problem: Problem, base: int) -> int:
+    """What a stage's first device is to its costs: its number, in a uniform network inside the unit after which it repeats."""
+    tiers = problem.cluster.tiers()
+    if not problem.cluster.is_uniform:
+        return base
+    return base % tiers[-2].num_devices if len(tiers) > 1 else 0
+
+
+@lru_cache(maxsize=4096)
 def _table(
-    own: Problem,
-    problem: Problem,
-    segment: Segment,
-    local: int,
-    base: int,
-    *,
+    known: Same[Problem],
+    of: Same[Block],
+    cells: StageCells,
+    keeps: tuple[Keep, ...],
+    place: tuple[int, int],
     shape: tuple[int, int],
     contributions: int,
     cut: tuple[int, ...] | None,
-) -> tuple[BlockTable, Rows, set[int]]:
-    """One block of a segment on one device: its row, its degrees, and the devices that blocking collectives join with it."""
-    context = block_context(own, segment.block)
+) -> tuple[BlockTable, Rows, tuple[int, ...]]:
+    """One block on one device: its row, its degrees, and the devices that blocking collectives join with it, counted from the stage's
+    first; equal blocks of a stage, and of stages that are alike, are priced once.
+
+    Args:
+        place: the device, counted from the stage's first, and that one's place in the network.
+    """
+    problem, block, (local, base) = known.value, of.value, place
+    own = kind_problem(problem, base + local)
+    context = block_context(own, block)
     if cut is not None:
         context = replace(context, tokens=cut[-1], before=cut[:-1])
     island = own.cluster.tiers()[0].num_devices
-    structure = CellStructure(stage=segment.cells, device=local, length=context.tokens, island=island)
-    program = lower_block(segment.block, structure, context)
+    structure = CellStructure(stage=cells, device=local, length=context.tokens, island=island)
+    program = lower_block(block, structure, context)
     rows = cell_rows(structure, shape=shape, contributions=contributions)
-    joined = {d + base for move in program.moves for d in move.group}
-    network = network_of_devices(problem, tuple(sorted(joined | {local + base})))
+    joined = {d for move in program.moves for d in move.group}
+    network = network_of_devices(problem, tuple(sorted(d + base for d in joined | {local})))
     table = block_table(
         program,
         rows=rows,
@@ -253,7 +288,7 @@ def _table(
         spans=lambda move: group_span(tuple(d + base for d in move.group) or (local + base,), network),
     )
     degrees = {**rows.degrees(), "positions": np.array([-(-context.tokens // int(rows.degrees()["ring"][0]))])}
-    return kept_variant(table, program, segment.keeps, degrees=degrees, problem=own), rows, joined
+    return kept_variant(table, program, keeps, degrees=degrees, problem=own), rows, tuple(joined)
 
 
 def _layer_table(

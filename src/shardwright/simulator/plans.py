@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy.typing as npt
 
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.model_flops import model_flops
-from shardwright.cost.plan_costs import FamilyCosts, family_costs, slice_lengths
+from shardwright.cost.plan_costs import FamilyCosts, Same, family_costs, place_in_network, slice_lengths
 from shardwright.cost.tables import problem_machine
 from shardwright.errors import StrategyError
 from shardwright.program.action_rows import action_rows
@@ -137,45 +139,47 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
     holdings = plan_holdings(stages, model=problem.model, length=problem.job.sequence_length, island=island)
     sets = {stage.devices for lane in stages for stage in lane}
     shape = (len(set().union(*sets)), len(sets))
-    held = _Counted(holdings)
-    unit = problem.cluster.tiers()[-2].num_devices if len(problem.cluster.tiers()) > 1 else 1
-    alike: dict[object, tuple[int, FamilyCosts]] = {}
+    groups: dict[tuple[int, int], tuple[int, ...]] = {}
     families: dict[tuple[int, int, int], FamilyCosts] = {}
-    for lane in stages:
-        for stage in lane:
-            for index in range(len(stage.families)):
-                key = (held.signature(stage, index), stage.base % unit if problem.cluster.is_uniform else stage.base)
-                if key not in alike:
-                    found = family_costs(problem, plan, stage, index, holdings=holdings, shape=shape)
-                    alike[key] = (stage.base, found)
-                base, found = alike[key]
-                families[stage.lane, stage.chunk, index] = found.moved(stage.base - base)
+    for stage in (stage for lane in stages for stage in lane):
+        place = place_in_network(problem, stage.base)
+        segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
+        for index in range(len(stage.families)):
+            device = stage.families[index][0]
+            keys = [(stage.lane, stage.chunk, number, device) for number in range(len(segments))]
+            held = {key: holdings[key] for key in keys if key in holdings}
+            for h in (h for items in held.values() for h in items):
+                for group in (h.group, h.near):
+                    if (id(group), stage.base) not in groups:
+                        groups[id(group), stage.base] = tuple(d - stage.base for d in group)
+            sums = tuple(
+                (key[2], h.klass, h.elements, h.trainable, h.layers, groups[id(h.group), stage.base], groups[id(h.near), stage.base])
+                for key, items in held.items()
+                for h in items
+            )
+            alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - stage.base, segments, sums)
+            base, found = _priced(_Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=held, shape=shape))
+            families[stage.lane, stage.chunk, index] = found.moved(stage.base - base)
     return PlanCosts.of(problem, plan, stages, families, holdings)
 
 
-class _Counted:
-    """What families hold, devices counted from their stage's first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A family to be priced; equal where `alike` is, which has all that its costs depend on, devices counted from the stage's first."""
 
-    def __init__(self, holdings: Holdings) -> None:
-        self.holdings = holdings
-        self.groups: dict[tuple[int, int], tuple[int, ...]] = {}
+    alike: Hashable
+    problem: Problem = field(compare=False)
+    plan: Plan = field(compare=False)
+    stage: StageParts = field(compare=False)
+    family: int = field(compare=False)
+    held: Holdings = field(compare=False)
+    shape: tuple[int, int] = field(compare=False)
 
-    def _group(self, group: tuple[int, ...], base: int) -> tuple[int, ...]:
-        key = (id(group), base)
-        if key not in self.groups:
-            self.groups[key] = tuple(d - base for d in group)
-        return self.groups[key]
 
-    def signature(self, stage: StageParts, family: int) -> object:
-        """What a family's costs depend on."""
-        device, base = stage.families[family][0], stage.base
-        held = tuple(
-            (h.klass, h.elements, h.trainable, h.layers, self._group(h.group, base), self._group(h.near, base))
-            for number in range(len(stage.segments))
-            for h in self.holdings.get((stage.lane, stage.chunk, number, device), ())
-        )
-        segments = tuple((id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments)
-        return (stage.lane, device - base, segments, held)
+@lru_cache(maxsize=4096)
+def _priced(one: _Asked) -> tuple[int, FamilyCosts]:
+    """First device of the stage that was priced, and what its family costs."""
+    return one.stage.base, family_costs(one.problem, one.plan, one.stage, one.family, holdings=one.held, shape=one.shape)
 
 
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
