@@ -167,9 +167,13 @@ def _split(stage: StageParts, colour: Int64, known: dict[int, tuple[tuple[int, .
         families: list[tuple[int, ...]] = []
         for family in stage.families:
             parts: dict[int, list[int]] = {}
-            for device, one in zip(family, colour[list(family)].tolist(), strict=True):
+            own = colour[np.array(family)]
+            if (own == own[0]).all():
+                families.append(family)
+                continue
+            for device, one in zip(family, own.tolist(), strict=True):
                 parts.setdefault(one, []).append(device)
-            families += [tuple(part) for part in parts.values()] if len(parts) > 1 else [family]
+            families += [tuple(part) for part in parts.values()]
         known[id(stage.families)] = tuple(families) if len(families) > len(stage.families) else stage.families
     return replace(stage, families=known[id(stage.families)])
 

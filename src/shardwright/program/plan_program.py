@@ -198,8 +198,8 @@ def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows)
     distinct = {key: [np.array(family, dtype=np.int64) for family in families] for key, families in known.items()}
     size = 1 + max(int(family.max()) for families in distinct.values() for family in families)
     colour = np.zeros(size, dtype=np.int64)
-    for number, devices in enumerate(rows.devices):
-        colour[list(devices)] = number
+    for number, row in enumerate(rows.devices):
+        colour[np.array(row)] = number
     colours = rows.num_rows
     family_of = {}
     for key, families in distinct.items():
@@ -212,12 +212,12 @@ def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows)
         family_of[key] = where
     classes = []
     for number, row in enumerate(rows.devices):
-        devices_of: dict[int, list[int]] = {}
-        for device, one in zip(row, colour[list(row)].tolist(), strict=True):
-            devices_of.setdefault(one, []).append(device)
-        for own in devices_of.values():
+        devices = np.array(row, dtype=np.int64)
+        mixed, first, place = np.unique(colour[devices], return_index=True, return_inverse=True)
+        for one in np.argsort(first).tolist():
+            own = tuple(sorted(devices[place.reshape(-1) == one].tolist())) if len(mixed) > 1 else row
             mine = [(s.lane, s.chunk, int(family_of[id(s.families)][own[0]])) for s in every]
-            classes.append(DeviceClass(devices=tuple(sorted(own)), row=number, families=tuple(m for m in mine if m[2] >= 0)))
+            classes.append(DeviceClass(devices=own, row=number, families=tuple(m for m in mine if m[2] >= 0)))
     return tuple(classes)
 
 

@@ -147,15 +147,20 @@ def parameter_sums(
     for places, layers in _parameters(stages, model=model):
         base = places[0].stage.base - (places[0].stage.base % island if island else 0)
         lanes: dict[tuple[int, int], int] = {}
-        turns = [lanes.setdefault((p.use[0], p.segment.run), len(lanes)) for p in places]
         alike = tuple(
-            (turn, p.stage.base - base, id(p.segment.cells), id(p.operator), p.parameter.name)
-            for turn, p in zip(turns, places, strict=True)
+            (
+                lanes.setdefault((p.use[0], p.segment.run), len(lanes)),
+                p.stage.base - base,
+                id(p.segment.cells),
+                id(p.operator),
+                id(p.parameter),
+            )
+            for p in places
         )
         if alike not in known:
             uses = tuple(
-                _Use(turn=turn, offset=p.stage.base - base, cells=p.segment.cells, operator=p.operator, parameter=p.parameter)
-                for turn, p in zip(turns, places, strict=True)
+                _Use(turn=turn, offset=offset, cells=p.segment.cells, operator=p.operator, parameter=p.parameter)
+                for (turn, offset, *_), p in zip(alike, places, strict=True)
             )
             known[alike] = _sums(uses, length, island)
         yield places, layers, base, known[alike]

@@ -141,6 +141,7 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
     shape = (len(set().union(*sets)), len(sets))
     groups: dict[tuple[int, int], tuple[int, ...]] = {}
     families: dict[tuple[int, int, int], FamilyCosts] = {}
+    moved: dict[tuple[int, int], FamilyCosts] = {}
     for stage in (stage for lane in stages for stage in lane):
         place = place_in_network(problem, stage.base)
         segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
@@ -159,7 +160,10 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
             )
             alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - stage.base, segments, sums)
             base, found = _priced(_Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=held, shape=shape))
-            families[stage.lane, stage.chunk, index] = found.moved(stage.base - base)
+            key = (id(found), stage.base)
+            if key not in moved:
+                moved[key] = found.moved(stage.base - base)
+            families[stage.lane, stage.chunk, index] = moved[key]
     return PlanCosts.of(problem, plan, stages, families, holdings)
 
 
