@@ -34,8 +34,8 @@ from tests.search.joint.test_joint import ROUNDING, pipelined_case, tight_capaci
 from tests.search.problems import facts_of, real_problem
 
 EFFORT = 0.1
-FULL = 0.3
-"""Share of ranks that recompute everything."""
+RECOMPUTING = 0.4
+"""Share of ranks that recompute some layers in full, and share of ranks that recompute some selectively."""
 
 
 def random_plan(generator: random.Random, framed: object, frame: Frame, layers: int) -> JointPlan | None:
@@ -47,10 +47,12 @@ def random_plan(generator: random.Random, framed: object, frame: Frame, layers: 
         shape = shapes[generator.randrange(len(shapes))]
         return plan_of_sizes(framed, frame, tuple(shape.tolist()), (0,) * len(shape))  # type: ignore[arg-type]
     sizes = np.diff([0, *sorted(generator.sample(range(1, layers), frame.ranks - 1)), layers]).tolist()
-    cut = tuple(
-        RankChoice(layers=n, split=generator.randrange(len(frame.outers)), redone=n if generator.random() < FULL else 0) for n in sizes
-    )
-    return plan_of_cut(framed, frame, cut)  # type: ignore[arg-type]
+    cut = []
+    for n in sizes:
+        redone = generator.choice((n, generator.randint(0, n))) if generator.random() < RECOMPUTING else 0
+        selective = generator.choice((n - redone, generator.randint(0, n - redone))) if generator.random() < RECOMPUTING else 0
+        cut.append(RankChoice(layers=n, split=generator.randrange(len(frame.outers)), redone=redone, selective=selective))
+    return plan_of_cut(framed, frame, tuple(cut))  # type: ignore[arg-type]
 
 
 def priced_alike(costs: StepCosts, result: PlanResult) -> bool:
