@@ -16,11 +16,15 @@ from shardwright.report.terminal import render_answer
 from shardwright.search.request import Request
 from shardwright.strategy.grid_notation import print_grid
 
-JOINT = {"joint": "shardwright.cli.plan_joint:found", "joint-named": "shardwright.cli.plan_joint:named"}
+GENERAL = {
+    "joint": "shardwright.cli.plan_general:found",
+    "joint-named": "shardwright.cli.plan_general:named",
+    "exact": "shardwright.cli.plan_general:exact",
+}
 """Spaces of general plans: where each is searched."""
 SPACE_HELP = (
     "standard; exhaustive: every value that is legal in principle; joint: stage cut, splits of each stage, recompute and found orders "
-    "together; joint-named: the same with 1F1B and interleaved 1F1B alone."
+    "together; joint-named: the same with 1F1B and interleaved 1F1B alone; exact: every plan of one lane of a few layers."
 )
 
 
@@ -68,8 +72,8 @@ def plan(
         space=space,
         top=top,
     )
-    if space in JOINT:
-        module, name = JOINT[space].split(":")
+    if space in GENERAL:
+        module, name = GENERAL[space].split(":")
         getattr(import_module(module), name)(request, time_limit=time_limit, output=output, as_json=as_json, quiet=quiet)
         return
     with screen.progress(quiet=quiet or as_json) as report:

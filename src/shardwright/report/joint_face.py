@@ -1,4 +1,4 @@
-"""The answer of the joint search: on screen and as a document."""
+"""The answer of a search of general plans, joint or exact: on screen and as a document."""
 
 from __future__ import annotations
 
@@ -11,27 +11,35 @@ from rich.text import Text
 from shardwright.model.graph import Model
 from shardwright.program.action_rows import TABLE_SEARCH
 from shardwright.report.json_face import simulation_document
-from shardwright.report.terminal import render_simulation
+from shardwright.report.terminal import certificate_text, render_simulation
+from shardwright.search.exact.find import ExactAnswer
 from shardwright.search.joint.find import JointAnswer
 from shardwright.strategy.notation import print_plan
 from shardwright.strategy.order import Named, Table
 from shardwright.strategy.plan import Plan
 from shardwright.units import format_percent, format_seconds
 
+General = JointAnswer | ExactAnswer
 
-def joint_document(answer: JointAnswer) -> dict[str, Any]:
+
+def joint_document(answer: General) -> dict[str, Any]:
     """The plan file: that of a simulation, which `check` verifies, and the certificate."""
     assert answer.simulation is not None
     return {**simulation_document(answer.simulation), "certificate": asdict(answer.certificate)}
 
 
-def render_joint(answer: JointAnswer, *, model: Model) -> RenderableType:
+def render_joint(answer: General, *, model: Model) -> RenderableType:
     """The plan, its time and memory, its notation (found orders as one to be searched again), and the certificate."""
     assert answer.simulation is not None
     parts: list[RenderableType] = [render_simulation(answer.simulation)]
-    if answer.best is not None and answer.simulation.plan is not None:
-        parts.append(Text("\n" + print_plan(_open(answer.simulation.plan), name="joint", model=model)))
-    return Group(*parts, Text("\nCertificate\n" + "\n".join(_certificate_lines(answer))))
+    if isinstance(answer, ExactAnswer):
+        parts.append(Text("\n" + print_plan(answer.plan, name="exact", model=model)))
+        lines = certificate_text(answer.certificate, search_time_s=answer.search_time_s)
+    else:
+        if answer.best is not None and answer.simulation.plan is not None:
+            parts.append(Text("\n" + print_plan(_open(answer.simulation.plan), name="joint", model=model)))
+        lines = Text("\n".join(_certificate_lines(answer)))
+    return Group(*parts, Text("\nCertificate"), lines)
 
 
 def _open(plan: Plan) -> Plan:

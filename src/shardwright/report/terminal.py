@@ -14,6 +14,7 @@ from shardwright.report.plan_picture import Picture, printable
 from shardwright.report.plan_text import PlanText
 from shardwright.report.tables import plain_table
 from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
+from shardwright.search.certificate import Certificate
 from shardwright.search.recheck import Recheck
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation, Verified
@@ -56,7 +57,7 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
     parts += [
         _strategy_lines(answer.grid, runtime=answer.request.runtime if answer.request else ""),
         *_prediction_parts(answer.prediction, all_stages=all_stages),
-        _section("Certificate", _certificate_lines(answer)),
+        _section("Certificate", certificate_text(answer.certificate, search_time_s=answer.search_time_s)),
     ]
     if answer.alternatives:
         close = " (~ closer than the prediction's interval)" if any(a.indistinguishable for a in answer.alternatives) else ""
@@ -214,8 +215,8 @@ def _breakdown_table(prediction: Prediction) -> RenderableType:
     return plain_table(("", "", "", ""), rows, right=(1, 2))
 
 
-def _certificate_lines(answer: Answer) -> Text:
-    c = answer.certificate
+def certificate_text(c: Certificate, *, search_time_s: float) -> Text:
+    """Whether the answer is proven best, every member of the space by its fate, the bounds, and the space."""
     if c.optimal:
         words = "Optimal: no other strategy of the space is faster."
     else:
@@ -225,7 +226,7 @@ def _certificate_lines(answer: Answer) -> Text:
         f"{c.bounded_b0:,} + {c.bounded_b1:,} bounded + {c.simulated:,} simulated"
     )
     lines = [
-        words + (f" Searched in {format_seconds(answer.search_time_s)}." if answer.search_time_s else ""),
+        words + (f" Searched in {format_seconds(search_time_s)}." if search_time_s else ""),
         f"{c.enumerated:,} enumerated = {parts}",
         f"Best {c.best_s:.6g} s, lower bound {c.lower_bound_s:.6g} s, gap {format_percent(c.gap, digits=2)}",
         f"Any plan whatever, in the space or not, takes at least {format_percent(1 - c.universal_gap)} of the best's time.",

@@ -18,9 +18,10 @@ from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.joint.find import FOUND_ORDERS, find_joint
 from shardwright.search.joint.frames import Frame, frames_of, joint_space
-from shardwright.search.joint.member import JointPlan, compose, plan_of_cut, plan_of_sizes
-from shardwright.search.joint.ordered import activation_room, closed_in_turn, ordered
+from shardwright.search.joint.member import ChunkChoice, JointPlan, compose, plan_of_cut, plan_of_sizes
+from shardwright.search.joint.ordered import SECOND, activation_room, closed_in_turn, ordered
 from shardwright.search.joint.quick import frame_bounds
+from shardwright.search.joint.recomputed import options_of_rank, recomputed_in_order
 from shardwright.search.joint.score import GENERAL, Scored, evaluate, path_score
 from shardwright.search.joint.solve import RankChoice, solve
 from shardwright.search.joint.spreads import any_order_bounds, spreads
@@ -34,8 +35,8 @@ from tests.search.joint.test_joint import ROUNDING, pipelined_case, tight_capaci
 from tests.search.problems import facts_of, real_problem
 
 EFFORT = 0.1
-FULL = 0.3
-"""Share of ranks that recompute everything."""
+RECOMPUTING = 0.4
+"""Share of ranks that recompute some layers in full, and share of ranks that recompute some selectively."""
 
 
 def random_plan(generator: random.Random, framed: object, frame: Frame, layers: int) -> JointPlan | None:
@@ -47,10 +48,12 @@ def random_plan(generator: random.Random, framed: object, frame: Frame, layers: 
         shape = shapes[generator.randrange(len(shapes))]
         return plan_of_sizes(framed, frame, tuple(shape.tolist()), (0,) * len(shape))  # type: ignore[arg-type]
     sizes = np.diff([0, *sorted(generator.sample(range(1, layers), frame.ranks - 1)), layers]).tolist()
-    cut = tuple(
-        RankChoice(layers=n, split=generator.randrange(len(frame.outers)), redone=n if generator.random() < FULL else 0) for n in sizes
-    )
-    return plan_of_cut(framed, frame, cut)  # type: ignore[arg-type]
+    cut = []
+    for n in sizes:
+        redone = generator.choice((n, generator.randint(0, n))) if generator.random() < RECOMPUTING else 0
+        selective = generator.choice((n - redone, generator.randint(0, n - redone))) if generator.random() < RECOMPUTING else 0
+        cut.append(RankChoice(layers=n, split=generator.randrange(len(frame.outers)), redone=redone, selective=selective))
+    return plan_of_cut(framed, frame, tuple(cut))  # type: ignore[arg-type]
 
 
 def priced_alike(costs: StepCosts, result: PlanResult) -> bool:
@@ -181,6 +184,61 @@ def test_a_found_order_is_better_where_the_bubble_is_large() -> None:
     assert found.best.plan.table is not None
     assert found.step_time_s < named.step_time_s * 0.97
     assert found.certificate.lower_bound_s < found.step_time_s
+
+
+def test_recompute_and_order_together_beat_every_uniform_recompute() -> None:
+    """In little memory the first ranks recompute some layers in full and some selectively, the last ones none; its simulation fits."""
+    problem = real_problem("llama-3.1-8b", "h100-sxm:8", seq_len=8192, global_batch=16)
+    facts = facts_of(problem)
+    space = standard_space(problem, facts)
+    chosen = {"pp": (4,), "vpp": (1,), "tp": (2,), "cp": (1,), "mbs": (1,)}
+    framed = frames_of(problem, joint_space(replace(space, values=tuple((a, chosen.get(a, v)) for a, v in space.values))), facts)
+    assert framed is not None
+    frame = any_order_frames(framed, facts.layers)[0]
+
+    def uniform(redone: int, selective: int) -> JointPlan:
+        return plan_of_cut(framed, frame, (RankChoice(layers=8, split=0, redone=redone, selective=selective),) * 4)
+
+    capacity = 34 * 2**30
+    found = recomputed_in_order(problem, framed, uniform(8, 0), capacity=capacity, effort=EFFORT)
+    assert found is not None
+    choices = [(chunk.redone, chunk.selective) for chunk in found.plan.chunks]
+    assert any(redone and selective for redone, selective in choices)
+    assert (0, 0) in choices
+    done = evaluate(problem, path_score(problem, framed, found.plan))
+    assert max(done.need) <= capacity
+    others = [
+        ordered(problem, framed, uniform(x, y), capacity=capacity, effort=EFFORT) for x in (0, 4, 8) for y in {0, (8 - x) // 2, 8 - x}
+    ]
+    assert done.seconds < 0.9 * min(other.estimate_s for other in others if other is not None)
+    # Where everything fits there is nothing to choose.
+    assert recomputed_in_order(problem, framed, uniform(0, 0), capacity=2**40, effort=EFFORT) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_an_option_says_is_what_the_plan_takes(seed: int) -> None:
+    """The seconds and bytes that the search of orders weighs for a recompute are those of the plan that has it."""
+    generator = random.Random(seed)
+    case = pipelined_case(seed)
+    problem, capacity = case.problem, effective_memory(case.problem.cluster)
+    framed = frames_of(problem, joint_space(case.space), case.facts)
+    if framed is None:
+        pytest.skip("the runtime has no 1F1B")
+    frames = [frame for frame in any_order_frames(framed, case.facts.layers) if frame.chunks == 1]
+    compared = 0
+    for frame in generator.sample(frames, min(6, len(frames))):
+        plan = random_plan(generator, framed, frame, case.facts.layers)
+        assert plan is not None
+        bare = replace(plan, chunks=tuple(ChunkChoice(layers=chunk.layers) for chunk in plan.chunks))
+        costs, made = compose(problem, framed, bare), compose(problem, framed, plan)
+        room = activation_room(problem, made, capacity=capacity)
+        for rank, chunk in enumerate(plan.chunks):
+            option = options_of_rank(problem, framed, bare, costs, rank, [chunk], capacity=capacity)[chunk]
+            assert option.extra == pytest.approx((made.backward_s[rank] - costs.backward_s[rank]) * SECOND, abs=1)
+            assert option.held == made.saved_bytes[rank]
+            assert option.working == max(int(activation_room(problem, costs, capacity=capacity)[rank] - room[rank]), 0)
+            compared += 1
+    assert compared or not frames
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -31,7 +31,7 @@ def exact_order(problem: OrderProblem, *, time_limit_s: float = 10.0, workers: i
         time_limit_s: of the solver, elapsed. workers: its threads; with more than one, orders of equal length may differ between runs.
 
     Raises:
-        UsageError: the solver is not installed (the extra `exact`), or the problem is too large.
+        UsageError: the problem is too large.
     """
     columns, _, _ = flat(problem)
     actions = 3 * columns.shape[1] * problem.microbatches
@@ -40,10 +40,8 @@ def exact_order(problem: OrderProblem, *, time_limit_s: float = 10.0, workers: i
     start = find_order(problem, seed=seed)
     if start.optimal:
         return start
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError as error:
-        raise UsageError("exact orders need the extra `exact`", hint="pip install 'shardwright[exact]'") from error
+    from ortools.sat.python import cp_model
+
     unit = _unit(columns)
     model = cp_model.CpModel()
     starts, makespan = _encode(model, problem, columns, unit=unit, lower=start.lower_bound, upper=start.makespan)

@@ -40,7 +40,7 @@ def exact_order_with_memory(
         time_limit_s: of the solver, elapsed. workers: its threads. starts, effort, seed: as in `order_with_memory`.
 
     Raises:
-        UsageError: the solver is not installed (the extra `exact`), or the problem is too large. InfeasibleError: no choice fits.
+        UsageError: the problem is too large. InfeasibleError: no choice fits.
     """
     actions = 3 * problem.lanes * problem.chunks * problem.microbatches
     if actions > LARGEST:
@@ -48,10 +48,8 @@ def exact_order_with_memory(
     known = order_with_memory(problem, options, starts=starts, effort=effort, seed=seed)
     if known.optimal:
         return known
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError as error:
-        raise UsageError("exact orders need the extra `exact`", hint="pip install 'shardwright[exact]'") from error
+    from ortools.sat.python import cp_model
+
     left = memory_bound(problem, options, below=known.makespan).left
     encoded = _Model(cp_model.CpModel(), problem, options, left, lower=known.lower_bound, upper=known.makespan)
     _hint(encoded, known)

@@ -1,8 +1,7 @@
-"""Exact orders: CP-SAT's proof against all orders, and what is said without the solver."""
+"""Exact orders: CP-SAT's proof against all orders."""
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
 
 import numpy as np
@@ -16,12 +15,6 @@ from tests.search.orders.exact import exact_order
 from tests.search.orders.replay import chain, problems, replay
 
 needs_solver = pytest.importorskip
-
-
-def test_without_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
-    with pytest.raises(UsageError, match="exact orders need the extra `exact`"):
-        exact_order(chain(4, 8, forward=10, input=10, weight=10, send=2, limit=3))
 
 
 def test_what_is_too_large() -> None:

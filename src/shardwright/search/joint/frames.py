@@ -77,7 +77,7 @@ class JointSpace:
         return (
             f"joint over {self.base.text()}; chunks a rank {{{chunks}}}; zero {{{zeros}}}; "
             "one chunk: any cut into ranks of at least one layer, splits of ranks may differ where each rank's devices are consecutive, "
-            "each rank recomputes any number of its first layers in full and the others not or selectively; several chunks: any first and "
+            "each rank recomputes any number of its first layers in full and of the next ones selectively; several chunks: any first and "
             "last chunk up to twice the mean, the others equal up to one, or ranks of equal chunks with any first and last rank, and each "
             f"rank recomputes any number of the first layers of its chunks in full; {any_order}and every member of {self.grids.text()}"
         )

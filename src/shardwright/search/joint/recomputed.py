@@ -43,7 +43,7 @@ def recomputed_in_order(problem: Problem, framed: Framed, plan: JointPlan, *, ca
     choices = [_choices(problem, framed, bare, costs, rank, capacity=capacity) for rank in range(plan.ranks)]
     for rank, chunk in enumerate(plan.chunks):
         if chunk not in choices[rank]:
-            choices[rank] |= _options(problem, framed, bare, costs, rank, [chunk], capacity=capacity)
+            choices[rank] |= options_of_rank(problem, framed, bare, costs, rank, [chunk], capacity=capacity)
     options = [tuple(each.values()) for each in choices]
     own = [list(each).index(chunk) for each, chunk in zip(choices, plan.chunks, strict=True)]
     try:
@@ -62,7 +62,7 @@ def _choices(
     """What a rank may recompute, but for what another choice beats in time and in memory; an even selection of very many."""
     layers = plan.chunks[rank].layers
     every = [ChunkChoice(layers=layers, redone=x, selective=y) for x in range(layers + 1) for y in range(layers - x + 1)]
-    priced = _options(problem, framed, plan, costs, rank, every, capacity=capacity)
+    priced = options_of_rank(problem, framed, plan, costs, rank, every, capacity=capacity)
     kept: list[ChunkChoice] = []
     least = 2**62
     for chunk, option in sorted(priced.items(), key=lambda item: (item[1].extra, item[1].held + item[1].working)):
@@ -73,12 +73,15 @@ def _choices(
     return {kept[place]: priced[kept[place]] for place in places}
 
 
-def _options(
+def options_of_rank(
     problem: Problem, framed: Framed, plan: JointPlan, costs: StepCosts, rank: int, chunks: list[ChunkChoice], *, capacity: int
 ) -> dict[ChunkChoice, MemoryOption]:
     """Each of `chunks` as an option of the rank's order search: nanoseconds and bytes.
 
     Recompute restores what weight gradients read, so a chunk that recomputes has whole backwards.
+
+    Args:
+        plan: without recompute. costs: its step.
     """
     chain, layout = chain_of(problem.model), layout_of_plan(problem, plan)
     begin = sum(chunk.layers for chunk in plan.chunks[:rank])

@@ -1,4 +1,4 @@
-"""The declared space of the small joint search: cuts, device sets, trees, microbatches and orders, all of them, up to symmetry."""
+"""The declared space of the exact search: cuts, device sets, trees, microbatches and orders, all of them, up to symmetry."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from itertools import combinations, product
 
 from shardwright.cost.plan_network import network_among
+from shardwright.errors import UsageError
 from shardwright.hardware.cluster import Cluster
+from shardwright.model.tensor import Dim
 from shardwright.program.problem import Problem
-from shardwright.search.joint.small_trees import Node, TreeSpace, labelled_trees
+from shardwright.search.exact.trees import Node, TreeSpace, labelled_trees
 from shardwright.strategy.plan import Shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointSpace:
+class ExactSpace:
     """Every plan of one lane whose stages are contiguous cuts of the block chain on disjoint sets of devices (devices may stay idle).
 
-    A stage runs under one tree (see `small_trees`); every stage has any order of its forwards and backwards (see `small_orders`).
+    A stage runs under one tree (see `search.exact.trees`); every stage has any order of its forwards and backwards (see
+    `search.exact.orders`). Nothing is recomputed.
 
     Args:
         trees: of every stage. microbatches: numbers of them. max_stages: most stages. shards: rules of every plan (ZeRO).
@@ -35,12 +38,35 @@ class JointSpace:
         numbers = ",".join(map(str, self.microbatches))
         return (
             f"contiguous stages <= {self.max_stages} on disjoint device sets; trees over {dims}, weights {weights}, depth <= "
-            f"{self.trees.depth}; microbatches {numbers}; all static orders"
+            f"{self.trees.depth}; microbatches {numbers}; all static orders; nothing recomputed"
         )
 
 
+MOST_DEVICES, MOST_BLOCKS, MOST_MICROBATCHES = 4, 6, 3
+"""Sizes up to which `exact_space` is searched: devices, blocks of the chain (embedding and head among them), microbatches."""
+
+
+def exact_space(problem: Problem, *, blocks: int) -> ExactSpace:
+    """The space of a small problem: every number of microbatches up to MOST_MICROBATCHES that divides the global batch.
+
+    Raises:
+        UsageError: the problem is too large for the enumeration; says the limits.
+    """
+    devices = problem.cluster.num_devices
+    if devices > MOST_DEVICES or blocks > MOST_BLOCKS:
+        raise UsageError(
+            f"{blocks} blocks on {devices} devices are too many for the exact space: at most {MOST_BLOCKS} blocks (embedding and head "
+            f"among them), {MOST_DEVICES} devices, {MOST_MICROBATCHES} microbatches",
+            hint="--space joint, or fewer --max-devices",
+        )
+    batch = problem.job.global_batch
+    trees = TreeSpace(dims=(Dim.BATCH, Dim.WIDTH, Dim.HEADS, Dim.HIDDEN))
+    microbatches = tuple(m for m in range(1, MOST_MICROBATCHES + 1) if batch % m == 0)
+    return ExactSpace(trees=trees, microbatches=microbatches, max_stages=devices)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Partition:
     """A part of the space: where the chain is cut and which devices each stage has. Left open: its trees and its order.
 
     Args:
@@ -69,8 +95,8 @@ def device_labels(cluster: Cluster, *, library: str) -> tuple[tuple[int, ...], .
     return tuple(tuple(devices) for devices in classes.values())
 
 
-def frames(problem: Problem, space: JointSpace, *, blocks: int) -> Iterator[Frame]:
-    """Every frame, up to the exchange of devices of one label.
+def partitions(problem: Problem, space: ExactSpace, *, blocks: int) -> Iterator[Partition]:
+    """Every partition, up to the exchange of devices of one label.
 
     Devices of a label are dealt to the stages by falling number of them there, ties to the earlier stage.
     """
@@ -82,7 +108,7 @@ def frames(problem: Problem, space: JointSpace, *, blocks: int) -> Iterator[Fram
             for devices in maps:
                 for microbatches in space.microbatches:
                     if problem.job.global_batch % microbatches == 0:
-                        yield Frame(microbatches=microbatches, ends=(*inner, blocks), devices=devices)
+                        yield Partition(microbatches=microbatches, ends=(*inner, blocks), devices=devices)
 
 
 def _counts(stages: int, sizes: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
@@ -107,6 +133,6 @@ def _dealt(counts: tuple[tuple[int, ...], ...], labels: tuple[tuple[int, ...], .
     return tuple(tuple(stage) for stage in found)
 
 
-def stage_trees(devices: tuple[tuple[int, ...], ...], space: JointSpace) -> Iterator[Node | int]:
+def stage_trees(devices: tuple[tuple[int, ...], ...], space: ExactSpace) -> Iterator[Node | int]:
     """Every tree of a stage on these devices (by label)."""
     yield from labelled_trees(tuple(len(some) for some in devices), space.trees)

@@ -1,6 +1,6 @@
 """The small joint search against brute force, and what it promises beside the best plan.
 
-All 200 instances: ``SHARDWRIGHT_FULL=1 pytest tests/search/joint/test_small.py -s`` (about a quarter of an hour on one core).
+All 200 instances: ``SHARDWRIGHT_FULL=1 pytest tests/search/exact/test_exact_space.py -s`` (about a quarter of an hour on one core).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from shardwright.model.tensor import Dim
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.certificate import Certificate
-from shardwright.search.joint.small import SmallAnswer, StagePrices, search_small, shape_bounds
-from shardwright.search.joint.small_options import chain_blocks
-from shardwright.search.joint.small_orders import num_orders, pipeline_orders, stage_orders
-from shardwright.search.joint.small_shapes import shape_tasks, small_plan
-from shardwright.search.joint.small_space import JointSpace, device_labels, frames
-from shardwright.search.joint.small_trees import Node, TreeSpace, labelled_trees, split_on, tree_placements
+from shardwright.search.exact.find import ExactAnswer, StagePrices, find_exact, shape_bounds
+from shardwright.search.exact.options import chain_blocks
+from shardwright.search.exact.orders import num_orders, pipeline_orders, stage_orders
+from shardwright.search.exact.shapes import plan_of_stages, shape_tasks
+from shardwright.search.exact.space import ExactSpace, device_labels, partitions
+from shardwright.search.exact.trees import Node, TreeSpace, labelled_trees, split_on, tree_placements
 from shardwright.simulator.evaluate import jitter
 from shardwright.simulator.plans import simulate_plan
 from shardwright.strategy.notation import print_plan
@@ -35,7 +35,7 @@ from shardwright.strategy.parser import parse_plan
 from shardwright.strategy.plan import ALL, Plan, Shards
 from shardwright.strategy.verify import verify
 from shardwright.units import PICOSECONDS_PER_SECOND
-from tests.search.joint.brute_joint import Found, Instance, brute_force, cluster_of, draw_instance, model_of
+from tests.search.exact.brute_exact import Found, Instance, brute_force, cluster_of, draw_instance, model_of
 
 INSTANCES = 200 if os.environ.get("SHARDWRIGHT_FULL") == "1" else 12
 
@@ -56,13 +56,13 @@ def accounted(certificate: Certificate) -> int:
     return c.illegal + c.duplicates + c.infeasible + c.bounded_b0 + c.bounded_b1 + c.simulated
 
 
-def compare(instance: Instance, number: int) -> tuple[SmallAnswer | None, Found]:
+def compare(instance: Instance, number: int) -> tuple[ExactAnswer | None, Found]:
     """Search and brute force say the same; else an AssertionError."""
     found = brute_force(instance, generator=Random(number), samples=4)
     assert found.paths_above == 0
     assert found.members == found.illegal + found.too_large + found.simulated
     try:
-        answer = search_small(instance.problem, instance.space)
+        answer = find_exact(instance.problem, instance.space)
     except InfeasibleError:
         assert found.best is None
         return None, found
@@ -112,14 +112,16 @@ def with_order(plan: Plan, rows: tuple[tuple[int, ...], ...], microbatches: int)
     return replace(plan, orders=(Table(lanes=table.lanes, rows=tuple(sorted(entries))),))
 
 
-def some_plans(problem: Problem, space: JointSpace, *, stages: int, microbatches: int, generator: Random, count: int) -> list[Plan]:
+def some_plans(problem: Problem, space: ExactSpace, *, stages: int, microbatches: int, generator: Random, count: int) -> list[Plan]:
     """Plans of so many stages, drawn at random, under some order."""
     prices = StagePrices(problem=problem, space=space)
-    found = [f for f in frames(problem, space, blocks=chain_blocks(problem)) if len(f.ends) == stages and f.microbatches == microbatches]
+    found = [
+        f for f in partitions(problem, space, blocks=chain_blocks(problem)) if len(f.ends) == stages and f.microbatches == microbatches
+    ]
     plans = []
-    for frame in generator.sample(found, min(count, len(found))):
-        chosen = tuple(generator.choice(c.options) for c in prices.choices(frame))
-        plans.append(small_plan(problem, chosen, microbatches=microbatches, order=pipeline_orders(stages, microbatches)[0][0]))
+    for partition in generator.sample(found, min(count, len(found))):
+        chosen = tuple(generator.choice(c.options) for c in prices.choices(partition))
+        plans.append(plan_of_stages(problem, chosen, microbatches=microbatches, order=pipeline_orders(stages, microbatches)[0][0]))
     return plans
 
 
@@ -128,7 +130,7 @@ def some_plans(problem: Problem, space: JointSpace, *, stages: int, microbatches
 def test_other_orders_of_microbatches_are_no_better(microbatches: int, stages: int, count: int, runtime: str) -> None:
     """Orders in which microbatches overtake each other, simulated with contention: none beats the best of those by number."""
     problem = replace(small_problem("a100-sxm-80gb:2+v100-sxm-32gb:2", batch=4 * microbatches), runtime=load_runtime(runtime))
-    space = JointSpace(trees=TreeSpace(weights=(1, 3), depth=1), microbatches=(microbatches,))
+    space = ExactSpace(trees=TreeSpace(weights=(1, 3), depth=1), microbatches=(microbatches,))
     by_number = set(product(stage_orders(microbatches), repeat=stages))
     for plan in some_plans(problem, space, stages=stages, microbatches=microbatches, generator=Random(stages), count=count):
         best: dict[bool, float] = {True: float("inf"), False: float("inf")}
@@ -144,8 +146,8 @@ def test_other_orders_of_microbatches_are_no_better(microbatches: int, stages: i
 
 def test_the_plan_is_legal_and_prints() -> None:
     problem = small_problem("h100-sxm:1+a100-sxm-80gb:1")
-    space = JointSpace(trees=TreeSpace(weights=(1, 2), dims=(Dim.BATCH, Dim.HIDDEN)), microbatches=(2, 3))
-    plan = search_small(problem, space).plan
+    space = ExactSpace(trees=TreeSpace(weights=(1, 2), dims=(Dim.BATCH, Dim.HIDDEN)), microbatches=(2, 3))
+    plan = find_exact(problem, space).plan
     assert not verify(plan, model=problem.model, global_batch=6, seq_len=2048)
     assert parse_plan(print_plan(plan)) == plan
 
@@ -153,9 +155,9 @@ def test_the_plan_is_legal_and_prints() -> None:
 @pytest.mark.parametrize("limit", [0.0, 0.5])
 def test_time_limit_gives_a_plan_and_a_bound(limit: float) -> None:
     problem = small_problem("h100-sxm:1+a100-sxm-80gb:1")
-    space = JointSpace(trees=TreeSpace(weights=(1, 2)), microbatches=(3,))
-    whole = search_small(problem, space)
-    cut = search_small(problem, space, time_limit_s=limit)
+    space = ExactSpace(trees=TreeSpace(weights=(1, 2)), microbatches=(3,))
+    whole = find_exact(problem, space)
+    cut = find_exact(problem, space, time_limit_s=limit)
     assert accounted(cut.certificate) == cut.certificate.enumerated == whole.certificate.enumerated
     assert cut.certificate.lower_bound_s <= whole.step_time_s <= cut.step_time_s
     assert cut.certificate.gap >= 0.0
@@ -164,19 +166,19 @@ def test_time_limit_gives_a_plan_and_a_bound(limit: float) -> None:
 
 
 def test_memory_limits_change_the_plan() -> None:
-    space = JointSpace(trees=TreeSpace(weights=(1,)), microbatches=(2, 3))
-    roomy, tight = (search_small(small_problem("h100-sxm:3", memory=m, batch=18), space) for m in (1.0, 0.3))
+    space = ExactSpace(trees=TreeSpace(weights=(1,)), microbatches=(2, 3))
+    roomy, tight = (find_exact(small_problem("h100-sxm:3", memory=m, batch=18), space) for m in (1.0, 0.3))
     assert tight.certificate.infeasible > roomy.certificate.infeasible
     assert tight.step_time_s >= roomy.step_time_s
     with pytest.raises(InfeasibleError, match="fits in memory"):
-        search_small(small_problem("h100-sxm:3", memory=0.01), space)
+        find_exact(small_problem("h100-sxm:3", memory=0.01), space)
 
 
 @pytest.mark.parametrize(("name", "rule"), [("gpt2", "search.tied"), ("t5-11b", "search.chain")])
 def test_models_that_are_left_out_are_named(name: str, rule: str) -> None:
     problem = replace(small_problem(), model=load_model(name))
     with pytest.raises(StrategyError) as error:
-        search_small(problem, JointSpace())
+        find_exact(problem, ExactSpace())
     assert error.value.rule == rule
 
 
@@ -230,13 +232,13 @@ def test_paths_are_bounds_of_steps() -> None:
         instance = draw_instance(number)
         prices = StagePrices(problem=instance.problem, space=instance.space)
         generator = Random(number)
-        found = list(frames(instance.problem, instance.space, blocks=instance.blocks))
-        for frame in generator.sample(found, 6):
-            choices = prices.choices(frame)
-            bounds = shape_bounds(choices, frame.microbatches)
+        found = list(partitions(instance.problem, instance.space, blocks=instance.blocks))
+        for partition in generator.sample(found, 6):
+            choices = prices.choices(partition)
+            bounds = shape_bounds(choices, partition.microbatches)
             stages = tuple(generator.choice(c.options) for c in choices)
-            tasks = shape_tasks(instance.problem, stages, microbatches=frame.microbatches, messages={})
-            orders, _ = pipeline_orders(len(stages), frame.microbatches)
+            tasks = shape_tasks(instance.problem, stages, microbatches=partition.microbatches, messages={})
+            orders, _ = pipeline_orders(len(stages), partition.microbatches)
             paths, steps = (tasks.finish(orders, contended=contended) for contended in (False, True))
             at = tuple(c.options.index(o) for c, o in zip(choices, stages, strict=True))
             assert all(o.room for o in stages) == (bounds[at] < np.iinfo(np.int64).max)
@@ -247,10 +249,10 @@ def test_paths_are_bounds_of_steps() -> None:
 
 def test_sharded_states_and_several_numbers_of_microbatches() -> None:
     problem = small_problem("h100-sxm:2", batch=4)
-    space = JointSpace(
+    space = ExactSpace(
         trees=TreeSpace(dims=(Dim.BATCH,), weights=(1, 3)), microbatches=(1, 2, 3, 4), max_stages=2, shards=(Shards(optimizer=ALL),)
     )
-    answer = search_small(problem, space)
+    answer = find_exact(problem, space)
     assert answer.plan.shards == space.shards
     assert accounted(answer.certificate) == answer.certificate.enumerated
     assert simulate_plan(problem, answer.plan).step_time_s == answer.step_time_s
@@ -259,7 +261,7 @@ def test_sharded_states_and_several_numbers_of_microbatches() -> None:
 
 
 def test_certificates_are_reproducible() -> None:
-    problem, space = small_problem("h100-sxm:2"), JointSpace(trees=TreeSpace(weights=(1,)), microbatches=(2,))
-    assert search_small(problem, space) == search_small(problem, space)
-    other = search_small(problem, replace(space, microbatches=(3,)))
-    assert other.certificate.digest != search_small(problem, space).certificate.digest
+    problem, space = small_problem("h100-sxm:2"), ExactSpace(trees=TreeSpace(weights=(1,)), microbatches=(2,))
+    assert find_exact(problem, space) == find_exact(problem, space)
+    other = find_exact(problem, replace(space, microbatches=(3,)))
+    assert other.certificate.digest != find_exact(problem, space).certificate.digest

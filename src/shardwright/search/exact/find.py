@@ -1,4 +1,4 @@
-"""Exact joint search for small clusters, uniform or mixed: cut, device sets, trees, microbatches and order together.
+"""Exact search for small problems on uniform or mixed clusters: cut, device sets, trees, microbatches and order together.
 
 Best first over shapes (plans but for their order): all stages are priced once; a closed-form bound of every shape; then, in the order of
 these bounds, the longest path of every order that fits in memory; then the simulated step of those that may still win.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 
@@ -19,25 +20,39 @@ from shardwright.cost.plan_network import kind_problem
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.certificate import Certificate
+from shardwright.search.exact.options import StageOption, chain_blocks, price_stage, stage_of_blocks
+from shardwright.search.exact.orders import Int64, num_orders, pipeline_orders
+from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
+from shardwright.search.exact.space import ExactSpace, Partition, partitions, stage_trees
+from shardwright.search.exact.trees import split_on
 from shardwright.search.find import problem_text, universal_bound
+<<<<<<< HEAD:src/shardwright/search/joint/small.py
 from shardwright.search.joint.small_options import StageOption, chain_blocks, price_stage, small_stage
 from shardwright.search.joint.small_orders import Int64, num_orders, pipeline_orders
 from shardwright.search.joint.small_shapes import Messages, shape_tasks, small_plan
 from shardwright.search.joint.small_space import Frame, JointSpace, frames, stage_trees
 from shardwright.search.joint.small_trees import split_on
+=======
+from shardwright.search.simulation import Simulation
+from shardwright.simulator.evaluate import jitter
+>>>>>>> reach:src/shardwright/search/exact/find.py
 from shardwright.strategy.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
+
+Progress = Callable[[str, int, int], None]
 
 _NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SmallAnswer:
-    """The best plan of a `JointSpace`, its simulated seconds, and why no other is better."""
+class ExactAnswer:
+    """The best plan of an `ExactSpace`, its simulated seconds, and why no other is better; simulation: as a plan file holds it."""
 
     plan: Plan
     step_time_s: float
     certificate: Certificate
+    search_time_s: float = field(default=0.0, compare=False)
+    simulation: Simulation | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,16 +69,16 @@ class StagePrices:
     """Stages priced so far, by blocks, devices and microbatches."""
 
     problem: Problem
-    space: JointSpace
+    space: ExactSpace
     known: dict[object, StageChoices] = field(default_factory=dict)
 
-    def choices(self, frame: Frame) -> tuple[StageChoices, ...]:
-        """Of each stage of a frame."""
-        alone = len(frame.ends) == 1
-        starts = (0, *frame.ends)
+    def choices(self, partition: Partition) -> tuple[StageChoices, ...]:
+        """Of each stage of a partition."""
+        alone = len(partition.ends) == 1
+        starts = (0, *partition.ends)
         return tuple(
-            self._of(start, end, devices, microbatches=frame.microbatches, alone=alone)
-            for start, end, devices in zip(starts, frame.ends, frame.devices, strict=False)
+            self._of(start, end, devices, microbatches=partition.microbatches, alone=alone)
+            for start, end, devices in zip(starts, partition.ends, partition.devices, strict=False)
         )
 
     def _of(self, start: int, end: int, devices: tuple[tuple[int, ...], ...], *, microbatches: int, alone: bool) -> StageChoices:
@@ -74,7 +89,7 @@ class StagePrices:
             base = min(device for some in devices for device in some)
             for tree in stage_trees(devices, self.space):
                 trees += 1
-                stage = small_stage(self.problem, first=start, end=end, tree=split_on(tree, devices), base=base)
+                stage = stage_of_blocks(self.problem, first=start, end=end, tree=split_on(tree, devices), base=base)
                 found = price_stage(
                     self.problem, stage, first=start, end=end, microbatches=microbatches, alone=alone, shards=self.space.shards
                 )
@@ -100,9 +115,9 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Priced:
-    """A frame with its choices, and the bound of each of its shapes in picoseconds (flat; `_NEVER`: no order fits in memory)."""
+    """A partition with its choices, and the bound of each of its shapes in picoseconds (flat; `_NEVER`: no order fits in memory)."""
 
-    frame: Frame
+    partition: Partition
     choices: tuple[StageChoices, ...]
     bounds: Int64
 
@@ -126,9 +141,14 @@ class _Best:
     microbatches: int = 0
 
 
-def search_small(
-    problem: Problem, space: JointSpace, *, time_limit_s: float = float("inf"), prices: StagePrices | None = None
-) -> SmallAnswer:
+def find_exact(
+    problem: Problem,
+    space: ExactSpace,
+    *,
+    time_limit_s: float = float("inf"),
+    prices: StagePrices | None = None,
+    progress: Progress | None = None,
+) -> ExactAnswer:
     """The plan of `space` with the least simulated step (tier S) that fits in memory.
 
     Past `time_limit_s` (and at least one simulated plan) the best so far, with the least bound of what is left; members that nobody
@@ -140,27 +160,30 @@ def search_small(
     Raises:
         InfeasibleError: no member fits in memory. StrategyError: the model is no chain, or shares weights between blocks.
     """
-    deadline = time.monotonic() + time_limit_s
+    begun = time.monotonic()
+    deadline = begun + time_limit_s
     counts, best = _Counts(), _Best()
     messages: Messages = {}
     prices = prices or StagePrices(problem=problem, space=space)
-    ranked, unpriced = _priced(problem, space, prices, counts, deadline)
+    ranked, unpriced = _priced(problem, space, prices, counts, deadline, progress)
     lower = universal_picoseconds(problem) if unpriced else _NEVER
     queue = [(number, shape) for number, priced in enumerate(ranked) for shape in range(len(priced.bounds))]
     bounds = np.concatenate([np.zeros(0, dtype=np.int64), *(priced.bounds for priced in ranked)])
     turn = np.argsort(bounds, kind="stable")
     place = 0
-    for place, at in enumerate(turn):  # noqa: B007 - what is left counts from here
+    for place, at in enumerate(turn):
         late = best.order is not None and time.monotonic() > deadline
         if late or bounds[at] >= best.picoseconds:
             lower = min(lower, int(bounds[at]))
             break
         _refine(problem, space, ranked[queue[at][0]], int(queue[at][1]), best=best, counts=counts, messages=messages)
+        if progress is not None:
+            progress("run orders", place + 1, len(turn))
     else:
         place = len(turn)
     for at in turn[place:]:
         priced = ranked[queue[at][0]]
-        live, fitting = _fitting(len(priced.choices), priced.frame.microbatches, priced.rooms(int(queue[at][1])))
+        live, fitting = _fitting(len(priced.choices), priced.partition.microbatches, priced.rooms(int(queue[at][1])))
         counts.infeasible += live - len(fitting)
         counts.bounded_b0 += len(fitting)
     if best.order is None:
@@ -168,28 +191,34 @@ def search_small(
             f"none of {counts.enumerated} plans fits in memory",
             hint="more or larger devices, a smaller model, or fewer samples a microbatch",
         )
-    return _answer(problem, space, best, counts, min(lower, best.picoseconds))
+    found = _answer(problem, space, best, counts, min(lower, best.picoseconds))
+    return replace(found, search_time_s=time.monotonic() - begun)
 
 
-def _priced(problem: Problem, space: JointSpace, prices: StagePrices, counts: _Counts, deadline: float) -> tuple[list[_Priced], bool]:
-    """Every frame with bounds of its shapes; members that are illegal or duplicates are counted. And whether time ran out."""
+def _priced(
+    problem: Problem, space: ExactSpace, prices: StagePrices, counts: _Counts, deadline: float, progress: Progress | None
+) -> tuple[list[_Priced], bool]:
+    """Every partition with bounds of its shapes; members that are illegal or duplicates are counted. And whether time ran out."""
     result: list[_Priced] = []
     late = False
-    for frame in frames(problem, space, blocks=chain_blocks(problem)):
-        orders = num_orders(len(frame.ends), frame.microbatches)
+    whole = list(partitions(problem, space, blocks=chain_blocks(problem)))
+    for turn, partition in enumerate(whole):
+        if progress is not None:
+            progress("price stages", turn, len(whole))
+        orders = num_orders(len(partition.ends), partition.microbatches)
         late = late or (time.monotonic() > deadline and any((p.bounds < _NEVER).any() for p in result))
         if late:
-            members = prod(sum(1 for _ in stage_trees(devices, space)) for devices in frame.devices) * orders
+            members = prod(sum(1 for _ in stage_trees(devices, space)) for devices in partition.devices) * orders
             counts.enumerated += members
             counts.bounded_b0 += members
             continue
-        choices = prices.choices(frame)
+        choices = prices.choices(partition)
         trees, legal, unlike = prod(c.trees for c in choices), prod(c.legal for c in choices), prod(len(c.options) for c in choices)
-        live = len(pipeline_orders(len(frame.ends), frame.microbatches)[0])
+        live = len(pipeline_orders(len(partition.ends), partition.microbatches)[0])
         counts.enumerated += trees * orders
         counts.illegal += (trees - legal) * orders + unlike * (orders - live)
         counts.duplicates += (legal - unlike) * orders
-        result.append(_Priced(frame=frame, choices=choices, bounds=shape_bounds(choices, frame.microbatches).ravel()))
+        result.append(_Priced(partition=partition, choices=choices, bounds=shape_bounds(choices, partition.microbatches).ravel()))
     return result, late
 
 
@@ -228,9 +257,9 @@ def _fitting(stages: int, microbatches: int, rooms: tuple[int, ...]) -> tuple[in
     return len(orders), orders[(peaks <= np.array(rooms)).all(axis=1)]
 
 
-def _refine(problem: Problem, space: JointSpace, priced: _Priced, shape: int, *, best: _Best, counts: _Counts, messages: Messages) -> None:
+def _refine(problem: Problem, space: ExactSpace, priced: _Priced, shape: int, *, best: _Best, counts: _Counts, messages: Messages) -> None:
     """Paths of all orders of a shape, then the steps of those whose path is below the best."""
-    options, microbatches = priced.options(shape), priced.frame.microbatches
+    options, microbatches = priced.options(shape), priced.partition.microbatches
     live, orders = _fitting(len(options), microbatches, tuple(o.room for o in options))
     counts.infeasible += live - len(orders)
     tasks = shape_tasks(problem, options, microbatches=microbatches, shards=space.shards, messages=messages)
@@ -255,7 +284,7 @@ def universal_picoseconds(problem: Problem) -> int:
     return int(PICOSECONDS_PER_SECOND / rate)
 
 
-def _answer(problem: Problem, space: JointSpace, best: _Best, counts: _Counts, lower: int) -> SmallAnswer:
+def _answer(problem: Problem, space: ExactSpace, best: _Best, counts: _Counts, lower: int) -> ExactAnswer:
     factor = jitter(problem, problem.cluster.num_devices)
     seconds, bound = best.picoseconds / PICOSECONDS_PER_SECOND * factor, lower / PICOSECONDS_PER_SECOND * factor
     certificate = Certificate(
@@ -274,5 +303,5 @@ def _answer(problem: Problem, space: JointSpace, best: _Best, counts: _Counts, l
         optimal=lower >= best.picoseconds,
         universal_gap=1.0 - universal_picoseconds(problem) / best.picoseconds,
     )
-    plan = small_plan(problem, best.options, microbatches=best.microbatches, order=best.order, shards=space.shards)
-    return SmallAnswer(plan=plan, step_time_s=seconds, certificate=certificate)
+    plan = plan_of_stages(problem, best.options, microbatches=best.microbatches, order=best.order, shards=space.shards)
+    return ExactAnswer(plan=plan, step_time_s=seconds, certificate=certificate)

@@ -21,7 +21,7 @@ from shardwright.program.problem import Problem
 from shardwright.program.stage_edges import border_layout
 from shardwright.program.stage_parts import StageParts, plan_stages
 from shardwright.schedules.table import B, F
-from shardwright.search.joint.small_trees import tree_placements
+from shardwright.search.exact.trees import tree_placements
 from shardwright.simulator.plan_memory import plan_memory
 from shardwright.simulator.plan_tasks import PlanCosts
 from shardwright.strategy.lane import Lane
@@ -110,7 +110,7 @@ def capacities(cluster: Cluster) -> tuple[int, ...]:
     return tuple(g.kind.accelerator.memory_bytes for g in cluster.groups for _ in range(g.count * g.kind.num_devices))
 
 
-def small_stage(problem: Problem, *, first: int, end: int, tree: Split | None, base: int) -> Stage:
+def stage_of_blocks(problem: Problem, *, first: int, end: int, tree: Split | None, base: int) -> Stage:
     """Blocks first .. end - 1 of the chain under one tree that begins at device `base`."""
     operators = operators_between(problem, first, end)
     return Stage(items=items_between(problem, first, end), base=base, placements=tree_placements(tree, operators))
@@ -163,8 +163,8 @@ def price_stage(
 def _around(problem: Problem, stage: Stage, *, first: int, end: int, microbatches: int, shards: tuple[Shards, ...]) -> tuple[Plan, int]:
     """A plan with this stage, all else being on its first device; and the stage's number."""
     blocks = chain_blocks(problem)
-    before = () if not first else (small_stage(problem, first=0, end=first, tree=None, base=stage.base),)
-    after = () if end == blocks else (small_stage(problem, first=end, end=blocks, tree=None, base=stage.base),)
+    before = () if not first else (stage_of_blocks(problem, first=0, end=first, tree=None, base=stage.base),)
+    after = () if end == blocks else (stage_of_blocks(problem, first=end, end=blocks, tree=None, base=stage.base),)
     lane = Lane(name=LANE, samples=problem.job.global_batch, microbatches=microbatches, stages=(*before, stage, *after))
     order = Named(schedule=TABLE_SEARCH, lanes=(LANE,))
     return Plan(devices=problem.cluster.num_devices, lanes=(lane,), orders=(order,), shards=shards), len(before)

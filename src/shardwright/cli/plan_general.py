@@ -1,24 +1,28 @@
-"""``shardwright plan --space joint``: the best general plan, with the order found or named."""
+"""``shardwright plan --space joint`` and ``--space exact``: the best general plan, with its order."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from shardwright.api.exact import plan_exact
 from shardwright.api.joint import plan_joint
 from shardwright.api.problems import problem_of
 from shardwright.cli import screen
-from shardwright.report.joint_face import joint_document, render_joint
+from shardwright.report.joint_face import General, joint_document, render_joint
 from shardwright.report.json_face import to_text
 from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS
 from shardwright.search.request import Request
 
 
-def _joint(request: Request, *, orders: str, time_limit: float, output: Path | None, as_json: bool, quiet: bool) -> None:
-    """Search the joint space over the standard grids; the file is that of `simulate -o` with the certificate."""
+def _general(
+    search: Callable[..., General], request: Request, *, time_limit: float, output: Path | None, as_json: bool, quiet: bool
+) -> None:
+    """Search a space of general plans; the file is that of `simulate -o` with the certificate."""
     with screen.progress(quiet=quiet or as_json) as report:
-        answer = plan_joint(replace(request, space="standard"), orders=orders, time_limit_s=time_limit, progress=report)
+        answer = search(replace(request, space="standard"), time_limit_s=time_limit, progress=report)
     document = joint_document(answer)
     if output is not None:
         screen.save(output, to_text(document))
@@ -30,5 +34,6 @@ def _joint(request: Request, *, orders: str, time_limit: float, output: Path | N
         screen.show(render_joint(answer, model=problem_of(request).model))
 
 
-found = partial(_joint, orders=FOUND_ORDERS)
-named = partial(_joint, orders=NAMED_ORDERS)
+found = partial(_general, partial(plan_joint, orders=FOUND_ORDERS))
+named = partial(_general, partial(plan_joint, orders=NAMED_ORDERS))
+exact = partial(_general, plan_exact)

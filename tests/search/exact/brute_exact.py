@@ -24,11 +24,11 @@ from shardwright.model.graph import Model
 from shardwright.model.tensor import Dim
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.search.joint.small_options import Illegal, StageOption, price_stage, small_stage
-from shardwright.search.joint.small_orders import Int64
-from shardwright.search.joint.small_shapes import Messages, shape_tasks, small_plan
-from shardwright.search.joint.small_space import JointSpace
-from shardwright.search.joint.small_trees import TreeSpace
+from shardwright.search.exact.options import Illegal, StageOption, price_stage, stage_of_blocks
+from shardwright.search.exact.orders import Int64
+from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
+from shardwright.search.exact.space import ExactSpace
+from shardwright.search.exact.trees import TreeSpace
 from shardwright.simulator.plans import simulate_plan
 from shardwright.strategy.split import Split
 
@@ -172,7 +172,7 @@ class Instance:
 
     problem: Problem
     labels: tuple[int, ...]
-    space: JointSpace
+    space: ExactSpace
     blocks: int
 
     def sizes(self) -> tuple[int, int, int]:
@@ -249,7 +249,7 @@ def _priced(
     first, end, devices = stage
     key = first, end, min(devices), tree, microbatches, alone
     if key not in found.prices:
-        small = small_stage(problem, first=first, end=end, tree=tree, base=min(devices))
+        small = stage_of_blocks(problem, first=first, end=end, tree=tree, base=min(devices))
         found.prices[key] = price_stage(problem, small, first=first, end=end, microbatches=microbatches, alone=alone)
     return found.prices[key]
 
@@ -266,7 +266,7 @@ def _compare(
 ) -> None:
     """One member of a shape under `simulate_plan`: the same step and path in picoseconds, and the same answer to whether it fits."""
     at = generator.choice([i for i in range(len(orders)) if steps[i] >= 0])
-    plan = small_plan(problem, stages, microbatches=microbatches, order=orders[at])
+    plan = plan_of_stages(problem, stages, microbatches=microbatches, order=orders[at])
     result = simulate_plan(problem, plan)
     assert int(result.timeline.finish.max()) == int(steps[at])
     assert abs(result.path_s / result.step_time_s - paths[at] / steps[at]) < 1e-12
@@ -321,7 +321,7 @@ def draw_instance(number: int) -> Instance:
         weights = tuple(sorted(generator.sample((1, 2, 3), generator.choice((1, 2, 3)))))
         microbatches = tuple(sorted(generator.sample((1, 2, 3), generator.choice((1, 1, 2)))))
         layers = generator.choice((1, 2))
-        space = JointSpace(
+        space = ExactSpace(
             trees=TreeSpace(dims=dims, weights=weights, depth=generator.choice((1, 2, 2))),
             microbatches=microbatches,
             max_stages=generator.choice((2, 3, 4, 4)),

@@ -14,8 +14,8 @@ from shardwright.program.lower_plan import lower_plan
 from shardwright.program.plan_program import LaneEdge, PlanProgram, PlanShape, device_classes
 from shardwright.program.plan_sync import Holdings
 from shardwright.program.problem import Problem
-from shardwright.search.joint.small_options import LANE, StageOption, flight_rows
-from shardwright.search.joint.small_orders import Int32, Int64, finish_times
+from shardwright.search.exact.options import LANE, StageOption, flight_rows
+from shardwright.search.exact.orders import Int32, Int64, finish_times
 from shardwright.simulator.plan_tasks import PlanCosts, plan_kernel_tasks
 from shardwright.simulator.plans import lane_edges
 from shardwright.strategy.lane import Lane
@@ -69,7 +69,7 @@ class ShapeTasks:
         )
 
 
-def small_plan(
+def plan_of_stages(
     problem: Problem,
     options: tuple[StageOption, ...],
     *,
@@ -133,7 +133,7 @@ def _lowered(
     problem: Problem, options: tuple[StageOption, ...], *, microbatches: int, shards: tuple[Shards, ...], messages: Messages
 ) -> tuple[PlanProgram, PlanCosts, bool]:
     """The Program under the order that runs all forwards first, its costs, and whether sends hold up their sender."""
-    plan = small_plan(problem, options, microbatches=microbatches, shards=shards)
+    plan = plan_of_stages(problem, options, microbatches=microbatches, shards=shards)
     stages = tuple(replace(option.parts, chunk=chunk) for chunk, option in enumerate(options))
     families: dict[tuple[int, int, int], FamilyCosts] = {}
     holdings: Holdings = {}

@@ -1,0 +1,28 @@
+"""The best plan of the exact space: every plan of one lane on a few devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.api.problems import Progress, problem_of
+from shardwright.api.simulations import simulated
+from shardwright.errors import UsageError
+from shardwright.search.exact.find import ExactAnswer, find_exact
+from shardwright.search.exact.options import chain_blocks
+from shardwright.search.exact.space import exact_space
+from shardwright.search.request import Request
+
+
+def plan_exact(request: Request, *, time_limit_s: float = float("inf"), progress: Progress | None = None) -> ExactAnswer:
+    """The best of all plans of one lane: cut, device sets, split trees, microbatches and order together, on uniform or mixed clusters.
+
+    Raises:
+        UsageError: the problem is too large, or pins an axis. StrategyError: the model is no chain, or shares weights between blocks.
+        InfeasibleError: nothing fits.
+    """
+    if request.pins or request.excludes:
+        raise UsageError("the exact space has no axes to pin or to exclude", hint="drop --pin and --exclude, or search a space of grids")
+    problem = problem_of(request)
+    space = exact_space(problem, blocks=chain_blocks(problem))
+    answer = find_exact(problem, space, time_limit_s=time_limit_s, progress=progress)
+    return replace(answer, simulation=simulated(request, problem, name="exact", grid=None, plan=answer.plan))
