@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.overrides import limit_devices
 from shardwright.program.problem import Problem
 from shardwright.search.bounded import Bounded, bound_space, smallest
@@ -114,15 +114,9 @@ def _unpinned(problem: Problem, space: Space, facts: GridFacts) -> Iterator[_Cha
         yield _Change(text="no pinned first and last", problem=problem, space=replace(space, first=0, last=0))
 
 
-class _First:
+def _first(changes: Iterator[_Change], capacity: int) -> Iterator[_Change]:
     """Of a series of changes, only the first that fits is worth saying."""
-
-    def __init__(self, changes: Iterator[_Change], capacity: int) -> None:
-        self._changes = changes
-        self._capacity = capacity
-
-    def __iter__(self) -> Iterator[_Change]:
-        return itertools.islice((change for change in self._changes if _fits(change, self._capacity)), 1)
+    return itertools.islice((change for change in changes if _fits(change, capacity)), 1)
 
 
 def _roomier(problem: Problem, space: Space, facts: GridFacts) -> Iterator[_Change]:
@@ -132,8 +126,8 @@ def _roomier(problem: Problem, space: Space, facts: GridFacts) -> Iterator[_Chan
     if space.name == "standard":
         wide = _same_choices(replace(space, name="exhaustive"), facts, problem, problem)
         yield _Change(text="--space exhaustive", problem=problem, space=wide)
-    yield from _First(_more_devices(problem, space, facts), capacity)
-    yield from _First(_shorter(problem, space, facts), capacity)
+    yield from _first(_more_devices(problem, space, facts), capacity)
+    yield from _first(_shorter(problem, space, facts), capacity)
     runtime = problem.runtime
     if not runtime.optimizer_offload:
         other = replace(runtime, optimizer_offload=True)
@@ -180,15 +174,11 @@ def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator
     near = range(devices - 1, max(devices - 1 - NEAR, 0), -1)
     halves = (2**power for power in range(devices.bit_length() - 1, -1, -1))
     for number in (*near, *halves):
-        cluster = _limited(problem.cluster, number)
+        cluster = limit_devices(problem.cluster, num_devices=number)
         if cluster.num_devices not in tried:
             tried.add(cluster.num_devices)
             changed = replace(problem, cluster=cluster)
             yield _changed(f"--max-devices {cluster.num_devices}", problem, space, facts, changed)
-
-
-def _limited(cluster: Cluster, number: int) -> Cluster:
-    return limit_devices(cluster, num_devices=number)
 
 
 def _whole_batches(problem: Problem, space: Space, facts: GridFacts) -> Iterator[_Change]:
@@ -221,30 +211,19 @@ def _raw(space: Space) -> Iterator[Grid]:
     """Raw members that are grids at all, one for the choices that no rule joins to others."""
     axes = ("tp", "cp", "pp", "ep", "etp", "sp", "ulysses", "vpp", "schedule", "zero", "recompute_layers")
     for values in itertools.product(*(space.of(axis) for axis in axes)):
-        member = dict(zip(axes, values, strict=True))
-        tp, cp, pp = (int(member[axis]) for axis in ("tp", "cp", "pp"))
-        if space.devices % (tp * cp * pp) or (space.dp and space.devices // (tp * cp * pp) not in space.dp):
+        member: dict[str, Any] = dict(zip(axes, values, strict=True))
+        dp, rest = divmod(space.devices, member["tp"] * member["cp"] * member["pp"])
+        if rest or (space.dp and dp not in space.dp):
             continue
-        layers = int(member["recompute_layers"])
         try:
             yield Grid(
-                tp=tp,
-                sp=bool(member["sp"]),
-                cp=cp,
-                ulysses=int(member["ulysses"]),
-                ep=int(member["ep"]),
-                etp=int(member["etp"]),
-                dp=space.devices // (tp * cp * pp),
-                pp=pp,
-                vpp=int(member["vpp"]),
+                **member | {"sp": bool(member["sp"])},
+                dp=dp,
                 microbatch=int(space.of("mbs")[0]),
-                zero=int(member["zero"]),
-                recompute=Recompute.FULL if layers else Recompute(str(space.of("recompute")[0])),
-                recompute_layers=layers,
-                schedule=str(member["schedule"]),
+                recompute=Recompute.FULL if member["recompute_layers"] else Recompute(str(space.of("recompute")[0])),
                 first=space.first,
                 last=space.last,
-                order=tuple(str(space.of("order")[0]).split("-")),
+                order=space.orders[0],
             )
         except StrategyError:
             continue

@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from shardwright.program.problem import Problem
 from shardwright.search.space import Space
-from shardwright.strategy.grid_rules import GridFacts
+from shardwright.strategy.grid_rules import GridFacts, keeps
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 RECOMPUTES = {"none": 0, "selective": 1, "full": 2}
 
@@ -52,9 +53,9 @@ def memory_choices(
     inner_axis = np.where(mesh["s_cp"] < mesh["s_dp"], mesh["cp"], mesh["dp"])
     keys = np.stack([mesh["cp"] * mesh["dp"], inner_axis, (edp > 1) & (facts.experts > 0), mesh["pp"] > 1], axis=1)
     unique, mesh_key = np.unique(keys, axis=0, return_inverse=True)
-    zero_sets = [_zero_options(problem, space, zeros, tuple(int(x) for x in key)) for key in unique]
+    zero_sets = [_zero_options(problem, space, facts, zeros, tuple(int(x) for x in key)) for key in unique]
     largest, redo_key = np.unique(outer["largest"], return_inverse=True)
-    redo_sets = [_redo_options(space, redos, int(x)) for x in largest]
+    redo_sets = [_redo_options(space, facts, redos, int(x)) for x in largest]
     z, r = mesh_key.reshape(-1)[outer["mesh"]], redo_key.reshape(-1)
     offloads = len(space.of("offload"))
     distinct = _counts(len(chosen) for chosen, _ in zero_sets)[z] * _counts(len(chosen) for chosen, _ in redo_sets)[r] * offloads
@@ -82,53 +83,39 @@ def _lists(options: list[list[int]]) -> IntArray:
     return np.array([o + [-1] * (width - len(o)) for o in options], dtype=np.int64).reshape(-1, width)
 
 
-def _zero_options(problem: Problem, space: Space, zeros: list[tuple[int, int]], key: tuple[int, ...]) -> tuple[list[int], int]:
+def _zero_options(
+    problem: Problem, space: Space, facts: GridFacts, zeros: list[tuple[int, int]], key: tuple[int, ...]
+) -> tuple[list[int], int]:
     """Legal, distinct zero options of meshes with this key, and how many are legal."""
     holders, inner_axis, experts_sharded, pipelined = key
-    shards = space.of("shard")
-    chosen: list[int] = []
-    legal = 0
-    meant: set[tuple[int, int]] = set()
-    for index, (stage, place) in enumerate(zeros):
-        shard = int(shards[place])
+    sizes = space.of("shard")
+    stages, shards = np.array([(stage, sizes[place]) for stage, place in zeros], dtype=np.int64).T
+    kept = keeps({"zero": stages, "shard": shards, "cp": inner_axis, "dp": holders // inner_axis}, facts)
+    kept &= (stages <= problem.runtime.zero_with_pipeline) | (not pipelined)
+
+    def meaning(stage: int, shard: int) -> tuple[int, int] | None:
         if stage and not shard_is_legal(shard, holders=holders, inner=inner_axis):
-            continue
-        if pipelined and stage > problem.runtime.zero_with_pipeline:
-            continue
-        legal += 1
+            return None
         whole = 0 if shard in (0, holders) else shard
-        same = (stage, whole) if stage and shard != 1 and (holders > 1 or experts_sharded) else (0, 0)
-        if same not in meant:
-            meant.add(same)
-            chosen.append(index)
-    return chosen, legal
+        return (stage, whole) if stage and shard != 1 and (holders > 1 or experts_sharded) else (0, 0)
+
+    return _distinct(kept, [meaning(stage, shard) for stage, shard in zip(stages.tolist(), shards.tolist(), strict=True)])
+
+
+def _distinct(kept: BoolArray, meanings: list[tuple[int, int] | None]) -> tuple[list[int], int]:
+    """The first option of each meaning among those that are kept, and how many are kept; an option without meaning is not."""
+    legal = [(meanings[place], place) for place in np.flatnonzero(kept).tolist() if meanings[place] is not None]
+    return sorted(dict(reversed(legal)).values()), len(legal)
 
 
 def shard_is_legal(shard: int, *, holders: int, inner: int) -> bool:
     """A sharding group is a run of consecutive holders: it divides the inner of dp and cp, or covers it and divides the outer."""
-    if shard == 0:
-        return True
-    if holders % shard:
-        return False
-    return inner % shard == 0 or (shard % inner == 0 and (holders // inner) % (shard // inner) == 0)
+    return shard == 0 or inner % shard == 0 or (shard % inner == 0 and (holders // inner) % (shard // inner) == 0)
 
 
-def _redo_options(space: Space, redos: list[tuple[int, int]], largest: int) -> tuple[list[int], int]:
-    """Legal, distinct recompute options of chunks with at most `largest` layers, and how many are legal.
-
-    A number of layers needs full recompute.
-    """
-    layers = space.of("recompute_layers")
-    chosen: list[int] = []
-    legal = 0
-    meant: set[tuple[int, int]] = set()
-    for index, (mode, place) in enumerate(redos):
-        k = int(layers[place])
-        if k > (largest if mode == RECOMPUTES["full"] else 0):
-            continue
-        legal += 1
-        same = (mode, 0 if k == largest else k)
-        if same not in meant:
-            meant.add(same)
-            chosen.append(index)
-    return chosen, legal
+def _redo_options(space: Space, facts: GridFacts, redos: list[tuple[int, int]], largest: int) -> tuple[list[int], int]:
+    """Legal, distinct recompute options of chunks with at most `largest` layers, and how many are legal."""
+    counts = space.of("recompute_layers")
+    modes, layers = np.array([(mode, counts[place]) for mode, place in redos], dtype=np.int64).T
+    kept = keeps({"recompute": np.array(list(RECOMPUTES))[modes], "recompute_layers": layers, "largest": largest}, facts)
+    return _distinct(kept, list(zip(modes.tolist(), np.where(layers == largest, 0, layers).tolist(), strict=True)))

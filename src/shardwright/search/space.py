@@ -66,6 +66,11 @@ class Space:
         """Values of `axis`."""
         return dict(self.values)[axis]
 
+    @property
+    def orders(self) -> tuple[tuple[str, ...], ...]:
+        """Values of `order`, each as its axes."""
+        return tuple(tuple(str(order).split("-")) for order in self.of("order"))
+
     def text(self) -> str:
         """The space for a person and for the digest."""
         axes = "; ".join(f"{axis} {{{', '.join(map(str, values))}}}" for axis, values in self.values)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from shardwright.errors import StrategyError
+from shardwright.strategy.violation import Rule
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 MAX_DEGREE = 2**31
@@ -19,6 +21,21 @@ class Recompute(StrEnum):
     NONE = "none"
     SELECTIVE = "selective"
     FULL = "full"
+
+
+BORN: Final = (
+    Rule(
+        rule="grid.degree",
+        holds=lambda g, _: g.cp % g.ulysses == 0,
+        message=lambda g, _: f"cp = ring x ulysses, but ulysses {g.ulysses} does not divide cp {g.cp}",
+    ),
+    Rule(
+        rule="grid.recompute",
+        holds=lambda g, _: (g.recompute_layers == 0) | (g.recompute == "full"),
+        message=lambda g, _: "a number of recomputed layers needs recompute=full",
+    ),
+)
+"""Rules that a grid keeps by being one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +85,6 @@ class Grid:
         degrees = (self.tp, self.cp, self.ulysses, self.ep, self.etp, self.dp, self.pp, self.vpp, self.microbatch, self.slices)
         if min(degrees) < 1 or max(degrees) > MAX_DEGREE:
             raise StrategyError(f"a degree of the grid is not in 1..{MAX_DEGREE}: {degrees}", rule="grid.degree")
-        if self.cp % self.ulysses:
-            raise StrategyError(f"cp = ring x ulysses, but ulysses {self.ulysses} does not divide cp {self.cp}", rule="grid.degree")
         counts = (self.shard, self.recompute_layers, self.first, self.last)
         if min(counts) < 0 or max(counts) > MAX_DEGREE or not 0 <= self.zero <= 3 or not 0 <= self.offload <= 100:
             raise StrategyError(
@@ -77,8 +92,9 @@ class Grid:
                 f"zero {self.zero} (0..3) or offload {self.offload} (0..100)",
                 rule="grid.degree",
             )
-        if self.recompute_layers and self.recompute is not Recompute.FULL:
-            raise StrategyError("a number of recomputed layers needs recompute=full", rule="grid.recompute")
+        for rule in BORN:
+            if not rule.holds(self, None):
+                raise StrategyError(rule.message(self, None), rule=rule.rule)
         if self.layers and (
             len(self.layers) != self.pp * self.vpp
             or min(self.layers) < 0
