@@ -26,16 +26,7 @@ from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_task
 from shardwright.search.exact.space import ExactSpace, Partition, partitions, stage_trees
 from shardwright.search.exact.trees import split_on
 from shardwright.search.find import problem_text, universal_bound
-<<<<<<< HEAD:src/shardwright/search/joint/small.py
-from shardwright.search.joint.small_options import StageOption, chain_blocks, price_stage, small_stage
-from shardwright.search.joint.small_orders import Int64, num_orders, pipeline_orders
-from shardwright.search.joint.small_shapes import Messages, shape_tasks, small_plan
-from shardwright.search.joint.small_space import Frame, JointSpace, frames, stage_trees
-from shardwright.search.joint.small_trees import split_on
-=======
 from shardwright.search.simulation import Simulation
-from shardwright.simulator.evaluate import jitter
->>>>>>> reach:src/shardwright/search/exact/find.py
 from shardwright.strategy.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
 
