@@ -19,7 +19,7 @@ from shardwright.cost.kept import kept_variant
 from shardwright.cost.layout import Layout, has_head, is_layer
 from shardwright.cost.member import Choices, Priced, StepCosts, compose
 from shardwright.cost.plan_network import group_span, kind_problem, network_of_devices
-from shardwright.cost.plan_shards import ShardRule, shard_rule, sync_of
+from shardwright.cost.plan_shards import ShardRule, group_shares, shard_rule, sync_of
 from shardwright.cost.rows import COLUMNS, Rows
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds
@@ -47,22 +47,15 @@ class FamilyCosts:
     """One family of one stage.
 
     Args:
-        slices: one composed step of one chunk for each slice of a microbatch (one if it is whole). groups: devices of each gradient sum,
-            the one with the most elements first. coupled: devices that a blocking collective inside the stage
-            joins with it. operators: names of those that run here.
+        slices: one composed step of one chunk for each slice of a microbatch (one if it is whole). coupled: devices that a blocking
+            collective inside the stage joins with it, counted from the stage's first. operators: names of those that run here.
+        shares: of a device's link on each tier that the sums of its gradients fill while they run; () = it sums with nobody.
     """
 
     slices: tuple[StepCosts, ...]
-    groups: tuple[tuple[int, ...], ...]
     coupled: tuple[int, ...]
     operators: frozenset[str]
-
-    def moved(self, by: int) -> FamilyCosts:
-        """The same costs of the same family of a stage that lies `by` devices further on."""
-        if not by:
-            return self
-        groups = tuple(tuple(d + by for d in g) for g in self.groups)
-        return replace(self, groups=groups, coupled=tuple(d + by for d in self.coupled))
+    shares: tuple[float, ...]
 
 
 def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
@@ -97,9 +90,9 @@ def family_costs(
     )
     return FamilyCosts(
         slices=tuple(steps),
-        groups=groups,
-        coupled=tuple(sorted(coupled)),
+        coupled=tuple(sorted(d - stage.base for d in coupled)),
         operators=runs,
+        shares=group_shares(problem, groups[0], rule=rule) if groups else (),
     )
 
 

@@ -11,7 +11,6 @@ from shardwright.cost.communication import move_seconds
 from shardwright.cost.plan_network import group_span, network_of_devices
 from shardwright.cost.sync import Cut, SyncTable, gradient_bytes, wire_shares
 from shardwright.model.tensor import ParameterClass
-from shardwright.program.contribution import shard_groups
 from shardwright.program.plan_sync import Held
 from shardwright.program.problem import Problem
 from shardwright.strategy.plan import ALL, Cadence, Plan, Shards, State
@@ -139,26 +138,27 @@ def _layer(problem: Problem, group: tuple[int, ...], near: tuple[int, ...], elem
 
 
 def _sharing(group: tuple[int, ...], near: tuple[int, ...], shard: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Devices that share one copy of the states, and those that hold the same piece; other stages' holders of a tied weight come last."""
-    ordered = (*near, *(d for d in group if d not in near))
+    """Devices that share one copy of the states, and those that hold the same piece; other stages' holders of a tied weight come last.
+
+    The first of the groups that `program.contribution.shard_groups` makes.
+    """
+    ordered = near if near == group else (*near, *sorted(set(group).difference(near)))
     if len(ordered) % shard:
         return near[:shard], (near[0], *ordered[len(near) :])
-    inner, across = shard_groups(ordered, shard)
-    return inner[0], across[0]
+    return ordered[:shard], ordered[::shard]
 
 
 SMALLEST_BUCKET_BYTES = 64 * MIB
 
 
-def group_shares(problem: Problem, group: tuple[int, ...], *, rule: ShardRule, levels: int) -> tuple[float, ...]:
-    """Share of a device's link on each tier that a group's reduction fills while it runs; see `sync.sync_shares`."""
+def group_shares(problem: Problem, group: tuple[int, ...], *, rule: ShardRule) -> tuple[float, ...]:
+    """Share of a device's link on each tier of the group's network that its reduction fills while it runs; see `sync.wire_shares`."""
     network = network_of_devices(problem, group)
     shard = degree(rule, ParameterClass.DENSE, len(group)) if rule.zero else 1
-    inner, across = shard_groups(group, shard)
+    inner, across = _sharing(group, group, shard)
     bucket = max(problem.runtime.bucket_bytes, SMALLEST_BUCKET_BYTES)
     parts = (
-        (Collective.REDUCE_SCATTER, group_span(inner[0], network), bucket),
-        (Collective.ALL_REDUCE, group_span(across[0], network), bucket // shard),
+        (Collective.REDUCE_SCATTER, group_span(inner, network), bucket),
+        (Collective.ALL_REDUCE, group_span(across, network), bucket // shard),
     )
-    found = wire_shares(parts, network=network)
-    return (*found, *(0.0,) * (levels - len(found)))
+    return wire_shares(parts, network=network)

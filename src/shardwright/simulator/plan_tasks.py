@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import zip_longest
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,8 @@ from shardwright.cost.block_table import CP, EP, TP
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.member import RECOMPUTE_PART, StepCosts
-from shardwright.cost.plan_costs import FamilyCosts, group_slowdown, slice_lengths
-from shardwright.cost.plan_network import group_span, kind_problem, network_among, network_of_devices, tiers_between
-from shardwright.cost.plan_shards import group_shares, shard_rule
+from shardwright.cost.plan_costs import FamilyCosts, slice_lengths
+from shardwright.cost.plan_network import group_span, network_among, network_of_devices, tiers_between
 from shardwright.hardware.cluster import Tier
 from shardwright.program.instances import TaskKind
 from shardwright.program.plan_program import DeviceClass, Holders, PlanProgram, class_numbers
@@ -41,12 +41,12 @@ def plan_tiers(problem: Problem) -> tuple[Tier, ...]:
     return network_among(cluster, kinds, problem.runtime.collective_library).tiers
 
 
-Uses = dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[int, ...]], ...]]
-"""By (lane, chunk, family): ((lane, chunk), devices) of each use."""
+Uses = dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[tuple[int, ...], ...]], ...]]
+"""By (lane, chunk, family): ((lane, chunk), groups of devices) of each use."""
 
 
-def _listed(uses: dict[tuple[int, int, int], dict[tuple[int, int], set[int]]]) -> Uses:
-    return {key: tuple((use, tuple(sorted(devices))) for use, devices in found.items()) for key, found in uses.items()}
+def _listed(uses: dict[tuple[int, int, int], dict[tuple[int, int], dict[int, tuple[int, ...]]]]) -> Uses:
+    return {key: tuple((use, tuple(groups.values())) for use, groups in found.items()) for key, found in uses.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class PlanCosts:
 
     Args:
         families: by (lane, chunk, family). stages: by lane and chunk. coupled: families of the same stage that start together.
-        pieces: of the last backward, by (lane, chunk). uses: of each family's gradients: ((lane, chunk), devices) that hold them too;
+        pieces: of the last backward, by (lane, chunk). uses: of each family's gradients: ((lane, chunk), groups) that hold them too;
             tied: the same of weights that other stages use under another name.
         element: bytes of an activation element.
         lengths: tokens of each slice, by lane.
@@ -81,8 +81,8 @@ class PlanCosts:
         """Costs with what follows from them: coupling, pieces, holders."""
         coupled: dict[tuple[int, int, int], tuple[int, ...]] = {}
         pieces: dict[tuple[int, int], int] = {}
-        uses: dict[tuple[int, int, int], dict[tuple[int, int], set[int]]] = {}
-        tied: dict[tuple[int, int, int], dict[tuple[int, int], set[int]]] = {}
+        uses: dict[tuple[int, int, int], dict[tuple[int, int], dict[int, tuple[int, ...]]]] = {}
+        tied: dict[tuple[int, int, int], dict[tuple[int, int], dict[int, tuple[int, ...]]]] = {}
         for lane in stages:
             for stage in lane:
                 for index, joined in enumerate(_joined(stage, families)):
@@ -96,7 +96,7 @@ class PlanCosts:
                 if len(item.group) > 1 or len(item.uses) > 1:
                     mine = (tied if item.is_tied else uses).setdefault(key, {})
                     for other_lane, other_chunk, _ in item.uses:
-                        mine.setdefault((other_lane, other_chunk), set()).update(item.group)
+                        mine.setdefault((other_lane, other_chunk), {})[id(item.group)] = item.group
         return PlanCosts(
             families=families,
             stages=stages,
@@ -116,16 +116,21 @@ class PlanCosts:
     def holders_of(self, classes: tuple[DeviceClass, ...], *, tied: bool = False) -> Holders:
         """For each (lane, chunk, class): whose last backwards its reduction, or that of its tied weights, waits for."""
         class_of = class_numbers(classes)
-        found: dict[tuple[tuple[int, int], tuple[int, ...]], tuple[tuple[int, int], tuple[int, ...]]] = {}
+        known: dict[int, frozenset[int]] = {}
+
+        def classes_in(group: tuple[int, ...]) -> frozenset[int]:
+            if id(group) not in known:
+                known[id(group)] = frozenset(np.unique(class_of[list(group)]).tolist())
+            return known[id(group)]
+
         result = {}
         for k, device_class in enumerate(classes):
             for place in device_class.families:
                 uses = (self.tied if tied else self.uses).get(place, ())
-                for one in uses:
-                    if one not in found:
-                        found[one] = one[0], tuple(np.unique(class_of[list(one[1])]).tolist())
                 if uses or not tied:
-                    result[place[0], place[1], k] = tuple(found[one] for one in uses)
+                    result[place[0], place[1], k] = tuple(
+                        (use, tuple(sorted(frozenset[int]().union(*(classes_in(g) for g in groups))))) for use, groups in uses
+                    )
         return result
 
     def step(self, lane: int, chunk: int, family: int, part: int = 0) -> StepCosts:
@@ -179,7 +184,7 @@ def _joined(stage: StageParts, families: dict[tuple[int, int, int], FamilyCosts]
     label = list(range(count))
     for index in range(count):
         for device in families[stage.lane, stage.chunk, index].coupled:
-            other = family_of.get(device)
+            other = family_of.get(device + stage.base)
             if other is not None and label[other] != label[index]:
                 old, new = label[other], label[index]
                 label = [new if x == old else x for x in label]
@@ -307,17 +312,10 @@ class _Uses:
         self.pool_in = self.pool_out + most_units * self.levels
         self.num_resources = self.pool_in + most_units * self.levels
         self.shares, self.extra = [], []
-        rule = shard_rule(program.plan)
         for device_class in program.classes:
-            slowdown, shares = 1.0, (0.0,) * self.levels
-            for lane, chunk, family in device_class.families:
-                cost = costs.families[lane, chunk, family]
-                if cost.groups:
-                    own = kind_problem(problem, device_class.devices[0])
-                    slowdown = max(slowdown, group_slowdown(own, problem, cost.groups[0]))
-                    found = group_shares(problem, cost.groups[0], rule=rule, levels=self.levels)
-                    shares = tuple(max(a, b) for a, b in zip(shares, found, strict=True))
-            self.shares.append(shares)
+            here = {id(cost): cost for place in device_class.families if (cost := costs.families[place]).shares}
+            slowdown = max((cost.slices[0].slowdown for cost in here.values()), default=1.0)
+            self.shares.append(tuple(map(max, zip_longest(*(c.shares for c in here.values()), (0.0,) * self.levels, fillvalue=0.0))))
             self.extra.append(max(round((slowdown - 1.0) * SCALE), 0))
 
     def pool(self, klass: int, base: int, tier: int, weight: int) -> list[tuple[int, int]]:

@@ -141,7 +141,6 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
     shape = (len(set().union(*sets)), len(sets))
     groups: dict[tuple[int, int], tuple[int, ...]] = {}
     families: dict[tuple[int, int, int], FamilyCosts] = {}
-    moved: dict[tuple[int, int], FamilyCosts] = {}
     for stage in (stage for lane in stages for stage in lane):
         place = place_in_network(problem, stage.base)
         segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
@@ -159,11 +158,8 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
                 for h in items
             )
             alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - stage.base, segments, sums)
-            base, found = _priced(_Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=held, shape=shape))
-            key = (id(found), stage.base)
-            if key not in moved:
-                moved[key] = found.moved(stage.base - base)
-            families[stage.lane, stage.chunk, index] = moved[key]
+            asked = _Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=held, shape=shape)
+            families[stage.lane, stage.chunk, index] = _priced(asked)
     return PlanCosts.of(problem, plan, stages, families, holdings)
 
 
@@ -181,9 +177,8 @@ class _Asked:
 
 
 @lru_cache(maxsize=4096)
-def _priced(one: _Asked) -> tuple[int, FamilyCosts]:
-    """First device of the stage that was priced, and what its family costs."""
-    return one.stage.base, family_costs(one.problem, one.plan, one.stage, one.family, holdings=one.held, shape=one.shape)
+def _priced(one: _Asked) -> FamilyCosts:
+    return family_costs(one.problem, one.plan, one.stage, one.family, holdings=one.held, shape=one.shape)
 
 
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
