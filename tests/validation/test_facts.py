@@ -62,6 +62,8 @@ def test_rules_fill_replace_and_read_and_the_first_wins() -> None:
     assert (row.tp, row.pp, row.cp, row.gpu_count, row.dropout, row.ulysses) == (2, 4, 3, 16, 1, 4)
     assert row.stage_layers == (4, 7, 13)
     assert found.assumptions == ("tp 2, dropout 1: its script",)
+    kept = _completed("rules = [{ fill = { recompute = 'full', sp = 1 } }]", replace(ROW, recompute="none", sp=0)).row
+    assert (kept.recompute, kept.sp) == ("none", 0)
     assert _completed("where = { source_id = 'other' }\nrules = [{ fill = { tp = 2 } }]").row == ROW
 
 

@@ -110,7 +110,7 @@ class Measurement:
     gradient_wire: str = ""
     stage_layers: tuple[int, ...] = ()
     tokenizer_words: int | None = None
-    memory_kind: MemoryKind = MemoryKind.NONE
+    memory_kind: MemoryKind | None = None
     tflops_formula: str = ""
 
 
@@ -146,11 +146,11 @@ def _counts(cell: str) -> tuple[int, ...]:
     return tuple(_count(part) or 0 for part in cell.split(",")) if cell.strip() else ()
 
 
-def _memory_kind(cell: str) -> MemoryKind:
-    word = cell.strip() or MemoryKind.NONE.value
-    if word not in {kind.value for kind in MemoryKind}:
+def _memory_kind(cell: str) -> MemoryKind | None:
+    word = cell.strip()
+    if word and word not in {kind.value for kind in MemoryKind}:
         raise ValueError(f"not one of {', '.join(MemoryKind)}")
-    return MemoryKind(word)
+    return MemoryKind(word) if word else None
 
 
 _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
@@ -158,11 +158,11 @@ _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "int | None": _count,
     "float | None": _number,
     "tuple[int, ...]": _counts,
-    "MemoryKind": _memory_kind,
+    "MemoryKind | None": _memory_kind,
 }
 COLUMNS: Final = {f.name: _PARSERS[str(f.type)] for f in fields(Measurement) if f.name != "line"}
 """Name of each column -> what turns a cell's text into its value; raises ValueError."""
-EMPTY: Final = (None, "", (), MemoryKind.NONE)
+EMPTY: Final = (None, "", ())
 """Values of cells that say nothing."""
 
 

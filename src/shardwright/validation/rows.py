@@ -103,9 +103,9 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
     job = _job(row, samples=samples)
     _require_legal(grid, model=model, job=job, num_devices=row.gpu_count or 0)
     kind, seconds = _measured(row, samples=samples)
-    has_memory = bool(row.peak_mem_gb) and row.memory_kind is not MemoryKind.NONE
+    memory_kind = (row.memory_kind if row.peak_mem_gb else None) or MemoryKind.NONE
     ran = "OOM" not in row.notes
-    if ran and seconds is None and not has_memory:
+    if ran and seconds is None and memory_kind is MemoryKind.NONE:
         raise _Unusable(SkipReason.NO_MEASUREMENT)
     return Case(
         measurement=published,
@@ -116,8 +116,8 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
         grid=grid,
         measured_kind=kind,
         measured_s=seconds if ran else None,
-        memory_kind=row.memory_kind if ran and has_memory else MemoryKind.NONE,
-        memory_bytes=round((row.peak_mem_gb or 0.0) * GIB) if ran and has_memory else None,
+        memory_kind=memory_kind if ran else MemoryKind.NONE,
+        memory_bytes=round((row.peak_mem_gb or 0.0) * GIB) if ran and memory_kind is not MemoryKind.NONE else None,
         ran=ran,
         laboratory=row.laboratory or row.source_id,
         assumptions=tuple(assumptions),
