@@ -29,6 +29,7 @@ from shardwright.program.block import Kernel, Move, Phase, Work
 from shardwright.program.cell_structure import CellStructure
 from shardwright.program.lower_block import lower_block
 from shardwright.program.problem import Problem
+from shardwright.program.replica import replica
 from shardwright.program.sizes import Degrees
 from shardwright.program.stage_parts import Segment, StageParts
 
@@ -93,7 +94,9 @@ def _spent(own: Problem, problem: Problem, segment: Segment, *, local: int, base
     """
     machine = problem_machine(own)
     sixteen, context = sixteen_bit(machine), block_context(own, segment.block)
-    structure = CellStructure(stage=segment.cells, device=local, length=context.tokens, island=own.cluster.tiers()[0].num_devices)
+    structure = CellStructure(
+        stage=replica(segment.cells, local), device=local, length=context.tokens, island=own.cluster.tiers()[0].num_devices
+    )
     program = lower_block(segment.block, structure, context)
     degrees = local_sizes(structure)
     spent: dict[tuple[str, Origin], float] = {}

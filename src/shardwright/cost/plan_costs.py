@@ -33,6 +33,7 @@ from shardwright.program.layout import count
 from shardwright.program.lower_block import lower_block
 from shardwright.program.plan_sync import Held, Holdings
 from shardwright.program.problem import Problem
+from shardwright.program.replica import replica
 from shardwright.program.stage_parts import Segment, StageParts
 from shardwright.runtime.runtime import ScaleGroup
 from shardwright.strategy.plan import Plan
@@ -202,7 +203,7 @@ def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
 def _communicators(cells: StageCells, device: int, *, contributions: int, shape: tuple[int, int]) -> int:
     """Groups of more than one device that a device is in, as `tables.num_communicators` counts them."""
     main, expert = cells.cells.get(_products(cells), {}).get(device), cells.cells.get(OperatorClass.EXPERTS, {}).get(device)
-    routed = expert is not None and CellStructure(stage=cells, device=device, length=1).routed
+    routed = expert is not None and CellStructure(stage=replica(cells, device), device=device, length=1).routed
     groups = (
         _ways(main, *_WIDTHS),
         _ways(main, Dim.SEQUENCE),
@@ -218,7 +219,7 @@ def _communicators(cells: StageCells, device: int, *, contributions: int, shape:
 def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> tuple[int, ...]:
     """Devices that reduce the largest magnitudes of a chunk's operands together: those with its samples, or the whole stage."""
     cells = stage.segments[0].cells if stage.segments else None
-    tree = cells.cells.get(_products(cells), {}) if cells is not None else {}
+    tree = replica(cells, device - stage.base).cells.get(_products(cells), {}) if cells is not None else {}
     mine = tree.get(device - stage.base)
     if group is ScaleGroup.STAGE or mine is None:
         return stage.devices
@@ -272,7 +273,7 @@ def _table(
     if cut is not None:
         context = replace(context, tokens=cut[-1], before=cut[:-1])
     island = own.cluster.tiers()[0].num_devices
-    structure = CellStructure(stage=cells, device=local, length=context.tokens, island=island)
+    structure = CellStructure(stage=replica(cells, local), device=local, length=context.tokens, island=island)
     program = lower_block(block, structure, context)
     local_to = local_sizes(structure)
     joined = {d for move in program.moves for d in move.group}
