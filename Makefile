@@ -7,7 +7,7 @@ FIND_PYTHON = for p in $(PYTHON) python3.11 python3 python3.12 python3.13 python
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done
 PIP = $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 JOBS ?= 2
-MEASUREMENTS = $(wildcard tests/measurements/*.csv)
+MEASUREMENTS = $(wildcard benchmarks/published/*.csv)
 DEMO = llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048
 
 .DEFAULT_GOAL := help
@@ -55,7 +55,7 @@ bench: $(VENV)/.develops ## time the bars (idle 2-core machine, median of 7)
 	@$(BIN)/asv run --python=same --show-stderr
 
 accuracy: $(VENV)/.runs ## predict the project's own measured rows and write docs/accuracy.md
-	@$(BIN)/shardwright validate $(MEASUREMENTS) -o docs/accuracy.md --save-folds tests/measurements/folds.json
+	@$(BIN)/shardwright validate $(MEASUREMENTS) -o docs/accuracy.md --save-folds benchmarks/published/folds.json
 
 fresh: ## the test suite from a fresh clone in a new environment
 	@directory="$$(mktemp -d)"; trap 'rm -rf "$$directory"' EXIT; \

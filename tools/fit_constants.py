@@ -1,9 +1,9 @@
 """Fit the constants to the project's own measured rows and write what ships: values, intervals, folds.
 
-    python tools/fit_constants.py [tests/measurements/*.csv]
+    python tools/fit_constants.py [benchmarks/published/*.csv]
 
 Writes src/shardwright/hardware/constants.py (values of `Constants`), src/shardwright/simulator/interval.py (`COEFFICIENTS`) and
-tests/measurements/folds.json. Run `make accuracy` afterwards for the page. The fit does not depend on the values that were shipped before.
+benchmarks/published/folds.json. Run `make accuracy` afterwards for the page. The fit does not depend on the values shipped before.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 
 from interval_fit import interval_coefficients
 
-from shardwright.calibrate.accuracy import accuracy
-from shardwright.calibrate.folds import fold_text
+from shardwright.validation.accuracy import accuracy, facts_of
+from shardwright.validation.folds import fold_text
 
 ROOT = Path(__file__).parent.parent
 CONSTANTS = ROOT / "src" / "shardwright" / "hardware" / "constants.py"
 INTERVAL = ROOT / "src" / "shardwright" / "simulator" / "interval.py"
-FOLDS = ROOT / "tests" / "measurements" / "folds.json"
+FOLDS = ROOT / "benchmarks" / "published" / "folds.json"
 
 
 def main(arguments: list[str]) -> None:
     """Fit, and write the three files."""
-    paths = [Path(a) for a in arguments] or sorted((ROOT / "tests" / "measurements").glob("*.csv"))
-    study = accuracy(*paths, progress=_say)
+    paths = [Path(a) for a in arguments] or sorted((ROOT / "benchmarks" / "published").glob("*.csv"))
+    study = accuracy(*paths, facts=facts_of(*paths), progress=_say)
     assert study.fit is not None
     _replace(CONSTANTS, asdict(study.fit.constants), pattern=r"^    {name}: float = .*$", line="    {name}: float = {value}")
     coefficients = interval_coefficients(study.validation("model").rows, study.validation("accelerator").rows)

@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 from scipy.optimize import linprog
 
-from shardwright.calibrate.validate import RowResult
 from shardwright.simulator.interval import COEFFICIENTS, UNSEEN
+from shardwright.validation.judge import RowResult
 
 QUANTILE: Final = 0.78
 """A little under the 80 % that an interval is named for: the width is set by few far rows there, and doubles to hold some of them."""

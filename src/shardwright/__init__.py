@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from shardwright.api.joint import plan_joint as plan_joint
     from shardwright.api.simulations import simulate as simulate
     from shardwright.api.simulations import simulation as simulation
-    from shardwright.calibrate.accuracy import validate as validate
     from shardwright.errors import ClusterError as ClusterError
     from shardwright.errors import DataError as DataError
     from shardwright.errors import InfeasibleError as InfeasibleError
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from shardwright.simulator.prediction import Prediction as Prediction
     from shardwright.strategy.grid import Grid as Grid
     from shardwright.strategy.plan import Plan as Plan
+    from shardwright.validation.accuracy import validate as validate
 
 __version__: Final = "0.1.0"
 
@@ -39,7 +39,7 @@ _HOMES: Final = {
     "simulate": "shardwright.api.simulations",
     "simulation": "shardwright.api.simulations",
     "check": "shardwright.api.grids",
-    "validate": "shardwright.calibrate.accuracy",
+    "validate": "shardwright.validation.accuracy",
     "read_plan_file": "shardwright.report.plan_file",
     "Request": "shardwright.search.request",
     "Answer": "shardwright.search.answer",

@@ -17,8 +17,10 @@ pytest.importorskip("scipy", reason="fits need scipy")
 
 from shardwright.calibrate.check import check_machine, predict_step, step_cases
 from shardwright.calibrate.machine import host_memory, num_cores
-from shardwright.calibrate.measure import Settings, measure_machine
+from shardwright.calibrate.measure import measure_machine
 from shardwright.calibrate.measure_collectives import group_sizes, measure_collectives
+from shardwright.calibrate.settings import Calibration
+from shardwright.calibrate.step import measure_step
 from shardwright.calibrate.timing import Timer
 from shardwright.dtype import Dtype
 from shardwright.errors import DataError, UsageError
@@ -27,7 +29,7 @@ from shardwright.report.json_face import to_text
 from shardwright.report.profile_file import parse_profile, profile_document
 from tests.calibrate.profiles import profile
 
-TINY = Settings(date="2026-11-21", device="cpu", ranks=1, repetitions=1, warm_up=1, sustained_s=0.02, tiny=True)
+TINY = Calibration(date="2026-11-21", device="cpu", ranks=1, repetitions=1, warm_up=1, sustained_s=0.02, tiny=True)
 
 
 def measured(progress: Callable[[str, int, int], None]) -> Profile:
@@ -62,10 +64,18 @@ def test_a_processor_is_measured_into_a_profile_that_plans() -> None:
 
 def test_steps_are_predicted_and_measured() -> None:
     checks = check_machine(profile("cpu", dtype=Dtype.FP32), device="cpu", repetitions=1, warm_up=1, tiny=True)
-    assert [c.case.name for c in checks] == ["dense", "mixture of experts"]
+    assert [c.name for c in checks] == ["dense", "mixture of experts"]
     for check in checks:
-        assert min(check.measured.forward_s, check.measured.backward_s, check.measured.optimizer_s) > 0
-        assert check.prediction.interval_s[0] < check.prediction.step_time_s < check.prediction.interval_s[1]
+        assert check.measured_s > 0
+        assert check.low_s < check.predicted_s < check.high_s
+        assert (check.predicted_bytes > 0, check.measured_bytes) == (True, 0)
+
+
+def test_a_step_is_measured_in_three_parts() -> None:
+    for case in step_cases("cpu", tiny=True):
+        step = measure_step(case.config, device="cpu", dtype=Dtype.FP32, batch=case.batch, length=case.length, repetitions=1, warm_up=1)
+        assert min(step.forward_s, step.backward_s, step.optimizer_s) > 0
+        assert step.seconds == step.forward_s + step.backward_s + step.optimizer_s
 
 
 @pytest.mark.parametrize(

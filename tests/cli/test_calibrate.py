@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from shardwright.calibrate import request as calibration
+from shardwright.calibrate.settings import Calibration, CheckRow
 from shardwright.cli.main import run
 from shardwright.dtype import Dtype
-from shardwright.report.calibration import CheckRow
 from shardwright.report.json_face import plan_document, to_text
 from shardwright.report.plan_file import parse_plan_file
 from shardwright.report.profile_file import profile_document, read_profile
@@ -26,7 +26,7 @@ JOB = ["--seq-len", "4096", "--global-batch", "64"]
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
 
-    def calibrate(request: calibration.Calibration, **options: Any) -> Any:
+    def calibrate(request: Calibration, **options: Any) -> Any:
         calls.append(request)
         return profile()
 
@@ -57,7 +57,7 @@ def test_everything_is_passed_on(asked: list[Any], tmp_path: Path, capsys: pytes
         "9",
     ]
     assert run(["calibrate", *words, "--repetitions", "3", "--timeout", "5", "--sustained", "9", "--tiny", "-o", str(path), "--json"]) == 0
-    assert asked[0] == calibration.Calibration(
+    assert asked[0] == Calibration(
         date="2026-11-21",
         device="cpu",
         accelerator="mine",

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.calibrate.case import Case
-from shardwright.calibrate.measurements import Measurement, read_measurements
-from shardwright.calibrate.recipes import bridge_runtime, recipe_layers
-from shardwright.calibrate.rows import to_case
 from shardwright.cost.block_table import ELEMENT, EP, LAUNCH
 from shardwright.cost.host import DISPATCH_SHARE, PairedLayer, overlapped
 from shardwright.cost.rows import rows_of
@@ -25,12 +20,12 @@ from shardwright.program.problem import Problem
 from shardwright.program.structure import Structure
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
+from shardwright.validation.case import Case
+from shardwright.validation.complete import Completed, complete
+from shardwright.validation.measurements import Measurement
+from tests.validation.published import case_of, facts, rows
 
-ROWS = {
-    f"{r.table_or_row}|{r.model_name}|{r.gpu}": r
-    for r in read_measurements(Path(__file__).parent.parent / "measurements" / "training.csv")
-    if r.source_id.startswith("mbridge")
-}
+ROWS = {f"{r.table_or_row}|{r.model_name}|{r.gpu}": r for r in rows("training.csv") if r.source_id.startswith("mbridge")}
 
 
 def row(*words: str) -> Measurement:
@@ -38,9 +33,7 @@ def row(*words: str) -> Measurement:
 
 
 def case(*words: str) -> Case:
-    made = to_case(row(*words))
-    assert isinstance(made, Case)
-    return made
+    return case_of(row(*words))
 
 
 def problem(made: Case, runtime: Runtime, *, host_launch: float | None = None) -> Problem:
@@ -160,18 +153,18 @@ def test_rebuilt_latents_trade_memory_for_time() -> None:
         (("26.04.01", "Qwen3_235B", "H100"), "megatron-bridge-alltoall-overlap"),
         (("25.09", "Qwen3_30B", "GB200"), "megatron-bridge-dropped"),
         (("26.06 ", "DeepSeekV3", "GB300"), "megatron-bridge-graphed-kept"),
-        (("26.04 ", "LLAMA3_70B", "H100"), ""),
+        (("26.04 ", "LLAMA3_70B", "H100"), "megatron-bridge"),
         (("EP overlap off", "Qwen3-30B"), "megatron-bridge-router"),
     ],
 )
 def test_recipe_of_a_row(words: tuple[str, ...], name: str) -> None:
-    assert bridge_runtime(row(*words)) == name
-    assert not name or load_runtime(name).name == name
+    assert case(*words).runtime == name
 
 
 def test_every_row_of_experts_has_a_recipe() -> None:
     for measured in ROWS.values():
-        assert bool(bridge_runtime(measured)) == measured.model_name.lower().startswith(("qwen3", "deepseek")), measured.table_or_row
+        experts = measured.model_name.lower().startswith(("qwen3", "deepseek"))
+        assert (case_of(measured).runtime != "megatron-bridge") == experts, measured.table_or_row
 
 
 def sparse_program() -> BlockProgram:
@@ -215,12 +208,17 @@ def test_each_step_hides_only_what_runs_beside_it() -> None:
     assert pair(forward=100.0, experts=0.0, backward=100.0, moved=1.0, launch=100.0) == pytest.approx(4 * DISPATCH_SHARE)
 
 
+def stage_layers(measured: Measurement) -> tuple[int, ...]:
+    completed = complete(measured, facts=facts())
+    assert isinstance(completed, Completed)
+    return completed.row.stage_layers
+
+
 def test_deepseek_has_the_stages_that_its_recipe_lists() -> None:
     assert case("26.04 ", "DeepSeekV3", "|B200").grid.last == 1
     assert case("26.04.01 ", "DeepSeekV3", "|B300").grid.last == 5
     for pp, last in ((4, 13), (8, 5), (16, 1)):
-        counts = recipe_layers(replace(row("26.04 ", "DeepSeekV3", "|B200"), pp=pp), pp=pp)
-        assert counts is not None
+        counts = stage_layers(replace(row("26.04 ", "DeepSeekV3", "|B200"), pp=pp))
         assert (len(counts), sum(counts), counts[-1], len(set(counts[:-1]))) == (pp, 61, last, 1)
-    assert recipe_layers(row("26.04 ", "DeepSeekV3", "|GB200"), pp=4) is None
-    assert recipe_layers(row("26.04 ", "LLAMA3_70B", "|GB200"), pp=4) is None
+    assert stage_layers(row("26.04 ", "DeepSeekV3", "|GB200")) == ()
+    assert stage_layers(row("26.04 ", "LLAMA3_70B", "|GB200")) == ()

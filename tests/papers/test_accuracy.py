@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from shardwright.calibrate.bars import BARS, Bar, coverage, judge_bar, rank_correlation, sweeps, weak_scaling
-from shardwright.calibrate.case import SkipReason
-from shardwright.calibrate.folds import fold_key, read_folds
-from shardwright.calibrate.measurements import Measurement, read_measurements
-from shardwright.calibrate.study import recall
-from shardwright.calibrate.validate import Validation
 from shardwright.hardware.constants import SHIPPED
+from shardwright.validation.bars import coverage, judge_bar, rank_correlation, selected, sweeps, weak_scaling
+from shardwright.validation.case import SkipReason
+from shardwright.validation.facts import Bar
+from shardwright.validation.folds import fold_key, read_folds
+from shardwright.validation.judge import Validation
+from shardwright.validation.rows import to_case
+from shardwright.validation.study import study
+from tests.validation.published import FOLDER, facts, rows
 
-FOLDER = Path(__file__).parent.parent / "measurements"
 SHORT = {
     ("dgxc, NeMo", "model"): (0.035, "releases of one configuration differ by 2 to 10 % and are told apart only where documents say so"),
     ("mosaic, 1B and more", "model"): (0.035, "MPT-13b, rows with recompute too slow and rows without too fast; 8 x A100-40GB"),
@@ -26,18 +26,15 @@ SHORT = {
 PLANS = (0.944, "tensor parallelism at microbatch 1 is 7 to 21 % too fast, pp 16 up to 18 % too slow")
 """Rank correlation of the 47 plans on 16 T4 against 0.95, and what is missing."""
 NO_WORSE = 0.002
-BOUND = [(bar, fold) for bar in BARS for fold, _ in bar.limits]
+BARS = facts().bars
+BOUND = [(bar, fold) for bar in BARS for fold in bar.limits]
 TABLES = ("training.csv", "megatron_ci.csv", "skipped_training.csv", "skipped_failed.csv", "skipped_of_bars.csv")
-
-
-def _table() -> tuple[Measurement, ...]:
-    return tuple(row for name in TABLES for row in read_measurements(FOLDER / name))
 
 
 @cache
 def _validation(fold: str) -> Validation:
-    known = read_folds(FOLDER / "folds.json")
-    return recall(_table(), known=known, folds=(fold,)).validation(fold)
+    cases = [to_case(row, facts=facts()) for row in rows(*TABLES)]
+    return study(cases, known=read_folds(FOLDER / "folds.json"), folds=(fold,)).validation(fold)
 
 
 def _mark(bar: Bar, fold: str) -> list[pytest.MarkDecorator]:
@@ -63,20 +60,22 @@ def test_a_missed_bar_gets_no_worse(name: str, fold: str) -> None:
     [pytest.param("model", 0.95, marks=pytest.mark.xfail(strict=True, reason=f"{PLANS[0]}: {PLANS[1]}")), ("source", 0.90)],
 )
 def test_order_of_plans_on_sixteen_t4(fold: str, least: float) -> None:
-    rows = [r for r in _validation(fold).rows if r.case.measurement.source_id == "amp_homo"]
-    rank = rank_correlation(rows, generator=np.random.default_rng(0))
+    judged = [r for r in _validation(fold).rows if r.case.measurement.source_id == "amp_homo"]
+    rank = rank_correlation(judged, generator=np.random.default_rng(0))
     assert rank.n >= 40
     assert rank.value >= least
 
 
 def test_the_order_of_plans_gets_no_worse() -> None:
-    rows = [r for r in _validation("model").rows if r.case.measurement.source_id == "amp_homo"]
-    assert rank_correlation(rows, generator=np.random.default_rng(0)).value >= PLANS[0] - NO_WORSE
+    judged = [r for r in _validation("model").rows if r.case.measurement.source_id == "amp_homo"]
+    assert rank_correlation(judged, generator=np.random.default_rng(0)).value >= PLANS[0] - NO_WORSE
 
 
 @pytest.mark.parametrize(("precision", "expected"), [("bf16", 1.00), ("fp8", 1.03)])
 def test_weak_scaling_from_64_to_2048_devices(precision: str, expected: float) -> None:
-    scaling = weak_scaling(_validation("model"), word="llama 3.1 70b", precision=precision, fewest=64, most=2048)
+    (described,) = (s for s in facts().scalings if s.name == f"llama 3.1 70b {precision}")
+    assert (described.fewest, described.most) == (64, 2048)
+    scaling = weak_scaling(_validation("model"), described)
     assert scaling is not None
     assert scaling.predicted == pytest.approx(expected, abs=0.02)
 
@@ -122,8 +121,8 @@ LOST = {
 )
 def test_nearly_all_rows_of_a_bar_are_predicted(bar: Bar) -> None:
     validation = _validation("model")
-    judged = sum(bar.chosen(r.case.measurement) for r in validation.rows)
-    lost = sum(bar.chosen(s.measurement) for s in validation.skipped if s.reason in UNSUPPORTED)
+    judged = sum(selected(r.case.measurement, *bar.where) for r in validation.rows)
+    lost = sum(selected(s.measurement, *bar.where) for s in validation.skipped if s.reason in UNSUPPORTED)
     assert judged >= 0.95 * (judged + lost), f"{lost} rows of {judged + lost} cannot be expressed"
 
 

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from shardwright.calibrate.case import Case
-from shardwright.calibrate.measurements import Measurement, read_measurements
-from shardwright.calibrate.predict import predict_case
-from shardwright.calibrate.rows import to_case
-from shardwright.calibrate.validate import ErrorStatistics, validate
-
-ROWS = Path(__file__).parent.parent / "measurements"
+from shardwright.validation.case import Case
+from shardwright.validation.judge import ErrorStatistics, judge
+from shardwright.validation.predict import predict_case
+from tests.validation.published import case_of, rows
 
 
 @cache
-def _rows(source_id: str) -> tuple[Measurement, ...]:
-    tables = [row for name in ("training.csv", "megatron_ci.csv") for row in read_measurements(ROWS / name)]
-    return tuple(row for row in tables if row.source_id == source_id and row.peak_mem_gb)
+def _cases(source_id: str) -> tuple[Case, ...]:
+    tables = rows("training.csv", "megatron_ci.csv")
+    return tuple(case_of(row) for row in tables if row.source_id == source_id and row.peak_mem_gb)
 
 
 @cache
 def _memory(source_id: str) -> ErrorStatistics:
-    judged = validate(_rows(source_id), predict=predict_case)
+    judged = judge(_cases(source_id), predict=predict_case)
     assert not judged.skipped
     (source,) = judged.by_source
     assert source.infeasible == 0, "a run that took place fits"
@@ -60,8 +56,6 @@ def test_published_memory_of_overlapped_experts() -> None:
 def test_runs_that_took_place_fit_with_everything_that_a_device_holds() -> None:
     """Also with the allocator's reserve, communication buffers and the context, where the memory itself was measured."""
     for source_id in ("torchtitan", "simumax_b200", "mlm_ci"):
-        for row in _rows(source_id):
-            case = to_case(row)
-            assert isinstance(case, Case)
+        for case in _cases(source_id):
             prediction = predict_case(case)
-            assert prediction.reserved_bytes <= prediction.capacity_bytes, row.table_or_row
+            assert prediction.reserved_bytes <= prediction.capacity_bytes, case.measurement.table_or_row

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from shardwright.calibrate.measurements import read_measurements
-from shardwright.calibrate.predict import predict_case
-from shardwright.calibrate.validate import SourceResult, validate
-
-ROWS = Path(__file__).parent.parent / "measurements" / "training.csv"
+from shardwright.validation.judge import SourceResult, judge
+from shardwright.validation.predict import predict_case
+from tests.validation.published import case_of, rows
 
 
 @cache
 def _judged(source_id: str) -> SourceResult:
-    rows = [row for row in read_measurements(ROWS) if row.source_id == source_id]
-    judged = validate(rows, predict=predict_case)
+    cases = [case_of(row) for row in rows("training.csv") if row.source_id == source_id]
+    judged = judge(cases, predict=predict_case)
     assert not judged.skipped, "every row of these sources is complete and can be expressed"
     (source,) = judged.by_source
     assert source.infeasible == 0, "a run that took place fits"

@@ -18,10 +18,10 @@ from shardwright.model.graph import Model
 from shardwright.model.operator import OperatorKind
 from shardwright.model.tensor import Dim
 from shardwright.program.block import Kernel, Phase
-from shardwright.program.cell_structure import cotangent_layout, made_layout, wanted_layout
 from shardwright.program.layout import Holding
 from shardwright.program.lower_block import lower_block
 from shardwright.program.problem import Problem
+from shardwright.program.stage_layouts import cotangent_layout, made_layout, wanted_layout
 from shardwright.program.stage_parts import Segment
 from shardwright.program.transition import transition
 from shardwright.runtime.registry import load_runtime

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 
+from shardwright.calibrate.settings import CheckRow, Progress
 from shardwright.calibrate.step import MeasuredStep, measure_step
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog import find_accelerator
@@ -22,8 +23,6 @@ from shardwright.simulator.predict import predict
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid import Grid
 
-Progress = Callable[[str, int, int], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCase:
@@ -33,15 +32,6 @@ class StepCase:
     config: Mapping[str, Any]
     batch: int
     length: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCheck:
-    """One case, predicted and measured."""
-
-    case: StepCase
-    prediction: Prediction
-    measured: MeasuredStep
 
 
 def _llama(*, hidden: int, inner: int, heads: int, groups: int, layers: int, vocab: int, experts: int = 0) -> dict[str, Any]:
@@ -82,7 +72,7 @@ def step_cases(device: str, *, tiny: bool = False) -> tuple[StepCase, ...]:
 
 def check_machine(
     profile: Profile, *, device: str, repetitions: int = 5, warm_up: int = 2, tiny: bool = False, progress: Progress | None = None
-) -> tuple[StepCheck, ...]:
+) -> tuple[CheckRow, ...]:
     """Predict and measure every case on the machine that `profile` is of, with as many threads as it was measured with.
 
     Args:
@@ -94,7 +84,7 @@ def check_machine(
     if profile.method is not None and profile.method.threads:
         torch.set_num_threads(profile.method.threads)
     cases = step_cases(device, tiny=tiny)
-    checks: list[StepCheck] = []
+    checks: list[CheckRow] = []
     try:
         for case in cases:
             if progress is not None:
@@ -102,10 +92,15 @@ def check_machine(
             measured = measure_step(
                 case.config, device=device, dtype=dtype, batch=case.batch, length=case.length, repetitions=repetitions, warm_up=warm_up
             )
-            checks.append(StepCheck(case=case, prediction=predict_step(case, profile), measured=measured))
+            checks.append(_compared(case.name, predict_step(case, profile), measured))
     finally:
         torch.set_num_threads(before)
     return tuple(checks)
+
+
+def _compared(name: str, prediction: Prediction, measured: MeasuredStep) -> CheckRow:
+    low, high = prediction.interval_s
+    return CheckRow(name, prediction.step_time_s, low, high, measured.seconds, prediction.allocated_bytes, measured.peak_bytes)
 
 
 def check_dtype(profile: Profile) -> Dtype:

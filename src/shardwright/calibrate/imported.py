@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwright.calibrate.fit_profile import fit_collective
-from shardwright.calibrate.kineto import Trace, read_kineto, shortest
+from shardwright.calibrate.kineto import read_kineto, shortest
 from shardwright.calibrate.nccl_tests import by_group, read_nccl_tests
 from shardwright.errors import DataError
 from shardwright.hardware.profile import CollectiveFit, Method, Profile
@@ -45,7 +45,7 @@ def profile_of_trace(path: Path, *, accelerator: str, date: str) -> Profile:
         collectives=fits,
         kernels=trace.kernels,
         method=Method(
-            device_name=_device_name(trace, accelerator), date=date, notes=(f"imported from Kineto trace: {path.name}", *unsized, *notes)
+            device_name=trace.device_name or accelerator, date=date, notes=(f"imported from Kineto trace: {path.name}", *unsized, *notes)
         ),
     )
 
@@ -75,7 +75,3 @@ def joined(profile: Profile, imported: Profile) -> Profile:
         kernels=profile.kernels or imported.kernels,
         method=method,
     )
-
-
-def _device_name(trace: Trace, accelerator: str) -> str:
-    return trace.device_name or accelerator

@@ -14,41 +14,14 @@ from shardwright.calibrate.measure_attention import attention_shapes, generation
 from shardwright.calibrate.measure_collectives import KINDS, collective_sizes, group_sizes, measure_collectives
 from shardwright.calibrate.measure_elements import element_sizes, measure_copies, measure_elements
 from shardwright.calibrate.measure_gemm import gemm_shapes, measure_gemm, measure_sustained
+from shardwright.calibrate.settings import Calibration, Progress
 from shardwright.calibrate.timing import TORCH_DTYPES, Timer, native_dtypes
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError
 from shardwright.hardware.profile import AttentionProfile, CollectiveFit, GemmProfile, HostFacts, Method, Profile
 
-Progress = Callable[[str, int, int], None]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What to measure, and how long.
-
-    Args:
-        date: ISO day, kept in the profile. device: ``cpu``, ``cuda``, or empty: CUDA where there is one.
-        accelerator: name of the profile's accelerator; empty = the catalog's name of the device at hand, or the driver's.
-        ranks: devices of the largest collective; 0 = all GPUs, or two ranks that share a processor's cores. 1 = no collectives.
-        dtypes: of GEMMs; empty = those that the device has units for.
-        collectives_only: nothing else. repetitions, warm_up: see `Timer`. sustained_s: of each long run of GEMMs; 0.0 = none.
-        timeout_s: of each collective. tiny: the smallest shapes only, for trying it out.
-    """
-
-    date: str
-    device: str = ""
-    accelerator: str = ""
-    ranks: int = 0
-    dtypes: tuple[Dtype, ...] = ()
-    collectives_only: bool = False
-    repetitions: int = 5
-    warm_up: int = 2
-    sustained_s: float = 5.0
-    timeout_s: float = 60.0
-    tiny: bool = False
-
-
-def measure_machine(settings: Settings, *, progress: Progress | None = None) -> Profile:
+def measure_machine(settings: Calibration, *, progress: Progress | None = None) -> Profile:
     """A profile of the machine at hand.
 
     A device of a processor is 1/ranks of its cores and memory: kernels are timed with that many threads, alone. Left out: what ranks that
@@ -114,7 +87,7 @@ def _device(wanted: str) -> str:
     return wanted or ("cuda" if available else "cpu")
 
 
-def _ranks(settings: Settings, device: str) -> int:
+def _ranks(settings: Calibration, device: str) -> int:
     most = torch.cuda.device_count() if device == "cuda" else num_cores()
     ranks = settings.ranks or (most if device == "cuda" else min(2, most))
     if device == "cuda" and ranks > most:
@@ -124,7 +97,7 @@ def _ranks(settings: Settings, device: str) -> int:
     return ranks
 
 
-def _kernels(timer: Timer, settings: Settings, notes: list[str], progress: Progress | None) -> _Kernels:
+def _kernels(timer: Timer, settings: Calibration, notes: list[str], progress: Progress | None) -> _Kernels:
     dtypes = settings.dtypes or native_dtypes(timer.device)
     unknown = next((d for d in dtypes if d not in TORCH_DTYPES), None)
     if unknown is not None:
@@ -148,7 +121,7 @@ def _kernels(timer: Timer, settings: Settings, notes: list[str], progress: Progr
 
 
 def _attention(
-    timer: Timer, dtypes: tuple[Dtype, ...], settings: Settings, notes: list[str], progress: Progress | None
+    timer: Timer, dtypes: tuple[Dtype, ...], settings: Calibration, notes: list[str], progress: Progress | None
 ) -> tuple[AttentionProfile, ...]:
     """In the 16-bit dtype that was asked for first, else in the first: what the planner runs attention in."""
     dtype = next((d for d in (Dtype.BF16, Dtype.FP16) if d in dtypes), dtypes[0])
@@ -166,7 +139,7 @@ def _attention(
 
 
 def _collectives(
-    settings: Settings, device: str, ranks: int, threads: int, notes: list[str], progress: Progress | None
+    settings: Calibration, device: str, ranks: int, threads: int, notes: list[str], progress: Progress | None
 ) -> tuple[CollectiveFit, ...]:
     sizes = collective_sizes(device, tiny=settings.tiny)
     library = "NCCL" if device == "cuda" else "gloo"

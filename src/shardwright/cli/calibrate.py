@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from shardwright.calibrate import request as calibration
+from shardwright.calibrate.settings import Calibration
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.dtype import Dtype
@@ -47,7 +48,7 @@ def calibrate(
 ) -> None:
     """Measure this machine with torch, or import what others measured, into a profile of measured rates to plan with."""
     screen.check_writable(output)
-    request = calibration.Calibration(
+    request = Calibration(
         date=_day(day),
         device=device,
         accelerator=name,

@@ -7,22 +7,28 @@ from typing import Annotated
 
 import typer
 
-from shardwright.calibrate.accuracy import accuracy
-from shardwright.calibrate.accuracy_page import accuracy_page
-from shardwright.calibrate.folds import FOLDS, fold_text
-from shardwright.calibrate.study import Study
-from shardwright.calibrate.validate import validation_json
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
 from shardwright.report.accuracy import points_of, render_validation
 from shardwright.report.json_face import to_text
 from shardwright.report.scatter import scatter_svg
+from shardwright.validation.accuracy import accuracy, facts_of
+from shardwright.validation.accuracy_page import accuracy_page
+from shardwright.validation.facts import Facts
+from shardwright.validation.folds import FOLDS, fold_text, read_folds
+from shardwright.validation.judge import validation_json
+from shardwright.validation.study import Study
 
 Measurements = Annotated[list[Path], typer.Argument(metavar="MEASUREMENTS.csv...", help="Tables of measured runs.")]
 Fold = Annotated[
     str, typer.Option("--fold", help="What is left out of the fit that a row is predicted with: none, model, source, accelerator.")
 ]
+FactsFolder = Annotated[
+    Path | None, typer.Option("--facts", metavar="FOLDER", help="Facts on the tables (.toml); the folders facts beside them if not given.")
+]
+RuntimeName = Annotated[str, typer.Option("--runtime", help="Runtime of rows for which neither the table nor its facts name one.")]
+Folds = Annotated[Path | None, typer.Option("--folds", metavar="FILE", help="Take constants that --save-folds wrote instead of fitting.")]
 SaveFolds = Annotated[Path | None, typer.Option("--save-folds", help="Write the constants fitted for each fold to this JSON file.")]
 
 
@@ -30,6 +36,9 @@ def validate(
     paths: Measurements,
     *,
     fold: Fold = "none",
+    facts: FactsFolder = None,
+    runtime: RuntimeName = "",
+    folds: Folds = None,
     save_folds: SaveFolds = None,
     output: flags.Output = None,
     as_json: flags.AsJson = False,
@@ -45,14 +54,18 @@ def validate(
         screen.check_writable(path)
     if output is not None and output.suffix not in (".json", ".md"):
         raise UsageError(f"cannot tell what to write to {output}", hint="end the name in .json or .md")
-    folds = FOLDS if save_folds is not None or (output is not None and output.suffix == ".md") else (fold,)
+    if folds is not None and save_folds is not None:
+        raise UsageError("--folds fits nothing that --save-folds could store", hint="give one of them")
+    kinds = FOLDS if save_folds is not None or (output is not None and output.suffix == ".md") else (fold,)
+    known = read_folds(folds) if folds is not None else None
+    described = facts_of(*paths, folder=facts)
     with screen.progress(quiet=quiet) as report:
-        study = accuracy(*paths, folds=folds, progress=report)
+        study = accuracy(*paths, facts=described, folds=kinds, known=known, runtime=runtime, progress=report)
     validation = study.validation(fold)
     if save_folds is not None:
         screen.save(save_folds, fold_text(study.folds))
     if output is not None and output.suffix == ".md":
-        _save_page(output, study)
+        _save_page(output, study, facts=described)
     elif output is not None:
         screen.save(output, to_text(validation_json(validation)))
     if as_json:
@@ -61,12 +74,12 @@ def validate(
         screen.show(render_validation(validation))
 
 
-def _save_page(path: Path, study: Study) -> None:
+def _save_page(path: Path, study: Study, *, facts: Facts) -> None:
     picture = path.with_suffix(".svg")
     points = points_of(study.validation("model"))
     if points:
         screen.save(picture, scatter_svg(points, title="Step time, each model held out", unit="s"))
-    screen.save(path, accuracy_page(study, picture=picture.name if points else ""))
+    screen.save(path, accuracy_page(study, facts=facts, picture=picture.name if points else ""))
 
 
 main = verb(validate, name="validate")

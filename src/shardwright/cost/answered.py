@@ -12,7 +12,6 @@ from shardwright.cost.block_table import (
     cut_product,
     cut_seconds,
     gemm_shape,
-    local_degrees,
     one_move_seconds,
     products,
     unquantised_operators,
@@ -21,7 +20,7 @@ from shardwright.cost.block_table import (
 from shardwright.cost.communication import Network, measured_groups
 from shardwright.cost.compute import Machine, sixteen_bit
 from shardwright.cost.kernel_lookup import attention_table_for, gemm_grid_for, grouped_table_for
-from shardwright.cost.plan_costs import cell_rows
+from shardwright.cost.plan_costs import local_sizes
 from shardwright.cost.plan_network import group_span, kind_problem, network_of_devices
 from shardwright.cost.tables import block_context, problem_machine
 from shardwright.hardware.device import Evidence, Origin
@@ -96,7 +95,7 @@ def _spent(own: Problem, problem: Problem, segment: Segment, *, local: int, base
     sixteen, context = sixteen_bit(machine), block_context(own, segment.block)
     structure = CellStructure(stage=segment.cells, device=local, length=context.tokens, island=own.cluster.tiers()[0].num_devices)
     program = lower_block(segment.block, structure, context)
-    degrees = local_degrees(cell_rows(structure, shape=(1, 1), contributions=1), sequence=context.tokens)
+    degrees = local_sizes(structure)
     spent: dict[tuple[str, Origin], float] = {}
     unquantised = unquantised_operators(program)
     for work in program.works:
@@ -105,16 +104,16 @@ def _spent(own: Problem, problem: Problem, segment: Segment, *, local: int, base
         spent[key] = spent.get(key, 0.0) + float(work_seconds(work, degrees, mine)[0][0])
     gemms = products(program)
     for move in program.moves:
+        group = tuple(d + base for d in move.group) or (local + base,)
+        network = network_of_devices(problem, group)
+        span = group_span(group, network)
         cut = cut_product(move, gemms)
         if cut is not None:
             mine = sixteen if cut.operator in unquantised else machine
             key = (_FAMILY[cut.kernel], _kernel_origin(cut, degrees, mine))
-            spent[key] = spent.get(key, 0.0) + float(cut_seconds(cut, degrees, mine)[0])
-        group = tuple(d + base for d in move.group) or (local + base,)
-        network = network_of_devices(problem, group)
-        span = group_span(group, network)
+            spent[key] = spent.get(key, 0.0) + float(cut_seconds(cut, degrees, mine, pieces=span.size)[0])
         if int(span.size[0]) > 1:
-            times = int(degrees[move.hops][0]) - 1 if move.hops else 1
+            times = int(span.size[0]) - 1 if move.hops else 1
             key = ("collectives", _move_origin(move, span, network))
             spent[key] = spent.get(key, 0.0) + times * float(one_move_seconds(move, degrees, span, network)[0])
     return spent

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
-from shardwright.cost.communication import Network, dispatch_seconds, move_seconds, span_along
+from shardwright.cost.communication import Network, dispatch_seconds, move_seconds
 from shardwright.cost.compute import (
     Machine,
     attention_flops,
@@ -86,22 +86,20 @@ class BlockTable:
 def block_table(
     program: BlockProgram,
     *,
-    rows: Rows,
+    local: Degrees,
+    spans: Callable[[Move], Span],
     machine: Machine,
     network: Network,
     runtime: Runtime,
-    sequence: int,
     wait_s: float = 0.0,
-    spans: Callable[[Move], Span] | None = None,
 ) -> BlockTable:
     """Price `program` for every row.
 
     Args:
-        wait_s: see `Constants.collective_wait_s`. spans: of moves that name their devices; None = the axes of `rows` do.
-        sequence: tokens of a sample of the block's sequence (unsplit), for unfused attention's matrices.
+        local: what its sizes are evaluated with, (n,) each: ``mbs`` samples, ``positions`` and ``ring`` (see `local_degrees`), and the
+            degrees of the axes that symbolic sizes name. spans: the (n,) groups of each move. wait_s: see `Constants.collective_wait_s`.
     """
-    local = local_degrees(rows, sequence=sequence)
-    n = len(rows)
+    n = np.shape(local["mbs"])[0]
     seconds = np.zeros((len(PHASES), len(PARTS), n))
     flops = np.zeros(n)
     core = {Phase.F: np.zeros(n), Phase.I: np.zeros(n)}
@@ -135,14 +133,15 @@ def block_table(
     by_operator_policy = runtime.selective_recompute is SelectiveRecompute.OPERATORS and saved_products(program.operators) is not None
     for move in program.moves:
         held = wait_s if _on_own_kernels(move, runtime) else 0.0
-        span = spans(move) if spans is not None else span_along(move.axes[0], rows, network)
+        span = spans(move)
         exposed, hidden = _move_cost(move, held, local, span, network, by_operator, beside, core)
         overlappable += hidden
         cut = cut_product(move, gemms)
         if cut is not None:
-            seconds[_phase(move.phase), GEMM] += cut_seconds(cut, local, sixteen if cut.operator in unquantised else machine)
+            own = sixteen if cut.operator in unquantised else machine
+            seconds[_phase(move.phase), GEMM] += cut_seconds(cut, local, own, pieces=span.size)
             if runtime.tp_overlap is TpOverlap.ASYNC and move.kind is Collective.REDUCE_SCATTER:
-                seconds[_phase(move.phase), ELEMENT] += summed_seconds(move, local, machine)
+                seconds[_phase(move.phase), ELEMENT] += summed_seconds(move, local, machine, pieces=span.size)
         for phase, axis_seconds in exposed:
             seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
             if PART_OF_AXIS[move.axes[0]] == EP:
@@ -176,7 +175,11 @@ def block_table(
 
 
 def local_degrees(rows: Rows, *, sequence: int) -> dict[str, IntArray]:
-    """What the sizes of a block are evaluated with: degrees, and ``positions``, tokens of a sample on one member of a ring."""
+    """What the symbolic sizes of a block are evaluated with: degrees, and ``positions``, tokens of a sample on one member of a ring.
+
+    Args:
+        sequence: tokens of a sample of the block's sequence (unsplit), for unfused attention's matrices.
+    """
     local = rows.degrees()
     local["positions"] = -(-sequence // local["ring"])
     return local
@@ -300,12 +303,11 @@ def cut_product(move: Move, gemms: Mapping[tuple[str, Phase], Work]) -> Work | N
     return gemms.get((move.beside or move.operator, move.phase)) if move.exposure is Exposure.BESIDE_GEMM else None
 
 
-def cut_seconds(work: Work, degrees: Degrees, machine: Machine) -> FloatArray:
-    """What a GEMM takes longer in tp pieces along its tokens: slower products, and launches.
+def cut_seconds(work: Work, degrees: Degrees, machine: Machine, *, pieces: IntArray) -> FloatArray:
+    """What a GEMM takes longer in pieces along its tokens, one for each member of the group: slower products, and launches.
 
     Quantised once for all pieces: the others cost a 16-bit product's launch.
     """
-    pieces = degrees["tp"]
     (m, n, k), groups, experts = gemm_shape(work, degrees)
     whole = gemm_seconds(machine, m=m, n=n, k=k, groups=groups, experts=experts)
     part = gemm_seconds(machine, m=-(-m // pieces), n=n, k=k, groups=groups, experts=experts)
@@ -313,11 +315,11 @@ def cut_seconds(work: Work, degrees: Degrees, machine: Machine) -> FloatArray:
     return np.asarray(np.maximum(slower, 0.0) + (pieces - 1) * machine.half.overhead_s, dtype=np.float64)
 
 
-def summed_seconds(move: Move, degrees: Degrees, machine: Machine) -> FloatArray:
-    """The kernel that sums the tp pieces which a copying reduce_scatter laid side by side: reads them all, writes one; 0 for tp = 1."""
+def summed_seconds(move: Move, degrees: Degrees, machine: Machine, *, pieces: IntArray) -> FloatArray:
+    """The kernel that sums the pieces which a copying reduce_scatter laid side by side: reads them all, writes one; 0 for one piece."""
     volume = np.asarray(sum(evaluate(size, degrees) for size in move.volume), dtype=np.float64)
-    spent = element_seconds(machine, traffic=volume * (1.0 + 1.0 / degrees["tp"]), one_pass=True)
-    return np.where(degrees["tp"] > 1, spent, 0.0)
+    spent = element_seconds(machine, traffic=volume * (1.0 + 1.0 / pieces), one_pass=True)
+    return np.where(pieces > 1, spent, 0.0)
 
 
 def one_move_seconds(move: Move, degrees: Degrees, span: Span, network: Network) -> FloatArray:
@@ -350,7 +352,7 @@ def _move_cost(
     if not move.copies:
         seconds = seconds + wait_s * np.log2(span.size)
     if move.hops:
-        hops = degrees[move.hops] - 1
+        hops = span.size - 1
         beside = core[move.phase] / np.maximum(hops + 1, 1)
         exposed = hops * np.maximum(seconds - beside, 0.0)
         return [(move.phase, np.asarray(exposed, dtype=np.float64))], hops * seconds - exposed

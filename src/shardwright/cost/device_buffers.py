@@ -7,13 +7,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.communication import axes_of
-from shardwright.cost.rows import Rows
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import TpOverlap
 from shardwright.units import KIB, MIB
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 LIBRARY: Final = "nccl"
 CHANNELS: Final = 16
@@ -33,7 +32,6 @@ OVERLAP_BUFFERS: Final = 8
 
 Source: Transformer Engine, initialize_ub (from memory).
 """
-_GROUPS: Final = ("tp", "dp-cp", "ep", "etp", "pp", "world")
 
 
 def context_bytes(problem: Problem) -> int:
@@ -41,26 +39,24 @@ def context_bytes(problem: Problem) -> int:
     return CONTEXT_BYTES if problem.runtime.collective_library == LIBRARY else 0
 
 
-def communicator_bytes(problem: Problem, rows: Rows) -> IntArray:
+def communicator_bytes(problem: Problem, groups: IntArray) -> IntArray:
     """(n,) bytes of the buffers of every communicator: groups of more than one device x CHANNELS x CHANNEL_BYTES.
 
     Leaves out the trees' and the network's further connections, and communicators that are made and never used.
+
+    Args:
+        groups: (n,) that a device is in.
     """
-    if problem.runtime.collective_library != LIBRARY:
-        return np.zeros(len(rows), dtype=np.int64)
-    groups = (rows["cp"] > 1).astype(np.int64)
-    for axis in _GROUPS:
-        size = np.ones(len(rows), dtype=np.int64)
-        for degree, _ in axes_of(axis, rows):
-            size = size * degree
-        groups += size > 1
-    return groups * CHANNELS * CHANNEL_BYTES
+    return groups * (CHANNELS * CHANNEL_BYTES if problem.runtime.collective_library == LIBRARY else 0)
 
 
-def overlap_buffer_bytes(problem: Problem, rows: Rows) -> IntArray:
-    """(n,) bytes of the buffers of fused tensor-parallel overlap: OVERLAP_BUFFERS x tokens x hidden x element; 0 without it."""
+def overlap_buffer_bytes(problem: Problem, *, tokens: IntArray, cut: BoolArray) -> IntArray:
+    """(n,) bytes of the buffers of fused tensor-parallel overlap: OVERLAP_BUFFERS x tokens x hidden x element; 0 without it.
+
+    Args:
+        tokens: that the products of a device work on. cut: the stream is cut over the tensor-parallel group.
+    """
     if problem.runtime.tp_overlap is not TpOverlap.FUSED:
-        return np.zeros(len(rows), dtype=np.int64)
-    tokens = rows["mbs"] * -(-problem.job.sequence_length // rows["cp"])
+        return np.zeros(len(tokens), dtype=np.int64)
     whole = OVERLAP_BUFFERS * tokens * problem.model.hidden * (problem.job.activation.bits // 8)
-    return np.where((rows["tp"] > 1) & (rows["sp"] == 1), whole, 0)
+    return np.where(cut, whole, 0)

@@ -20,7 +20,6 @@ from shardwright.cost.layout import Layout, has_head, is_layer
 from shardwright.cost.member import Choices, Priced, StepCosts, compose
 from shardwright.cost.plan_network import group_span, kind_problem, network_of_devices
 from shardwright.cost.plan_shards import ShardRule, group_shares, shard_rule, sync_of
-from shardwright.cost.rows import COLUMNS, Rows
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds
 from shardwright.cost.tables import LayerTable, MeshTable, block_context, problem_machine
@@ -29,17 +28,18 @@ from shardwright.model.block import Block
 from shardwright.model.operator import OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, ParameterClass
 from shardwright.program.cell_structure import CellStructure
-from shardwright.program.cells import Cell, StageCells, largest_remainder
+from shardwright.program.cells import Cell, StageCells, indices, largest_remainder
+from shardwright.program.layout import count
 from shardwright.program.lower_block import lower_block
 from shardwright.program.plan_sync import Held, Holdings
 from shardwright.program.problem import Problem
 from shardwright.program.stage_parts import Segment, StageParts
+from shardwright.runtime.runtime import ScaleGroup
 from shardwright.strategy.plan import Plan
 from shardwright.strategy.stages import How, Keep
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,18 +139,15 @@ def _compose(
     coupled: set[int],
 ) -> StepCosts:
     """One slice's step of one chunk, composed by the grid's own function."""
-    tables, rows = [], []
-    contributions = main_contributions([part.held for part in here])
+    tables, buffers = [], []
     for part in here:
         segment, base = part.segment, place_in_network(problem, stage.base)
-        table, row, joined = _table(
-            Same(problem), Same(segment.block), segment.cells, segment.keeps, (device - stage.base, base), shape, contributions, cut
-        )
+        table, held, joined = _table(Same(problem), Same(segment.block), segment.cells, segment.keeps, (device - stage.base, base), cut)
         tables.append(table)
-        rows.append(row)
+        buffers.append(held)
         coupled |= {d + stage.base for d in joined}
-    layers = _layer_table(own, stage, device, here, tables, rows)
-    meshes = _mesh_table(own, problem, here, rows, rule=rule)
+    layers = _layer_table(own, stage, device, here, tables, buffers)
+    meshes = _mesh_table(own, problem, stage, device, here, rule=rule, shape=shape)
     counts = np.array([[p.segment.count for p in here]], dtype=np.int64)
     layout = Layout(
         contents=(tuple((i, p.segment.count) for i, p in enumerate(here)),),
@@ -177,6 +174,10 @@ def recompute_mode(keeps: tuple[Keep, ...]) -> int:
     return 2 if "full" in names else 1 if names == {"core"} else 0
 
 
+_WIDTHS = (Dim.WIDTH, Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB)
+_PRODUCTS = (OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM, OperatorClass.HEAD)
+
+
 def _ways(cell: Cell | None, *dims: Dim) -> int:
     """Parts along these dims."""
     if cell is None:
@@ -184,39 +185,47 @@ def _ways(cell: Cell | None, *dims: Dim) -> int:
     return prod(s.parts if isinstance(s.parts, int) else len(s.parts) for s in cell.way(*dims))
 
 
-def cell_rows(structure: CellStructure, *, shape: tuple[int, int], contributions: int) -> Rows:
-    """The degrees that a device's cells amount to, as one row."""
-    cells = structure.stage.cells
-    products = next((k for k in (OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM, OperatorClass.HEAD) if k in cells), None)
-    main = structure.cell(products) if products is not None else None
-    core = structure.cell(OperatorClass.CORE)
-    width = (Dim.WIDTH, Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB)
-    tp = _ways(main, *width)
-    cp = _ways(main, Dim.SEQUENCE)
-    ulysses = max(_ways(core, *width) // max(tp, 1), 1) if core is not None else 1
-    ulysses = ulysses if cp % ulysses == 0 else 1
-    expert = structure.cell(OperatorClass.EXPERTS) if OperatorClass.EXPERTS in cells else None
-    ep = _ways(expert, Dim.EXPERTS)
-    samples = structure.stage.samples
-    mine = structure.tokens(products or OperatorClass.STREAM, structure.length).times
-    here = max(-(-mine * cp // structure.length), 1) if mine else samples
-    values = {
-        "tp": tp,
-        "sp": int(structure.sequence_parallel),
-        "cp": cp,
-        "ulysses": ulysses,
-        "gather": int(structure.gather),
-        "ep": ep,
-        "etp": _ways(expert, *width) if expert is not None and structure.routed else 1,
-        "dp": max(contributions // cp, 1),
-        "pp": shape[1],
-        "mbs": here,
-        "s_tp": 1,
-        "s_cp": tp,
-        "s_dp": tp * cp,
-        "s_pp": tp * cp * max(contributions // cp, 1),
-    }
-    return Rows(columns={name: np.array([values[name]], dtype=np.int64) for name in COLUMNS})
+def _products(cells: StageCells) -> OperatorClass:
+    """The class of the operators whose products a stage's devices share."""
+    return next((k for k in _PRODUCTS if k in cells.cells), OperatorClass.STREAM)
+
+
+def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
+    """What the sizes of a block on one device are evaluated with; all others are numbers already (see `block_table`)."""
+    core = structure.cell(OperatorClass.CORE) or structure.cell(_products(structure.stage))
+    ring = _ways(core, Dim.SEQUENCE)
+    samples = count(indices(core.way(Dim.BATCH), structure.stage.samples)) if core is not None else structure.stage.samples
+    sizes = {"mbs": max(samples, 1), "ring": ring, "positions": -(-structure.length // ring)}
+    return {name: np.array([value], dtype=np.int64) for name, value in sizes.items()}
+
+
+def _communicators(cells: StageCells, device: int, *, contributions: int, shape: tuple[int, int]) -> int:
+    """Groups of more than one device that a device is in, as `tables.num_communicators` counts them."""
+    main, expert = cells.cells.get(_products(cells), {}).get(device), cells.cells.get(OperatorClass.EXPERTS, {}).get(device)
+    routed = expert is not None and CellStructure(stage=cells, device=device, length=1).routed
+    groups = (
+        _ways(main, *_WIDTHS),
+        _ways(main, Dim.SEQUENCE),
+        contributions,
+        _ways(expert, Dim.EXPERTS),
+        _ways(expert, *_WIDTHS) if routed else 1,
+        shape[1],
+        shape[0],
+    )
+    return sum(size > 1 for size in groups)
+
+
+def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> tuple[int, ...]:
+    """Devices that reduce the largest magnitudes of a chunk's operands together: those with its samples, or the whole stage."""
+    cells = stage.segments[0].cells if stage.segments else None
+    tree = cells.cells.get(_products(cells), {}) if cells is not None else {}
+    mine = tree.get(device - stage.base)
+    if group is ScaleGroup.STAGE or mine is None:
+        return stage.devices
+    return tuple(d + stage.base for d, cell in tree.items() if cell.way(Dim.BATCH) == mine.way(Dim.BATCH))
+
+
+T = TypeVar("T")
 
 
 class Same(Generic[T]):
@@ -249,12 +258,10 @@ def _table(
     cells: StageCells,
     keeps: tuple[Keep, ...],
     place: tuple[int, int],
-    shape: tuple[int, int],
-    contributions: int,
     cut: tuple[int, ...] | None,
-) -> tuple[BlockTable, Rows, tuple[int, ...]]:
-    """One block on one device: its row, its degrees, and the devices that blocking collectives join with it, counted from the stage's
-    first; equal blocks of a stage, and of stages that are alike, are priced once.
+) -> tuple[BlockTable, int, tuple[int, ...]]:
+    """One block on one device: its row, bytes of tensor-parallel overlap's buffers, and the devices that blocking collectives join with
+    it, counted from the stage's first; equal blocks of a stage, and of stages that are alike, are priced once.
 
     Args:
         place: the device, counted from the stage's first, and that one's place in the network.
@@ -267,30 +274,33 @@ def _table(
     island = own.cluster.tiers()[0].num_devices
     structure = CellStructure(stage=cells, device=local, length=context.tokens, island=island)
     program = lower_block(block, structure, context)
-    rows = cell_rows(structure, shape=shape, contributions=contributions)
+    local_to = local_sizes(structure)
     joined = {d for move in program.moves for d in move.group}
     network = network_of_devices(problem, tuple(sorted(d + base for d in joined | {local})))
     table = block_table(
         program,
-        rows=rows,
+        local=local_to,
+        spans=lambda move: group_span(tuple(d + base for d in move.group) or (local + base,), network),
         machine=problem_machine(own),
         network=network,
         runtime=own.runtime,
-        sequence=context.tokens,
         wait_s=own.constants.collective_wait_s,
-        spans=lambda move: group_span(tuple(d + base for d in move.group) or (local + base,), network),
     )
-    degrees = {**rows.degrees(), "positions": np.array([-(-context.tokens // int(rows.degrees()["ring"][0]))])}
-    return kept_variant(table, program, keeps, degrees=degrees, problem=own), rows, tuple(joined)
+    products = _products(cells)
+    buffers = overlap_buffer_bytes(
+        own,
+        tokens=np.array([structure.tokens(products, own.job.sequence_length).times], dtype=np.int64),
+        cut=np.array([structure.sequence_parallel and _ways(structure.cell(products), *_WIDTHS) > 1]),
+    )
+    return kept_variant(table, program, keeps, degrees=local_to, problem=own), int(buffers[0]), tuple(joined)
 
 
 def _layer_table(
-    own: Problem, stage: StageParts, device: int, here: list[_Segment], tables: list[BlockTable], rows: list[Rows]
+    own: Problem, stage: StageParts, device: int, here: list[_Segment], tables: list[BlockTable], buffers: list[int]
 ) -> LayerTable:
     loss = [_logits(own, stage, device, part.segment) for part in here]
     border = np.zeros((len(own.cluster.tiers()), 1))
     return LayerTable(
-        rows=rows[0],
         seconds=np.stack([t.seconds for t in tables]),
         saved_bytes=np.stack([t.saved_bytes for t in tables]),
         transient_bytes=np.stack([t.transient_bytes for t in tables]),
@@ -298,7 +308,7 @@ def _layer_table(
         overlappable=np.stack([t.overlappable for t in tables]),
         logits_bytes=np.array([max(a for a, _ in loss)], dtype=np.int64),
         logits_blocks=np.array([max(b for _, b in loss)], dtype=np.int64),
-        overlap_buffers=np.maximum.reduce([overlap_buffer_bytes(own, r) for r in rows]),
+        overlap_buffers=np.array([max(buffers)], dtype=np.int64),
         border=border,
         border_bytes=np.zeros(1, dtype=np.int64),
     )
@@ -320,27 +330,37 @@ def _logits(own: Problem, stage: StageParts, device: int, segment: Segment) -> t
     return elements * (runtime.logits_bytes + more), elements * ((runtime.logits_blocks_bytes or runtime.logits_bytes) + more)
 
 
-def _mesh_table(own: Problem, problem: Problem, here: list[_Segment], rows: list[Rows], *, rule: ShardRule) -> MeshTable:
+def _mesh_table(
+    own: Problem, problem: Problem, stage: StageParts, device: int, here: list[_Segment], *, rule: ShardRule, shape: tuple[int, int]
+) -> MeshTable:
     sync = sync_of(problem, [part.held for part in here], layers=tuple(part.segment.count for part in here), rule=rule)
     groups = held_groups([part.held for part in here])
     group = groups[0] if groups else ()
     network = network_of_devices(problem, group or (0,))
-    world = group_span(tuple(range(problem.cluster.num_devices)), network_of_devices(problem, tuple(range(problem.cluster.num_devices))))
-    norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=world, network=network)
+    everyone = tuple(range(shape[0]))
+    among = network_of_devices(problem, everyone)
+    norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=group_span(everyone, among), network=among)
+    contributions = main_contributions([part.held for part in here])
+    groups_of = max(
+        (_communicators(p.segment.cells, device - stage.base, contributions=contributions, shape=shape) for p in here), default=0
+    )
     copies = copy_seconds(own, sync)
-    first = rows[0]
     runtime = own.runtime
     passes = runtime.gradient_passes + (2 if len(group) > 1 and runtime.scales_gradients else 0)
     table = max((h.elements for part in here for h in part.held if h.klass.value in ("embed", "head")), default=0)
     return MeshTable(
-        rows=first,
         sync=sync,
         norm_s=norm,
-        communicator_bytes=communicator_bytes(own, first),
+        communicator_bytes=communicator_bytes(own, np.array([groups_of], dtype=np.int64)),
         slowdown=np.array([group_slowdown(own, problem, group)]),
         gather_copy_s=copies[0],
         reduce_copy_s=copies[1],
-        scales_s=scale_seconds(own, first, network, quantise_kernels=problem_machine(own).quantise_kernels),
+        scales_s=scale_seconds(
+            own,
+            lambda scales: group_span(_scale_group(scales, stage, device), network),
+            network,
+            quantise_kernels=problem_machine(own).quantise_kernels,
+        ),
         gradient_bytes=np.array([passes * (runtime.gradient_dtype.bits // 8)], dtype=np.int64),
         embedding_bytes=np.array([table * runtime.embedding_gradient_bytes], dtype=np.int64),
     )

@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.plan_network import group_span, network_of_devices
-from shardwright.cost.sync import Cut, SyncTable, gradient_bytes, wire_shares
+from shardwright.cost.sync import Cut, SyncTable, broadcast_seconds, gradient_bytes, wire_shares
 from shardwright.model.tensor import ParameterClass
 from shardwright.program.plan_sync import Held
 from shardwright.program.problem import Problem
@@ -85,6 +85,11 @@ def sync_of(problem: Problem, held: list[tuple[Held, ...]], *, layers: tuple[int
     tied = {"all_reduce": np.zeros(1), "reduce": np.zeros(1)}
     counts = {name: np.zeros((blocks, 1), dtype=np.int64) for name in ("dense", "experts", "spread", "frozen", "tied")}
     shards = {ParameterClass.DENSE: 1, ParameterClass.EXPERTS: 1}
+    whole: dict[tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int], int] = {}
+    for h in (h for items in held for h in items if h.trainable):
+        kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
+        key = (h.group, h.near, kind, degree(rule, h.klass, len(h.near)))
+        whole[key] = whole.get(key, 0) + h.elements * h.layers
     for b, (items, count) in enumerate(zip(held, layers, strict=True)):
         together: dict[tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int], int] = {}
         for h in items:
@@ -96,8 +101,10 @@ def sync_of(problem: Problem, held: list[tuple[Held, ...]], *, layers: tuple[int
                 key = (h.group, h.near, kind, shard)
                 together[key] = together.get(key, 0) + h.elements * h.layers
                 shards[kind] = max(shards[kind], shard)
-        for (group, near, _, shard), elements in together.items():
+        for (group, near, kind, shard), elements in together.items():
             alone = _layer(problem, group, near, elements / count, shard)
+            if problem.runtime.zero1_broadcasts:
+                alone["gather"] = _broadcast(problem, group, near, whole[group, near, kind, shard], shard) * elements / count
             for name, spent in alone.items():
                 if near == group or name not in tied:
                     seconds[name][b, 0] += spent
@@ -135,6 +142,17 @@ def _layer(problem: Problem, group: tuple[int, ...], near: tuple[int, ...], elem
         "reduce": share * (spent(Collective.REDUCE_SCATTER, gradient, inner) + spent(Collective.ALL_REDUCE, gradient / shard, across)),
         "gather": share * spent(Collective.ALL_GATHER, parameter, inner),
     }
+
+
+def _broadcast(problem: Problem, group: tuple[int, ...], near: tuple[int, ...], held: int, shard: int) -> float:
+    """Seconds an element of `held` elements that each member of a sharding group broadcasts its part of."""
+    inner = _sharing(group, near, shard)[0]
+    if len(inner) < 2:
+        return 0.0
+    network, stored = network_of_devices(problem, inner), problem.job.parameter.bits // 8
+    sizes = np.array([float(held)]), np.array([shard], dtype=np.int64)
+    spent = broadcast_seconds(sizes[0], span=group_span(inner, network), shard=sizes[1], network=network, stored=stored)
+    return float(spent[0]) / held
 
 
 def _sharing(group: tuple[int, ...], near: tuple[int, ...], shard: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.communication import Network, move_seconds, span_along
+from shardwright.collectives.span import Span
+from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.compute import TENSOR_SCALES
-from shardwright.cost.rows import Rows
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ScaleGroup
 
@@ -18,11 +19,10 @@ FloatArray = npt.NDArray[np.float64]
 
 MAGNITUDES: Final = 1024
 """Bytes of one reduction: 4 for each of three operands of four products a layer, over a rank's layers; latency governs up to a megabyte."""
-_AXIS: Final = {ScaleGroup.TENSOR: "tp-cp", ScaleGroup.STAGE: "stage"}
 
 
-def scale_seconds(problem: Problem, rows: Rows, network: Network, *, quantise_kernels: int) -> FloatArray:
-    """Seconds (n,) that each forward and each backward pass of a chunk takes longer under one scale a tensor, from history.
+def scale_seconds(problem: Problem, spans: Callable[[ScaleGroup], Span], network: Network, *, quantise_kernels: int) -> FloatArray:
+    """Seconds (n,), or (1,) of none, that each pass of a chunk, forward or back, takes longer under one scale a tensor, from history.
 
         t = all_reduce(1 KiB) + wait x log2(members)
 
@@ -30,17 +30,18 @@ def scale_seconds(problem: Problem, rows: Rows, network: Network, *, quantise_ke
     beside the reduction: the stream that computes waits for it, and so for the last member. wait: `Constants.collective_wait_s`.
 
     Args:
-        quantise_kernels: see `Machine`; where the matrix units take scales a block, nothing is reduced. So it is at 16 bits.
+        spans: the (n,) groups of a device. quantise_kernels: see `Machine`; where the matrix units take scales a block, nothing is reduced.
+            So it is at 16 bits.
 
     Leaves out: launches of the concatenation and the update beside it, and the reductions of passes that are run again.
 
     Source: Transformer Engine, transformer_engine/pytorch/fp8.py: ``reduce_and_update_fp8_tensors`` at the exit of the outermost
     ``fp8_autocast``, which Megatron-Core opens around the layers of a chunk, and once in that region's backward.
     """
-    group, seconds = problem.runtime.scales_reduced, np.zeros(len(rows))
+    group = problem.runtime.scales_reduced
     if group is ScaleGroup.NONE or problem.job.compute.bits != 8 or quantise_kernels != TENSOR_SCALES:
-        return seconds
-    span = span_along(_AXIS[group], rows, network)
-    spent = move_seconds(Collective.ALL_REDUCE, volume=np.full(len(rows), float(MAGNITUDES)), span=span, network=network)
+        return np.zeros(1)
+    span = spans(group)
+    spent = move_seconds(Collective.ALL_REDUCE, volume=np.full(len(span.size), float(MAGNITUDES)), span=span, network=network)
     wait = problem.constants.collective_wait_s * np.log2(span.size)
     return np.asarray(np.where(span.size > 1, spent + wait, 0.0), dtype=np.float64)

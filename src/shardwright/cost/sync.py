@@ -134,7 +134,8 @@ def sync_table(
             for name, seconds in tied.items():
                 seconds += np.where(rows["pp"] > 1, last[name], 0.0)
     if runtime.zero1_broadcasts:
-        held = {part: np.tensordot(np.array(repeats), counts[part], axes=1) / rows["pp"] for part in ("dense", "experts")}
+        # A rank has no more than the whole model, so that each layer's part of the latency is no more than its true one.
+        held = {part: np.tensordot(np.array(repeats), counts[part], axes=1).astype(np.float64) for part in ("dense", "experts")}
         total["gather"] = _broadcasts(counts["dense"], held["dense"], groups[0][0], shard, network, stored)
         total["gather"] += _broadcasts(counts["experts"], held["experts"], groups[1][0], expert_shard, network, stored)
     return SyncTable(
@@ -208,11 +209,19 @@ def _layer(
 
 
 def _broadcasts(elements: IntArray, held: FloatArray, inner: Axes, shard: IntArray, network: Network, stored: int) -> FloatArray:
-    """(blocks, n) each layer's part of one broadcast by every member, one after another: shard x T(held / shard) x elements / held.
+    """(blocks, n) each layer's part of the broadcasts; see `broadcast_seconds`.
 
     Args:
-        elements: of one layer of each block, (blocks, n). held: elements of a pipeline rank, (n,).
+        elements: of one layer of each block, (blocks, n).
     """
     span = span_of(network.tiers, inner, in_network_reduction=network.in_network_reduction)
-    one = move_seconds(Collective.BROADCAST, volume=held * stored / shard, span=span, network=network)
-    return elements / np.maximum(held, 1.0) * shard * one
+    return elements / np.maximum(held, 1.0) * broadcast_seconds(held, span=span, shard=shard, network=network, stored=stored)
+
+
+def broadcast_seconds(held: FloatArray, *, span: Span, shard: IntArray, network: Network, stored: int) -> FloatArray:
+    """(n,) seconds of one broadcast by every member of a sharding group, one after another: shard x T(held / shard).
+
+    Args:
+        held: elements that are shared, (n,). span: of the group. shard: its members. stored: bytes an element.
+    """
+    return shard * move_seconds(Collective.BROADCAST, volume=held * stored / shard, span=span, network=network)

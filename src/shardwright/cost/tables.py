@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.block_table import MODES, PARTS, PHASES, BlockTable, block_table
-from shardwright.cost.communication import Network, border_seconds, move_seconds, network_of, span_along, tokens_copied
+from shardwright.collectives.span import Span
+from shardwright.cost.block_table import MODES, PARTS, PHASES, BlockTable, block_table, local_degrees
+from shardwright.cost.communication import Network, axes_of, border_seconds, move_seconds, network_of, span_along, tokens_copied
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
 from shardwright.cost.rows import Rows
@@ -19,11 +22,12 @@ from shardwright.cost.sync import SyncTable, sync_table
 from shardwright.model.block import Block
 from shardwright.model.graph import Model
 from shardwright.model.operator import OperatorKind
-from shardwright.program.block import BlockProgram
+from shardwright.program.block import BlockProgram, Move
 from shardwright.program.local_size import Context
 from shardwright.program.lower_block import lower_block
 from shardwright.program.problem import Problem
 from shardwright.program.structure import Structure
+from shardwright.runtime.runtime import ScaleGroup
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -40,7 +44,6 @@ class LayerTable:
         border_bytes: (n,) bytes a device sends across a pipeline border.
     """
 
-    rows: Rows
     seconds: FloatArray
     saved_bytes: IntArray
     transient_bytes: IntArray
@@ -108,11 +111,11 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
             context = block_context(problem, block)
             table: BlockTable = block_table(
                 lower_block(block, structure, context),
-                rows=some,
+                local=local_degrees(some, sequence=context.tokens),
+                spans=partial(_move_span, rows=some, network=network),
                 machine=machine,
                 network=network,
                 runtime=problem.runtime,
-                sequence=context.tokens,
                 wait_s=problem.constants.collective_wait_s,
             )
             seconds[index][:, :, chosen] = table.seconds
@@ -124,7 +127,6 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
     border, sent = _borders(problem, rows, stream, network)
     logits, logits_blocks = _logits_bytes(problem, rows)
     return LayerTable(
-        rows=rows,
         seconds=seconds,
         saved_bytes=saved,
         transient_bytes=transient,
@@ -132,10 +134,17 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
         overlappable=hidden,
         logits_bytes=logits,
         logits_blocks=logits_blocks,
-        overlap_buffers=overlap_buffer_bytes(problem, rows),
+        overlap_buffers=overlap_buffer_bytes(
+            problem, tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]), cut=(rows["tp"] > 1) & (rows["sp"] == 1)
+        ),
         border=border,
         border_bytes=sent,
     )
+
+
+def _move_span(move: Move, *, rows: Rows, network: Network) -> Span:
+    """The groups of a move: along its axis."""
+    return span_along(move.axes[0], rows, network)
 
 
 def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -> tuple[FloatArray, IntArray]:
@@ -175,7 +184,6 @@ class MeshTable:
         communicator_bytes: (n,) buffers of the communicators, outside the allocator.
     """
 
-    rows: Rows
     sync: SyncTable
     norm_s: FloatArray
     slowdown: FloatArray
@@ -220,17 +228,36 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
     table_elements = -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
     gather_copy, reduce_copy = copy_seconds(problem, sync)
     return MeshTable(
-        rows=rows,
         sync=sync,
         norm_s=norm,
-        communicator_bytes=communicator_bytes(problem, rows),
+        communicator_bytes=communicator_bytes(problem, num_communicators(rows)),
         slowdown=overlap_slowdown(problem, rows),
         gather_copy_s=gather_copy,
         reduce_copy_s=reduce_copy,
-        scales_s=scale_seconds(problem, rows, network, quantise_kernels=problem_machine(problem).quantise_kernels),
+        scales_s=np.zeros(n)
+        + scale_seconds(
+            problem,
+            lambda group: span_along("tp-cp" if group is ScaleGroup.TENSOR else "stage", rows, network),
+            network,
+            quantise_kernels=problem_machine(problem).quantise_kernels,
+        ),
         gradient_bytes=_gradient_bytes(problem, rows),
         embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,
     )
+
+
+_GROUPS: Final = ("tp", "dp-cp", "ep", "etp", "pp", "world")
+
+
+def num_communicators(rows: Rows) -> IntArray:
+    """(n,) groups of more than one device that a device is in: tp, cp, holders of its gradients, ep, etp, its pipeline, all devices."""
+    groups = (rows["cp"] > 1).astype(np.int64)
+    for axis in _GROUPS:
+        size = np.ones(len(rows), dtype=np.int64)
+        for degree, _ in axes_of(axis, rows):
+            size = size * degree
+        groups += size > 1
+    return groups
 
 
 def _gradient_bytes(problem: Problem, rows: Rows) -> IntArray:

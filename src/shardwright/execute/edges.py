@@ -17,10 +17,10 @@ from shardwright.execute.spread import is_spread, looks_around
 from shardwright.model.block import INPUT, MEMORY, Block
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, Extent
-from shardwright.program.cell_structure import cotangent_layout, made_layout, stream_operator, wanted_layout
 from shardwright.program.cells import StageCells, indices
 from shardwright.program.layout import Layout
 from shardwright.program.placing import is_routed
+from shardwright.program.stage_layouts import cotangent_layout, made_layout, stream_operator, wanted_layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

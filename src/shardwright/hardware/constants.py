@@ -1,6 +1,6 @@
 """The fitted constants: few, each owned by an accelerator family, a fabric or a generation of kernels; none by a framework or a source.
 
-Values come from `calibrate.fit` over published runs (docs/accuracy.md lists rows and confidence). A declaration says what the constant is
+Values come from `validation.fit` over published runs (docs/accuracy.md lists rows and confidence). A declaration says what the constant is
 before any run was seen (its prior) and how far physics lets it go; a fit that no row informs returns the prior.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from shardwright.collectives.algorithm import Collective
@@ -11,7 +11,9 @@ from shardwright.model.tensor import Dim, Extent, Parameter
 from shardwright.program.cells import Cell, StageCells, cut_dims, image, indices, interval, reference_runs, token_box
 from shardwright.program.layout import Box, Holding, Interval, Layout, count, intersection
 from shardwright.program.placing import Change
+from shardwright.program.projection import TOKENS, projection
 from shardwright.program.sizes import Size
+from shardwright.program.stage_layouts import cotangent_layout, made_layout, stream_operator, wanted_layout
 from shardwright.program.transition import StepKind, Transition, transition
 from shardwright.strategy.split import Exchange
 
@@ -55,10 +57,10 @@ class CellStructure:
 
     def _coset(self) -> tuple[int, ...]:
         """Devices whose experts serve the tokens that the device's own serve (or that it routes), or some of them."""
-        experts = self.stage.cells.get(OperatorClass.EXPERTS, {})
-        served = {d: self._region(c) for d, c in experts.items()}
+        tokens = projection(self.stage, OperatorClass.EXPERTS, TOKENS)
         mine = self._own_region()
-        return tuple(d for d, region in served.items() if _covers(region, mine) or _covers(mine, region))
+        served = [_covers(region, mine) or _covers(mine, region) for region in map(self._region, tokens.cells)]
+        return tuple(d for d, number in zip(tokens.devices.tolist(), tokens.number.tolist(), strict=True) if served[number])
 
     def _count(self, klass: OperatorClass, length: int) -> int:
         cell = self.cell(klass)
@@ -254,72 +256,6 @@ _KINDS = {kind: Collective(kind.value) for kind in StepKind if kind is not StepK
 
 def _covers(one: Box, other: Box) -> bool:
     return intersection(one, other) == other
-
-
-def stream_operator(extents: tuple[Extent, ...]) -> Operator:
-    """The residual stream as an operator: what a block's input comes from and its output goes to."""
-    return Operator(name="input", kind=OperatorKind.RESIDUAL, klass=OperatorClass.STREAM, inputs=(), reads=extents, writes=extents)
-
-
-def _kept(box: Box) -> bool:
-    return all(box)
-
-
-def made_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
-    """Where `operator` leaves one of its extents: boxes of (samples, positions, elements); parts of a sum where it contracts a cut dim."""
-    key = ("made", operator, extent, length)
-    if key not in stage.boxes:
-        stage.boxes[key] = tuple(_made(stage, operator, extent, length))
-    return stage.boxes[key]
-
-
-def _made(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Iterable[Holding]:
-    written = {e.dim for e in operator.writes}
-    for device, cell in stage.cells.get(operator.klass, {}).items():
-        cuts = cut_dims(cell, operator)
-        summed = tuple((d, image(w, reference_runs(operator, d), reference_runs(operator, d))) for d, w in cuts.items() if d not in written)
-        box = (*token_box(cell, samples=stage.samples, length=length), (interval(extent, operator, cuts),))
-        if _kept(box[:2]):
-            yield Holding(device=device, box=box, part=summed or None)
-
-
-def wanted_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
-    """Where `operator` reads an extent that another one makes."""
-    key = ("wanted", operator, extent, length)
-    if key not in stage.boxes:
-        stage.boxes[key] = tuple(
-            Holding(device=device, box=box)
-            for device, cell in stage.cells.get(operator.klass, {}).items()
-            if _kept((box := _read_box(stage, operator, extent, length, cell))[:2])
-        )
-    return stage.boxes[key]
-
-
-def _read_box(stage: StageCells, operator: Operator, extent: Extent, length: int, cell: Cell) -> Box:
-    cuts = cut_dims(cell, operator) if any(e.dim is extent.dim for e in operator.reads) else {}
-    return (*token_box(cell, samples=stage.samples, length=length), (interval(extent, operator, cuts),))
-
-
-def cotangent_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
-    """What `operator` returns for an extent that it read: parts of a sum where it cuts a dim that the tensor lacks.
-
-    A key head that several parts of the query heads read is returned by each of them in part; it stays so until the weight's gradient.
-    """
-    key = ("cotangent", operator, extent, length)
-    if key not in stage.boxes:
-        stage.boxes[key] = tuple(_returned(stage, operator, extent, length))
-    return stage.boxes[key]
-
-
-def _returned(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Iterable[Holding]:
-    read = {e.dim for e in operator.reads}
-    for device, cell in stage.cells.get(operator.klass, {}).items():
-        box = _read_box(stage, operator, extent, length, cell)
-        cuts = cut_dims(cell, operator)
-        others = {d: w for d, w in cuts.items() if d is not extent.dim or d not in read}
-        summed = tuple((d, image(w, reference_runs(operator, d), reference_runs(operator, d))) for d, w in others.items())
-        if _kept(box[:2]):
-            yield Holding(device=device, box=box, part=summed or None)
 
 
 def component(device: int, source: Layout, wanted: Layout) -> tuple[Layout, Layout] | None:

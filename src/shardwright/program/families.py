@@ -129,7 +129,7 @@ def refine_families(
     sizes = {}
     meetings: dict[tuple[int, int], tuple[Grouping, int]] = {}
     known: dict[object, list[Trait]] = {}
-    period = lcm(*ground.units)
+    period = lcm(*(unit for unit in ground.units if unit < len(colours.colour) - 1))
     for stage in every:
         sizes[stage.lane, stage.chunk] = len(stage.devices)
         if id(stage.families) not in colours.told:
@@ -295,19 +295,20 @@ def _crossed(messages: Messages, units: Units) -> tuple[Trait, Trait]:
 @lru_cache(maxsize=8192)
 def _summed(sums: Sums, use: int, base: int, units: Units) -> Trait:
     """What the devices that are counted at a parameter's use sum of it, and with whom; `base` only says how they lie."""
-    own = [
-        (device, [(elements, of[device]) for elements, of in zip(sums.elements, sums.group_of, strict=True) if device in of])
-        for device in sums.counted[use]
-    ]
-    own = [one for one in own if one[1]]
+    own: dict[int, list[tuple[int, tuple[int, ...]]]] = {device: [] for device in sums.counted[use]}
+    for elements, of in zip(sums.elements, sums.group_of, strict=True):
+        for device in of.keys() & own.keys():
+            own[device].append((elements, of[device]))
+    own = {device: items for device, items in own.items() if items}
     near = sums.holders[use]
-    lying: dict[tuple[int, ...], Hashable] = {}
-    for group in {group for _, items in own for _, group in items}:
+    known: dict[Hashable, int] = {}
+    lying: dict[tuple[int, ...], int] = {}
+    for group in dict.fromkeys(group for items in own.values() for _, group in items):
         ways = (group,) if near is None else (group, tuple(d for d in group if d in near))
-        lying[group] = tuple(_lying(np.array(way, dtype=np.int64) + base, units) for way in ways)
-    marks = _numbered(tuple((elements, lying[group]) for elements, group in items) for _, items in own)
-    grouping = _grouping(tuple(device for device, _ in own), tuple(tuple(group for _, group in items) for _, items in own))
-    return _trait(grouping, [marks])
+        alike = tuple(_lying(np.array(way, dtype=np.int64) + base, units) for way in ways)
+        lying[group] = known.setdefault(alike, len(known))
+    marks = _numbered(tuple((elements, lying[group]) for elements, group in items) for items in own.values())
+    return _trait(_grouping(tuple(own), tuple(tuple(group for _, group in items) for items in own.values())), [marks])
 
 
 @lru_cache(maxsize=4096)

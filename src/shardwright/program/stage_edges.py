@@ -12,9 +12,9 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.model.block import INPUT, MEMORY
 from shardwright.model.graph import Model
 from shardwright.model.tensor import Dim, Extent
-from shardwright.program.cell_structure import made_layout, stream_operator
 from shardwright.program.cells import StageCells
 from shardwright.program.layout import Holding, Layout, volume
+from shardwright.program.stage_layouts import made_layout, stream_operator
 from shardwright.program.stage_parts import Segment, StageParts
 from shardwright.program.transition import StepKind, transition
 

@@ -7,10 +7,10 @@ from collections import Counter
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.calibrate.validate import ErrorStatistics, SourceResult, Validation
 from shardwright.report.scatter import Point
 from shardwright.report.tables import plain_table
 from shardwright.units import format_percent
+from shardwright.validation.judge import ErrorStatistics, SourceResult, Validation
 
 
 def render_validation(validation: Validation) -> RenderableType:

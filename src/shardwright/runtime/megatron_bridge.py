@@ -1,7 +1,7 @@
 """Megatron-Bridge's performance recipes: for mixtures of experts, what differs is how tokens travel and what captured graphs replay.
 
 Dense models run on NeMo 25.04's runtime with another scaling; mixtures of experts on one runtime for each combination that a release's
-recipes use; `calibrate.recipes` names the recipe of a published row.
+recipes use; benchmarks/published/facts names the recipe of a published row.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ COEFFICIENTS: Final[dict[str, float]] = {
     "tables of another device": 0.0,
     "device without runs": 0.0075,
 }
-"""Half-width of ln(predicted / measured) for a whole share of each doubt: quantile regression on held-out rows (`calibrate.interval`)."""
+"""Half-width of ln(predicted / measured) for a whole share of each doubt: quantile regression on held-out rows (`tools/`)."""
 
 
 def doubts(problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: float) -> tuple[Doubt, ...]:

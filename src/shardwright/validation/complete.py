@@ -1,0 +1,87 @@
+"""A row with what facts say of it: empty cells filled, wrong ones replaced, or the reason why it cannot be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+from shardwright.validation.case import Skip, SkipReason
+from shardwright.validation.facts import Facts, Reading, Rule
+from shardwright.validation.measurements import COLUMNS, EMPTY, Measurement
+from shardwright.validation.selector import cells_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """A row as it is judged.
+
+    Args:
+        row: with all its cells. config: fields of the model's configuration that facts give.
+        assumptions: the cells that the table does not have, and how they are known; a line a rule.
+    """
+
+    row: Measurement
+    config: Mapping[str, Any]
+    assumptions: tuple[str, ...]
+
+
+def complete(row: Measurement, *, facts: Facts) -> Completed | Skip:
+    """The row with its facts. Rules see the row as published, never what another rule filled."""
+    cells = cells_of(row)
+    given: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    assumptions = []
+    for rule in facts.rules:
+        if not rule.where.matches(cells):
+            continue
+        if rule.skip is not None:
+            return Skip(measurement=row, reason=rule.skip, detail=rule.because)
+        try:
+            fresh = {column: value for column, value in _says(rule, cells) if column not in given}
+        except ValueError as error:
+            return Skip(measurement=row, reason=SkipReason.INCONSISTENT_CONFIGURATION, detail=str(error))
+        given |= fresh
+        config = {**rule.config, **config}
+        if fresh and rule.because:
+            words = ", ".join(f"{column} {_shown(value)}" for column, value in fresh.items())
+            assumptions.append(f"{words}: {rule.because}")
+    return Completed(row=replace(row, **given), config=config, assumptions=tuple(assumptions))
+
+
+def _says(rule: Rule, cells: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """(column, value) of the cells that a rule gives to a row."""
+    found = [(column, value) for column, value in rule.replace.items() if cells[column] != value]
+    found += [(column, value) for column, value in rule.fill.items() if cells[column] in EMPTY]
+    for column, reading in rule.read.items():
+        value = _read(reading, cells, column=column) if cells[column] in EMPTY else None
+        if value not in EMPTY:
+            found.append((column, value))
+    return found
+
+
+def _read(reading: Reading, cells: Mapping[str, Any], *, column: str) -> Any:
+    """The value of a cell in another cell's words; None where the pattern is not there. Raises ValueError where it is no such value."""
+    words = cells[reading.column]
+    match = reading.pattern.search("" if words is None else str(words))
+    if match is None:
+        return None
+    try:
+        value = COLUMNS[column](match[1])
+    except ValueError as error:
+        raise ValueError(f"{column} in {reading.column}: {match[1][:40]!r} is {error}") from None
+    return _layers(value, reading) if isinstance(value, tuple) else value
+
+
+def _layers(listed: tuple[int, ...], reading: Reading) -> tuple[int, ...]:
+    """Layers of each stage from a list of modules, or of the places where stages begin and end: [0, 7, 14, 30] with 3 modules before the
+    24 layers and 3 after them is 4, 7, 13.
+    """
+    cuts = listed if reading.cuts else (0, *accumulate(listed))
+    total = cuts[-1] - reading.after
+    return tuple(min(high, total) - max(low, reading.before) for low, high in pairwise(cuts))
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else "nothing" if value in EMPTY else str(value)

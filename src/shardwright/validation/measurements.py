@@ -1,0 +1,242 @@
+"""Tables of measured runs: CSV files read by the names in their header."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+
+from shardwright.errors import DataError, nearest
+
+MAX_FILE_BYTES: Final = 64 * 1024**2
+MAX_COUNT: Final = 10**15
+REQUIRED: Final = ("source_id", "table_or_row", "model_name", "gpu", "gpu_count")
+
+
+class MemoryKind(StrEnum):
+    """What a row's memory counts, and on which device."""
+
+    ALLOCATED_FIRST_STAGE = "allocated-first-stage"
+    ALLOCATED_LAST_STAGE = "allocated-last-stage"
+    ALLOCATED_WORST = "allocated-worst"
+    RESERVED_WORST = "reserved-worst"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One row of a table of measurements; None or empty = the source does not say.
+
+    Args:
+        line: line of the file, 1 is the header.
+        source_id, source, table_or_row: where it was published.
+        params_b: billions of parameters as the source prints them.
+        layers ... shared_experts: the model's sizes.
+        micro_batch: samples of a microbatch on one replica. gpu_count: devices. gpus_per_node: devices a node.
+        sp: sequence parallelism. zero_stage_or_fsdp, recompute, schedule, offload, precision: as printed.
+        measured_iter_time_s: seconds a step. tokens_per_s_per_gpu, tflops_per_gpu: as printed (see flops_convention).
+        peak_mem_gb: GiB. memory_kind: what they count. gpu_mix: the devices of a mixed cluster. notes: free; ``OOM`` in it = did not fit.
+        runtime: name of the runtime that ran. laboratory: group of sources that may share configurations; empty = the source alone.
+        architecture: a model of the catalog (empty = the one called `model_name`), or a form of decoder built from the row's sizes:
+            ``gpt``, ``llama``, ``nemotron`` or ``experts``.
+        expert_ffn, shared_ffn: widths of an expert and of the shared one. qk_norm, dropout: 1 = on.
+        etp: tensor parallel degree of experts. ulysses: part of cp that trades heads for positions. optimizer_instances: copies of the
+            sharded states. gradient_accumulation: microbatches a step; tells the global batch where that is empty.
+        gradient_wire: dtype of gradients on the wire; empty = the runtime's. stage_layers: layers of each pipeline stage, ``13,12,12``.
+        tokenizer_words: an empty vocabulary is this many words, padded to a multiple of 128 x tp (Megatron's rule).
+        tflops_formula: ``sc21`` where tflops_per_gpu is of that paper's formula and may be turned into seconds.
+    """
+
+    line: int
+    source_id: str
+    table_or_row: str
+    model_name: str
+    gpu: str
+    gpu_count: int | None
+    source: str = ""
+    params_b: float | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    ffn_hidden: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    vocab: int | None = None
+    experts: int | None = None
+    topk: int | None = None
+    shared_experts: float | None = None
+    seq_len: int | None = None
+    global_batch: int | None = None
+    micro_batch: int | None = None
+    gpus_per_node: int | None = None
+    intra_bw: str = ""
+    inter_net: str = ""
+    precision: str = ""
+    tp: int | None = None
+    sp: int | None = None
+    cp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    ep: int | None = None
+    dp: int | None = None
+    zero_stage_or_fsdp: str = ""
+    recompute: str = ""
+    schedule: str = ""
+    offload: str = ""
+    measured_iter_time_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
+    tflops_per_gpu: float | None = None
+    mfu: float | None = None
+    hfu: float | None = None
+    peak_mem_gb: float | None = None
+    flops_convention: str = ""
+    notes: str = ""
+    gpu_mix: str = ""
+    runtime: str = ""
+    laboratory: str = ""
+    architecture: str = ""
+    expert_ffn: int | None = None
+    shared_ffn: int | None = None
+    qk_norm: int | None = None
+    etp: int | None = None
+    ulysses: int | None = None
+    optimizer_instances: int | None = None
+    gradient_accumulation: int | None = None
+    dropout: int | None = None
+    gradient_wire: str = ""
+    stage_layers: tuple[int, ...] = ()
+    tokenizer_words: int | None = None
+    memory_kind: MemoryKind | None = None
+    tflops_formula: str = ""
+
+
+def _text(cell: str) -> str:
+    return cell.strip()
+
+
+def _count(cell: str) -> int | None:
+    cell = cell.strip()
+    if not cell:
+        return None
+    if not (cell.isascii() and cell.isdigit() and len(cell) <= 16):
+        raise ValueError("not a whole number")
+    value = int(cell)
+    if value > MAX_COUNT:
+        raise ValueError("too large")
+    return value
+
+
+def _number(cell: str) -> float | None:
+    cell = cell.strip()
+    if not cell:
+        return None
+    if len(cell) > 40:
+        raise ValueError("not a number")
+    value = float(cell)
+    if not math.isfinite(value) or value < 0:
+        raise ValueError("not a finite number from 0")
+    return value
+
+
+def _counts(cell: str) -> tuple[int, ...]:
+    return tuple(_count(part) or 0 for part in cell.split(",")) if cell.strip() else ()
+
+
+def _memory_kind(cell: str) -> MemoryKind | None:
+    word = cell.strip()
+    if word and word not in {kind.value for kind in MemoryKind}:
+        raise ValueError(f"not one of {', '.join(MemoryKind)}")
+    return MemoryKind(word) if word else None
+
+
+_PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "str": _text,
+    "int | None": _count,
+    "float | None": _number,
+    "tuple[int, ...]": _counts,
+    "MemoryKind | None": _memory_kind,
+}
+COLUMNS: Final = {f.name: _PARSERS[str(f.type)] for f in fields(Measurement) if f.name != "line"}
+"""Name of each column -> what turns a cell's text into its value; raises ValueError."""
+EMPTY: Final = (None, "", ())
+"""Values of cells that say nothing."""
+
+
+def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
+    """The rows of a CSV file with the columns of `Measurement`, in any order; unknown columns are passed over.
+
+    Raises:
+        DataError: no such file, not a table, a required column is missing, or a cell is malformed (line and column are named).
+    """
+    name = str(path)
+    try:
+        with Path(path).open("rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "not a readable path"
+        raise DataError(f"{name}: {reason}", hint="give a CSV file of measurements") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise DataError(f"{name}: larger than {MAX_FILE_BYTES} bytes", hint="give a CSV file of measurements")
+    return parse_measurements(content, source=Path(name).name or name)
+
+
+def parse_measurements(content: bytes, *, source: str) -> tuple[Measurement, ...]:
+    """The rows in `content` (CSV, UTF-8); `source` names them in errors. Raises DataError as `read_measurements`."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{source}: not UTF-8 text (byte {error.start})", hint="save the table as UTF-8 CSV") from None
+    reader = csv.reader(StringIO(text, newline=""), strict=True)
+    rows = _lines(reader, source=source)
+    _, header = next(rows, (1, []))
+    names = [cell.strip() for cell in header]
+    _check_header(names, source=source)
+    return tuple(_measurement(names, cells, line=line, source=source) for line, cells in rows if any(cells))
+
+
+def _lines(reader: Any, *, source: str) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of each row; the line is where the row begins."""
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(f"{source} line {line}: {error}", hint="the table is not valid CSV here") from None
+        yield line, cells
+
+
+def _check_header(names: list[str], *, source: str) -> None:
+    missing = [name for name in REQUIRED if name not in names]
+    if missing:
+        near = nearest(missing[0], [n[:60] for n in names if n]) if any(names) else "the first line names the columns"
+        raise DataError(f"{source} line 1: no column {missing[0]}", hint=near)
+    known = [name for name in names if name in COLUMNS]
+    for name in known:
+        if known.count(name) > 1:
+            raise DataError(f"{source} line 1: column {name} appears twice", hint="keep one of them")
+
+
+def _measurement(names: list[str], cells: list[str], *, line: int, source: str) -> Measurement:
+    if len(cells) > len(names):
+        raise DataError(f"{source} line {line}: {len(cells)} cells for {len(names)} columns", hint="is a comma not quoted?")
+    values: dict[str, Any] = {}
+    for name, cell in zip(names, cells, strict=False):
+        parser = COLUMNS.get(name)
+        if parser is None:
+            continue
+        try:
+            values[name] = parser(cell)
+        except ValueError as error:
+            reason = str(error) if "convert" not in str(error) else "not a number"
+            raise DataError(f"{source} line {line}, column {name}: {cell[:40]!r} is {reason}", hint="leave unknown cells empty") from None
+    for name in REQUIRED:
+        values.setdefault(name, None if name == "gpu_count" else "")
+    if not values["source_id"]:
+        raise DataError(f"{source} line {line}, column source_id: empty", hint="every row names its source")
+    return Measurement(line=line, **values)

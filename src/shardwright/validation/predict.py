@@ -1,0 +1,70 @@
+"""A measured run's step time and prediction under given constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+from shardwright.hardware.constants import SHIPPED, Constants
+from shardwright.program.problem import Problem
+from shardwright.runtime.registry import load_runtime
+from shardwright.simulator.plans import simulate_grid
+from shardwright.simulator.predict import predict
+from shardwright.simulator.prediction import Prediction
+from shardwright.validation.case import Case
+
+MIN_TASKS = 64
+"""Fewer tasks than this are not worth starting processes for."""
+
+
+def problem_of_case(case: Case, *, constants: Constants = SHIPPED) -> Problem:
+    """The problem of a measured run."""
+    return Problem(model=case.model, cluster=case.cluster, job=case.job, runtime=load_runtime(case.runtime), constants=constants)
+
+
+def predict_case(case: Case, *, constants: Constants = SHIPPED) -> Prediction:
+    """Time and memory of a measured run.
+
+    Raises:
+        InfeasibleError, StrategyError, ModelError, ClusterError, RuntimeModelError: by what cannot be predicted.
+    """
+    return predict(problem_of_case(case, constants=constants), case.grid)
+
+
+def case_seconds(case: Case, *, constants: Constants = SHIPPED) -> float:
+    """Seconds a step of a measured run, without its memory: what a fit needs."""
+    return simulate_grid(problem_of_case(case, constants=constants), case.grid).step_time_s
+
+
+def _seconds(task: tuple[Case, Constants]) -> float:
+    return case_seconds(task[0], constants=task[1])
+
+
+class Evaluator:
+    """Step times of many (case, constants) pairs, in `workers` processes; pairs seen before are not simulated again."""
+
+    def __init__(self, pool: ProcessPoolExecutor | None) -> None:
+        self._pool = pool
+        self._known: dict[tuple[int, Constants], float] = {}
+
+    def seconds(self, tasks: Sequence[tuple[Case, Constants]]) -> list[float]:
+        """One step time a task, in order."""
+        fresh = {(id(case), constants): (case, constants) for case, constants in tasks if (id(case), constants) not in self._known}
+        todo = list(fresh.values())
+        if self._pool is None or len(todo) < MIN_TASKS:
+            done = [_seconds(task) for task in todo]
+        else:
+            done = list(self._pool.map(_seconds, todo, chunksize=16))
+        self._known.update(zip(fresh, done, strict=True))
+        return [self._known[(id(case), constants)] for case, constants in tasks]
+
+
+@contextmanager
+def evaluator(*, workers: int = 1) -> Iterator[Evaluator]:
+    """An Evaluator whose processes end with the block. Cases must live as long: they are told apart by identity."""
+    if workers <= 1:
+        yield Evaluator(None)
+        return
+    with ProcessPoolExecutor(max_workers=workers) as pool:
+        yield Evaluator(pool)

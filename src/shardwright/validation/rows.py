@@ -1,0 +1,289 @@
+"""From a row of a table to a problem and the strategy that ran, or to the reason why not.
+
+Nothing is guessed: a cell that is empty, in the table and in the facts beside it, makes the row incomplete. What facts and documented
+defaults filled is listed in ``Case.assumptions``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from shardwright.errors import ClusterError, RuntimeModelError, StrategyError, UsageError
+from shardwright.hardware.catalog import find_accelerator
+from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.device import Accelerator
+from shardwright.hardware.expression import fill_nodes
+from shardwright.hardware.nodes import node_of, smaller_node
+from shardwright.job.border import job_from_flags
+from shardwright.job.training import TrainingJob
+from shardwright.model.graph import Model
+from shardwright.runtime.registry import load_runtime
+from shardwright.strategy.grid import Grid, Recompute
+from shardwright.strategy.grid_facts import grid_facts
+from shardwright.strategy.grid_rules import violations
+from shardwright.units import GIB, TERA
+from shardwright.validation.case import Case, MeasuredKind, Skip, SkipReason
+from shardwright.validation.complete import Completed, complete
+from shardwright.validation.decoders import row_model
+from shardwright.validation.facts import Facts
+from shardwright.validation.measurements import Measurement, MemoryKind
+
+_FINE_TUNING: Final = re.compile(r"\b(LoRA|SFT|PEFT)\b")
+_ZERO: Final = re.compile(r"zero-?([0-3])")
+_GROUP: Final = re.compile(r"shard group ([0-9]{1,6})|within ([0-9]{1,6})|fsdp=([0-9]{1,6})|fsdp2 \(full\) ([0-9]{1,6})")
+_REQUIRED: Final = ("gpu_count", "seq_len", "micro_batch", "tp", "pp", "precision")
+
+
+class _Unusable(Exception):  # noqa: N818 - control flow inside this file, not an error
+    def __init__(self, reason: SkipReason, detail: str = "") -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class _Degrees:
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+
+
+def to_case(row: Measurement, *, facts: Facts, runtime: str = "") -> Case | Skip:
+    """The case of a row, or why it is skipped.
+
+    Args:
+        facts: what is known of its table. runtime: of rows for which neither they nor their facts name one.
+    """
+    try:
+        _screen(row)
+        completed = complete(row, facts=facts)
+        return completed if isinstance(completed, Skip) else _case(row, completed=completed, facts=facts, runtime=runtime)
+    except _Unusable as unusable:
+        return Skip(measurement=row, reason=unusable.reason, detail=unusable.detail)
+    except StrategyError as error:
+        return Skip(measurement=row, reason=SkipReason.UNSUPPORTED_STRATEGY, detail=error.message)
+
+
+def _screen(row: Measurement) -> None:
+    """Stop at rows that no facts can make a case of."""
+    if "LOW QUALITY" in row.notes:
+        raise _Unusable(SkipReason.LOW_QUALITY)
+    if row.gpu.lower() == "mixed" or " + " in row.gpu_mix:
+        raise _Unusable(SkipReason.MIXED_CLUSTER, row.gpu_mix[:80])
+    tuned = _FINE_TUNING.search(f"{row.model_name} {row.table_or_row}")
+    if tuned:
+        raise _Unusable(SkipReason.FINE_TUNING, tuned.group(0))
+    if "OOM or hang" in row.notes:
+        raise _Unusable(SkipReason.AMBIGUOUS_FAILURE, "OOM or hang")
+
+
+def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime: str) -> Case:
+    row, assumptions = completed.row, [*completed.assumptions]
+    runtime = _runtime(row, otherwise=runtime)
+    device = find_accelerator(row.gpu)
+    if device is None:
+        raise _Unusable(SkipReason.UNKNOWN_ACCELERATOR, row.gpu)
+    missing = next((name for name in _REQUIRED if not getattr(row, name)), "")
+    if missing:
+        raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, missing)
+    row = _padded(row, assumptions=assumptions)
+    model = row_model(row, config=completed.config)
+    if isinstance(model, tuple):
+        raise _Unusable(*model)
+    degrees = _degrees(row)
+    grid = _grid(row, degrees=degrees, runtime=runtime, assumptions=assumptions)
+    samples = row.global_batch
+    if samples is None and row.gradient_accumulation and row.micro_batch:
+        samples = row.micro_batch * degrees.dp * row.gradient_accumulation
+    if samples is None:
+        raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, "global_batch")
+    job = _job(row, samples=samples)
+    _require_legal(grid, model=model, job=job, num_devices=row.gpu_count or 0)
+    kind, seconds = _measured(row, samples=samples)
+    memory_kind = (row.memory_kind if row.peak_mem_gb else None) or MemoryKind.NONE
+    ran = "OOM" not in row.notes
+    if ran and seconds is None and memory_kind is MemoryKind.NONE:
+        raise _Unusable(SkipReason.NO_MEASUREMENT)
+    return Case(
+        measurement=published,
+        model=model,
+        cluster=_cluster(row, device=device, facts=facts),
+        job=job,
+        runtime=runtime,
+        grid=grid,
+        measured_kind=kind,
+        measured_s=seconds if ran else None,
+        memory_kind=memory_kind if ran else MemoryKind.NONE,
+        memory_bytes=round((row.peak_mem_gb or 0.0) * GIB) if ran and memory_kind is not MemoryKind.NONE else None,
+        ran=ran,
+        laboratory=row.laboratory or row.source_id,
+        assumptions=tuple(assumptions),
+    )
+
+
+def _runtime(row: Measurement, *, otherwise: str) -> str:
+    name = row.runtime or otherwise
+    if not name:
+        raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, "no column runtime, no --runtime, no facts of this source")
+    try:
+        return load_runtime(name).name
+    except RuntimeModelError as error:
+        raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
+
+
+def _padded(row: Measurement, *, assumptions: list[str]) -> Measurement:
+    """The row with a vocabulary where its source gives the tokenizer's words."""
+    if row.vocab or not row.tokenizer_words:
+        return row
+    quantum = 128 * (row.tp or 1)
+    assumptions.append(f"vocabulary of {row.tokenizer_words} padded to a multiple of {quantum}")
+    return replace(row, vocab=-(-row.tokenizer_words // quantum) * quantum)
+
+
+def _degrees(row: Measurement) -> _Degrees:
+    """tp, cp, pp as printed (cp is 1 where the column is empty); dp as printed, else what is left of the devices."""
+    tp, cp, pp, count = row.tp or 1, row.cp or 1, row.pp or 1, row.gpu_count or 0
+    dp = row.dp or count // (tp * cp * pp)
+    if dp < 1 or tp * cp * pp * dp != count:
+        raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, f"tp {tp} x cp {cp} x pp {pp} x dp {dp} is not {count} devices")
+    return _Degrees(tp, cp, pp, dp)
+
+
+def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: list[str]) -> Grid:
+    if row.offload.lower() not in ("", "none"):
+        raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"offload {row.offload}")
+    zero, shard = _sharding(row)
+    holders = degrees.dp * degrees.cp
+    shard = holders // (row.optimizer_instances or 1) if (row.optimizer_instances or 1) > 1 else shard
+    vpp = row.vpp or 1
+    first, last, layers = _stage_layers(row, pp=degrees.pp)
+    return Grid(
+        tp=degrees.tp,
+        sp=bool(row.sp) and degrees.tp > 1,
+        cp=degrees.cp,
+        ulysses=row.ulysses or 1,
+        ep=row.ep or 1,
+        etp=row.etp or 1,
+        dp=degrees.dp,
+        pp=degrees.pp,
+        vpp=vpp,
+        microbatch=row.micro_batch or 1,
+        zero=zero if holders > 1 and shard != 1 else 0,
+        shard=shard if 1 < shard < holders and zero else 0,
+        recompute=_recompute(row, runtime=runtime, assumptions=assumptions),
+        schedule="interleaved-1f1b" if vpp > 1 else "1f1b",
+        first=first,
+        last=last,
+        layers=layers,
+    )
+
+
+def _sharding(row: Measurement) -> tuple[int, int]:
+    """ZeRO stage and the size of the sharding group (0 = all) by the words of the table; an empty cell is no sharding."""
+    words = row.zero_stage_or_fsdp.lower()
+    group = _GROUP.search(words)
+    shard = next((int(size) for size in group.groups() if size), 0) if group else 0
+    if not words:
+        return 0, 0
+    stage = _ZERO.search(words)
+    if stage:
+        return int(stage.group(1)), shard
+    if "distributed optimizer" in words:
+        return 1, 0
+    if "shard_grad_op" in words or words == "optim_grads":
+        return 2, shard
+    if "fsdp" in words:
+        return 3, shard
+    raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"sharding {row.zero_stage_or_fsdp}")
+
+
+def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> Recompute:
+    words = row.recompute.lower()
+    if not words:
+        default = load_runtime(runtime).default_recompute
+        assumptions.append(f"recompute {default}: default of {runtime}")
+        return Recompute(default)
+    if words in ("none", "full", "selective"):
+        return Recompute(words)
+    if words in ("selective(per-op)", "selective[core_attn]"):
+        return Recompute.SELECTIVE
+    raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"recompute {row.recompute}")
+
+
+def _stage_layers(row: Measurement, *, pp: int) -> tuple[int, int, tuple[int, ...]]:
+    """Layers of the first and last stage (0, 0 = even or not given) where the row gives a partition; of all where others differ too."""
+    counts = row.stage_layers
+    if not counts or pp == 1 or len(set(counts)) == 1:
+        return 0, 0, ()
+    if len(counts) != pp or not all(counts):
+        raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"layers of stages {counts}")
+    if len(set(counts[1:-1])) > 1:
+        return 0, 0, counts
+    return counts[0], counts[-1], ()
+
+
+def _job(row: Measurement, *, samples: int) -> TrainingJob:
+    words = row.precision.lower()
+    recipe = next((name for name in ("fp4", "fp8", "bf16", "fp16") if name in words), "")
+    if not recipe:
+        raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, f"precision {row.precision}")
+    try:
+        return job_from_flags(
+            seq_len=row.seq_len or 0,
+            global_batch=samples,
+            precision=recipe,
+            gradient_wire=row.gradient_wire,
+            dropout=bool(row.dropout),
+        )
+    except UsageError as error:
+        raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
+
+
+def _require_legal(grid: Grid, *, model: Model, job: TrainingJob, num_devices: int) -> None:
+    facts = grid_facts(model, devices=num_devices, global_batch=job.global_batch, seq_len=job.sequence_length)
+    for broken in violations(grid, facts=facts):
+        inconsistent = broken.rule in ("grid.devices", "grid.batch")
+        reason = SkipReason.INCONSISTENT_CONFIGURATION if inconsistent else SkipReason.UNSUPPORTED_STRATEGY
+        raise _Unusable(reason, broken.message)
+
+
+def _cluster(row: Measurement, *, device: Accelerator, facts: Facts) -> Cluster:
+    """Nodes of the printed size with the printed network, else the catalog's node."""
+    kind, count = node_of(device), row.gpu_count or 0
+    size = row.gpus_per_node or kind.num_devices
+    if size < kind.num_devices:
+        kind = smaller_node(kind, num_devices=size)
+    bandwidth = facts.networks.get(row.inter_net.lower(), 0.0)
+    if bandwidth:
+        kind = replace(kind, nic=replace(kind.nic, bandwidth=bandwidth / kind.nics, reverse_bandwidth=0.0))
+    try:
+        return Cluster(expression=f"{device.name}:{count}", groups=(fill_nodes(kind, num_devices=count, name=device.name),))
+    except ClusterError as error:
+        raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
+
+
+def _measured(row: Measurement, *, samples: int) -> tuple[MeasuredKind, float | None]:
+    """Seconds a step: as printed, else from tokens/s a device, else from TFLOP/s by SC21's formula."""
+    tokens, count = samples * (row.seq_len or 0), row.gpu_count or 1
+    if row.measured_iter_time_s:
+        return MeasuredKind.ITERATION_TIME, row.measured_iter_time_s
+    if row.tokens_per_s_per_gpu:
+        return MeasuredKind.TOKENS_PER_SECOND, tokens / (row.tokens_per_s_per_gpu * count)
+    if row.tflops_formula == "sc21" and row.tflops_per_gpu:
+        return MeasuredKind.TFLOPS_FORMULA, sc21_seconds(row, samples=samples)
+    return MeasuredKind.NONE, None
+
+
+def sc21_seconds(row: Measurement, *, samples: int) -> float | None:
+    """Seconds a step behind the TFLOP/s of Narayanan et al. (SC21, equation 3): 96 B s l h^2 (1 + s/6h + V/16lh) / (devices x FLOP/s).
+
+    B samples, s tokens a sample, l layers, h hidden, V vocabulary; recomputed forwards are counted. None if a size is missing.
+    """
+    s, layers, h, vocab = row.seq_len, row.layers, row.hidden, row.vocab
+    if not (s and layers and h and vocab and row.tflops_per_gpu and row.gpu_count):
+        return None
+    flops = 96 * samples * s * layers * h * h * (1 + s / (6 * h) + vocab / (16 * layers * h))
+    return flops / (row.gpu_count * row.tflops_per_gpu * TERA)

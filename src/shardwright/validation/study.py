@@ -1,0 +1,87 @@
+"""All rows, all folds: the fit to everything, the constants of each fold, and what each predicts for the rows it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from shardwright.errors import DataError, ShardwrightError
+from shardwright.hardware.constants import SHIPPED
+from shardwright.simulator.prediction import Prediction
+from shardwright.validation.case import Case, Skip
+from shardwright.validation.fit import Fit, Progress, fit
+from shardwright.validation.folds import FOLDS, FoldConstants, leave_out
+from shardwright.validation.judge import Validation, judge
+from shardwright.validation.predict import Evaluator, evaluator, predict_case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """Predictions of all rows in all folds.
+
+    Args:
+        fit: to all rows; None if nothing was fitted. folds: constants by kind of fold; of ``none``, those of the fit.
+        validations: one a kind of fold.
+    """
+
+    fit: Fit | None
+    folds: tuple[FoldConstants, ...]
+    validations: tuple[Validation, ...]
+
+    def validation(self, fold: str) -> Validation:
+        """The validation of one kind of fold."""
+        return next(v for v in self.validations if v.fold == fold)
+
+
+def timed_cases(cases: Iterable[Case | Skip], *, evaluator: Evaluator) -> list[Case]:
+    """The cases that a fit can use: they ran, a time was measured, and the strategy can be simulated."""
+    usable = []
+    for case in cases:
+        if isinstance(case, Skip) or not case.ran or case.measured_s is None:
+            continue
+        try:
+            evaluator.seconds([(case, SHIPPED)])
+        except ShardwrightError:
+            continue
+        usable.append(case)
+    return usable
+
+
+def study(
+    cases: Sequence[Case | Skip],
+    *,
+    folds: Sequence[str] = FOLDS,
+    known: Mapping[str, FoldConstants] | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Study:
+    """Fit to all rows, fit without each fold, predict each fold with the constants that have not seen it.
+
+    Args:
+        cases: what `rows.to_case` made of the rows. folds: kinds of fold; ``none`` predicts with the shipped constants.
+        known: constants of each kind of fold that were fitted before; nothing is fitted then. workers: processes.
+
+    Raises:
+        DataError: a kind of fold is not in `known`.
+    """
+    held = [fold for fold in folds if fold != "none"]
+    whole, fitted = None, []
+    if known is not None:
+        missing = next((fold for fold in held if fold not in known), "")
+        if missing:
+            raise DataError(f"no constants of {missing} folds were stored", hint="validate --save-folds stores all kinds")
+        fitted = [known[fold] for fold in held]
+    elif held:
+        with evaluator(workers=workers) as simulate:
+            usable = timed_cases(cases, evaluator=simulate)
+            whole = fit(usable, evaluator=simulate, progress=progress)
+            fitted = [FoldConstants(fold="none", values=(("", whole.constants),))]
+            fitted += [leave_out(usable, whole, fold=fold, evaluator=simulate, progress=progress) for fold in held]
+    constants = {group.fold: group for group in (*fitted, FoldConstants(fold="none"))}
+    judged = tuple(judge(cases, predict=partial(_predict, group=constants[fold]), fold=fold, progress=progress) for fold in folds)
+    return Study(fit=whole, folds=tuple(fitted), validations=judged)
+
+
+def _predict(case: Case, *, group: FoldConstants) -> Prediction:
+    return predict_case(case, constants=group.of(case))

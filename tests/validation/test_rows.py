@@ -1,0 +1,254 @@
+"""Rows to cases: configurations, measured seconds, memory, and reasons for what is skipped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwright.dtype import Dtype
+from shardwright.hardware.catalog import find_accelerator
+from shardwright.model.catalog import catalog_entry
+from shardwright.runtime.registry import load_runtime
+from shardwright.strategy.grid import Recompute
+from shardwright.strategy.grid_notation import print_grid
+from shardwright.units import GIB
+from shardwright.validation.case import Case, MeasuredKind, Skip, SkipReason
+from shardwright.validation.decoders import FORMS
+from shardwright.validation.measurements import Measurement, MemoryKind
+from shardwright.validation.rows import to_case
+from tests.validation.published import case_of as _case
+from tests.validation.published import facts
+from tests.validation.published import rows as _rows
+
+
+def _row(source: str, words: str) -> Measurement:
+    return next(r for r in _rows("training.csv") if r.source_id == source and words in f"{r.model_name} {r.table_or_row}")
+
+
+def _skip(row: Measurement) -> Skip:
+    skip = to_case(row, facts=facts())
+    assert isinstance(skip, Skip)
+    return skip
+
+
+def test_every_row_of_the_copy_is_a_case() -> None:
+    counts = Counter(_case(row).measurement.source_id for name in ("training.csv", "megatron_ci.csv") for row in _rows(name))
+    assert counts["korthikanti"] == 8
+    assert counts["mlm_sc21"] == 10
+    assert counts["simumax_b200"] == 22
+    assert counts["mosaic"] == 182
+    assert counts["amp_homo"] == 47
+    assert counts["mlm_ci"] == 149
+    assert sum(counts.values()) == 828
+
+
+def test_korthikanti_175b_with_sequence_parallelism() -> None:
+    case = _case(_row("korthikanti", "gpt3-175B selective"))
+    assert print_grid(case.grid).startswith("tp8 sp pp8 vpp3 mbs1 zero0 recompute=selective schedule=interleaved-1f1b")
+    assert (case.measured_kind, case.measured_s, case.runtime) == (MeasuredKind.ITERATION_TIME, 13.75, "megatron-2022")
+    assert case.cluster.expression == "a100-sxm-80gb:64"
+    assert case.cluster.num_devices == 64
+    assert (case.job.compute, case.job.dropout, case.job.global_batch) == (Dtype.FP16, True, 64)
+    assert case.model.num_parameters == pytest.approx(174.6e9, rel=1e-3)
+    assert case.model.vocab == 51200
+
+
+def test_sc21_seconds_are_the_papers_formula() -> None:
+    case = _case(_row("mlm_sc21", "1T"))
+    flops = 96 * 3072 * 2048 * 128 * 25600**2 * (1 + 2048 / (6 * 25600) + 51200 / (16 * 128 * 25600))
+    assert case.measured_s == pytest.approx(flops / (3072 * 163e12))
+    assert case.measured_kind is MeasuredKind.TFLOPS_FORMULA
+    assert case.runtime == "megatron-2021"
+    assert case.grid.recompute is Recompute.FULL
+
+
+def test_tokens_per_second_become_seconds() -> None:
+    case = _case(_row("mlm_llama", "LLAMA3-405B"))
+    assert case.measured_s == pytest.approx(512 * 8192 / (315 * 1024))
+    assert case.measured_kind is MeasuredKind.TOKENS_PER_SECOND
+    assert (case.grid.dp, case.grid.vpp, case.grid.sp, case.grid.zero) == (8, 8, True, 1)
+    assert case.job.compute is Dtype.FP8
+    assert case.model.num_parameters == pytest.approx(405.85e9, rel=1e-3)
+    assert any(text.startswith("recompute none") for text in case.assumptions)
+
+
+def test_sharding_words() -> None:
+    full = _case(_row("mosaic", "MPT-13b"))
+    assert (full.grid.zero, full.grid.shard, full.grid.recompute) == (3, 0, Recompute.FULL)
+    assert _case(_row("mosaic", "MPT-3b")).grid.zero == 2
+    words = {"ZeRO-1 within 8 GPUs (hybrid)": (1, 8), "ZeRO-1 over all DP": (1, 0), "FSDP": (3, 0)}
+    base = next(r for r in _rows("training.csv") if r.source_id == "internevo" and (r.dp or 0) >= 64)
+    for text, expected in words.items():
+        grid = _case(replace(base, zero_stage_or_fsdp=text)).grid
+        assert (grid.zero, grid.shard) == expected
+    assert _skip(replace(base, zero_stage_or_fsdp="magic")).reason is SkipReason.UNSUPPORTED_STRATEGY
+
+
+def test_fp8_with_a_scale_a_row_is_priced_as_bf16_and_says_so() -> None:
+    rows = [r for r in _rows("training.csv") if "rowwise" in r.precision.lower()]
+    assert rows
+    for case in map(_case, rows):
+        assert case.job.compute is Dtype.BF16
+        assert any("bf16" in assumption for assumption in case.assumptions)
+
+
+def test_pure_mixed_precision_reduces_in_bf16() -> None:
+    pure = next(r for r in _rows("training.csv") if "PURE" in r.precision)
+    assert _case(pure).job.gradient_wire is Dtype.BF16
+    assert _case(replace(pure, precision="amp_bf16/MP=DEFAULT")).job.gradient_wire is None
+
+
+def test_memory_keeps_what_it_counts() -> None:
+    first = _case(_row("simumax_b200", "llama3_70b_l12_tp1_pp2_dp4_mbc4"))
+    assert (first.memory_kind, first.memory_bytes) == (MemoryKind.ALLOCATED_FIRST_STAGE, round(66.55 * GIB))
+    worst = _case(_row("simumax_b200", "deepseekv2_tp1_ep4_pp2_dp4_l4_mbc4"))
+    assert worst.memory_kind is MemoryKind.ALLOCATED_WORST
+    assert worst.model.num_parameters > 13e9
+    assert _case(_row("torchtitan", "Table1 FSDP")).memory_kind is MemoryKind.RESERVED_WORST
+    golden = _case(_rows("megatron_ci.csv")[0])
+    assert golden.memory_kind is MemoryKind.ALLOCATED_LAST_STAGE
+    assert golden.measured_s is None
+
+
+def test_partitions_become_first_and_last() -> None:
+    uneven = [c for r in _rows("training.csv") if r.source_id == "amp_homo" and (c := _case(r)).grid.first]
+    assert uneven
+    assert {(c.grid.pp, c.grid.first, c.grid.last) for c in uneven} >= {(8, 2, 4)}
+    assert all(c.cluster.node.num_devices == 4 for c in uneven)
+    assert all(c.cluster.node.nic.bandwidth * c.cluster.node.nics == pytest.approx(6.25e9) for c in uneven)
+
+
+def test_uneven_partitions_become_layers() -> None:
+    cases = [_case(r) for r in _rows("training.csv") if r.source_id == "amp_homo"]
+    listed = {c.grid.pp: c.grid for c in cases if c.grid.layers}
+    assert listed[8].layers == (2, 4, 3, 3, 3, 3, 3, 3)
+    assert sum(listed[16].layers) == 24
+    assert {c.job.gradient_wire for c in cases} == {Dtype.FP32}
+
+
+def test_context_parallelism_by_source() -> None:
+    assert _case(_row("simumax_b200", "llama3_70b_l12_tp2_cp4_pp1_dp1_seq32768")).grid.ulysses == 4
+    assert _case(_row("dgxc", "Llama 3.1 8b")).grid.ulysses == 1
+
+
+def test_words_of_a_row_choose_the_runtime() -> None:
+    runtimes = {_case(r).runtime for r in _rows("training.csv") if r.source_id == "torchtitan"}
+    assert runtimes == {"torchtitan-0.1", "torchtitan-0.1-async-tp", "torchtitan-0.2", "torchtitan-0.2-eager"}
+    assert _case(_row("torchtitan", "Table1 FSDP")).runtime == "torchtitan-0.2-eager"
+    assert _case(_row("dgxc", "Maxtext Llama3 70b BF16")).runtime == "maxtext"
+
+
+@pytest.mark.parametrize(
+    ("test", "runtime", "dropout"),
+    [
+        ("gpt/gpt3_mcore_te_tp1_pp4_vp1", "megatron-core-0.12-unfused", True),
+        ("gpt/gpt3_mcore_te_tp2_pp2_resume_torch_dist", "megatron-core-0.12-plain", True),
+        ("gpt/gpt3_mcore_te_tp2_pp2_cp2_calculate_per_token_loss", "megatron-core-0.12-plain", False),
+        ("gpt/gpt3_mcore_tp1_pp4", "megatron-core-0.12-local", True),
+        ("moe/gpt3_mcore_tp2_cp2_pp2_ep2_te_4experts2parallel_dp_last", "megatron-core-0.12-plain", True),
+        ("gpt/gpt3_mcore_te_tp2_pp2_resume_torch_dist_cross_entropy_loss_fusion", "megatron-core-0.12-fused-loss", True),
+    ],
+)
+def test_names_of_functional_tests_settle_what_they_run(test: str, runtime: str, dropout: bool) -> None:
+    case = _case(next(r for r in _rows("megatron_ci.csv") if r.table_or_row == test))
+    assert (case.runtime, case.job.dropout) == (runtime, dropout)
+
+
+def test_functional_tests_know_their_devices_and_experts() -> None:
+    rows = {r.table_or_row: r for r in _rows("megatron_ci.csv") if r.gpu == "GB200"}
+    one = rows["gpt/gpt3_mcore_te_tp1_pp1_dist_optimizer_no_mmap_bin_files_1node"]
+    two = rows["gpt/gpt3_mcore_te_tp1_pp1_dist_optimizer_no_mmap_bin_files"]
+    assert one.gpu_count is two.gpu_count is None
+    assert (_case(one).grid.dp, _case(two).grid.dp) == (4, 8)
+    assert "gpu_count 8: the recipe of its test" in _case(two).assumptions
+    assert _case(rows["moe/gpt3_mcore_te_tp2_pp1_te_a2a_ovlp_8experts_etp1_ep4_1node"]).grid.etp == 1
+    shared = _case(rows["moe/gpt3_mcore_te_tp2_pp1_resume_torch_dist_te_8experts2parallel_multi_dist_optimizer_instances"])
+    assert (shared.grid.etp, shared.grid.zero, shared.grid.shard) == (2, 1, 2)
+    assert _skip(replace(two, table_or_row="gpt/gpt3_15b_8t_release")).reason is SkipReason.INCOMPLETE_CONFIGURATION
+
+
+def test_offload_that_a_table_does_not_print_is_named() -> None:
+    rows = {r.table_or_row: r for r in _rows("skipped_training.csv") if r.source_id == "mbridge" and r.model_name == "LLAMA3_70B"}
+    reasons = {_skip(row).reason for row in rows.values()}
+    assert {SkipReason.UNSUPPORTED_STRATEGY, SkipReason.INCONSISTENT_CONFIGURATION} <= reasons
+    assert any("on the host" in _skip(row).detail for row in rows.values())
+
+
+@pytest.mark.parametrize("name", ["skipped_training.csv", "skipped_heterogeneous.csv", "skipped_failed.csv", "skipped_megatron_ci.csv"])
+def test_skipped_rows_have_a_reason(name: str) -> None:
+    assert all(_skip(row).reason in SkipReason for row in _rows(name))
+
+
+def test_reasons_cover_the_list() -> None:
+    base = _row("korthikanti", "gpt3-175B full")
+    reasons = {
+        SkipReason.LOW_QUALITY: replace(base, notes="LOW QUALITY"),
+        SkipReason.INCOMPLETE_CONFIGURATION: replace(base, micro_batch=None),
+        SkipReason.INCONSISTENT_CONFIGURATION: replace(base, dp=2),
+        SkipReason.UNKNOWN_ACCELERATOR: replace(base, gpu="abacus"),
+        SkipReason.UNSUPPORTED_MODEL: replace(base, model_name="mystery"),
+        SkipReason.UNSUPPORTED_RUNTIME: replace(base, source_id="elsewhere"),
+        SkipReason.UNSUPPORTED_STRATEGY: replace(base, recompute="selective[moe]"),
+        SkipReason.MIXED_CLUSTER: replace(base, gpu="mixed"),
+        SkipReason.FINE_TUNING: replace(base, table_or_row="LoRA L4"),
+        SkipReason.NO_MEASUREMENT: replace(base, measured_iter_time_s=None),
+        SkipReason.AMBIGUOUS_FAILURE: replace(base, notes="FAILED/inf (OOM or hang)"),
+    }
+    assert set(reasons) == set(SkipReason)
+    for reason, row in reasons.items():
+        assert _skip(row).reason is reason
+
+
+def test_a_run_that_did_not_fit_is_a_negative() -> None:
+    case = _case(replace(_row("korthikanti", "gpt3-175B full"), notes="OOM", measured_iter_time_s=None))
+    assert not case.ran
+    assert case.measured_s is None
+
+
+_COUNTS = st.one_of(st.none(), st.integers(min_value=0, max_value=10**15), st.sampled_from([1, 2, 3, 8, 96]))
+_WORDS = st.one_of(st.text(max_size=30), st.sampled_from(["none", "full", "FSDP", "ZeRO-2", "FSDP2 (full) 0", "bf16", "fp8"]))
+_NOTES = st.sampled_from(
+    [
+        "OOM",
+        "layer partition boundaries over 30 pseudo-layers=[0, , 30]",
+        "layer partition boundaries over 30 pseudo-layers=[30, 0, 3]",
+        "layers_per_stage=[1]",
+        "layers_per_stage=[13,12,12,12,12,12,12,13]",
+    ]
+)
+_FIELDS = {
+    **dict.fromkeys(("tp", "pp", "cp", "vpp", "dp", "ep", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "layers"), _COUNTS),
+    **dict.fromkeys(("gpus_per_node", "gpu_count", "global_batch", "micro_batch", "seq_len"), _COUNTS),
+    **dict.fromkeys(("recompute", "zero_stage_or_fsdp", "precision", "offload", "inter_net", "gpu_mix"), _WORDS),
+    "notes": _NOTES,
+    "model_name": st.sampled_from(["DeepSeekV3", "Qwen3_30B_a3B", "LLAMA3-405B", "MPT-7b", "Nemotron4 15b"]),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.fixed_dictionaries({}, optional=_FIELDS), st.integers(min_value=1, max_value=4), st.integers(min_value=0, max_value=638))
+def test_any_row_is_a_case_or_a_skip(fields: dict[str, Any], changes: int, index: int) -> None:
+    row = _rows("training.csv")[index]
+    assert isinstance(to_case(replace(row, **dict(list(fields.items())[:changes])), facts=facts()), Case | Skip)
+
+
+def test_facts_name_runtimes_and_models_that_exist() -> None:
+    given = [(rule, {**rule.fill, **rule.replace}) for rule in facts().rules]
+    runtimes = {cells["runtime"] for _, cells in given if "runtime" in cells}
+    assert len(runtimes) > 30
+    assert all(load_runtime(name).name == name for name in runtimes)
+    models = {cells["architecture"] for _, cells in given if "architecture" in cells}
+    assert {name for name in models if name not in FORMS} == {catalog_entry(name).names[0] for name in models if name not in FORMS}
+    assert all(find_accelerator(row.gpu) for row in _rows("training.csv", "megatron_ci.csv"))
+
+
+@pytest.mark.parametrize("name", ["mosaic", "mlm_sc21"])
+def test_parameters_agree_with_the_source(name: str) -> None:
+    for row in _rows("training.csv"):
+        if row.source_id == name and row.params_b and row.params_b > 4:
+            assert _case(row).model.num_parameters == pytest.approx(row.params_b * 1e9, rel=5e-3)

@@ -1,0 +1,181 @@
+"""Judging rows: errors, statistics by source, the JSON face and the page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from shardwright.errors import InfeasibleError, StrategyError, UsageError
+from shardwright.simulator.prediction import Prediction, StageMemory
+from shardwright.validation.accuracy_page import accuracy_page
+from shardwright.validation.case import Case, Skip, SkipReason
+from shardwright.validation.facts import Facts
+from shardwright.validation.judge import Validation, judge, validation_json
+from shardwright.validation.rows import to_case
+from shardwright.validation.study import Study
+from tests.validation.published import case_of, facts, rows
+
+ROW_KEYS = {
+    "source_id",
+    "table_or_row",
+    "model_name",
+    "gpu",
+    "gpu_count",
+    "runtime",
+    "strategy",
+    "fold",
+    "measured_kind",
+    "measured_s",
+    "predicted_s",
+    "interval_s",
+    "error",
+    "memory_kind",
+    "measured_memory_bytes",
+    "predicted_memory_bytes",
+    "memory_error",
+}
+
+
+def _cases(*sources: str) -> tuple[Case, ...]:
+    return tuple(case_of(r) for r in rows("training.csv") if r.source_id in sources)
+
+
+def _skipped() -> tuple[Case | Skip, ...]:
+    return tuple(to_case(r, facts=facts()) for r in rows("skipped_training.csv"))
+
+
+def _stage(rank: int, allocated: int) -> StageMemory:
+    return StageMemory(rank=rank, devices=1, layers="1 layer", items=(), allocated=allocated, reserved=allocated)
+
+
+def _prediction(*, seconds: float, allocated: int = 10, capacity: int = 0) -> Prediction:
+    return Prediction(
+        step_time_s=seconds,
+        interval_s=(0.9 * seconds, 1.1 * seconds),
+        tokens_per_s=1.0,
+        tokens_per_s_per_device=1.0,
+        mfu_causal=0.5,
+        mfu_full=0.5,
+        allocated_bytes=allocated,
+        reserved_bytes=allocated,
+        capacity_bytes=capacity,
+        stages=(_stage(1, allocated // 2), _stage(0, allocated)),
+        breakdown_s=(),
+    )
+
+
+def _slow(case: Case) -> Prediction:
+    """Ten percent too slow; first stages right, last stages half."""
+    return _prediction(seconds=1.1 * (case.measured_s or 1.0), allocated=case.memory_bytes or 10)
+
+
+def test_errors_and_statistics() -> None:
+    validation = judge(_cases("korthikanti", "mlm_sc21"), predict=_slow)
+    assert len(validation.rows) == 18
+    assert all(row.error == pytest.approx(0.1) for row in validation.rows)
+    sc21, korthikanti = validation.by_source
+    assert (sc21.source_id, korthikanti.source_id) == ("mlm_sc21", "korthikanti")
+    assert korthikanti.time is not None
+    assert (korthikanti.time.n, korthikanti.memory) == (8, None)
+    for figure in (korthikanti.time.mean, korthikanti.time.median, korthikanti.time.worst, korthikanti.time.bias):
+        assert figure == pytest.approx(0.1)
+
+
+def test_infeasible_counts_as_a_hundred_percent_and_not_in_the_bias() -> None:
+    rows = _cases("korthikanti")
+
+    def predict(case: Case) -> Prediction:
+        if case.measurement.model_name == "megatron-1T":
+            raise InfeasibleError("90 GiB on 80 GiB")
+        if case.measurement.model_name == "turing-530B":
+            return _prediction(seconds=1.0, allocated=11, capacity=10)
+        return _slow(case)
+
+    validation = judge(rows, predict=predict)
+    (source,) = validation.by_source
+    assert source.infeasible == 4
+    assert source.time is not None
+    assert source.time.mean == pytest.approx((4 * 1.0 + 4 * 0.1) / 8)
+    assert source.time.bias == pytest.approx(0.1)
+    assert {row.infeasible for row in validation.rows if row.infeasible} == {"90 GiB on 80 GiB", "11 bytes on a device of 10"}
+    assert all(row.predicted_s is None for row in validation.rows if row.infeasible)
+
+
+def test_what_a_predictor_cannot_express_is_skipped() -> None:
+    def predict(case: Case) -> Prediction:
+        raise StrategyError("no such schedule", rule="schedule")
+
+    validation = judge(_cases("korthikanti"), predict=predict)
+    assert not validation.rows
+    assert {(skip.reason, skip.detail) for skip in validation.skipped} == {(SkipReason.UNSUPPORTED_STRATEGY, "no such schedule [schedule]")}
+
+
+def test_memory_is_compared_like_with_like() -> None:
+    validation = judge(_cases("simumax_b200", "torchtitan"), predict=_slow)
+    errors = {row.case.memory_kind.value: row.memory_error for row in validation.rows}
+    assert errors["allocated-first-stage"] == pytest.approx(0.0)
+    assert errors["reserved-worst"] == pytest.approx(0.0)
+    golden = judge([case_of(r) for r in rows("megatron_ci.csv")[:5]], predict=_slow)
+    assert all(row.memory_error == pytest.approx(-0.5, abs=1e-6) for row in golden.rows)
+    assert all(row.error is None for row in golden.rows)
+
+
+def test_folds_label_cases() -> None:
+    rows = _cases("korthikanti", "mosaic")
+    assert {r.fold for r in judge(rows, predict=_slow).rows} == {""}
+    assert {r.fold for r in judge(rows, predict=_slow, fold="source").rows} == {"megatron-papers", "mosaic"}
+    accelerators = {r.fold for r in judge(rows, predict=_slow, fold="accelerator").rows}
+    assert accelerators == {"a100-sxm-80gb", "a100-sxm-40gb", "h100-sxm"}
+    with pytest.raises(UsageError, match="did you mean source"):
+        judge(rows, predict=_slow, fold="sorce")
+
+
+def test_failures_are_judged_apart() -> None:
+    row = replace(_cases("korthikanti")[0], ran=False, measured_s=None)
+
+    def refuse(case: Case) -> Prediction:
+        raise InfeasibleError("too large")
+
+    right, wrong = judge([row], predict=refuse), judge([row], predict=_slow)
+    assert [f.predicted_infeasible for f in (*right.failures, *wrong.failures)] == [True, False]
+    assert not right.rows
+
+
+def _everything() -> Validation:
+    skipped = _skipped()
+    return judge((*_cases("korthikanti", "simumax_b200"), *skipped), predict=_slow)
+
+
+def test_json_face() -> None:
+    face = json.loads(json.dumps(validation_json(_everything()), allow_nan=False))
+    assert set(face) >= {"rows", "by_source", "skipped"}
+    assert all(set(row) >= ROW_KEYS for row in face["rows"])
+    assert all(set(skip) >= {"source_id", "table_or_row", "reason"} for skip in face["skipped"])
+    assert face["by_source"]["korthikanti"]["time"]["n"] == 8
+    paper = next(row for row in face["rows"] if row["source_id"] == "korthikanti")
+    assert paper["strategy"].startswith("tp8")
+    assert paper["memory_kind"] is None
+
+
+def test_page_lists_sources_far_rows_and_skips() -> None:
+    def predict(case: Case) -> Prediction:
+        factor = 1.5 if case.measurement.model_name == "gpt3-175B" else 1.0
+        return _prediction(seconds=factor * (case.measured_s or 1.0), allocated=case.memory_bytes or 10)
+
+    skipped = _skipped()
+    judged = judge((*_cases("korthikanti", "simumax_b200"), *skipped), predict=predict)
+    page = accuracy_page(Study(fit=None, folds=(), validations=(judged,)), facts=facts())
+    assert "| korthikanti | 8 | 12.5 % | 0.0 % | 50.0 % | +12.5 % | 75.0 % | 0 |" in page
+    assert page.count("| korthikanti | Table5 gpt3-175B") == 2
+    assert "+50.0 %" in page
+    assert "## Memory by source" in page
+    assert "| low-quality |" in page
+    widths = {line.count("|") - line.count("\\|") for line in page.splitlines() if line.startswith("| korthikanti | T")}
+    assert widths == {10}
+
+
+def test_page_of_nothing() -> None:
+    page = accuracy_page(Study(fit=None, folds=(), validations=(judge([], predict=_slow),)), facts=Facts())
+    assert "None." in page
