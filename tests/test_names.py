@@ -18,8 +18,6 @@ STILL_TWICE = {
     ("execute", "Saved"),
     ("execute", "Unpermute"),
     ("program", "Step"),
-    ("search", "Frame"),
-    ("search", "JointSpace"),
 }
 """Names that have two meanings today: only to be taken from this list, never put on it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise, product
+from itertools import combinations, pairwise, permutations, product
 from math import prod
 
 import numpy as np
@@ -41,6 +41,14 @@ def listed(units: tuple[int, ...], degrees: tuple[int, ...], chosen: tuple[int, 
 def grids(total: int) -> list[tuple[int, ...]]:
     divisors = [d for d in range(1, total + 1) if total % d == 0]
     return [(a, b, c, total // (a * b * c)) for a in divisors for b in divisors for c in divisors if total % (a * b * c) == 0]
+
+
+@pytest.mark.parametrize("units", UNITS, ids=str)
+def test_the_order_in_which_axes_are_given_says_nothing(units: tuple[int, ...]) -> None:
+    """Axes of one member in between do not keep the others from their place."""
+    for degrees in grids(units[-1])[::7]:
+        axes = [(degree, prod(degrees[:axis])) for axis, degree in enumerate(degrees)]
+        assert len({tuple(members_of(units, list(given))) for given in permutations(axes)}) == 1, degrees
 
 
 @pytest.mark.parametrize("units", UNITS, ids=str)

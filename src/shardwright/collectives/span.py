@@ -96,7 +96,7 @@ def _by_stride(axes: tuple[tuple[IntArray, IntArray], ...], shape: tuple[int, ..
     for end in range(len(nested) - 1, 0, -1):
         for place in range(end):
             (low, near), (high, far) = nested[place], nested[place + 1]
-            swap = (near > far) & (low > 1.0)
+            swap = near > far
             if swap.any():
                 nested[place] = (np.where(swap, high, low), np.where(swap, far, near))
                 nested[place + 1] = (np.where(swap, low, high), np.where(swap, near, far))
