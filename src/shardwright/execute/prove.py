@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -26,7 +27,7 @@ MOST_OPERATORS = 20_000_000
 """Operators that a step on virtual devices may run: some hours."""
 
 
-def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0) -> Proof:
+def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress: Callable[[str, int, int], None] | None = None) -> Proof:
     """Run a step of `plan` and of the unsplit model on virtual devices, with the same parameters and tokens.
 
     The model keeps its layers, heads and experts, its widths are divided (`shrink_for`); sequences are as short as the plan's cuts allow;
