@@ -14,7 +14,8 @@ from shardwright.files.stored import document_of, plan_document, simulation_docu
 from shardwright.search.request import Request
 
 REQUEST = Request(model="llama-3.2-1b", cluster="h100-sxm:16", seq_len=2048, global_batch=32, top=2)
-NARROW = replace(REQUEST, pins=(("tp", ("1", "2")), ("mbs", ("1", "2")), ("cp", ("1",))))
+ONE = tuple((axis, (value,)) for axis, value in (("mbs", "1"), ("cp", "1"), ("recompute", "none"), ("zero", "1"), ("vpp", "1")))
+NARROW = replace(REQUEST, pins=(("tp", ("1", "2")), *ONE))
 SMALL = Request(
     model="llama-3.2-1b", cluster="h100-sxm:4", seq_len=2048, global_batch=8, pins=(("tp", ("1",)), ("pp", ("2", "4")), ("mbs", ("1",)))
 )
