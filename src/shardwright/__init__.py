@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardwright.errors import ShardwrightError as ShardwrightError
     from shardwright.errors import StrategyError as StrategyError
     from shardwright.errors import UsageError as UsageError
-    from shardwright.report.plan_file import read_plan_file as read_plan_file
+    from shardwright.files.plan_file import read_plan_file as read_plan_file
     from shardwright.search.answer import Answer as Answer
     from shardwright.search.certificate import Certificate as Certificate
     from shardwright.search.request import Request as Request
@@ -40,7 +40,7 @@ _HOMES: Final = {
     "simulation": "shardwright.api.simulations",
     "check": "shardwright.api.grids",
     "validate": "shardwright.validation.accuracy",
-    "read_plan_file": "shardwright.report.plan_file",
+    "read_plan_file": "shardwright.files.plan_file",
     "Request": "shardwright.search.request",
     "Answer": "shardwright.search.answer",
     "Prediction": "shardwright.simulator.prediction",

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
+from shardwright.files.profile_file import parse_profile, profile_document, read_profile
+from shardwright.files.text import to_text
 from shardwright.hardware.profile import Profile, shipped_profile
 from shardwright.hardware.profile_apply import profiled_cluster
-from shardwright.report.json_face import to_text
-from shardwright.report.profile_file import parse_profile, profile_document, read_profile
 from tests.calibrate.profiles import profile
 
 TEXT = to_text(profile_document(profile()))

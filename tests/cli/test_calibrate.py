@@ -12,9 +12,10 @@ from shardwright.calibrate import request as calibration
 from shardwright.calibrate.settings import Calibration, CheckRow
 from shardwright.cli.main import run
 from shardwright.dtype import Dtype
-from shardwright.report.json_face import plan_document, to_text
-from shardwright.report.plan_file import parse_plan_file
-from shardwright.report.profile_file import profile_document, read_profile
+from shardwright.files.plan_file import parse_saved
+from shardwright.files.profile_file import profile_document, read_profile
+from shardwright.files.stored import document_of
+from shardwright.files.text import to_text
 from tests.calibrate.profiles import profile
 from tests.calibrate.test_kineto import DOCUMENT
 from tests.calibrate.test_nccl_tests import NEW
@@ -129,14 +130,14 @@ def test_imports_are_joined_into_a_profile_that_simulate_takes(tmp_path: Path, c
     found = read_profile(path)
     assert [(c.collective, c.num_devices) for c in found.collectives] == [("all_reduce", 4)]
     assert found.kernels[0].kind == "nccl"
-    simulate = ["simulate", "llama-2-7b", "a100-sxm-80gb:8", *JOB, "--strategy", "tp2 dp4 zero1", "--json"]
+    simulate = ["simulate", "llama-2-7b", "a100-sxm-80gb:8", *JOB, "--strategy", "tp2 dp4 zero1", "--quiet"]
     sources = []
     for more in ([], ["--profile", str(path)]):
-        assert run([*simulate, *more]) == 0
-        sources.append({s["quantity"]: s for s in json.loads(capsys.readouterr().out)["sources"]})
+        assert run([*simulate, *more, "-o", str(tmp_path / "s.json")]) == 0
+        sources.append({s["quantity"]: s for s in json.loads((tmp_path / "s.json").read_text())["sources"]})
     assert sources[0]["scale-up link"] != sources[1]["scale-up link"]
-    assert sources[1]["scale-up link"]["evidence"] == "fitted"
-    assert sources[1]["scale-up link"]["reference"].startswith("profile of a100-sxm-80gb")
+    assert sources[1]["scale-up link"]["origin"]["evidence"] == "fitted"
+    assert sources[1]["scale-up link"]["origin"]["reference"].startswith("profile of a100-sxm-80gb")
 
 
 def test_a_plan_file_keeps_its_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,11 +145,11 @@ def test_a_plan_file_keeps_its_profile(tmp_path: Path, capsys: pytest.CaptureFix
     path.write_text(to_text(profile_document(profile())))
     words = ["plan", "llama-2-7b", "h100-sxm:8", *JOB, "--top", "0", "--pin", "pp=1", "--profile", str(path), "-o", str(plan), "--quiet"]
     assert run(words) == 0
-    request, answer = parse_plan_file(plan.read_text())
-    assert request.profile == str(path)
-    assert any(s.origin.reference == profile().reference for s in answer.prediction.sources)
+    found = parse_saved(plan.read_text())
+    assert found.request.profile == str(path)
+    assert any(s.origin.reference == profile().reference for s in found.prediction.sources)
     assert run(["check", str(plan), "--quiet"]) == 0
-    assert to_text(plan_document(answer)) == plan.read_text()
+    assert to_text(document_of(found)) == plan.read_text()
     path.write_text(path.read_text().replace('"sustained": 1.25', '"sustained": 2.5'))
     capsys.readouterr()
     assert run(["check", str(plan), "--quiet"]) == 7

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from shardwright.cli.main import run
-from shardwright.report.json_face import plan_document, to_text
+from shardwright.files.stored import plan_document
+from shardwright.files.text import to_text
 from tests.cli.answers import ANSWER
 
 ZOO = Path(__file__).parents[1] / "strategy" / "zoo"

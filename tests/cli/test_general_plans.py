@@ -9,6 +9,7 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -17,9 +18,10 @@ from shardwright.api.simulations import simulation, small_picture
 from shardwright.cli.main import run
 from shardwright.cli.screen import plain
 from shardwright.errors import ShardwrightError
+from shardwright.files.plan_file import parse_saved
+from shardwright.files.stored import document_of, question_digest, simulation_document
+from shardwright.files.text import to_text
 from shardwright.model.catalog import load_model
-from shardwright.report.json_face import question_digest, simulation_document, to_text
-from shardwright.report.simulation_file import parse_saved
 from shardwright.report.terminal import render_simulation
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.request import Request
@@ -56,8 +58,12 @@ def simulate(strategy: str, *more: str) -> int:
 
 
 def answer(strategy: str, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
-    assert simulate(strategy, "--json", *more) == 0
-    document = json.loads(capsys.readouterr().out)
+    """The file of a simulation, its prediction as `simulate --json` prints it."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "simulated.json"
+        assert simulate(strategy, "--json", "-o", str(path), *more) == 0
+        document = json.loads(path.read_text())
+    assert document["prediction"] == json.loads(capsys.readouterr().out)
     assert isinstance(document, dict)
     return document
 
@@ -67,9 +73,10 @@ def test_every_schedule_by_name(name: str, capsys: pytest.CaptureFixture[str]) -
     vpp = " vpp2" if name in ("interleaved-1f1b", "looped-bfs") else ""
     document = answer(f"tp2 sp pp4{vpp} schedule={name}", capsys)
     assert f"schedule={name} " in document["strategy"]
-    assert sum(document["breakdown_s"].values()) == pytest.approx(document["step_time_s"])
+    prediction = document["prediction"]
+    assert sum(prediction["breakdown_s"].values()) == pytest.approx(prediction["step_time_s"])
     assert (document["plan"] is None) is (name in ("gpipe", "1f1b", "interleaved-1f1b"))
-    assert sum(stage["devices"] for stage in document["stages"]) in (8, 4 * 2)
+    assert sum(stage["devices"] for stage in prediction["stages"]) in (8, 4 * 2)
 
 
 def test_a_grid_in_any_form_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,12 +85,14 @@ def test_a_grid_in_any_form_is_the_same(tmp_path: Path, capsys: pytest.CaptureFi
         path = tmp_path / "mine.plan"
         path.write_text(print_plan(plan, name="mine"))
         stored = tmp_path / "mine.json"
-        wanted = answer(line, capsys, "-o", str(stored))
-        assert stored.read_text() == to_text(wanted)
+        wanted = answer(line, capsys)
+        stored.write_text(to_text(wanted))
         monkeypatch.setattr(sys, "stdin", io.StringIO(path.read_text()))
         for given in (str(path), "-", str(stored), path.read_text()):
             found = answer(given, capsys)
-            assert {k: v for k, v in found.items() if k != "name"} == {k: v for k, v in wanted.items() if k != "name"}
+            assert {k: v for k, v in found.items() if k not in ("name", "digest")} == {
+                k: v for k, v in wanted.items() if k not in ("name", "digest")
+            }
 
 
 def test_a_stored_plan_is_checked_explained_compared_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,15 +121,15 @@ def test_a_stored_plan_is_checked_explained_compared_and_drawn(tmp_path: Path, c
 
 def test_an_open_order_is_found_and_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "found.json"
-    document = answer(OPEN, capsys, "-o", str(path))
+    document = answer(OPEN, capsys)
+    path.write_text(to_text(document))
     assert document["notes"] == ["order table-search(main): the best table found stands in its place"]
     saved = parse_saved(path.read_text())
-    assert isinstance(saved, Simulation)
     assert saved.plan is not None
     assert isinstance(saved.plan.orders[0], Table)
-    assert document["step_time_s"] <= answer(UNEVEN, capsys)["step_time_s"] * 1.01
+    assert document["prediction"]["step_time_s"] <= answer(UNEVEN, capsys)["prediction"]["step_time_s"] * 1.01
     assert run(["check", str(path), "--quiet"]) == 0
-    assert answer(str(path), capsys)["step_time_s"] == document["step_time_s"]
+    assert answer(str(path), capsys)["prediction"] == document["prediction"]
 
 
 def stored(strategy: str = UNEVEN) -> dict[str, Any]:
@@ -141,26 +150,22 @@ def test_check_refuses_what_does_not_hold(tmp_path: Path, capsys: pytest.Capture
         return result
 
     def sealed(document: dict[str, Any]) -> dict[str, Any]:
-        found = parse_saved(to_text({**document, "digest": _digest(document)}))
-        assert isinstance(found, Simulation)
-        return simulation_document(found)
+        return document_of(parse_saved(to_text({**document, "digest": question_digest(document)})))
 
     good = stored()
-    assert code({**good, "step_time_s": good["step_time_s"] * 1.1}, "simulated again") == 7
-    assert code({**good, "problem": {**good["problem"], "global_batch": 32}}, "digest") == 7
-    assert code({**good, "version": 2}, "version 2") == 7
+    false = {**good["prediction"], "step_time_s": good["prediction"]["step_time_s"] * 1.1}
+    assert code({**good, "prediction": false}, "prediction.step_time_s says") == 7
+    assert code({**good, "request": {**good["request"], "global_batch": 32}}, "digest") == 7
+    assert code({**good, "version": 3}, "version 3") == 7
+    assert code({**good, "version": 1}, "version 1 is not 2") == 7
     assert code({**good, "plan": None}, "neither") == 7
-    assert code(sealed({**good, "problem": {**good["problem"], "global_batch": 32}}), "[lane.samples]") == 5
-    assert code(sealed({**good, "problem": {**good["problem"], "cluster": "h100-sxm:4"}}), "[plan.devices]") == 5
-    assert code(sealed({**good, "problem": {**good["problem"], "reserve_bytes": 78 * 2**30}}), "more than its") == 6
+    assert code(sealed({**good, "request": {**good["request"], "global_batch": 32}}), "[lane.samples]") == 5
+    assert code(sealed({**good, "request": {**good["request"], "cluster": "h100-sxm:4"}}), "[plan.devices]") == 5
+    assert code(sealed({**good, "request": {**good["request"], "reserve_bytes": 78 * 2**30}}), "more than its") == 6
     late = stored(OPEN)
     rows = late["plan"]["orders"][0]["rows"]
     rows[0][1].reverse()
     assert code(sealed(late), "[order.") == 5
-
-
-def _digest(document: dict[str, Any]) -> str:
-    return question_digest({name: document[name] for name in ("problem", "strategy", "plan")})
 
 
 BAD = {
@@ -260,7 +265,7 @@ def test_mixed_devices_are_each_measured_by_their_own(tmp_path: Path, capsys: py
     words = ["simulate", ON[0], "a100-sxm-80gb:2+v100-sxm-32gb:1", "--seq-len", "2048", "--global-batch", "12", "--strategy", mixed]
     assert run([*words, "-o", str(path)]) == 0
     screen = capsys.readouterr().out
-    rows = json.loads(path.read_text())["stages"]
+    rows = json.loads(path.read_text())["prediction"]["stages"]
     shares = [row["reserved_bytes"] / row["capacity_bytes"] for row in rows]
     assert rows[0]["capacity_bytes"] > 2 * rows[-1]["capacity_bytes"]
     assert all(f"{share:.0%}".replace("%", " %") in screen for share in shares)
@@ -279,4 +284,7 @@ def test_check_reads_the_plan_of_an_answer_too(tmp_path: Path, capsys: pytest.Ca
     path.write_text(to_text(document))
     capsys.readouterr()
     assert run(["check", str(path)]) == 7
-    assert "the stored plan is not that of the stored strategy" in capsys.readouterr().err
+    assert "what was asked is not what its digest is of" in capsys.readouterr().err
+    path.write_text(to_text({**document, "digest": question_digest(document)}))
+    assert run(["check", str(path)]) == 7
+    assert "plan.lanes.0.microbatches says" in capsys.readouterr().err

@@ -37,7 +37,7 @@ def test_a_joint_plan_is_stored_and_checked(tmp_path: Path, capsys: pytest.Captu
     assert code == 0, err
     document = json.loads(out)
     certificate = document["certificate"]
-    parts = sum(certificate[name] for name in ("infeasible", "bounded", "scored", "simulated"))
+    parts = sum(certificate[name] for name in ("illegal", "duplicates", "infeasible", "bounded_b0", "bounded_b1", "simulated"))
     assert certificate["enumerated"] == parts
     assert certificate["lower_bound_s"] <= certificate["best_s"]
     assert document["plan"]["orders"], "a found order is part of the plan"

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from shardwright.cli.screen import WIDTH, plain
 from shardwright.report.memory_table import equal_ranks
-from shardwright.report.terminal import difference, render_answer, render_comparison, render_explanation, render_recheck, render_simulation
+from shardwright.report.proof_face import render_checked
+from shardwright.report.terminal import difference, render_answer, render_comparison, render_explanation, render_simulation
 from shardwright.search.recheck import Recheck
 from shardwright.strategy.grid import Grid
 from shardwright.units import GIB
@@ -37,7 +38,7 @@ def test_comparison_is_ordered_by_time() -> None:
 
 
 def test_recheck() -> None:
-    assert_golden("recheck.txt", plain(render_recheck(Recheck(enumerated=1000, sampled=10, contenders=3, drift=1e-10))))
+    assert_golden("recheck.txt", plain(render_checked(Recheck(enumerated=1000, sampled=10, contenders=3, drift=1e-10))))
 
 
 def test_a_search_that_stopped_early_says_so() -> None:

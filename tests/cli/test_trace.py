@@ -13,11 +13,11 @@ from shardwright.api.traces import trace
 from shardwright.cli.main import run
 from shardwright.cli.trace import read_devices
 from shardwright.errors import UsageError
+from shardwright.files.plan_file import read_saved
+from shardwright.files.stored import plan_document
+from shardwright.files.text import to_text
+from shardwright.files.trace_file import read_traces, trace_text
 from shardwright.program.step_trace import Origin, StepTrace
-from shardwright.report.json_face import plan_document, to_text
-from shardwright.report.simulation_file import read_saved
-from shardwright.report.trace_file import read_traces, trace_text
-from shardwright.search.simulation import Simulation
 from tests.cli.answers import ANSWER
 from tests.golden.files import assert_golden
 
@@ -81,7 +81,7 @@ def test_file_has_the_devices_that_are_asked_for(plan: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == f"simulated {found.step_s:.9g} s\n"
     assert [d.device for d in found.devices] == [0, 2, 3]
     saved = read_saved(plan)
-    assert isinstance(saved, Simulation)
+    assert saved.plan is not None
     assert found.step_s == pytest.approx(saved.prediction.step_time_s, rel=1e-8)
 
 

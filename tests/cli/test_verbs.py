@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shardwright.api import grids, simulations
+from shardwright.api import checks, grids, simulations
 from shardwright.cli import flags
 from shardwright.cli.main import help_text, run
 from shardwright.cli.screen import progress
 from shardwright.cli.verbs import VERBS
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.report.json_face import answer_document, plan_document, to_text
+from shardwright.files.stored import StoredPlan, plan_document
+from shardwright.files.text import to_text
 from shardwright.search.recheck import Recheck
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
@@ -44,13 +45,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append((request, {"strategy": strategy}))
         return Simulation(request=request, name="", grid=parse_grid(strategy), plan=None, prediction=PREDICTION)
 
-    def check(request: Request, answer: Any, **options: Any) -> Any:
-        calls.append((request, answer, options))
+    def check(stored: StoredPlan, **options: Any) -> Any:
+        calls.append((stored, options))
         return Recheck(enumerated=1000, sampled=10, contenders=3, drift=0.0)
 
     monkeypatch.setattr(grids, "plan", plan)
     monkeypatch.setattr(simulations, "simulation", simulation)
-    monkeypatch.setattr(grids, "check", check)
+    monkeypatch.setattr(checks, "check_file", check)
     return calls
 
 
@@ -86,7 +87,7 @@ def test_plan_prints_a_screen_json_or_a_line(asked: list[Any], capsys: pytest.Ca
     assert run(PLAN) == 0
     assert "Optimal: no other strategy" in capsys.readouterr().out
     assert run([*PLAN, "--json"]) == 0
-    assert capsys.readouterr().out == to_text(answer_document(ANSWER))
+    assert capsys.readouterr().out == to_text({**plan_document(ANSWER), "search_time_s": ANSWER.search_time_s})
     assert run([*PLAN, "--quiet"]) == 0
     assert capsys.readouterr().out == "tp2 sp pp4 dp8 mbs1 zero1 recompute=none schedule=1f1b order=tp-cp-ep-dp-pp\n"
 
@@ -96,8 +97,8 @@ def test_plan_file_is_written_checked_and_explained(asked: list[Any], tmp_path: 
     assert run([*PLAN, "-o", str(path), "--quiet"]) == 0
     assert path.read_text() == to_text(plan_document(ANSWER))
     assert run(["check", str(path)]) == 0
-    request, answer, _ = asked[1]
-    assert (request, answer.certificate) == (REQUEST, ANSWER.certificate)
+    stored, _ = asked[1]
+    assert (stored.request, stored.certificate) == (REQUEST, ANSWER.certificate)
     capsys.readouterr()
     assert run(["explain", str(path), "--json"]) == 0
     assert capsys.readouterr().out == path.read_text()

@@ -12,7 +12,7 @@ from hypothesis import given
 
 from shardwright.cli.screen import plain
 from shardwright.errors import StrategyError
-from shardwright.report.json_face import to_text
+from shardwright.files.text import to_text
 from shardwright.report.plan_document import picture_document
 from shardwright.report.plan_fold import folded
 from shardwright.report.plan_picture import Picture, picture_of, printable

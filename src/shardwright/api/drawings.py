@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from shardwright.files.plan_source import read_plan
 from shardwright.report.plan_picture import Picture, picture_of
-from shardwright.report.plan_source import read_plan
 from shardwright.strategy.lane import Role
 from shardwright.strategy.verify import require_valid
 
@@ -13,7 +13,7 @@ def draw(source: str, *, model: str = "", devices: int = 0, global_batch: int = 
 
     Args:
         source: path of a plan file or of a text in the general notation, or a grid's text.
-        model, devices, global_batch: see `report.plan_source.read_plan`.
+        model, devices, global_batch: see `files.plan_source.read_plan`.
 
     Raises:
         DataError, StrategyError, ModelError, UsageError: by what is wrong with it; a plan that breaks a rule is not drawn.

@@ -13,7 +13,9 @@ from shardwright.search.exact.space import exact_space
 from shardwright.search.request import Request
 
 
-def plan_exact(request: Request, *, time_limit_s: float = float("inf"), progress: Progress | None = None) -> ExactAnswer:
+def plan_exact(
+    request: Request, *, time_limit_s: float = float("inf"), stop_at: int | None = None, progress: Progress | None = None
+) -> ExactAnswer:
     """The best of all plans of one lane: cut, device sets, split trees, microbatches and order together, on uniform or mixed clusters.
 
     Raises:
@@ -24,5 +26,5 @@ def plan_exact(request: Request, *, time_limit_s: float = float("inf"), progress
         raise UsageError("the exact space has no axes to pin or to exclude", hint="drop --pin and --exclude, or search a space of grids")
     problem = problem_of(request)
     space = exact_space(problem, blocks=chain_blocks(problem))
-    answer = find_exact(problem, space, time_limit_s=time_limit_s, progress=progress)
+    answer = find_exact(problem, space, time_limit_s=time_limit_s, stop_at=stop_at, progress=progress)
     return replace(answer, simulation=simulated(request, problem, name="exact", grid=None, plan=answer.plan))

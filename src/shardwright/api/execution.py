@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from shardwright.api.problems import Progress
 from shardwright.api.rules import check_plan
 from shardwright.api.stored import Stored, stored_plan
 from shardwright.errors import DataError, UsageError, nearest
 from shardwright.execute.proof import Proof
 from shardwright.execute.run_report import BACKENDS, FORMATS, RunMemory, RunOptions, RunReport, RunStep
-from shardwright.report.simulation_file import Saved
+from shardwright.files.stored import StoredSimulation
 from shardwright.simulator.plans import simulate_plan
 
 
-def execution(saved: Saved) -> Proof:
+def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> Proof:
     """Run a small model of the same structure under a stored plan on virtual devices, and compare it with the unsplit model.
 
     Raises:
@@ -26,7 +27,7 @@ def execution(saved: Saved) -> Proof:
     except ImportError as error:
         raise UsageError("--execute needs PyTorch", hint="pip install 'shardwright[run]'") from error
     stored = stored_plan(saved)
-    found = prove(stored.problem.model, stored.problem.job, stored.plan)
+    found = prove(stored.problem.model, stored.problem.job, stored.plan, progress=progress)
     if not found.equal:
         name, difference = found.worst
         raise DataError(

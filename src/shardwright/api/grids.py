@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import sqrt
 
 from shardwright.api.problems import Progress, facts_of, problem_of, space_of
-from shardwright.errors import DataError
+from shardwright.files.leaves import require_same
+from shardwright.files.stored import StoredPlan, document_of, stored_answer
 from shardwright.hardware.overrides import effective_memory, scale_network
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer, Goodput, Sensitivity
-from shardwright.search.find import find
+from shardwright.search.bounded import Bounded, bound_space
+from shardwright.search.find import find, find_bounded
+from shardwright.search.kernels import load_kernels
+from shardwright.search.limit import Limit
 from shardwright.search.recheck import Recheck, recheck
 from shardwright.search.request import Request
 from shardwright.search.space import Space
@@ -34,7 +38,8 @@ NOTABLE_DEVICES = 512
 
 
 def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Progress | None = None) -> Answer:
-    """The best strategy of the space, certified; with the next best ones, what 10 % less network costs, and goodput at scale.
+    """The best strategy of the space, certified; with the next best ones, what 10 % less network costs (of a search without a time limit),
+    and goodput at scale.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -44,9 +49,16 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
     space = space_of(request, problem, facts)
     capacity = effective_memory(problem.cluster)
     answer = find(problem, space, facts, capacity=capacity, top=request.top + 1, time_limit_s=time_limit_s, progress=progress)
+    return _completed(request, problem, space, facts, answer, sensitive=time_limit_s == float("inf"), progress=progress)
+
+
+def _completed(
+    request: Request, problem: Problem, space: Space, facts: GridFacts, answer: Answer, *, sensitive: bool, progress: Progress | None
+) -> Answer:
+    """`answer` with all that is not of the search itself."""
     return replace(
         answer,
-        sensitivity=_sensitivity(problem, space, facts, answer.grid, progress) if time_limit_s == float("inf") else None,
+        sensitivity=_sensitivity(problem, space, facts, answer.grid, progress) if sensitive else None,
         goodput=_goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None,
         plan=plan_of(answer.grid, model=problem.model, global_batch=problem.job.global_batch),
         request=request,
@@ -88,16 +100,55 @@ def _goodput(problem: Problem, answer: Answer) -> Goodput:
 
 
 def check(request: Request, answer: Answer, *, seed: int = 0, progress: Progress | None = None) -> Recheck:
-    """Enumerate, bound and simulate again what `answer` claims: a random 1 % and everything within the gap.
+    """Repeat the search whose answer `answer` is, and compare everything; see `check_stored`."""
+    return check_stored(stored_answer(replace(answer, request=request)), seed=seed, progress=progress)
+
+
+def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None = None) -> Recheck:
+    """Make every leaf of a stored answer again by the same search, stopped where the stored one was; then bound and simulate a random 1 %
+    of the space, and all that the bounds leave, against the claim.
 
     Raises:
-        DataError: the certificate does not hold.
+        DataError: a leaf differs, or the certificate does not hold.
     """
+    answer = stored.answer
+    assert answer is not None
+    found = repeated(stored.request, answer.certificate.stopped_at, sensitive=answer.sensitivity is not None, progress=progress)
+    leaves = require_same(document_of(stored), document_of(stored_answer(found.answer)))
+    done = recheck(
+        found.problem,
+        found.space,
+        found.facts,
+        answer,
+        capacity=effective_memory(found.problem.cluster),
+        generator=random.Random(seed),
+        repeated=found.bounded,
+        progress=progress,
+    )
+    return replace(done, leaves=leaves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated:
+    """A search that was made again, and what it was made of."""
+
+    problem: Problem
+    space: Space
+    facts: GridFacts
+    bounded: Bounded
+    answer: Answer
+
+
+def repeated(request: Request, stopped_at: int, *, sensitive: bool, progress: Progress | None = None) -> Repeated:
+    """The search that `request` asks for, stopped at a look at the clock (`search.limit.Limit`); `sensitive`: with its sensitivity."""
     problem = problem_of(request)
     facts = facts_of(problem)
-    space = space_of(request, problem, facts)
-    if answer.plan is not None and answer.plan != plan_of(answer.grid, model=problem.model, global_batch=problem.job.global_batch):
-        raise DataError("the stored plan is not that of the stored strategy", hint="was the file edited? plan again")
-    return recheck(
-        problem, space, facts, answer, capacity=effective_memory(problem.cluster), generator=random.Random(seed), progress=progress
-    )
+    space, capacity = space_of(request, problem, facts), effective_memory(problem.cluster)
+    load_kernels()
+    if progress is not None:
+        progress("search again", 0, 1)
+    bounded = bound_space(problem, space, facts, capacity=capacity)
+    limit = Limit(stop_at=stopped_at)
+    found = find_bounded(problem, space, facts, bounded, capacity=capacity, top=request.top + 1, limit=limit, progress=progress)
+    answer = _completed(request, problem, space, facts, found, sensitive=sensitive, progress=progress)
+    return Repeated(problem=problem, space=space, facts=facts, bounded=bounded, answer=answer)

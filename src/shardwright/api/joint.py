@@ -1,4 +1,4 @@
-"""The best plan of the joint space."""
+"""The best plan of the joint space; and what a stored one claims, made again."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from shardwright.api.problems import Progress, facts_of, problem_of, space_of
 from shardwright.api.simulations import simulated
 from shardwright.hardware.overrides import effective_memory
 from shardwright.program.problem import Problem
-from shardwright.search.joint.find import FOUND_ORDERS, JointAnswer, find_joint
+from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointAnswer, find_joint
 from shardwright.search.joint.written import short_text, written
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
 from shardwright.strategy.grid_notation import print_grid
+
+SPACES = {"joint": FOUND_ORDERS, "joint-named": NAMED_ORDERS}
+"""Names of joint spaces, and the orders that each has."""
 
 
 def plan_joint(
@@ -21,21 +24,32 @@ def plan_joint(
     orders: str = FOUND_ORDERS,
     tolerance: float = 0.0,
     time_limit_s: float = float("inf"),
+    stop_at: tuple[int, int] | None = None,
     progress: Progress | None = None,
 ) -> JointAnswer:
     """The best plan of the joint space over the grids that the request asks for: cut, splits, recompute, microbatches and order together.
 
     Args:
-        orders: "found" or "named" (`search.joint.find.find_joint`). tolerance: gap that is good enough.
+        request: a joint space is over the standard grids. orders: "found" or "named" (`search.joint.find.find_joint`), of another space.
+        tolerance: gap that is good enough. stop_at: see `find_joint`.
 
     Raises:
         InfeasibleError: nothing fits.
     """
     problem = problem_of(request)
     facts = facts_of(problem)
-    space, capacity = space_of(request, problem, facts), effective_memory(problem.cluster)
+    grids = replace(request, space="standard") if request.space in SPACES else request
+    space, capacity = space_of(grids, problem, facts), effective_memory(problem.cluster)
     answer = find_joint(
-        problem, space, facts, capacity=capacity, orders=orders, tolerance=tolerance, time_limit_s=time_limit_s, progress=progress
+        problem,
+        space,
+        facts,
+        capacity=capacity,
+        orders=SPACES.get(request.space, orders),
+        tolerance=tolerance,
+        time_limit_s=time_limit_s,
+        stop_at=stop_at,
+        progress=progress,
     )
     return replace(answer, simulation=_joint_simulation(request, problem, answer))
 

@@ -14,7 +14,6 @@ from shardwright.hardware.profile_apply import apply_profile, profiled_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.catalog import load_model
 from shardwright.program.problem import Problem
-from shardwright.report.profile_file import read_profile
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.request import Request
 from shardwright.search.space import Space, exhaustive_space, restricted, standard_space
@@ -60,6 +59,8 @@ def _cluster(request: Request) -> Cluster:
 
 
 def _profiled(text: str, path: Path) -> Cluster:
+    from shardwright.files.profile_file import read_profile  # pydantic only where a file is read
+
     profile = read_profile(path)
     return apply_profile(_load_cluster(text), profile) if _is_file(text) else profiled_cluster(text, profile)
 

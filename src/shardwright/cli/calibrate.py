@@ -14,9 +14,9 @@ from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
+from shardwright.files.profile_file import profile_document
+from shardwright.files.text import to_text
 from shardwright.report.calibration import check_document, render_check, render_profile
-from shardwright.report.json_face import to_text
-from shardwright.report.profile_file import profile_document
 
 
 def calibrate(

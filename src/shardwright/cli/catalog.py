@@ -12,9 +12,9 @@ from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
+from shardwright.files.text import to_text
 from shardwright.hardware.catalog import ACCELERATORS
 from shardwright.model.catalog import ENTRIES
-from shardwright.report.json_face import to_text
 from shardwright.report.tables import plain_table
 from shardwright.runtime.registry import load_runtime, runtime_names
 from shardwright.schedules.registry import SCHEDULES

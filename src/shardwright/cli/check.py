@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from shardwright.api import execution, grids, simulations
+from shardwright.api import checks, execution
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
-from shardwright.report.json_face import recheck_document, to_text, verified_document
-from shardwright.report.proof_face import proof_document, render_proof
-from shardwright.report.simulation_file import read_saved
-from shardwright.report.terminal import render_recheck, render_verified
-from shardwright.search.simulation import Simulation
+from shardwright.files.plan_file import read_saved
+from shardwright.files.text import to_text
+from shardwright.report.proof_face import checked_document, proof_document, render_checked, render_proof
 
 
 def check(
@@ -24,21 +22,15 @@ def check(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Verify a plan file again: rules, memory and seconds, and what a search claims: enumerated, bounded and simulated anew."""
+    """Make every number of a plan file again, and what a search claims; with --execute also train a small model under the plan."""
     saved = read_saved(path)
-    proof = execution.execution(saved) if execute else None
-    if isinstance(saved, Simulation):
-        verified = simulations.verify(saved)
-        document, shown = verified_document(verified), render_verified(verified)
-    else:
-        request, answer = saved
-        with screen.progress(quiet=quiet or as_json) as report:
-            found = grids.check(request, answer, progress=report)
-        document, shown = recheck_document(found), render_recheck(found)
+    with screen.progress(quiet=quiet or as_json) as report:
+        found = checks.check_file(saved, progress=report)
+        proof = execution.execution(saved, progress=report) if execute else None
     if as_json:
-        screen.write(to_text(document | ({"execution": proof_document(proof)} if proof else {})))
+        screen.write(to_text(checked_document(found) | ({"execution": proof_document(proof)} if proof else {})))
     elif not quiet:
-        screen.show(shown)
+        screen.show(render_checked(found))
         if proof:
             screen.show(render_proof(proof))
 

@@ -10,7 +10,8 @@ from shardwright.api import simulations
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
-from shardwright.report.json_face import simulation_document, to_text
+from shardwright.files.stored import simulation_document
+from shardwright.files.text import to_text
 from shardwright.report.terminal import render_comparison, strategy_text
 from shardwright.search.request import Request
 

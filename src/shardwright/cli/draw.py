@@ -9,7 +9,7 @@ import typer
 from shardwright.api import drawings
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
-from shardwright.report.json_face import to_text
+from shardwright.files.text import to_text
 from shardwright.report.plan_document import picture_document
 from shardwright.report.plan_svg import plan_svg
 from shardwright.report.plan_text import PlanText

@@ -5,11 +5,11 @@ from __future__ import annotations
 from shardwright.api import simulations
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
-from shardwright.report.json_face import plan_document, simulation_document, to_text
-from shardwright.report.simulation_file import read_saved
+from shardwright.files.plan_file import read_saved
+from shardwright.files.stored import StoredPlan, document_of
+from shardwright.files.text import to_text
+from shardwright.report.joint_face import render_certificate
 from shardwright.report.terminal import render_explained, render_explanation, strategy_text
-from shardwright.search.simulation import Simulation
-from shardwright.strategy.grid_notation import print_grid
 
 
 def explain(
@@ -21,21 +21,17 @@ def explain(
 ) -> None:
     """Print the answer of a plan file with the formulas' inputs and the source of each number."""
     saved = read_saved(path)
-    if isinstance(saved, Simulation):
-        if as_json:
-            screen.write(to_text(simulation_document(saved)))
-        elif quiet:
-            screen.write(strategy_text(saved) + "\n")
-        else:
-            screen.show(render_explained(saved, picture=simulations.small_picture(saved)))
-        return
-    _, answer = saved
+    answer = saved.answer if isinstance(saved, StoredPlan) else None
     if as_json:
-        screen.write(to_text(plan_document(answer)))
+        screen.write(to_text(document_of(saved)))
     elif quiet:
-        screen.write(print_grid(answer.grid) + "\n")
-    else:
+        screen.write(strategy_text(saved.simulation) + "\n")
+    elif answer is not None:
         screen.show(render_explanation(answer))
+    else:
+        screen.show(render_explained(saved.simulation, picture=simulations.small_picture(saved.simulation)))
+        if isinstance(saved, StoredPlan):
+            screen.show(render_certificate(saved.certificate))
 
 
 main = verb(explain, name="explain")

@@ -11,17 +11,14 @@ import typer
 from shardwright.api import grids
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
-from shardwright.report.json_face import answer_document, plan_document, to_text
+from shardwright.files.stored import plan_document
+from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
 from shardwright.search.request import Request
 from shardwright.strategy.grid_notation import print_grid
 
-GENERAL = {
-    "joint": "shardwright.cli.plan_general:found",
-    "joint-named": "shardwright.cli.plan_general:named",
-    "exact": "shardwright.cli.plan_general:exact",
-}
-"""Spaces of general plans: where each is searched."""
+GENERAL = ("joint", "joint-named", "exact")
+"""Spaces of general plans; their search is loaded where one is asked for."""
 SPACE_HELP = (
     "standard; exhaustive: every value that is legal in principle; joint: stage cut, splits of each stage, recompute and found orders "
     "together; joint-named: the same with 1F1B and interleaved 1F1B alone; exact: every plan of one lane of a few layers."
@@ -73,15 +70,16 @@ def plan(
         top=top,
     )
     if space in GENERAL:
-        module, name = GENERAL[space].split(":")
-        getattr(import_module(module), name)(request, time_limit=time_limit, output=output, as_json=as_json, quiet=quiet)
+        general = import_module("shardwright.cli.plan_general")
+        general.plan(request, time_limit=time_limit, output=output, as_json=as_json, quiet=quiet)
         return
     with screen.progress(quiet=quiet or as_json) as report:
         answer = grids.plan(request, time_limit_s=time_limit, progress=report)
+    document = plan_document(answer)
     if output is not None:
-        screen.save(output, to_text(plan_document(answer)))
+        screen.save(output, to_text(document))
     if as_json:
-        screen.write(to_text(answer_document(answer)))
+        screen.write(to_text({**document, "search_time_s": answer.search_time_s}))
     elif quiet:
         screen.write(print_grid(answer.grid) + "\n")
     else:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from shardwright.api.exact import plan_exact
+from shardwright.api.general import stored_general
 from shardwright.api.joint import plan_joint
 from shardwright.api.problems import problem_of
 from shardwright.cli import screen
-from shardwright.report.joint_face import General, joint_document, render_joint
-from shardwright.report.json_face import to_text
-from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS
+from shardwright.files.stored import document_of
+from shardwright.files.text import to_text
+from shardwright.report.joint_face import render_general
 from shardwright.search.request import Request
 
 
-def _general(
-    search: Callable[..., General], request: Request, *, time_limit: float, output: Path | None, as_json: bool, quiet: bool
-) -> None:
-    """Search a space of general plans; the file is that of `simulate -o` with the certificate."""
+def plan(request: Request, *, time_limit: float, output: Path | None, as_json: bool, quiet: bool) -> None:
+    """Search the space of general plans that the request names."""
+    search = plan_exact if request.space == "exact" else plan_joint
     with screen.progress(quiet=quiet or as_json) as report:
-        answer = search(replace(request, space="standard"), time_limit_s=time_limit, progress=report)
-    document = joint_document(answer)
+        answer = search(request, time_limit_s=time_limit, progress=report)
+    stored = stored_general(answer)
+    document = document_of(stored)
     if output is not None:
         screen.save(output, to_text(document))
     if as_json:
@@ -31,9 +29,5 @@ def _general(
     elif quiet:
         screen.write(f"{answer.step_time_s:.9g} s\n")
     else:
-        screen.show(render_joint(answer, model=problem_of(request).model))
-
-
-found = partial(_general, partial(plan_joint, orders=FOUND_ORDERS))
-named = partial(_general, partial(plan_joint, orders=NAMED_ORDERS))
-exact = partial(_general, plan_exact)
+        model = problem_of(request).model
+        screen.show(render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s))

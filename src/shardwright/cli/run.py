@@ -16,10 +16,10 @@ from shardwright.cli.command import verb
 from shardwright.errors import ShardwrightError, UsageError
 from shardwright.execute.launch import INTERRUPTED, is_rank, launch, write_error
 from shardwright.execute.run_report import BACKENDS, FORMATS, OWN, TEXT, RunOptions, RunStep
-from shardwright.report.json_face import to_text
+from shardwright.files.plan_file import read_saved
+from shardwright.files.text import to_text
+from shardwright.files.trace_file import trace_text
 from shardwright.report.run_face import render_run, run_document, step_text
-from shardwright.report.simulation_file import read_saved
-from shardwright.report.trace_file import trace_text
 
 DataFiles = Annotated[
     list[str],

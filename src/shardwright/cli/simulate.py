@@ -5,7 +5,8 @@ from __future__ import annotations
 from shardwright.api import simulations
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
-from shardwright.report.json_face import simulation_document, to_text
+from shardwright.files.stored import prediction_document, simulation_document
+from shardwright.files.text import to_text
 from shardwright.report.terminal import render_simulation
 from shardwright.search.request import Request
 
@@ -45,11 +46,10 @@ def simulate(
         reserve_fraction=reserve_fraction,
     )
     found = simulations.simulation(request, strategy=screen.given(strategy))
-    text = to_text(simulation_document(found))
     if output is not None:
-        screen.save(output, text)
+        screen.save(output, to_text(simulation_document(found)))
     if as_json:
-        screen.write(text)
+        screen.write(to_text(prediction_document(found.prediction)))
     elif quiet:
         screen.write(f"{found.prediction.step_time_s:.9g} s\n")
     else:

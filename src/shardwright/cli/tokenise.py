@@ -10,7 +10,7 @@ import typer
 from shardwright.api.execution import tokenise as made
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
-from shardwright.report.json_face import to_text
+from shardwright.files.text import to_text
 from shardwright.units import format_count
 
 

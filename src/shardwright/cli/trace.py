@@ -12,11 +12,11 @@ from shardwright.api.stored import stored_plan
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
+from shardwright.files.plan_file import read_saved
+from shardwright.files.text import to_text
+from shardwright.files.trace_file import read_measured, trace_text
 from shardwright.program.step_trace import StepTrace
-from shardwright.report.json_face import to_text
-from shardwright.report.simulation_file import read_saved
 from shardwright.report.trace_face import comparison_document, render_comparison, render_trace, trace_document
-from shardwright.report.trace_file import read_measured, trace_text
 
 MOST_DEVICES: Final = 4096
 """Devices that may be asked for; each is a process of the trace."""

@@ -10,8 +10,8 @@ import typer
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
+from shardwright.files.text import to_text
 from shardwright.report.accuracy import points_of, render_validation
-from shardwright.report.json_face import to_text
 from shardwright.report.scatter import scatter_svg
 from shardwright.validation.accuracy import accuracy, facts_of
 from shardwright.validation.accuracy_page import accuracy_page

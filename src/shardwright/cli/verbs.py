@@ -38,6 +38,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "run": Verb(target="shardwright.cli.run:main", summary="train under a plan file on PyTorch, predicted against measured"),
     "validate": Verb(target="shardwright.cli.validate:main", summary="predicted against measured, row by row"),
     "calibrate": Verb(target="shardwright.cli.calibrate:main", summary="measure this machine, or import measurements, into a profile"),
+    "schema": Verb(target="shardwright.cli.schema:main", summary="the JSON schema of a plan, simulation, profile or trace file"),
     "catalog": Verb(target="shardwright.cli.catalog:main", summary="list accelerators, models, runtimes or schedules"),
 }
 

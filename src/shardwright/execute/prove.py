@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from shardwright.errors import StrategyError
 from shardwright.execute.parameters import Key, seeded
 from shardwright.execute.proof import Proof
+from shardwright.execute.shorten import num_operators, shortened
 from shardwright.execute.shrink import shrink_for
 from shardwright.execute.step import StepResult, differences, run_step, unsplit
 from shardwright.execute.trace import Trace
@@ -24,27 +26,39 @@ FEWEST = 8
 """Positions of a sequence that nothing cuts."""
 MOST_OPERATORS = 20_000_000
 """Operators that a step on virtual devices may run: some hours."""
+SHORT_OPERATORS = 20_000
+"""Operators that a step is shortened to where its plan allows: about half a minute."""
 
 
-def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0) -> Proof:
+def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress: Callable[[str, int, int], None] | None = None) -> Proof:
     """Run a step of `plan` and of the unsplit model on virtual devices, with the same parameters and tokens.
 
-    The model keeps its layers, heads and experts, its widths are divided (`shrink_for`); sequences are as short as the plan's cuts allow;
-    the batch is the job's. Leaves out: number formats below float64, and time.
+    The model keeps its heads and experts, its widths are divided (`shrink_for`); sequences are as short as the plan's cuts allow. A step of
+    more than SHORT_OPERATORS has fewer layers and microbatches (`shorten.shortened`). Leaves out: number formats below float64, and time.
 
     Args:
-        seed: of parameters and tokens.
+        seed: of parameters and tokens. progress: told of each phase.
 
     Raises:
         StrategyError: the plan breaks a rule, holds what is not executed (execute.*), or is too large for one process (execute.size).
     """
     require_valid(plan, model=model, global_batch=job.global_batch)
+    tell = progress or (lambda phase, done, total: None)
+    tell("shrink the model", 0, 0)
+    model, job, plan = shortened(model, job, plan, most=SHORT_OPERATORS)
     small = shrink_for(plan, model=model)
     stages = plan_stages(plan, model=small, unfolded=True)
-    _check_size(stages, plan)
+    count = num_operators((small, job, plan), stages)
+    if count > MOST_OPERATORS:
+        raise StrategyError(
+            f"a step runs {count} operators on {plan.devices} devices, more than {MOST_OPERATORS} in one process",
+            hint="prove the same plan with fewer replicas, microbatches or layers",
+            rule="execute.size",
+        )
     short = replace(job, sequences=tuple(replace(s, tokens=min(s.tokens, _fewest(s, plan, stages))) for s in job.sequences))
     batch = made_batch(small, short, seed=seed)
     source, trace = seeded(small, seed=seed), Trace()
+    tell(f"run the unsplit model, then {count:,} operators on {plan.devices} virtual devices", 0, 0)
     whole = run_step(small, short, unsplit(small, short), batch=batch, source=source)
     parts = run_step(small, short, plan, batch=batch, source=source, trace=trace)
     moved: dict[str, tuple[int, int]] = {}
@@ -73,20 +87,6 @@ def made_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torch.
     labels = ids(job.sequence_length)
     left_out = torch.rand(labels.shape, generator=generator) < 1 / 8
     return batch | {"labels": labels.masked_fill(left_out, -1)}
-
-
-def _check_size(stages: tuple[tuple[StageParts, ...], ...], plan: Plan) -> None:
-    """Operators that all devices run, one way."""
-    count = 0
-    for lane, parts in zip(plan.lanes, stages, strict=True):
-        turns = lane.microbatches * max(len(lane.slices), 1)
-        count += turns * sum(len(stage.devices) * s.count * len(s.block.operators) for stage in parts for s in stage.segments)
-    if count > MOST_OPERATORS:
-        raise StrategyError(
-            f"a step runs {count} operators on {plan.devices} devices, more than {MOST_OPERATORS} in one process",
-            hint="prove the same plan with fewer replicas, microbatches or layers",
-            rule="execute.size",
-        )
 
 
 def _fewest(sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts, ...], ...]) -> int:

@@ -1,13 +1,42 @@
-"""What a proof on virtual devices found: as a screen, and as JSON."""
+"""What a second look at a plan found, and a proof on virtual devices: as a screen, and as JSON."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from shardwright.execute.proof import Proof
+from shardwright.search.recheck import Recheck
+from shardwright.search.simulation import Verified
+from shardwright.units import format_percent
+
+
+def checked_document(found: Recheck | Verified) -> dict[str, Any]:
+    """``check --json`` of a file that holds (one that does not is an error)."""
+    return {"holds": True, **asdict(found)}
+
+
+def render_checked(found: Recheck | Verified) -> RenderableType:
+    """What of a file was made again and is the same."""
+    lines = (
+        f"All {found.leaves:,} leaves of the file were made again and are the same; its digest holds the question. " if found.leaves else ""
+    )
+    drift = f"The plan's seconds differ by {found.drift:.1g} of themselves."
+    if isinstance(found, Recheck):
+        return Text.assemble(
+            ("The plan and its certificate hold.\n", "green"),
+            f"{lines}{found.enumerated:,} members enumerated and bounded again; {found.sampled:,} drawn at random and "
+            f"{found.contenders:,} whose bound is below the plan's, against the simulation. {drift}",
+        )
+    acts = f"{found.actions:,} actions end without a deadlock; " if found.actions else ""
+    devices = f"{found.devices:,} device{'' if found.devices == 1 else 's'}"
+    return Text.assemble(
+        ("The plan holds.\n", "green"),
+        f"{lines}Its rules hold on {devices}; {acts}the fullest device needs {format_percent(found.full)} of its memory. {drift}",
+    )
 
 
 def proof_document(found: Proof) -> dict[str, Any]:

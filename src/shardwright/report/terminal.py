@@ -15,9 +15,8 @@ from shardwright.report.plan_text import PlanText
 from shardwright.report.tables import plain_table
 from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
 from shardwright.search.certificate import Certificate
-from shardwright.search.recheck import Recheck
 from shardwright.search.request import Request
-from shardwright.search.simulation import Simulation, Verified
+from shardwright.search.simulation import Simulation
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_notation import print_grid
@@ -99,16 +98,6 @@ def render_explained(simulation: Simulation, *, picture: Picture | None = None) 
     return Group(render_simulation(simulation, picture=picture, all_stages=True), _sources(simulation.prediction))
 
 
-def render_verified(found: Verified) -> RenderableType:
-    """What a second look at a stored simulation verified."""
-    acts = f"{found.actions:,} actions end without a deadlock; " if found.actions else ""
-    return Text.assemble(
-        ("The plan holds.\n", _STYLE["good"]),
-        f"Its rules hold on {_count(found.devices, 'device')}; {acts}the fullest device needs {format_percent(found.full)} of its memory. "
-        f"The plan's seconds differ by {found.drift:.1g} of themselves.",
-    )
-
-
 def render_explanation(answer: Answer) -> RenderableType:
     """The answer with every pipeline rank, and the source of each number that went into it."""
     return Group(render_answer(answer, all_stages=True), _sources(answer.prediction))
@@ -146,15 +135,6 @@ def render_comparison(simulations: Sequence[Simulation]) -> RenderableType:
             "Where the time goes, in seconds",
             plain_table(("", *(row[0] for row in rows)), times, right=tuple(range(1, len(rows) + 1))),
         ),
-    )
-
-
-def render_recheck(found: Recheck) -> RenderableType:
-    """What a second look at a plan file verified."""
-    return Text.assemble(
-        ("The plan and its certificate hold.\n", _STYLE["good"]),
-        f"{found.enumerated:,} members enumerated and bounded again; {found.sampled:,} drawn at random and {found.contenders:,} whose "
-        f"bound is below the best, against the simulation. The plan's seconds differ by {found.drift:.1g} of themselves.",
     )
 
 

@@ -7,7 +7,6 @@ everything else waits under a bound that is not smaller.
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
 from shardwright.cost.member import step_costs
 from shardwright.program.problem import Problem
+from shardwright.search.limit import Limit
 from shardwright.search.members import member_grid
 from shardwright.search.prepare import Prepared
 from shardwright.simulator.memory import reserved_bytes
@@ -66,16 +66,16 @@ def refine(
     *,
     capacity: float,
     top: int,
-    deadline_s: float = float("inf"),
+    limit: Limit | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
     """Rank the `top` best members.
 
     Args:
-        bounds: B0 seconds of every member, inf = infeasible. capacity: bytes of a device. deadline_s: on `time.monotonic`; past it the
-            best so far stands with its proven gap.
+        bounds: B0 seconds of every member, inf = infeasible. capacity: bytes of a device. limit: past it the best so far stands with
+            its proven gap.
     """
-    outcome = Outcome()
+    outcome, limit = Outcome(), limit or Limit()
     feasible = np.flatnonzero(np.isfinite(bounds))
     waiting = _Sorted(bounds, feasible)
     heap: list[tuple[float, int, int, object]] = []
@@ -84,7 +84,7 @@ def refine(
         if not heap and bound == float("inf"):
             break
         outcome.lower_bound_s = min(bound, heap[0][0] if heap else float("inf"))
-        if time.monotonic() > deadline_s and (outcome.ranked or _best_effort(heap)):
+        if limit.passed() and (outcome.ranked or _best_effort(heap)):
             break
         if heap and heap[0][0] <= bound:
             _advance(problem, heap, capacity, outcome)

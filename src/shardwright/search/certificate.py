@@ -6,6 +6,24 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JointPart:
+    """What the certificate of a joint space has more.
+
+    Args:
+        frames: choices that all ranks of a member share. complete: no time limit cut in. tolerance: gap that was good enough.
+        grids: members of the grid space, which is part of the joint one and searched on its own first. grid_lower_s: no grid is faster;
+            None where none fits. grid_stopped_at: as `Certificate.stopped_at`, of that search.
+    """
+
+    frames: int
+    complete: bool
+    tolerance: float
+    grids: int
+    grid_lower_s: float | None
+    grid_stopped_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """Every member of the space, accounted for: enumerated = illegal + duplicates + infeasible + bounded_b0 + bounded_b1 + simulated.
 
@@ -16,6 +34,9 @@ class Certificate:
         simulated: simulated in full.
         best_s: seconds of the answer. lower_bound_s: no member is faster. gap: (best - lower bound) / best.
         universal_gap: the same against total work over total achievable rate, valid for any plan whatever.
+        stopped_at: at which of the search's looks at the clock the time limit cut in (0 = never): a search that stops there again has the
+            same answer. joint: of a joint space, where members with any order are counted once, bounded_b1 are those whose longest path is
+            not below the best, and none is illegal or a duplicate.
     """
 
     space: str
@@ -33,3 +54,5 @@ class Certificate:
     optimal: bool
     universal_gap: float
     infeasible_by_reason: tuple[tuple[str, int], ...] = ()
+    stopped_at: int = 0
+    joint: JointPart | None = None

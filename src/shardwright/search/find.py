@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from shardwright.search.bounded import Bounded, bound_space
 from shardwright.search.certificate import Certificate
 from shardwright.search.infeasible import nothing_fits
 from shardwright.search.kernels import load_kernels
+from shardwright.search.limit import Limit, limit_of
 from shardwright.search.space import Space
 from shardwright.simulator.breakdown import breakdown
 from shardwright.simulator.predict import predict
@@ -32,9 +34,13 @@ def find(
     capacity: int,
     top: int,
     time_limit_s: float = float("inf"),
+    stop_at: int | None = None,
     progress: Progress | None = None,
 ) -> Answer:
     """The best member of `space`, certified.
+
+    Args:
+        time_limit_s: past it the best so far stands with its proven gap. stop_at: see `search.limit.limit_of`.
 
     Raises:
         InfeasibleError: no member fits; names the tightest constraint, by how much it is missed, and changes that would fit.
@@ -42,34 +48,37 @@ def find(
     if progress is not None:
         progress("load compiled kernels (the first run compiles them)", 0, 1)
     load_kernels()
-    begun = time.monotonic()
+    begun, limit = time.monotonic(), limit_of(time_limit_s, stop_at=stop_at)
     if progress is not None:
         progress("bound", 0, 1)
     bounded = bound_space(problem, space, facts, capacity=capacity)
-    outcome = refine(
-        problem,
-        bounded.prepared,
-        bounded.seconds,
-        capacity=capacity,
-        top=max(top, 1),
-        deadline_s=begun + time_limit_s,
-        progress=progress,
-    )
+    answer = find_bounded(problem, space, facts, bounded, capacity=capacity, top=top, limit=limit, progress=progress)
+    return replace(answer, search_time_s=time.monotonic() - begun)
+
+
+def find_bounded(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    bounded: Bounded,
+    *,
+    capacity: int,
+    top: int,
+    limit: Limit,
+    progress: Progress | None = None,
+) -> Answer:
+    """The same of a space whose bounds are known already; the seconds that it took are left out."""
+    outcome = refine(problem, bounded.prepared, bounded.seconds, capacity=capacity, top=max(top, 1), limit=limit, progress=progress)
     if not outcome.ranked:
         raise nothing_fits(problem, space, facts, bounded, capacity=capacity)
-    spent = time.monotonic() - begun
-    return _answer(problem, space, bounded, outcome, capacity, spent)
-
-
-def _answer(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome, capacity: int, spent: float) -> Answer:
     best = outcome.ranked[0]
     prediction = predict(problem, best.grid, best.result)
     return Answer(
         grid=best.grid,
         prediction=prediction,
-        certificate=certify(problem, space, bounded, outcome),
+        certificate=replace(certify(problem, space, bounded, outcome), stopped_at=limit.stopped_at),
         alternatives=tuple(_alternative(best, other, prediction.interval_s[1]) for other in outcome.ranked[1:]),
-        search_time_s=spent,
+        search_time_s=0.0,
     )
 
 

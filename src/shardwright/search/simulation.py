@@ -42,9 +42,11 @@ class Verified:
     Args:
         devices: of the strategy. actions: that its orders hold and that run without a deadlock (0 where a grid was lowered as it is).
         drift: |simulated again - stored| / stored. full: share of its memory that the fullest device needs.
+        leaves: of the file, made again.
     """
 
     devices: int
     actions: int
     drift: float
     full: float
+    leaves: int = 0

@@ -26,6 +26,7 @@ from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_task
 from shardwright.search.exact.space import ExactSpace, Partition, partitions, stage_trees
 from shardwright.search.exact.trees import split_on
 from shardwright.search.find import problem_text, universal_bound
+from shardwright.search.limit import Limit, limit_of
 from shardwright.search.simulation import Simulation
 from shardwright.strategy.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
@@ -137,6 +138,7 @@ def find_exact(
     space: ExactSpace,
     *,
     time_limit_s: float = float("inf"),
+    stop_at: int | None = None,
     prices: StagePrices | None = None,
     progress: Progress | None = None,
 ) -> ExactAnswer:
@@ -146,24 +148,23 @@ def find_exact(
     looked at count as bounded then.
 
     Args:
-        prices: stages already priced for this problem and space.
+        stop_at: see `search.limit.limit_of`. prices: stages already priced for this problem and space.
 
     Raises:
         InfeasibleError: no member fits in memory. StrategyError: the model is no chain, or shares weights between blocks.
     """
-    begun = time.monotonic()
-    deadline = begun + time_limit_s
+    begun, limit = time.monotonic(), limit_of(time_limit_s, stop_at=stop_at)
     counts, best = _Counts(), _Best()
     messages: Messages = {}
     prices = prices or StagePrices(problem=problem, space=space)
-    ranked, unpriced = _priced(problem, space, prices, counts, deadline, progress)
+    ranked, unpriced = _priced(problem, space, prices, counts, limit, progress)
     lower = universal_picoseconds(problem) if unpriced else _NEVER
     queue = [(number, shape) for number, priced in enumerate(ranked) for shape in range(len(priced.bounds))]
     bounds = np.concatenate([np.zeros(0, dtype=np.int64), *(priced.bounds for priced in ranked)])
     turn = np.argsort(bounds, kind="stable")
     place = 0
     for place, at in enumerate(turn):
-        late = best.order is not None and time.monotonic() > deadline
+        late = best.order is not None and limit.passed()
         if late or bounds[at] >= best.picoseconds:
             lower = min(lower, int(bounds[at]))
             break
@@ -183,11 +184,11 @@ def find_exact(
             hint="more or larger devices, a smaller model, or fewer samples a microbatch",
         )
     found = _answer(problem, space, best, counts, min(lower, best.picoseconds))
-    return replace(found, search_time_s=time.monotonic() - begun)
+    return replace(found, search_time_s=time.monotonic() - begun, certificate=replace(found.certificate, stopped_at=limit.stopped_at))
 
 
 def _priced(
-    problem: Problem, space: ExactSpace, prices: StagePrices, counts: _Counts, deadline: float, progress: Progress | None
+    problem: Problem, space: ExactSpace, prices: StagePrices, counts: _Counts, limit: Limit, progress: Progress | None
 ) -> tuple[list[_Priced], bool]:
     """Every partition with bounds of its shapes; members that are illegal or duplicates are counted. And whether time ran out."""
     result: list[_Priced] = []
@@ -197,7 +198,7 @@ def _priced(
         if progress is not None:
             progress("price stages", turn, len(whole))
         orders = num_orders(len(partition.ends), partition.microbatches)
-        late = late or (time.monotonic() > deadline and any((p.bounds < _NEVER).any() for p in result))
+        late = late or (any((p.bounds < _NEVER).any() for p in result) and limit.passed())
         if late:
             members = prod(sum(1 for _ in stage_trees(devices, space)) for devices in partition.devices) * orders
             counts.enumerated += members

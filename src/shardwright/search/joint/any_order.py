@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -73,7 +72,7 @@ def search_orders(search: Search, frames: tuple[Frame, ...], facts: Facts, progr
     order = np.argsort(quick, kind="stable")
     waiting: list[_Candidate] = []
     for turn, place in enumerate(order.tolist()):
-        if quick[place] >= search.enough_s or (turn % 16 == 15 and time.monotonic() > search.deadline):
+        if quick[place] >= search.enough_s or (turn % 16 == 15 and search.limit.passed()):
             search.lower[first + place] = float(quick[place])
             break
         bound = _cuts if frames[place].chunks == 1 else _shapes
@@ -86,7 +85,7 @@ def search_orders(search: Search, frames: tuple[Frame, ...], facts: Facts, progr
         waiting.append(_Candidate(bound_s=0.0, plan=search.best.plan))
     waiting.sort(key=lambda one: one.bound_s)
     _refine(search, _sketched(search, _promising(search, waiting), progress), progress)
-    return time.monotonic() <= search.deadline
+    return not search.limit.passed()
 
 
 def _cuts(search: Search, frame: Frame, facts: Facts, jitter: float) -> tuple[float, list[_Candidate]]:
@@ -122,7 +121,7 @@ def _promising(search: Search, waiting: list[_Candidate]) -> list[_Candidate]:
     """Those that fit and whose bound with regard to memory is below the best, by that bound."""
     found: list[tuple[float, int]] = []
     for place, one in enumerate(waiting[:WEIGHED]):
-        if time.monotonic() > search.deadline:
+        if search.limit.passed():
             break
         bound = order_bound(search.problem, search.framed, one.plan, capacity=search.capacity)
         if bound < search.enough_s:
@@ -150,7 +149,7 @@ def _sketched(search: Search, candidates: list[_Candidate], progress: Progress |
     """Sketches of the first plans, by what they are estimated to take."""
     found: list[Ordered] = []
     for turn, candidate in enumerate(candidates[:SKETCHED]):
-        if time.monotonic() > search.deadline:
+        if search.limit.passed():
             break
         one = ordered(search.problem, search.framed, candidate.plan, capacity=search.capacity, effort=SKETCH * search.effort)
         if one is not None and one.estimate_s < search.best_s * CLOSE:
@@ -164,7 +163,7 @@ def _refine(search: Search, sketches: list[Ordered], progress: Progress | None) 
     """Full searches for the best sketches; the best of those are simulated."""
     found: list[Ordered] = []
     for turn, sketch in enumerate(sketches[:REFINED]):
-        if time.monotonic() > search.deadline:
+        if search.limit.passed():
             found.append(sketch)
             break
         asked = search.problem, search.framed, replace(sketch.plan, table=None)

@@ -25,6 +25,7 @@ from shardwright.search.joint.score import Scored
 from shardwright.search.joint.solve import Solved, load_label_kernels, solve
 from shardwright.search.joint.spreads import least_redone, shape_times, spread_bounds, spread_path, spreads
 from shardwright.search.joint.state import Progress, Search
+from shardwright.search.limit import limit_of
 from shardwright.search.prepare import facts_of
 from shardwright.search.simulation import Simulation
 from shardwright.search.space import Space
@@ -48,6 +49,7 @@ class JointCertificate:
             simulated: in full.
         grids: members of the grid space, which is part of this one and certified on its own (`grid_lower_s`).
         best_s, lower_bound_s, gap: as in `search.certificate`. optimal: nothing in the space is faster. complete: no time limit cut in.
+        tolerance: as it was asked for. stopped_at: as in `search.certificate`.
     """
 
     space: str
@@ -65,6 +67,8 @@ class JointCertificate:
     gap: float
     complete: bool
     universal_gap: float
+    tolerance: float = 0.0
+    stopped_at: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +95,7 @@ def find_joint(
     effort: float = 1.0,
     tolerance: float = 0.0,
     time_limit_s: float = float("inf"),
+    stop_at: tuple[int, int] | None = None,
     progress: Progress | None = None,
 ) -> JointAnswer:
     """The best plan of the joint space over `space`, certified; the grid space is searched first and is part of it.
@@ -99,15 +104,16 @@ def find_joint(
         capacity: bytes of a device. orders: "named" for 1F1B and interleaved 1F1B, "found" for any static order of one chunk a rank too.
         effort: of the order searches (`search.orders.find.find_order`).
         tolerance: gap that is good enough; 0 = look on until nothing that the bounds leave is unseen.
-        time_limit_s: past it the best so far stands with its proven gap.
+        time_limit_s: past it the best so far stands with its proven gap. stop_at: of the search of the grid space, and of this one; see
+            `search.limit.limit_of`.
 
     Raises:
         InfeasibleError: nothing fits.
     """
     load_label_kernels()
-    begun = time.monotonic()
-    deadline = begun + time_limit_s
-    grid, refusal = _best_grid(problem, space, facts, capacity, time_limit_s, progress)
+    begun, (grid_stop, stop) = time.monotonic(), stop_at or (None, None)
+    limit = limit_of(time_limit_s, stop_at=stop)
+    grid, refusal = _best_grid(problem, space, facts, capacity, time_limit_s / 2, grid_stop, progress)
     joint = joint_space(space, any_order=orders == FOUND_ORDERS)
     framed = frames_of(problem, joint, facts)
     best_s = grid.certificate.best_s if grid else OPEN_LIMIT
@@ -115,7 +121,7 @@ def find_joint(
     complete = grid is None or grid.certificate.optimal
     if framed is not None:
         search = Search(problem=problem, framed=framed, capacity=capacity, best_s=best_s, tolerance=tolerance, effort=effort)
-        search.deadline = deadline
+        search.limit = limit
         kernel_facts = facts_of(problem, devices=space.devices, capacity=capacity)
         complete &= _search(search, kernel_facts, progress)
         more = any_order_frames(framed, facts.layers) if joint.any_order else ()
@@ -146,16 +152,18 @@ def find_joint(
         lower_bound_s=lower,
         gap=max(step - lower, 0.0) / step,
         complete=complete,
+        tolerance=tolerance,
+        stopped_at=limit.stopped_at,
         universal_gap=1.0 - universal_bound(problem, space.devices) / step,
     )
     return JointAnswer(best=best, grid=grid, step_time_s=step, certificate=certificate, search_time_s=time.monotonic() - begun)
 
 
 def _best_grid(
-    problem: Problem, space: Space, facts: GridFacts, capacity: int, limit: float, progress: Progress | None
+    problem: Problem, space: Space, facts: GridFacts, capacity: int, limit: float, stop_at: int | None, progress: Progress | None
 ) -> tuple[Answer | None, InfeasibleError | None]:
     try:
-        return find(problem, space, facts, capacity=capacity, top=1, time_limit_s=limit / 2, progress=progress), None
+        return find(problem, space, facts, capacity=capacity, top=1, time_limit_s=limit, stop_at=stop_at, progress=progress), None
     except InfeasibleError as error:
         return None, error
 
@@ -173,7 +181,7 @@ def _num_members(frame: Frame, layers: int) -> int:
 def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> bool:
     """Labels of all frames that work alone does not rule out; then members in order of their frame's bound. Whether all was done."""
     problem, framed = search.problem, search.framed
-    deadline, chain = search.deadline, chain_of(problem.model)
+    chain = chain_of(problem.model)
     alike, jitter = is_alike(chain), kernel_facts.jitter * (1 - 1e-9)
     quick = frame_bounds(problem, framed, chain, kernel_facts) * jitter
     order = np.argsort(quick, kind="stable")
@@ -183,7 +191,7 @@ def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> b
         if quick[place] >= search.enough_s:
             search.lower[-2] = float(quick[place])
             break
-        if time.monotonic() > deadline and turn % 64 == 0:
+        if turn % 64 == 0 and search.limit.passed():
             search.lower[-1] = float(quick[place])
             break
         frame = framed.frames[place]
@@ -206,7 +214,7 @@ def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> b
         search.lower[place] = bound
         if bound >= search.enough_s:
             break
-        if time.monotonic() > deadline:
+        if search.limit.passed():
             return False
         if progress is not None:
             progress("score cuts", turn, len(waiting))
@@ -253,7 +261,7 @@ def _spread(search: Search, frame: Frame, pipe: Pipeline, exact: Splits, norm: f
     times = shape_times(exact, pipe, shapes[some], pieces=search.problem.runtime.overlap_grad_reduce)
     paths: list[tuple[float, int, tuple[int, ...]]] = []
     for place, row in enumerate(some.tolist()):
-        if place % 64 == 63 and time.monotonic() > search.deadline:
+        if place % 64 == 63 and search.limit.passed():
             least = min(least, float(bounds[row]))
             break
         redone = np.zeros_like(shapes[row])

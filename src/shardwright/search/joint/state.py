@@ -10,6 +10,7 @@ from shardwright.search.joint.frames import Framed
 from shardwright.search.joint.labels import Splits
 from shardwright.search.joint.member import ChunkChoice, JointPlan
 from shardwright.search.joint.score import Scored, evaluate, path_score
+from shardwright.search.limit import Limit
 
 Progress = Callable[[str, int, int], None]
 
@@ -36,7 +37,7 @@ class Search:
     simulated: int = 0
     lower: dict[int, float] = field(default_factory=dict)
     tolerance: float = 0.0
-    deadline: float = float("inf")
+    limit: Limit = field(default_factory=Limit)
     effort: float = 1.0
     exact: dict[tuple[int, int], Splits] = field(default_factory=dict)
 

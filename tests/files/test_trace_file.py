@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError
+from shardwright.files.trace_file import parse_traces, read_measured, read_traces, trace_text
 from shardwright.program.step_trace import Origin, Sample, StepTrace, TracedDevice, Track
-from shardwright.report.trace_file import parse_traces, read_measured, read_traces, trace_text
 from tests.program.traces import span, trace, traces
 
 PREDICTED = replace(

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.report.json_face import answer_document, plan_document, simulation_document, to_text
-from shardwright.report.plan_file import parse_plan_file, read_plan_file
-from tests.cli.answers import ANSWER, BEST, REQUEST, simulated
+from shardwright.files.plan_file import parse_saved, read_plan_file
+from shardwright.files.stored import StoredPlan, document_of, plan_document, prediction_document, simulation_document
+from shardwright.files.text import to_text
+from tests.cli.answers import ANSWER, BEST, PREDICTION, REQUEST, simulated
 from tests.golden.files import assert_golden
 
 TEXT = to_text(plan_document(ANSWER))
@@ -23,8 +24,9 @@ def test_plan_file_is_golden() -> None:
 
 
 def test_names_of_the_plan_face() -> None:
-    document = json.loads(to_text(answer_document(ANSWER)))
-    assert {"plan", "strategy", "runtime", "prediction", "certificate", "alternatives", "search_time_s"} <= set(document)
+    document = json.loads(TEXT)
+    named = {"request", "space", "plan", "strategy", "runtime", "prediction", "certificate", "alternatives", "sensitivity", "sources"}
+    assert named <= set(document)
     assert {
         "step_time_s",
         "interval_s",
@@ -61,10 +63,13 @@ def test_clock_values_are_not_in_the_file() -> None:
 
 
 def test_names_of_the_simulate_face() -> None:
+    """`simulate --json` is the object that stands under `prediction`, in a simulation's file and in a plan's."""
     document = simulation_document(simulated())
     assert document["strategy"].startswith("tp2 sp pp4 dp8")
     assert document["runtime"] == "megatron-core-0.12"
-    assert document["step_time_s"] == 2.0
+    assert document["prediction"] == prediction_document(PREDICTION) == plan_document(ANSWER)["prediction"]
+    assert document["prediction"]["step_time_s"] == 2.0
+    assert set(document) <= set(plan_document(ANSWER))
 
 
 def test_floats_have_nine_digits_and_keys_are_sorted() -> None:
@@ -73,10 +78,13 @@ def test_floats_have_nine_digits_and_keys_are_sorted() -> None:
 
 
 def test_the_way_back() -> None:
-    request, answer = parse_plan_file(TEXT)
-    assert request == REQUEST
-    assert answer.grid == BEST
-    assert to_text(plan_document(answer)) == TEXT
+    found = parse_saved(TEXT)
+    assert found.request == REQUEST
+    assert found.grid == BEST
+    assert to_text(document_of(found)) == TEXT
+    assert isinstance(found, StoredPlan)
+    assert found.answer is not None
+    assert to_text(plan_document(found.answer)) == TEXT
 
 
 def _without(path: tuple[str, ...]) -> str:
@@ -92,23 +100,26 @@ def _without(path: tuple[str, ...]) -> str:
     ("path", "message"),
     [
         (("strategy",), "plan file: strategy is missing"),
-        (("problem", "seq_len"), "plan file: problem: seq_len is missing"),
+        (("request", "seq_len"), "plan file: request: seq_len is missing"),
         (("certificate", "gap"), "plan file: certificate: gap is missing"),
         (("schema",), "plan file is not a plan file: its schema is not shardwright.plan"),
     ],
 )
 def test_a_missing_field_is_named(path: tuple[str, ...], message: str) -> None:
     with pytest.raises(DataError) as raised:
-        parse_plan_file(_without(path))
+        parse_saved(_without(path))
     assert raised.value.message == message
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("version",), 2, "plan file: version 2 is not 1"),
-        (("problem", "global_batch"), 0, "plan file: problem: global_batch is 0, not a whole number of at least 1"),
-        (("problem", "pins"), {"tp": 8}, "plan file: problem: pins: tp is 8, not a list of strings"),
+        (("version",), 1, "plan file: version 1 is not 2"),
+        (("version",), 3, "plan file: version 3 is not 2"),
+        (("certificate", "gapp"), 0, "plan file: certificate: unknown field 'gapp'"),
+        (("request", "seq_len"), 8192, "plan file: what was asked is not what its digest is of"),
+        (("request", "global_batch"), 0, "plan file: request: global_batch is 0, not a whole number of at least 1"),
+        (("request", "pins"), {"tp": 8}, "plan file: request: pins: tp is 8, not a list of strings"),
         (("certificate", "optimal"), 1, "plan file: certificate: optimal is 1, not true or false"),
         (("certificate", "best_s"), 1e999, "plan file: certificate: best_s is inf, not a number of at least 0"),
         (("prediction", "interval_s"), [1], "plan file: prediction: interval_s is [1], not a list of two numbers"),
@@ -122,7 +133,7 @@ def test_a_wrong_value_is_named(path: tuple[str, ...], value: Any, message: str)
         place = place[key]
     place[path[-1]] = value
     with pytest.raises(DataError) as raised:
-        parse_plan_file(json.dumps(document))
+        parse_saved(json.dumps(document))
     assert raised.value.message == message
 
 
@@ -155,7 +166,7 @@ PATHS = _paths(json.loads(TEXT))
 @given(text=st.text(max_size=60) | JSON.map(json.dumps))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with pytest.raises(ShardwrightError):
-        parse_plan_file(text)
+        parse_saved(text)
 
 
 @given(path=st.sampled_from(PATHS), value=JSON)
@@ -166,4 +177,4 @@ def test_any_field_may_hold_anything(path: tuple[Any, ...], value: Any) -> None:
         place = place[key]
     place[path[-1]] = value
     with suppress(ShardwrightError):  # anything else is a failure
-        parse_plan_file(json.dumps(document))
+        parse_saved(json.dumps(document))

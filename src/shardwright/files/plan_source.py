@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from shardwright.errors import DataError, StrategyError, UsageError
+from shardwright.errors import StrategyError, UsageError
+from shardwright.files.plan_file import parse_saved
+from shardwright.files.stored import StoredPlan
+from shardwright.files.text import read_text
 from shardwright.model.catalog import load_model
 from shardwright.model.graph import Model
-from shardwright.report.plan_file import MAX_FILE_BYTES
-from shardwright.report.simulation_file import parse_saved
-from shardwright.search.simulation import Simulation
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_notation import parse_grid
 from shardwright.strategy.grid_plan import plan_of
@@ -52,7 +52,7 @@ def read_strategy(source: str, *, model: Model, model_name: str) -> NamedStrateg
     """
     text, name = source, ""
     if not _is_text(source) and _is_path(source):
-        text, name = _read(Path(source)), source
+        text, name = read_text(Path(source), what="plan", hint=_HINT), source
     if text.lstrip().startswith("{"):
         return _saved_strategy(text, name=name or "the plan", model_name=model_name)
     if not name and not _is_text(source):
@@ -67,18 +67,17 @@ def _is_text(source: str) -> bool:
 
 def _saved_strategy(text: str, *, name: str, model_name: str) -> NamedStrategy:
     saved = parse_saved(text, name=name)
-    if not isinstance(saved, Simulation):
-        return NamedStrategy(name=name, strategy=saved[1].grid)
-    if saved.plan is None:
-        assert saved.grid is not None
-        return NamedStrategy(name=saved.name, strategy=saved.grid)
-    if saved.grid is None and saved.request.model != model_name:
+    name = name if isinstance(saved, StoredPlan) and saved.grid is not None else saved.name
+    if saved.grid is not None:
+        return NamedStrategy(name=name, strategy=saved.grid)
+    assert saved.plan is not None
+    if saved.request.model != model_name:
         raise StrategyError(
             f"the plan is for {saved.request.model[:60]}, not {model_name[:60]}",
             hint="a plan names blocks of its model; a grid suits any",
             rule="plan.model",
         )
-    return NamedStrategy(name=saved.name, strategy=saved.grid or saved.plan)
+    return NamedStrategy(name=name, strategy=saved.plan)
 
 
 def _notation_name(text: str) -> str:
@@ -102,7 +101,7 @@ def read_plan(source: str, *, model: str = "", devices: int = 0, global_batch: i
     """
     path = Path(source)
     if _is_path(source):
-        text = _read(path)
+        text = read_text(path, what="plan", hint=_HINT)
         if text.lstrip().startswith("{"):
             return _from_file(text, path=path, model=model)
         if devices or global_batch:
@@ -131,29 +130,12 @@ def _is_path(source: str) -> bool:
         return False
 
 
-def _read(path: Path) -> str:
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise DataError(f"{path} is larger than {MAX_FILE_BYTES} bytes", hint="is it a plan?")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot read plan {path}: {error.strerror}", hint=_HINT) from error
-    except ValueError as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"cannot read plan {path}: it is not text", hint=_HINT) from error
-
-
 def _from_file(text: str, *, path: Path, model: str) -> NamedPlan:
     saved = parse_saved(text, name=str(path))
-    if isinstance(saved, Simulation):
-        request, grid, plan = saved.request, saved.grid, saved.plan
-    else:
-        request, grid, plan = saved[0], saved[1].grid, saved[1].plan
-    chosen = load_model(model or request.model)
+    chosen, plan = load_model(model or saved.request.model), saved.plan
     if plan is None:
-        assert grid is not None
-        plan = plan_of(grid, model=chosen, global_batch=request.global_batch)
+        assert saved.grid is not None
+        plan = plan_of(saved.grid, model=chosen, global_batch=saved.request.global_batch)
     return NamedPlan(name=path.stem, plan=plan, model=chosen)
 
 

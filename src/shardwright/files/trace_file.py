@@ -9,13 +9,16 @@ Source: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhY
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from shardwright.errors import DataError
+from shardwright.files.border import Count, FromOne, Number, Record, Signed, body_of, must, refusal
+from shardwright.files.text import decoded, read_text
 from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, sorted_spans
-from shardwright.report.fields import Fields, shown
 from shardwright.units import MEGA
 
 SCHEMA: Final = "shardwright.trace"
@@ -26,6 +29,7 @@ _TRACKS: Final = tuple(Track)
 _HELD: Final = "held"
 _HINT: Final = "`shardwright trace PLAN -o FILE` writes one"
 _WORDS: Final = {"lane": -1, "chunk": -1, "microbatch": -1, "slice": 0}
+_Place = Annotated[int, Field(ge=-1, lt=2**63)]
 
 
 def trace_text(*traces: StepTrace) -> str:
@@ -105,20 +109,102 @@ def _arguments(span: Span) -> Iterator[tuple[str, Any]]:
         yield "exposed_us", _micro(span.exposed_s)
 
 
+class DeviceRecord(Record):
+    """A process of the file: a device of a trace."""
+
+    pid: Count
+    device: Count
+    alike: FromOne
+    runs: str
+
+
+class HeaderRecord(Record):
+    """One of the file's traces."""
+
+    plan: str
+    origin: Annotated[Origin, Field(strict=False)]
+    step_s: Number
+    zero_s: Signed
+    devices: list[DeviceRecord]
+
+
+class ArgumentsRecord(Record):
+    """What is not as it is for most spans."""
+
+    kind: str
+    lane: _Place = -1
+    chunk: _Place = -1
+    microbatch: _Place = -1
+    slice: _Place = 0
+    within: str = ""
+    bytes: Count = 0
+    exposed_us: Number = 0.0
+
+
+class SpanEvent(Record):
+    """A complete event: a span."""
+
+    ph: Literal["X"]
+    pid: Count
+    tid: Annotated[int, Field(ge=0), must(lambda tid: tid < len(_TRACKS), f"less than {len(_TRACKS)}")]
+    name: str
+    ts: Number
+    dur: Number
+    args: ArgumentsRecord
+
+
+class HeldRecord(Record):
+    """What a device holds."""
+
+    bytes: Count
+
+
+class HeldEvent(Record):
+    """A counter: the bytes that a device holds."""
+
+    ph: Literal["C"]
+    pid: Count
+    tid: Count
+    name: str
+    ts: Number
+    args: HeldRecord
+
+
+class OtherEvent(Record):
+    """A name of a process or a track."""
+
+    model_config = ConfigDict(extra="allow")
+
+    ph: str
+
+
+def _kind_of(event: Any) -> str:
+    kind = event.get("ph") if isinstance(event, dict) else None
+    return kind if kind in ("X", "C") else "other"
+
+
+Event = Annotated[
+    Annotated[SpanEvent, Tag("X")] | Annotated[HeldEvent, Tag("C")] | Annotated[OtherEvent, Tag("other")], Discriminator(_kind_of)
+]
+
+
+class TraceRecord(Record):
+    """The body of a trace file: headers of its traces, and events in Chrome's format."""
+
+    traces: list[HeaderRecord]
+    events: list[Event] = Field(alias="traceEvents")
+
+
+TRACE: Final = TypeAdapter(TraceRecord)
+
+
 def read_traces(path: Path) -> tuple[StepTrace, ...]:
     """The traces that are in a file.
 
     Raises:
         DataError: it cannot be read, or is not what `trace_text` writes.
     """
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise DataError(f"trace {path} is larger than {MAX_FILE_BYTES} bytes", hint="trace fewer devices")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise DataError(f"cannot read trace {path}: {reason}", hint=_HINT) from error
-    return parse_traces(text, name=str(path))
+    return parse_traces(read_text(path, what="trace", hint=_HINT, most=MAX_FILE_BYTES), name=str(path))
 
 
 def read_measured(path: Path) -> StepTrace:
@@ -138,85 +224,67 @@ def read_measured(path: Path) -> StepTrace:
 
 def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
     """The same of a text; `name` is for messages."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
-        raise DataError(f"{name} is not JSON{where}", hint=_HINT) from None
+    document = decoded(text, name=name, hint=_HINT)
     other = document.get("otherData") if isinstance(document, dict) else None
-    if not isinstance(other, dict) or other.get("schema") != SCHEMA:
-        raise DataError(f"{name} is not a trace of a plan: its schema is not {SCHEMA}", hint=_HINT)
-    if other.get("version") != VERSION:
-        raise DataError(f"{name}: version {shown(other.get('version'))} is not {VERSION}", hint="use the release that wrote it")
-    headers = Fields(other, path=name, hint=_HINT).sections("traces")
-    places = _places(headers, name=name)
-    spans: list[list[Span]] = [[] for _ in headers]
-    memory: list[list[Sample]] = [[] for _ in headers]
-    for event in Fields(document, path=name, hint=_HINT).sections("traceEvents"):
-        kind = event.text("ph")
-        if kind not in ("X", "C"):
+    body = body_of(other, schema=SCHEMA, version=VERSION, name=name, what="trace of a plan", hint=_HINT)
+    assert isinstance(document, dict)
+    body["traceEvents"] = document.get("traceEvents")
+    try:
+        found = TRACE.validate_python(body)
+    except ValidationError as error:
+        raise refusal(error, body, TRACE.json_schema(), name=name, hint=_HINT) from None
+    places = _places(found.traces, name=name)
+    spans: list[list[Span]] = [[] for _ in found.traces]
+    memory: list[list[Sample]] = [[] for _ in found.traces]
+    for number, event in enumerate(found.events):
+        if isinstance(event, OtherEvent):
             continue
-        pid = event.integer("pid")
-        if pid not in places:
-            raise event.wrong("pid", "a process of this file", pid)
-        number, device = places[pid]
-        if kind == "X":
-            spans[number].append(_span(event, device=device))
+        if event.pid not in places:
+            raise DataError(f"{name}: traceEvents {number}: pid is {event.pid}, not a process of this file", hint=_HINT)
+        trace, device = places[event.pid]
+        if isinstance(event, SpanEvent):
+            spans[trace].append(_span(event, device=device))
         else:
-            held = event.section("args").integer("bytes")
-            memory[number].append(Sample(device=device, time_s=event.number("ts") / MEGA, held=held))
+            memory[trace].append(Sample(device=device, time_s=event.ts / MEGA, held=event.args.bytes))
     return tuple(
         StepTrace(
-            plan=header.text("plan"),
-            origin=_origin(header),
-            devices=tuple(
-                TracedDevice(device=d.integer("device"), alike=d.integer("alike", smallest=1), runs=d.text("runs"))
-                for d in header.sections("devices")
-            ),
+            plan=header.plan,
+            origin=header.origin,
+            devices=tuple(TracedDevice(device=d.device, alike=d.alike, runs=d.runs) for d in header.devices),
             spans=sorted_spans(spans[number]),
-            step_s=header.number("step_s"),
+            step_s=header.step_s,
             memory=tuple(memory[number]),
-            zero_s=header.number("zero_s", signed=True),
+            zero_s=header.zero_s,
         )
-        for number, header in enumerate(headers)
+        for number, header in enumerate(found.traces)
     )
 
 
-def _places(headers: Sequence[Fields], *, name: str) -> Mapping[int, tuple[int, int]]:
+def _places(headers: list[HeaderRecord], *, name: str) -> dict[int, tuple[int, int]]:
     """(number of the trace, device) of each process."""
     places: dict[int, tuple[int, int]] = {}
-    known: set[tuple[int, int]] = set()
     for number, header in enumerate(headers):
-        for device in header.sections("devices"):
-            pid, place = device.integer("pid"), (number, device.integer("device"))
-            if pid in places or place in known:
-                raise DataError(f"{name}: process {pid}, device {place[1]} is there twice", hint=_HINT)
-            places[pid] = place
-            known.add(place)
+        for device in header.devices:
+            place = number, device.device
+            if device.pid in places or place in places.values():
+                raise DataError(f"{name}: process {device.pid}, device {device.device} is there twice", hint=_HINT)
+            places[device.pid] = place
     return places
 
 
-def _span(event: Fields, *, device: int) -> Span:
-    tid, arguments = event.integer("tid"), event.section("args")
-    if tid >= len(_TRACKS):
-        raise event.wrong("tid", f"less than {len(_TRACKS)}", tid)
-    start, length = event.number("ts"), event.number("dur")
-    given = arguments.names
+def _span(event: SpanEvent, *, device: int) -> Span:
+    said = event.args
     return Span(
         device=device,
-        track=_TRACKS[tid],
-        kind=arguments.text("kind"),
-        start_s=start / MEGA,
-        end_s=(start + length) / MEGA,
-        within=arguments.text("within") if "within" in given else "",
-        size=arguments.integer("bytes") if "bytes" in given else 0,
-        exposed_s=arguments.number("exposed_us") / MEGA if "exposed_us" in given else 0.0,
-        **{word: arguments.integer(word, smallest=-1) if word in given else usual for word, usual in _WORDS.items()},
+        track=_TRACKS[event.tid],
+        kind=said.kind,
+        start_s=event.ts / MEGA,
+        end_s=(event.ts + event.dur) / MEGA,
+        within=said.within,
+        size=said.bytes,
+        exposed_s=said.exposed_us / MEGA,
+        lane=said.lane,
+        chunk=said.chunk,
+        microbatch=said.microbatch,
+        slice=said.slice,
     )
-
-
-def _origin(header: Fields) -> Origin:
-    text = header.text("origin")
-    if text not in set(Origin):
-        raise header.wrong("origin", " or ".join(Origin), text)
-    return Origin(text)

@@ -1,0 +1,22 @@
+"""A stored plan, joint plan or simulation, made again leaf by leaf."""
+
+from __future__ import annotations
+
+from shardwright.api.general import check_general
+from shardwright.api.grids import check_stored
+from shardwright.api.problems import Progress
+from shardwright.api.simulations import verify
+from shardwright.files.stored import StoredPlan, StoredSimulation
+from shardwright.search.recheck import Recheck
+from shardwright.search.simulation import Verified
+
+
+def check_file(stored: StoredSimulation, *, progress: Progress | None = None) -> Recheck | Verified:
+    """Whatever the file is of, all that it says is made again; the digest holds the question, which cannot be.
+
+    Raises:
+        DataError: a leaf differs, or a certificate does not hold. StrategyError, InfeasibleError: the strategy is none for the problem.
+    """
+    if not isinstance(stored, StoredPlan):
+        return verify(stored)
+    return check_stored(stored, progress=progress) if stored.answer is not None else check_general(stored, progress=progress)

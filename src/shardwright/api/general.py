@@ -1,0 +1,71 @@
+"""What plan files hold of answers of joint and exact searches; and a stored one, made again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isfinite
+
+from shardwright.api.exact import plan_exact
+from shardwright.api.joint import plan_joint
+from shardwright.api.problems import Progress
+from shardwright.api.simulations import verified_strategy
+from shardwright.files.leaves import require_same
+from shardwright.files.stored import StoredPlan, document_of, stored_plan
+from shardwright.search.certificate import Certificate, JointPart
+from shardwright.search.exact.find import ExactAnswer
+from shardwright.search.joint.find import JointAnswer
+from shardwright.search.simulation import Verified
+
+
+def stored_general(answer: JointAnswer | ExactAnswer) -> StoredPlan:
+    """What a plan file holds of an answer."""
+    assert answer.simulation is not None
+    return stored_plan(answer.simulation, answer.certificate if isinstance(answer, ExactAnswer) else certificate_of(answer))
+
+
+def certificate_of(answer: JointAnswer) -> Certificate:
+    """The certificate in the one form that all spaces have."""
+    c = answer.certificate
+    return Certificate(
+        space=c.space,
+        digest=c.digest,
+        enumerated=c.enumerated,
+        illegal=0,
+        duplicates=0,
+        infeasible=c.infeasible,
+        bounded_b0=c.bounded,
+        bounded_b1=c.scored,
+        simulated=c.simulated,
+        best_s=c.best_s,
+        lower_bound_s=c.lower_bound_s,
+        gap=c.gap,
+        optimal=c.gap == 0,
+        universal_gap=c.universal_gap,
+        stopped_at=c.stopped_at,
+        joint=JointPart(
+            frames=c.frames,
+            complete=c.complete,
+            tolerance=c.tolerance,
+            grids=c.grids,
+            grid_lower_s=c.grid_lower_s if isfinite(c.grid_lower_s) else None,
+            grid_stopped_at=answer.grid.certificate.stopped_at if answer.grid else 0,
+        ),
+    )
+
+
+def check_general(stored: StoredPlan, *, progress: Progress | None = None) -> Verified:
+    """Verify a stored answer: its plan as `simulations.verify` does, and every leaf of its file by the same search, stopped where the
+    stored one was.
+
+    Raises:
+        StrategyError, InfeasibleError: as `verified_strategy`. DataError: a leaf differs.
+    """
+    claim, joint = stored.certificate, stored.certificate.joint
+    _, verified = verified_strategy(stored.simulation)
+    again: JointAnswer | ExactAnswer
+    if joint is None:
+        again = plan_exact(stored.request, stop_at=claim.stopped_at, progress=progress)
+    else:
+        stops = joint.grid_stopped_at, claim.stopped_at
+        again = plan_joint(stored.request, tolerance=joint.tolerance, stop_at=stops, progress=progress)
+    return replace(verified, leaves=require_same(document_of(stored), document_of(stored_general(again))))

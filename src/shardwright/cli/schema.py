@@ -1,0 +1,34 @@
+"""``shardwright schema``: the JSON schema of a file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shardwright.cli import flags, screen
+from shardwright.cli.command import verb
+from shardwright.files.schemas import schema_of
+from shardwright.files.text import to_text
+
+Kind = Annotated[str, typer.Argument(metavar="KIND", help="plan, simulation, profile or trace.")]
+
+
+def schema(
+    kind: Kind = "plan",
+    *,
+    output: flags.Output = None,
+    as_json: flags.AsJson = False,
+    quiet: flags.Quiet = False,
+    debug: flags.Debug = False,
+) -> None:
+    """Print the JSON schema of the files of a KIND, as their reader checks them."""
+    screen.check_writable(output)
+    text = to_text(schema_of(kind))
+    if output is not None:
+        screen.save(output, text)
+    elif not quiet:
+        screen.write(text)
+
+
+main = verb(schema, name="schema")

@@ -1,0 +1,1 @@
+"""What the project writes to files and reads again, strictly: plans, simulations, profiles and traces."""

@@ -1,0 +1,67 @@
+"""Plan and simulation files: what `plan -o` and `simulate -o` write, read again, strictly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.files.border import FromOne, Mirror, body_of
+from shardwright.files.stored import (
+    NAMES,
+    PLAN_SCHEMA,
+    SIMULATION_SCHEMA,
+    VERSION,
+    StoredPlan,
+    StoredSimulation,
+    question_digest,
+    with_sources,
+)
+from shardwright.files.text import decoded, read_text
+from shardwright.search.answer import Answer
+from shardwright.search.request import Request
+
+_HINT: Final = "write the file again with `shardwright plan ... -o FILE`"
+_SIMULATION_HINT: Final = "write the file again with `shardwright simulate ... -o FILE`"
+_LIMITS: Final = {Request: {"seq_len": FromOne, "global_batch": FromOne}}
+PLAN: Final = Mirror(kind=StoredPlan, names=NAMES, limits=_LIMITS)
+SIMULATION: Final = Mirror(kind=StoredSimulation, names=NAMES, limits=_LIMITS)
+
+
+def read_saved(path: Path) -> StoredSimulation:
+    """What `shardwright plan -o` or `shardwright simulate -o` wrote at `path`.
+
+    Raises:
+        DataError: it cannot be read, is neither, is of another version, or its question was edited (the digest).
+        StrategyError: its strategy cannot be read.
+    """
+    return parse_saved(read_text(path, what="plan file", hint="`shardwright plan ... -o FILE` writes one"), name=str(path))
+
+
+def parse_saved(text: str, *, name: str = "plan file") -> StoredSimulation:
+    """The same of a text; `name` is for messages."""
+    document = decoded(text, name=name, hint=_HINT)
+    simulated = isinstance(document, dict) and document.get("schema") == SIMULATION_SCHEMA
+    schema, hint = (SIMULATION_SCHEMA, _SIMULATION_HINT) if simulated else (PLAN_SCHEMA, _HINT)
+    body = body_of(document, schema=schema, version=VERSION, name=name, what="plan file", hint=hint)
+    digest = body.pop("digest", None)
+    mirror: Mirror[StoredSimulation] | Mirror[StoredPlan] = SIMULATION if simulated else PLAN
+    found = with_sources(mirror.read(body, name=name, hint=hint))
+    if found.grid is None and found.plan is None:
+        raise DataError(f"{name}: it has neither a strategy nor a plan", hint=hint)
+    if digest != question_digest(body):
+        raise DataError(f"{name}: what was asked is not what its digest is of", hint=hint)
+    return found
+
+
+def read_plan_file(path: Path) -> tuple[Request, Answer]:
+    """The question and the answer of a grid search that `shardwright plan -o` wrote at `path`.
+
+    Raises:
+        DataError: as `read_saved`; or the file holds no answer of a grid search.
+    """
+    found = read_saved(path)
+    answer = found.answer if isinstance(found, StoredPlan) else None
+    if answer is None:
+        raise DataError(f"{path} holds no answer of a grid search", hint="`shardwright explain` reads any plan file")
+    return found.request, answer

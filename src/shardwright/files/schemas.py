@@ -1,0 +1,51 @@
+"""JSON schemas of the files, made of the models that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from shardwright.errors import UsageError, nearest
+from shardwright.files import profile_file, stored, trace_file
+from shardwright.files.plan_file import PLAN, SIMULATION
+
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def _headed(schema: Mapping[str, Any], *, name: str, version: int, **more: Any) -> dict[str, Any]:
+    """A body's schema with the fields that say what the file is."""
+    heading = {"schema": {"const": name}, "version": {"const": version}, **more}
+    return {**schema, "properties": {**heading, **schema["properties"]}, "required": [*heading, *schema["required"]]}
+
+
+def _stored(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
+    digest = {"type": "string", "description": f"SHA-256 of {', '.join(stored.QUESTION)}"}
+    return _headed(schema, name=name, version=stored.VERSION, digest=digest)
+
+
+def _trace() -> dict[str, Any]:
+    body = trace_file.TRACE.json_schema()
+    events = body["properties"].pop("traceEvents")
+    other = _headed({**body, "required": ["traces"]}, name=trace_file.SCHEMA, version=trace_file.VERSION)
+    definitions = other.pop("$defs")
+    fields = {"displayTimeUnit": {"const": "ms"}, "otherData": other, "traceEvents": events}
+    return {"title": "Trace", "type": "object", "properties": fields, "required": ["otherData", "traceEvents"], "$defs": definitions}
+
+
+SCHEMAS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
+    "plan": lambda: _stored(PLAN.schema, stored.PLAN_SCHEMA),
+    "simulation": lambda: _stored(SIMULATION.schema, stored.SIMULATION_SCHEMA),
+    "profile": lambda: _headed(profile_file.PROFILE.schema, name=profile_file.SCHEMA, version=profile_file.VERSION),
+    "trace": _trace,
+}
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """The JSON schema of a kind of file.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    if kind not in SCHEMAS:
+        raise UsageError(f"there is no schema of {kind[:40]!r}", hint=nearest(kind[:40], SCHEMAS))
+    return {"$schema": _DIALECT, **SCHEMAS[kind]()}

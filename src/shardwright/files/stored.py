@@ -1,0 +1,170 @@
+"""What a plan file and a simulation file hold, in one shape, and their documents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from shardwright.files.faces import Names, filed
+from shardwright.files.text import digest_of
+from shardwright.runtime.registry import load_runtime
+from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
+from shardwright.search.certificate import Certificate
+from shardwright.search.request import Request
+from shardwright.search.simulation import Simulation
+from shardwright.simulator.prediction import Prediction, Source, StageMemory
+from shardwright.strategy.grid import Grid
+from shardwright.strategy.plan import Plan
+
+PLAN_SCHEMA: Final = "shardwright.plan"
+SIMULATION_SCHEMA: Final = "shardwright.simulation"
+VERSION: Final = 2
+QUESTION: Final = ("request", "name", "strategy", "plan", "notes")
+"""What the digest of a file is of: what its numbers are about. Nothing in it can be made again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredSimulation:
+    """One simulated strategy.
+
+    Args:
+        name: of the strategy, in words. grid: the grid that says it, None if none does. plan: the general plan; None where the grid was
+            lowered as it is. runtime: by its own name. classes: devices of each class of a general plan. notes: what was done to the
+            strategy. sources: where the prediction's inputs come from.
+    """
+
+    request: Request
+    name: str
+    grid: Grid | None
+    plan: Plan | None
+    runtime: str
+    prediction: Prediction
+    classes: tuple[str, ...]
+    notes: tuple[str, ...]
+    sources: tuple[Source, ...]
+
+    @property
+    def simulation(self) -> Simulation:
+        """What `simulate` returns."""
+        return Simulation(
+            request=self.request,
+            name=self.name,
+            grid=self.grid,
+            plan=self.plan,
+            prediction=self.prediction,
+            classes=self.classes,
+            notes=self.notes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPlan(StoredSimulation):
+    """The answer of a search: the best strategy, and why it is best.
+
+    Args:
+        space: that was searched. certificate: every member accounted for. alternatives: next best, in rank.
+    """
+
+    space: str
+    certificate: Certificate
+    alternatives: tuple[Alternative, ...]
+    sensitivity: Sensitivity | None
+    goodput: Goodput | None
+
+    @property
+    def answer(self) -> Answer | None:
+        """What `plan` returns of a space of grids; None of a joint one."""
+        if self.grid is None or self.certificate.joint is not None:
+            return None
+        return Answer(
+            grid=self.grid,
+            prediction=self.prediction,
+            certificate=self.certificate,
+            alternatives=self.alternatives,
+            search_time_s=0.0,
+            sensitivity=self.sensitivity,
+            goodput=self.goodput,
+            plan=self.plan,
+            request=self.request,
+        )
+
+
+NAMES: Final[Names] = {
+    StoredSimulation: {"grid": "strategy"},
+    StoredPlan: {"grid": "strategy"},
+    Prediction: {"allocated_bytes": "peak_memory_bytes.allocated", "reserved_bytes": "peak_memory_bytes.reserved", "sources": ""},
+    StageMemory: {"items": "memory_bytes", "allocated": "allocated_bytes", "reserved": "reserved_bytes", "capacity": "capacity_bytes"},
+    Alternative: {"grid": "strategy", "loses": "loses_s"},
+    Sensitivity: {"best_grid": "best_strategy"},
+}
+
+
+def stored_simulation(simulation: Simulation) -> StoredSimulation:
+    """What a file holds of a simulation."""
+    prediction = simulation.prediction
+    given = {field.name: getattr(simulation, field.name) for field in fields(simulation)}
+    return StoredSimulation(runtime=load_runtime(simulation.request.runtime).name, sources=prediction.sources, **given)
+
+
+def stored_answer(answer: Answer) -> StoredPlan:
+    """What a file holds of a grid search's answer."""
+    assert answer.request is not None
+    found = Simulation(request=answer.request, name="", grid=answer.grid, plan=answer.plan, prediction=answer.prediction)
+    return stored_plan(found, answer.certificate, alternatives=answer.alternatives, sensitivity=answer.sensitivity, goodput=answer.goodput)
+
+
+def stored_plan(
+    simulation: Simulation,
+    certificate: Certificate,
+    *,
+    alternatives: tuple[Alternative, ...] = (),
+    sensitivity: Sensitivity | None = None,
+    goodput: Goodput | None = None,
+) -> StoredPlan:
+    """What a file holds of the best strategy of a space."""
+    found = stored_simulation(simulation)
+    return StoredPlan(
+        **{field.name: getattr(found, field.name) for field in fields(found)},
+        space=simulation.request.space,
+        certificate=certificate,
+        alternatives=alternatives,
+        sensitivity=sensitivity,
+        goodput=goodput,
+    )
+
+
+def document_of(stored: StoredSimulation) -> dict[str, Any]:
+    """The document of a file; `files.text.to_text` makes its text. No clock value is in it."""
+    body = filed(stored, names=NAMES)
+    schema = PLAN_SCHEMA if isinstance(stored, StoredPlan) else SIMULATION_SCHEMA
+    return {"schema": schema, "version": VERSION, "digest": question_digest(body), **body}
+
+
+def plan_document(answer: Answer) -> dict[str, Any]:
+    """The plan file of a grid search's answer."""
+    return document_of(stored_answer(answer))
+
+
+def simulation_document(simulation: Simulation) -> dict[str, Any]:
+    """The simulation file of one strategy."""
+    return document_of(stored_simulation(simulation))
+
+
+def prediction_document(prediction: Prediction) -> dict[str, Any]:
+    """What stands under ``prediction`` in a file: ``simulate --json``."""
+    found = filed(prediction, names=NAMES)
+    assert isinstance(found, dict)
+    return found
+
+
+def question_digest(body: dict[str, Any]) -> str:
+    """The digest of a file's question, and of what repeats its search."""
+    certificate = body.get("certificate") or {}
+    joint = certificate.get("joint") or {}
+    search = [certificate.get("stopped_at"), joint.get("grid_stopped_at"), joint.get("tolerance")]
+    return digest_of({"search": search, **{field: body.get(field) for field in QUESTION}})
+
+
+def with_sources(stored: StoredSimulation) -> StoredSimulation:
+    """`stored` with the sources in its prediction too, as a simulation has them."""
+    return replace(stored, prediction=replace(stored.prediction, sources=stored.sources))

@@ -1,0 +1,66 @@
+"""The one text of a document: sorted keys, floats to nine significant digits, and the same bytes for the same result."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from shardwright.errors import DataError
+
+DIGITS: Final = 9
+MAX_FILE_BYTES: Final = 64 * 1024**2
+
+
+def to_text(document: Mapping[str, Any]) -> str:
+    """The one text of a document: sorted keys, floats to `DIGITS` digits, a line break at the end."""
+    return json.dumps(kept(document), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def kept(value: Any) -> Any:
+    """`value` in JSON's own types, as a file keeps it; an infinite or undefined number is null, for JSON has none."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): kept(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [kept(item) for item in value]
+    return value
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """SHA-256, in hexadecimal, of a document's one text."""
+    return sha256(to_text(document).encode()).hexdigest()
+
+
+def read_text(path: Path, *, what: str, hint: str, most: int = MAX_FILE_BYTES) -> str:
+    """The text of a file.
+
+    Args:
+        what: the file is, for messages. most: bytes that it may have.
+
+    Raises:
+        DataError: it cannot be read, is too large or no text.
+    """
+    try:
+        size = path.stat().st_size
+        text = path.read_text(encoding="utf-8") if size <= most else ""
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise DataError(f"cannot read {what} {path}: {reason}", hint=hint) from error
+    if size > most:
+        raise DataError(f"{what} {path} is larger than {most} bytes", hint=hint)
+    return text
+
+
+def decoded(text: str, *, name: str, hint: str) -> object:
+    """The value of a JSON text; DataError if it is none."""
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        raise DataError(f"{name} is not JSON{where}", hint=hint) from None
+    return value

@@ -1,0 +1,13 @@
+"""Writing a file needs no reader: a search that reads no file loads no pydantic."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_a_grid_search_loads_no_reader_of_files() -> None:
+    code = "import sys, shardwright.cli.plan; print(' '.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "shardwright.files.stored" in loaded
+    assert not [name for name in loaded if name.startswith(("pydantic", "shardwright.files.border", "shardwright.files.plan_file"))]
