@@ -138,7 +138,7 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
     island = problem.cluster.tiers()[0].num_devices
     holdings = plan_holdings(stages, model=problem.model, length=problem.job.sequence_length, island=island)
     sets = {stage.devices for lane in stages for stage in lane}
-    shape = (len(set().union(*sets)), len(sets))
+    shape = (plan.devices, len(sets))
     groups: dict[tuple[int, int], tuple[int, ...]] = {}
     families: dict[tuple[int, int, int], FamilyCosts] = {}
     for stage in (stage for lane in stages for stage in lane):
