@@ -8,7 +8,7 @@ from shardwright.program import lower as lowering
 from shardwright.search.request import Request
 from shardwright.simulator import run as running
 from shardwright.simulator.evaluate import links_of, lower_grid
-from shardwright.simulator.kernel import simulate
+from shardwright.simulator.kernel.events import simulate
 from shardwright.strategy.grid_notation import parse_grid
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shardwright.simulator.evaluate import simulate_grid
 
 from shardwright.cost.block_table import ELEMENT, EP
 from shardwright.cost.compute import BACKWARD_FLOPS, ROW_KERNEL_RATE, attention_flops, attention_seconds, element_seconds, machine_of
@@ -16,7 +17,6 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.catalog import accelerator
 from shardwright.model.operator import AttentionShape
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, Runtime
-from shardwright.simulator.evaluate import simulate_grid
 from shardwright.strategy.grid import Grid
 from tests.cost.test_overlap import HEAD, plain, problem, seconds
 from tests.program.small import cluster_of, problem_of

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shardwright.simulator.evaluate import path_seconds, simulate_grid
 
 from shardwright.cost.block_table import ELEMENT, GEMM, PHASES, TP
 from shardwright.cost.overlap import products_yield
@@ -18,7 +19,6 @@ from shardwright.model.operator import OperatorKind
 from shardwright.program.block import Phase
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ElementKernels, Runtime, TpOverlap
-from shardwright.simulator.evaluate import path_seconds, simulate_grid
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model

@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from shardwright.program.lower import order_table
+from shardwright.simulator.evaluate import microbatches_of, path_seconds, simulate_grid
 
 from shardwright.cost.layout import layout_of
 from shardwright.cost.member import Priced, step_costs
 from shardwright.cost.rows import rows_of
 from shardwright.cost.tables import layer_table, mesh_table
 from shardwright.errors import StrategyError
-from shardwright.program.lower import order_table
 from shardwright.program.problem import Problem
 from shardwright.search.space import Space
-from shardwright.simulator.evaluate import microbatches_of, path_seconds, simulate_grid
 from shardwright.simulator.memory import reserved_bytes
 from shardwright.strategy.grid import Grid, Recompute
 from shardwright.strategy.grid_rules import GridFacts, canonical, violations

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shardwright.program.lower import digest
+from shardwright.simulator.evaluate import lower_grid
 
 from shardwright.cost.member import step_costs
 from shardwright.cost.rows import rows_of
-from shardwright.program.lower import digest
 from shardwright.search.members import Members, enumerate_members, member_grid
 from shardwright.search.prepare import Prepared, prepare
-from shardwright.simulator.evaluate import lower_grid
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_rules import canonical, violations
 from tests.search.brute import runs

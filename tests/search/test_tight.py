@@ -4,13 +4,13 @@ import random
 
 import numpy as np
 import pytest
+from shardwright.simulator.evaluate import path_seconds, simulate_grid
 
 from shardwright.cost.member import step_costs
 from shardwright.hardware.overrides import effective_memory
 from shardwright.search.bounded import bound_space
 from shardwright.search.find import find
 from shardwright.search.members import member_grid
-from shardwright.simulator.evaluate import path_seconds, simulate_grid
 from tests.search.problems import Case, gpt3_175b, llama_405b
 
 SAMPLE = 250

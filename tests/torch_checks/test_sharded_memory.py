@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (the extra `run`)")
 
-from shardwright.cost.member import price_grid, step_costs
 from shardwright.program.lower import order_table
+
+from shardwright.cost.member import price_grid, step_costs
 from shardwright.simulator.memory import stage_memory
 from shardwright.strategy.grid import Grid, Recompute
 from tests.torch_checks import ours

@@ -23,7 +23,8 @@ from shardwright.program.plan_sync import Holdings, plan_holdings
 from shardwright.program.problem import Problem
 from shardwright.program.stage_edges import edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stage_parts import Segment, StageParts, plan_stages
-from shardwright.simulator.kernel import longest_path, simulate
+from shardwright.simulator.kernel.events import simulate
+from shardwright.simulator.kernel.longest_path import longest_path
 from shardwright.simulator.plan_memory import plan_memory
 from shardwright.simulator.plan_tasks import PlanCosts, plan_kernel_tasks, plan_tiers
 from shardwright.simulator.prediction import StageMemory
