@@ -7,21 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shardwright.program.fold import is_aligned
+from shardwright.simulator.evaluate import jitter, lower_grid, path_seconds, simulate_grid
+from shardwright.simulator.run import template_work
 
 from shardwright.cost.member import price_grid, step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import FabricTier
-from shardwright.program.fold import is_aligned
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime, ScaleGroup, TpOverlap
 from shardwright.search.bounded import bound_space
 from shardwright.search.members import member_grid
 from shardwright.search.space import AXES, Space
-from shardwright.simulator.evaluate import jitter, lower_grid, path_seconds, simulate_grid
 from shardwright.simulator.kernel import longest_path
 from shardwright.simulator.memory import reserved_bytes
-from shardwright.simulator.run import template_work
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_facts import grid_facts
 from shardwright.units import PICOSECONDS_PER_SECOND

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shardwright.program.lower import order_table
+from shardwright.simulator.evaluate import microbatches_of, simulate_grid
 
 from shardwright.cost.member import price_grid, step_costs
 from shardwright.dtype import Dtype
 from shardwright.job.training import Optimizer
 from shardwright.program.instances import TaskKind
-from shardwright.program.lower import order_table
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import AttentionKernel
 from shardwright.schedules.registry import schedule_table
-from shardwright.simulator.evaluate import microbatches_of, simulate_grid
 from shardwright.simulator.memory import activation_bytes, allocated_bytes, in_flight, reserved_bytes, stage_memory
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid

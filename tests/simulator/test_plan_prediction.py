@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shardwright.simulator.evaluate import predict
 
 from shardwright.cost.member import PART_NAMES
 from shardwright.hardware.expression import parse_cluster
@@ -14,11 +15,10 @@ from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.members import enumerate_members, member_grid
-from shardwright.simulator.evaluate import predict
+from shardwright.simulator.breakdown import UNEVEN, critical_class
 from shardwright.simulator.interval import EXPOSED
-from shardwright.simulator.breakdown import UNEVEN, critical_class, plan_breakdown
-from shardwright.simulator.predict import predict_plan
 from shardwright.simulator.plans import simulate_plan
+from shardwright.simulator.predict import predict_plan
 from shardwright.strategy.grid_plan import plan_of
 from tests.search.problems import Case, small_case
 from tests.strategy.zoo_plans import ZooPlan, zoo

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from shardwright.simulator.evaluate import simulate_grid
 
 import shardwright.simulator.plans as plans_module
 from shardwright.errors import StrategyError
@@ -21,7 +22,6 @@ from shardwright.program.problem import Problem
 from shardwright.program.stage_parts import StageParts
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.members import enumerate_members, member_grid
-from shardwright.simulator.evaluate import simulate_grid
 from shardwright.simulator.memory import stage_memory
 from shardwright.simulator.plans import PlanResult, simulate_plan
 from shardwright.strategy.grid import Grid

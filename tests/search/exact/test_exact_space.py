@@ -14,6 +14,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from shardwright.cost.critical_path import jitter
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.catalog import load_model
@@ -27,7 +28,6 @@ from shardwright.search.exact.orders import num_orders, pipeline_orders, stage_o
 from shardwright.search.exact.shapes import plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace, device_labels, partitions
 from shardwright.search.exact.trees import Node, TreeSpace, labelled_trees, split_on, tree_placements
-from shardwright.simulator.evaluate import jitter
 from shardwright.simulator.plans import simulate_plan
 from shardwright.strategy.notation import print_plan
 from shardwright.strategy.order import Action, Kind, Table

@@ -24,7 +24,7 @@ from shardwright.search.joint.spreads import least_redone, spread_bounds, spread
 from shardwright.search.joint.written import written
 from shardwright.search.prepare import facts_of as kernel_facts
 from shardwright.search.space import standard_space
-from shardwright.simulator.evaluate import simulate_grid
+from shardwright.simulator.plans import simulate_grid
 from shardwright.strategy.chunks import chunk_layers
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_plan import plan_of
