@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from shardwright.simulator.evaluate import simulate_grid
 
 from shardwright.cost.member import PART_NAMES, StepCosts, price_grid, step_costs
 from shardwright.dtype import Dtype
@@ -14,6 +13,7 @@ from shardwright.hardware.constants import SHIPPED
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ScaleGroup
 from shardwright.simulator.breakdown import breakdown
+from shardwright.simulator.plans import simulate_grid
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model

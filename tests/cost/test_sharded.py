@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from shardwright.simulator.evaluate import simulate_grid
 
 from shardwright.cost.compute import machine_of
 from shardwright.cost.member import StepCosts, price_grid, step_costs
@@ -20,6 +19,7 @@ from shardwright.hardware.constants import SHIPPED, slowdown_beside
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
+from shardwright.simulator.plans import simulate_grid
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model
