@@ -63,7 +63,7 @@ SLICED = ("terapipe", "seq-1f1b")
 
 
 def drawn(draw: random.Random) -> tuple[Problem, Grid]:
-    """A legal grid for a model of the catalog or a small one, on nodes of 4, 8 or 12, half of the time with an axis across their borders."""
+    """A legal grid for a model of the catalog or a small one, on nodes of 4, 8 or 12."""
     while True:
         known = draw.random() < 0.5
         model = load_model(draw.choice(CATALOG)) if known else draw.choice(SMALL)(draw)
