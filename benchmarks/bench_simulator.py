@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from shardwright.simulator.evaluate import links_of, lower_grid
-
 from shardwright.api.problems import problem_of
 from shardwright.search.request import Request
 from shardwright.simulator.kernel import simulate

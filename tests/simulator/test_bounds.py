@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
-from shardwright.simulator.plans import PlanResult, simulate_grid
 from shardwright.cost.member import price_grid, step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import FabricTier
@@ -20,6 +19,7 @@ from shardwright.search.bounded import bound_space
 from shardwright.search.members import member_grid
 from shardwright.search.space import AXES, Space
 from shardwright.simulator.memory import reserved_bytes
+from shardwright.simulator.plans import PlanResult, simulate_grid
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_facts import grid_facts
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
