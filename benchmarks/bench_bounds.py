@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
+from shardwright.simulator.evaluate import path_seconds, simulate_grid
 
 from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.cost.member import step_costs
@@ -13,7 +14,6 @@ from shardwright.search.bounded import bound_space
 from shardwright.search.find import find
 from shardwright.search.members import member_grid
 from shardwright.search.request import Request
-from shardwright.simulator.evaluate import path_seconds, simulate_grid
 
 LLAMA = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
 GPT3 = Request(model="gpt3-175b", cluster="a100-sxm-80gb:4096", seq_len=2048, global_batch=1536, space="exhaustive")

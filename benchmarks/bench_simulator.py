@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from shardwright.simulator.evaluate import links_of, lower_grid
+
 from shardwright.api.problems import problem_of
 from shardwright.cost.member import price_grid, step_costs
 from shardwright.program import lower as lowering
 from shardwright.search.request import Request
 from shardwright.simulator import run as running
-from shardwright.simulator.evaluate import links_of, lower_grid
 from shardwright.simulator.kernel import simulate
 from shardwright.strategy.grid_notation import parse_grid
 

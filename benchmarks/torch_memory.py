@@ -9,8 +9,9 @@ import sys
 import warnings
 from typing import Any, Final
 
-from shardwright.cost.member import price_grid, step_costs
 from shardwright.program.lower import order_table
+
+from shardwright.cost.member import price_grid, step_costs
 from shardwright.simulator.memory import stage_memory
 from shardwright.strategy.grid import Grid, Recompute
 from shardwright.units import GIB
