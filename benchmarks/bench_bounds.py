@@ -5,15 +5,16 @@ from __future__ import annotations
 import random
 
 import numpy as np
-from shardwright.simulator.evaluate import path_seconds, simulate_grid
 
 from shardwright.api.problems import facts_of, problem_of, space_of
+from shardwright.cost.critical_path import path_seconds
 from shardwright.cost.member import step_costs
 from shardwright.hardware.overrides import effective_memory
 from shardwright.search.bounded import bound_space
 from shardwright.search.find import find
 from shardwright.search.members import member_grid
 from shardwright.search.request import Request
+from shardwright.simulator.plans import simulate_grid
 
 LLAMA = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
 GPT3 = Request(model="gpt3-175b", cluster="a100-sxm-80gb:4096", seq_len=2048, global_batch=1536, space="exhaustive")
@@ -37,7 +38,7 @@ class _Bounds:
         loose_b0, loose_b1 = [], []
         for place in random.Random(0).sample(np.flatnonzero(np.isfinite(bounded.seconds)).tolist(), SAMPLE):
             grid, priced = member_grid(bounded.members, place), bounded.prepared.priced(place)
-            seconds = simulate_grid(problem, grid, priced).step_time_s
+            seconds = simulate_grid(problem, grid).step_time_s
             loose_b0.append(1 - bounded.seconds[place] / seconds)
             loose_b1.append(1 - path_seconds(problem, grid, step_costs(problem, grid, priced)) / seconds)
         answer = find(problem, space, facts, capacity=capacity, top=4)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from shardwright.simulator.evaluate import links_of, lower_grid
 
 from shardwright.api.problems import problem_of
-from shardwright.cost.member import price_grid, step_costs
-from shardwright.program import lower as lowering
 from shardwright.search.request import Request
-from shardwright.simulator import run as running
 from shardwright.simulator.kernel import simulate
+from shardwright.simulator.plan_tasks import plan_kernel_tasks
+from shardwright.simulator.plans import lower, plan_of_grid, simulate_grid
 from shardwright.strategy.grid_notation import parse_grid
 
 
@@ -27,11 +26,10 @@ class Pipeline:
         request = Request(model="megatron-1t", cluster=f"h100-sxm:{devices}", seq_len=2048, global_batch=256 * dp)
         self.problem = problem_of(request)
         self.grid = parse_grid(f"tp8 sp pp16 vpp4 dp{dp} mbs1 zero1 schedule=interleaved-1f1b")
-        self.costs = step_costs(self.problem, self.grid, price_grid(self.problem, self.grid))
-        self.links = links_of(self.problem, self.grid)
+        self.plan = plan_of_grid(self.problem, self.grid)
         self.time_lower_and_simulate(devices)
-        self.program = lower_grid(self.problem, self.grid, self.costs)
-        self.tasks = running.kernel_tasks(self.program, costs=self.costs, links=self.links)
+        self.program, self.costs = lower(self.problem, self.plan)
+        self.tasks = plan_kernel_tasks(self.problem, self.program, self.costs)
 
     def time_kernel(self, devices: int) -> None:
         """The event kernel alone, contention on."""
@@ -39,12 +37,8 @@ class Pipeline:
 
     def time_simulate(self, devices: int) -> None:
         """Contention on: resources, durations and the kernel."""
-        running._run.cache_clear()
-        running.run(self.program, costs=self.costs, links=self.links)
+        simulate(*plan_kernel_tasks(self.problem, self.program, self.costs))
 
     def time_lower_and_simulate(self, devices: int) -> None:
-        """From a priced strategy to its timeline, nothing kept from before."""
-        lowering._skeleton.cache_clear()
-        running._run.cache_clear()
-        program = lower_grid(self.problem, self.grid, self.costs)
-        running.run(program, costs=self.costs, links=self.links)
+        """From a strategy to its timeline and memory, trees and prices of before kept."""
+        simulate_grid(self.problem, self.grid)

@@ -9,10 +9,7 @@ import sys
 import warnings
 from typing import Any, Final
 
-from shardwright.program.lower import order_table
-
-from shardwright.cost.member import price_grid, step_costs
-from shardwright.simulator.memory import stage_memory
+from shardwright.simulator.plans import memory_of_grid
 from shardwright.strategy.grid import Grid, Recompute
 from shardwright.units import GIB
 from tests.torch_checks import ours
@@ -42,7 +39,7 @@ def predicted(setting: Setting) -> int:
     """Our peak of allocated bytes, of what a tracker of tensors sees."""
     grid = Grid(dp=setting.shard, tp=setting.tp, sp=setting.sequence_parallel, zero=3, recompute=Recompute(setting.recompute))
     problem = ours.problem_for(CONFIG, runtime=ours.FUSED, tokens=setting.tokens, batch=grid.dp)
-    (stage,) = stage_memory(problem, grid, step_costs(problem, grid, price_grid(problem, grid)), order_table(grid, microbatches=1))
+    (stage,) = memory_of_grid(problem, grid)
     return sum(size for name, size in stage.items if name not in ours.OUTSIDE)
 
 

@@ -55,7 +55,7 @@ def test_an_exact_plan_is_stored_and_checked(model: str, tmp_path: Path, capsys:
     assert certificate["enumerated"] == sum(certificate[name] for name in fates)
     assert certificate["optimal"]
     assert certificate["best_s"] == certificate["lower_bound_s"]
-    assert document["step_time_s"] == certificate["best_s"]
+    assert document["prediction"]["step_time_s"] == certificate["best_s"]
     code, out, err = run(["check", str(path)], capsys)
     assert code == 0, err
     assert "The plan holds." in out

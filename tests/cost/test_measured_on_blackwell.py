@@ -16,7 +16,7 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.catalog import accelerator
 from shardwright.model.operator import AttentionShape
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, Runtime
-from shardwright.simulator.evaluate import simulate_grid
+from shardwright.simulator.plans import simulate_grid
 from shardwright.strategy.grid import Grid
 from tests.cost.test_overlap import HEAD, plain, problem, seconds
 from tests.program.small import cluster_of, problem_of
@@ -28,7 +28,7 @@ from tests.strategies import expert_model
 @pytest.mark.parametrize("scales", [False, True])
 def test_passes_over_whole_gradients(dp: int, passes: int, scales: bool) -> None:
     def optimizer(runtime: Runtime) -> float:
-        return float(simulate_grid(problem(runtime), Grid(dp=dp, zero=1 if dp > 1 else 0)).costs.optimizer_s[0])
+        return float(simulate_grid(problem(runtime), Grid(dp=dp, zero=1 if dp > 1 else 0)).costs.step(0, 0, 0).optimizer_s[0])
 
     none, some = plain(gradient_dtype=Dtype.FP32), plain(gradient_dtype=Dtype.FP32, gradient_passes=passes, scales_gradients=scales)
     device, made = accelerator("a100-sxm-80gb"), problem(none)

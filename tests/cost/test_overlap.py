@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from shardwright.cost.block_table import ELEMENT, GEMM, PHASES, TP
+from shardwright.cost.critical_path import microbatches_of, path_seconds
+from shardwright.cost.member import price_grid, step_costs
 from shardwright.cost.overlap import products_yield
 from shardwright.cost.rows import rows_of
 from shardwright.cost.tables import layer_table, programs_of, structure_of
@@ -18,7 +20,7 @@ from shardwright.model.operator import OperatorKind
 from shardwright.program.block import Phase
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ElementKernels, Runtime, TpOverlap
-from shardwright.simulator.evaluate import path_seconds, simulate_grid
+from shardwright.simulator.plans import simulate_grid
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model
@@ -115,11 +117,12 @@ def test_reductions_that_nothing_overlaps_come_last(vpp: int) -> None:
     over, last = (problem(replace(RUNTIME, name=f"r{o}", overlap_grad_reduce=o)) for o in (True, False))
     early, late = simulate_grid(over, grid), simulate_grid(last, grid)
     assert late.step_time_s > early.step_time_s
-    chunks = late.costs.reduce_s.reshape(vpp, 2).sum(axis=0)
     # Rank 0 computes last: its whole buffer follows.
-    busy = float((late.costs.forward_s + late.costs.backward_s).reshape(vpp, 2).sum(axis=0)[0]) * late.program.shape.microbatches
-    assert late.step_time_s > busy + float(chunks[0])
-    assert path_seconds(last, grid, late.costs) <= late.step_time_s * (1 + 1e-9)
+    first = [late.costs.step(*place) for place in late.program.classes[0].families]
+    assert len(first) == vpp
+    busy = sum(float(s.forward_s[0] + s.backward_s[0]) for s in first) * microbatches_of(last, grid)
+    assert late.step_time_s > busy + sum(float(s.reduce_s[0]) for s in first)
+    assert path_seconds(last, grid, step_costs(last, grid, price_grid(last, grid))) <= late.step_time_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("t", [2, 4, 8])

@@ -13,7 +13,7 @@ from shardwright.hardware.constants import SHIPPED
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ScaleGroup
 from shardwright.simulator.breakdown import breakdown
-from shardwright.simulator.evaluate import simulate_grid
+from shardwright.simulator.plans import simulate_grid
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model

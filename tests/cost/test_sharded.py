@@ -19,7 +19,7 @@ from shardwright.hardware.constants import SHIPPED, slowdown_beside
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
-from shardwright.simulator.evaluate import simulate_grid
+from shardwright.simulator.plans import simulate_grid
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model

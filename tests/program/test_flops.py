@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from shardwright.simulator.evaluate import lower_grid, microbatches_of
 
 from shardwright.cost.member import price_grid, step_costs
 from shardwright.cost.model_flops import model_flops
@@ -14,7 +15,6 @@ from shardwright.model.graph import Model
 from shardwright.model.operator import OperatorKind
 from shardwright.program.block import Kernel, Phase
 from shardwright.program.chunks import chunk_contents
-from shardwright.simulator.evaluate import lower_grid, microbatches_of
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import cluster_of, is_legal, problem_of
 from tests.program.unfold import gemm_flops, unfold

@@ -1,12 +1,12 @@
 """The order of a rank's operator tasks: what brings an input, the kernels, what takes the output; backward the other way round."""
 
 import numpy as np
+from shardwright.simulator.evaluate import lower_grid
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.member import price_grid, step_costs
 from shardwright.cost.rows import rows_of
 from shardwright.program.block import Phase
-from shardwright.simulator.evaluate import lower_grid
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import cluster_of, problem_of
 from tests.program.unfold import OperatorTask, unfold

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from shardwright.program.program import Program
+
 from shardwright.collectives.algorithm import Collective
 from shardwright.program.block import BlockProgram, Kernel, Move, Phase, Work
-from shardwright.program.program import Program
 from shardwright.program.sizes import Degrees, evaluate, evaluate_sum
 from shardwright.schedules.table import KINDS
 from shardwright.strategy.grid import Recompute

@@ -17,7 +17,7 @@ from shardwright.schedules.letters import format_action, parse_action
 from shardwright.schedules.placement import Placement, chunk_ranks, rank_chunks
 from shardwright.schedules.registry import SCHEDULES, schedule
 from shardwright.schedules.table import KINDS, ActionTable
-from shardwright.simulator.kernel import simulate
+from shardwright.simulator.kernel.events import simulate
 from tests.schedules.longest_path import needs_of, run
 from tests.tiers import examples
 

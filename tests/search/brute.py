@@ -8,16 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.cost.critical_path import path_seconds
 from shardwright.cost.layout import layout_of
 from shardwright.cost.member import Priced, step_costs
 from shardwright.cost.rows import rows_of
 from shardwright.cost.tables import layer_table, mesh_table
 from shardwright.errors import StrategyError
-from shardwright.program.lower import order_table
 from shardwright.program.problem import Problem
 from shardwright.search.space import Space
-from shardwright.simulator.evaluate import microbatches_of, path_seconds, simulate_grid
-from shardwright.simulator.memory import reserved_bytes
+from shardwright.simulator.plans import simulate_grid
 from shardwright.strategy.grid import Grid, Recompute
 from shardwright.strategy.grid_rules import GridFacts, canonical, violations
 
@@ -106,7 +105,7 @@ def count(problem: Problem, space: Space, facts: GridFacts) -> Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A member priced alone: bytes of its fullest rank, B1 and S in seconds."""
+    """A member priced alone: bytes of its fullest class of devices, B1 and S in seconds."""
 
     grid: Grid
     need: int
@@ -126,14 +125,7 @@ def judge(problem: Problem, grids: Iterable[Grid]) -> list[Judged]:
     for row, grid in enumerate(listed):
         layout = layout_of(problem.model, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last)
         priced = Priced(layers=layers, layer_row=row, meshes=meshes, mesh_row=row, layout=layout)
-        costs = step_costs(problem, grid, priced)
-        table = order_table(grid, microbatches=microbatches_of(problem, grid))
-        result.append(
-            Judged(
-                grid=grid,
-                need=int(reserved_bytes(problem, table, costs).max()),
-                path_s=path_seconds(problem, grid, costs),
-                step_s=simulate_grid(problem, grid, priced).step_time_s,
-            )
-        )
+        path = path_seconds(problem, grid, step_costs(problem, grid, priced))
+        done = simulate_grid(problem, grid)
+        result.append(Judged(grid=grid, need=done.need, path_s=path, step_s=done.step_time_s))
     return result

@@ -1,38 +1,34 @@
-"""The large space is what it claims: its members are legal, and lower to distinct Programs."""
+"""The large space is what it claims: its members are legal, and are distinct plans."""
 
 import random
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from shardwright.cost.member import step_costs
-from shardwright.cost.rows import rows_of
-from shardwright.program.lower import digest
 from shardwright.search.members import Members, enumerate_members, member_grid
-from shardwright.search.prepare import Prepared, prepare
-from shardwright.simulator.evaluate import lower_grid
+from shardwright.simulator.plans import plan_of_grid
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_rules import canonical, violations
+from shardwright.strategy.notation import print_plan
 from tests.search.brute import runs
 from tests.search.problems import Case, gpt3_175b
 
 SHARE = 1000
-LOWERED = 2000
+WRITTEN = 2000
 NEIGHBOURS = 2000
 
 
 @pytest.fixture(scope="module")
-def large() -> tuple[Case, Members, Prepared]:
+def large() -> tuple[Case, Members]:
     case = gpt3_175b()
     members = enumerate_members(case.problem, case.space, case.facts)
-    return case, members, prepare(case.problem, members)
+    return case, members
 
 
-def test_sample_is_legal_and_distinct(large: tuple[Case, Members, Prepared]) -> None:
+def test_sample_is_legal_and_distinct(large: tuple[Case, Members]) -> None:
     """One member in a thousand: legal by the rules of grids, and no two of one meaning."""
-    case, members, _ = large
+    case, members = large
     assert members.num_members >= 7_000_000
     places = random.Random(1).sample(range(members.num_members), members.num_members // SHARE)
     meanings = set()
@@ -60,35 +56,24 @@ def near(members: Members, generator: random.Random) -> list[int]:
     return chosen
 
 
-def test_programs_are_distinct(large: tuple[Case, Members, Prepared]) -> None:
-    """Lowered, each has another digest: a random sample, and neighbourhoods."""
-    _, members, _ = large
+def test_plans_are_distinct(large: tuple[Case, Members]) -> None:
+    """Written out as general plans, each is another one: a random sample, and neighbourhoods."""
+    case, members = large
     generator = random.Random(2)
-    places = sorted({*generator.sample(range(members.num_members), LOWERED), *near(members, generator)})
-    assert len(places) > LOWERED + NEIGHBOURS // 2
-    digests = dict(digests_of(large, places))
-    assert len(set(digests.values())) == len(places)
+    places = sorted({*generator.sample(range(members.num_members), WRITTEN), *near(members, generator)})
+    assert len(places) > WRITTEN + NEIGHBOURS // 2
+    assert len({written(case, member_grid(members, place)) for place in places}) == len(places)
 
 
-def test_the_same_meaning_has_the_same_digest(large: tuple[Case, Members, Prepared]) -> None:
-    """The test above can fail: an order that changes no group lowers to the same Program."""
-    case, members, prepared = large
-    place = members.num_members // 2
-    grid = member_grid(members, place)
+def test_the_same_meaning_is_the_same_plan(large: tuple[Case, Members]) -> None:
+    """The test above can fail: an order that changes no group is the same plan."""
+    case, members = large
+    grid = member_grid(members, members.num_members // 2)
     twin = replace(grid, order=("ep", *(axis for axis in grid.order if axis != "ep")))
     assert twin != grid
-    assert digest_of(case, prepared, place, twin) == digest_of(case, prepared, place, grid)
+    assert written(case, twin) == written(case, grid)
 
 
-def digests_of(large: tuple[Case, Members, Prepared], places: Iterable[int]) -> list[tuple[int, str]]:
-    """Digests, in an order in which pipelines of one shape follow one another (their skeletons are kept)."""
-    case, members, prepared = large
-    grids = [(member_grid(members, place), place) for place in places]
-    grids.sort(key=lambda g: (g[0].schedule, g[0].pp, g[0].vpp, g[0].dp * g[0].microbatch, g[0].zero, g[0].order, g[0].tp, g[0].cp))
-    return [(place, digest_of(case, prepared, place, grid)) for grid, place in grids]
-
-
-def digest_of(case: Case, prepared: Prepared, place: int, grid: Grid) -> str:
-    program = lower_grid(case.problem, grid, step_costs(case.problem, grid, prepared.priced(place)))
-    degrees = rows_of([grid]).degrees() | {"positions": np.array([case.problem.job.sequence_length])}
-    return digest(program, degrees)
+def written(case: Case, grid: Grid) -> str:
+    """The plan that a grid is, which is all that its Program is lowered from."""
+    return print_plan(plan_of_grid(case.problem, grid))

@@ -5,12 +5,13 @@ import random
 import numpy as np
 import pytest
 
+from shardwright.cost.critical_path import path_seconds
 from shardwright.cost.member import step_costs
 from shardwright.hardware.overrides import effective_memory
 from shardwright.search.bounded import bound_space
 from shardwright.search.find import find
 from shardwright.search.members import member_grid
-from shardwright.simulator.evaluate import path_seconds, simulate_grid
+from shardwright.simulator.plans import simulate_grid
 from tests.search.problems import Case, gpt3_175b, llama_405b
 
 SAMPLE = 250
@@ -27,7 +28,7 @@ def test_bounds_are_tight(make: object) -> None:
     for place in random.Random(3).sample(feasible.tolist(), SAMPLE):
         grid, priced = member_grid(bounded.members, place), bounded.prepared.priced(place)
         path = path_seconds(problem, grid, step_costs(problem, grid, priced))
-        seconds = simulate_grid(problem, grid, priced).step_time_s
+        seconds = simulate_grid(problem, grid).step_time_s
         assert bounded.seconds[place] <= path <= seconds * (1 + 1e-12)
         loose_b0.append(1 - bounded.seconds[place] / seconds)
         loose_b1.append(1 - path / seconds)

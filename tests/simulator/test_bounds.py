@@ -8,23 +8,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
+from shardwright.simulator.plans import PlanResult, simulate_grid
 from shardwright.cost.member import price_grid, step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import FabricTier
-from shardwright.program.fold import is_aligned
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime, ScaleGroup, TpOverlap
 from shardwright.search.bounded import bound_space
 from shardwright.search.members import member_grid
 from shardwright.search.space import AXES, Space
-from shardwright.simulator.evaluate import jitter, lower_grid, path_seconds, simulate_grid
-from shardwright.simulator.kernel import longest_path
 from shardwright.simulator.memory import reserved_bytes
-from shardwright.simulator.run import template_work
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_facts import grid_facts
-from shardwright.units import PICOSECONDS_PER_SECOND
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
 
@@ -104,12 +101,12 @@ def test_each_tier_bounds_the_next(block: int) -> None:
             member = member_grid(bounded.members, place)
             costs = step_costs(problem, member, bounded.prepared.priced(place))
             bound, path = float(bounded.seconds[place]), path_seconds(problem, member, costs)
-            simulated = simulate_grid(problem, member, costs=costs)
+            simulated = simulate_grid(problem, member)
             where = f"{problem.runtime.name} {member}"
             assert 0.0 < bound <= path, where
             assert path <= simulated.step_time_s, where
-            need = reserved_bytes(problem, simulated.program.table, costs)
-            assert np.floor(bounded.memory[place]) <= need.max(), where
+            need = reserved_bytes(problem, order_table(member, microbatches=microbatches_of(problem, member)), costs)
+            assert np.floor(bounded.memory[place]) <= need.max() <= simulated.need, where
             members += 1
             tight += bound > 0.8 * path
             strict += path < simulated.step_time_s
@@ -118,18 +115,60 @@ def test_each_tier_bounds_the_next(block: int) -> None:
     assert strict > members // 10
 
 
-def program_path(problem: Problem, grid: Grid) -> tuple[float, float]:
-    """Longest path of the lowered Program, and B1, in seconds, where kernels beside collectives are no slower: a path knows none."""
-    problem = replace(problem, constants=replace(problem.constants, overlap_slowdown=1.0))
+def without_slowdown(problem: Problem) -> Problem:
+    """Kernels beside collectives are no slower, which a path does not know."""
+    return replace(problem, constants=replace(problem.constants, overlap_slowdown=1.0))
+
+
+def paths(problem: Problem, grid: Grid) -> tuple[PlanResult, float]:
+    """The simulated plan, and B1 in seconds."""
+    done = simulate_grid(problem, grid)
+    assert done.program.templates[int(done.program.instances.template[int(done.timeline.finish.argmax())])].kind is TaskKind.STEP
+    return done, path_seconds(problem, grid, step_costs(problem, grid, price_grid(problem, grid)))
+
+
+def is_aligned(problem: Problem, grid: Grid) -> bool:
+    """Nodes cut no axis: a class a pipeline rank, and all groups of an axis lie alike."""
+    size = 1
+    for axis in (a for a in grid.order if a in ("tp", "cp", "dp", "pp")):
+        size *= getattr(grid, axis)
+        if any(size % tier.num_devices and tier.num_devices % size for tier in problem.cluster.tiers()):
+            return False
+    return True
+
+
+def shares_more(problem: Problem, grid: Grid) -> bool:
+    """Some gradients are summed over more devices than dp x cp, a table is tied over two stages: columns leave out what those sums take."""
+    priced = price_grid(problem, grid)
+    return bool(priced.meshes.sync.spread[:, priced.mesh_row].any()) or (problem.model is WIDE and grid.pp > 1)
+
+
+ALIKE = ("forward_s", "backward_s", "weight_s", "gather_s", "reduce_s", "tied_s", "saved_bytes", "restored_bytes")
+
+
+def assert_priced_alike(problem: Problem, grid: Grid, done: PlanResult) -> None:
+    """The columns' chunks are those of the plan's first families, or take less where gradients are shared with more devices."""
     costs = step_costs(problem, grid, price_grid(problem, grid))
-    program = lower_grid(problem, grid, costs)
-    tasks = program.instances
-    work = template_work(program, costs)[tasks.template]
-    finish = longest_path(work, tasks.indegree, tasks.successor_start, tasks.successor)[1]
-    assert finish.min() >= 0
-    assert program.columns.kind[tasks.template[int(finish.argmax())]] == TaskKind.STEP
-    longest = int(finish.max()) / PICOSECONDS_PER_SECOND * jitter(problem, grid.devices)
-    return longest, path_seconds(problem, grid, costs)
+    for (_, chunk, number), family in done.costs.families.items():
+        if not number:
+            for name in ALIKE:
+                found, wanted = float(getattr(family.slices[0], name)[0]), float(getattr(costs, name)[chunk])
+                where = (name, chunk, problem.runtime.name, grid)
+                assert wanted <= found * (1 + 1e-9) + 1e-15, where
+                if not shares_more(problem, grid):
+                    assert found == pytest.approx(wanted, rel=1e-9, abs=1e-15), where
+
+
+def test_columns_price_chunks_as_the_plan_does() -> None:
+    """To 1e-9 where no gradient is shared with more devices than columns know of; never more than the plan where it is."""
+    draw = random.Random(8)
+    alike = 0
+    for _ in range(160):
+        problem, grid = drawn(draw)
+        if is_aligned(problem, grid):
+            assert_priced_alike(problem, grid, simulate_grid(problem, grid))
+            alike += not shares_more(problem, grid)
+    assert alike > 40
 
 
 def test_path_is_the_longest_of_the_program() -> None:
@@ -137,14 +176,15 @@ def test_path_is_the_longest_of_the_program() -> None:
     aligned = 0
     for _ in range(160):
         problem, grid = drawn(draw)
-        longest, path = program_path(problem, grid)
-        if is_aligned(grid, problem.cluster.tiers()):
-            assert path == longest, f"{problem.runtime.name} {grid}"
+        problem = without_slowdown(problem)
+        done, path = paths(problem, grid)
+        if is_aligned(problem, grid) and not shares_more(problem, grid):
+            # The walk takes off what sums in another order may round.
+            assert path == pytest.approx(done.path_s, rel=1e-6), f"{problem.runtime.name} {grid}"
             aligned += 1
-        else:
-            # Classes of one pipeline rank differ in their borders: B1 takes the fastest.
-            assert path <= longest, f"{problem.runtime.name} {grid}"
-    assert aligned > 60
+        # Classes of one pipeline rank differ in their borders: B1 takes the fastest.
+        assert path <= done.path_s, f"{problem.runtime.name} {grid}"
+    assert aligned > 30
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda r: r.name)
@@ -154,6 +194,8 @@ def test_path_of_every_schedule_and_switch(runtime: Runtime, schedule: str, zero
     vpp = 3 if schedule == "interleaved-1f1b" else 1
     grid = Grid(tp=2, sp=True, pp=4, dp=2, vpp=vpp, schedule=schedule, zero=zero)
     problem = problem_of(WIDE, cluster_of(16, node=8), runtime=runtime, global_batch=16)
-    longest, path = program_path(problem, grid)
-    assert path == longest
-    assert path <= simulate_grid(problem, grid).step_time_s
+    done, path = paths(without_slowdown(problem), grid)
+    assert path <= done.path_s
+    assert path == pytest.approx(done.path_s, rel=1e-3), "gains of norms are summed over tp too, which the columns leave out"
+    done, path = paths(problem, grid)
+    assert path <= done.step_time_s

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shardwright.simulator.evaluate import jitter, lower_grid, microbatches_of, predict, simulate_grid
 
 from shardwright.cost.block_table import PARTS, TP
 from shardwright.cost.member import PART_NAMES, price_grid, step_costs
@@ -20,7 +21,6 @@ from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import TpOverlap
 from shardwright.simulator.breakdown import Simulated, breakdown
-from shardwright.simulator.evaluate import jitter, lower_grid, microbatches_of, predict, simulate_grid
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model

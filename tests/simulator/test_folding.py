@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shardwright.program.fold import RankClasses, fold, is_aligned, unfolded
+from shardwright.simulator.evaluate import simulate_grid
 
 from shardwright.cost.member import StepCosts, price_grid, step_costs
 from shardwright.hardware.cluster import FabricTier
 from shardwright.model.graph import Model
-from shardwright.program.fold import RankClasses, fold, is_aligned, unfolded
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.simulator.breakdown import Simulated
-from shardwright.simulator.evaluate import simulate_grid
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model

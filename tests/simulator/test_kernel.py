@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardwright.compiled
-from shardwright.simulator import kernel
-from shardwright.simulator.kernel import SCALE, longest_path, simulate
+from shardwright.simulator.kernel.events import SCALE, simulate
+from shardwright.simulator.kernel.longest_path import longest_path
 from tests.simulator.levels import peak_levels
 
 MANY = settings(deadline=None)
@@ -246,27 +246,27 @@ def test_inputs_may_be_read_only_and_are_left_alone() -> None:
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> Iterator[ModuleType]:
-    """The kernel as it is without numba."""
+def interpreted() -> Iterator[tuple[ModuleType, ModuleType]]:
+    """The kernels (events, longest path) as they are without numba."""
+    names = [f"shardwright.simulator.kernel.{name}" for name in ("fixed", "heaps", "events", "longest_path")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shardwright.compiled, "compiled", lambda function: function)
         patch.setattr(shardwright.compiled, "inlined", lambda function: function)
-        spec = importlib.util.spec_from_file_location("interpreted_kernel", kernel.__file__)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        patch.setitem(sys.modules, "interpreted_kernel", module)
-        spec.loader.exec_module(module)
-        yield module
+        for name in names:
+            patch.delitem(sys.modules, name)
+        modules = [importlib.import_module(name) for name in names]
+        yield modules[2], modules[3]
 
 
 @given(case=tasks(largest_work=10**6))
 @FEW
-def test_the_same_integers_without_numba(interpreted: ModuleType, case: Tasks) -> None:
-    assert not hasattr(interpreted._simulate, "py_func")
-    for compiled_result, plain_result in zip(simulate(*case.arguments()), interpreted.simulate(*case.arguments()), strict=True):
+def test_the_same_integers_without_numba(interpreted: tuple[ModuleType, ModuleType], case: Tasks) -> None:
+    events, path = interpreted
+    assert not hasattr(events._simulate, "py_func")
+    assert not hasattr(path._longest_path, "py_func")
+    for compiled_result, plain_result in zip(simulate(*case.arguments()), events.simulate(*case.arguments()), strict=True):
         assert np.array_equal(np.asarray(compiled_result), np.asarray(plain_result))
-    for compiled_result, plain_result in zip(longest_path(*case.graph()), interpreted.longest_path(*case.graph()), strict=True):
+    for compiled_result, plain_result in zip(longest_path(*case.graph()), path.longest_path(*case.graph()), strict=True):
         assert np.array_equal(np.asarray(compiled_result), np.asarray(plain_result))
 
 

@@ -14,66 +14,30 @@ from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.members import enumerate_members, member_grid
-from shardwright.simulator.evaluate import predict
+from shardwright.simulator.breakdown import UNEVEN, breakdown, critical_class
 from shardwright.simulator.interval import EXPOSED
-from shardwright.simulator.breakdown import UNEVEN, critical_class, plan_breakdown
-from shardwright.simulator.predict import predict_plan
 from shardwright.simulator.plans import simulate_plan
+from shardwright.simulator.predict import predict, predict_plan
 from shardwright.strategy.grid_plan import plan_of
-from tests.search.problems import Case, small_case
+from tests.search.problems import small_case
 from tests.strategy.zoo_plans import ZooPlan, zoo
 
-TIED = ("sharding", "optimizer", "bubble")
-"""Where a grid and a plan count the sum of a tied table's gradients, and what waits for it."""
 NAMES = {*PART_NAMES, "slowdown", "optimizer", "bubble", "jitter", UNEVEN}
 
 
-def dense_cases(count: int) -> list[Case]:
-    """Random problems with a dense model."""
-    found: list[Case] = []
-    seed = 0
-    while len(found) < count:
-        case = small_case(seed)
-        seed += 1
-        if case.problem.model.num_active_parameters == case.problem.model.num_parameters:
-            found.append(case)
-    return found
-
-
 def test_a_plan_that_is_a_grid_is_predicted_as_the_grid() -> None:
+    """Every field, bit for bit: dense models and experts, tied and not."""
     generator = random.Random(1)
-    compared = same = 0
-    for case in dense_cases(20):
+    for seed in range(20):
+        case = small_case(seed)
         members = enumerate_members(case.problem, case.space, case.facts)
         for place in generator.sample(range(members.num_members), min(2, members.num_members)):
             grid = member_grid(members, place)
             plan = plan_of(grid, model=case.problem.model, global_batch=case.problem.job.global_batch)
-            wanted, found = predict(case.problem, grid), predict_plan(case.problem, plan)
-            compared += 1
-            if abs(found.step_time_s / wanted.step_time_s - 1) > 1e-5:
-                continue
-            same += 1
-            a, b = dict(wanted.breakdown_s), dict(found.breakdown_s)
-            tied = any(p.tied_to for b in case.problem.model.blocks for o in b.operators for p in o.parameters)
-            if tied:
-                a, b = _joined(a), _joined(b)
-            assert a.keys() | b.keys() <= NAMES
-            for name in a.keys() | b.keys():
-                assert b.get(name, 0.0) == pytest.approx(a.get(name, 0.0), abs=1e-3 * found.step_time_s), (name, grid)
-            assert found.mfu_causal == pytest.approx(wanted.mfu_causal, rel=1e-4)
-            assert found.mfu_full == pytest.approx(wanted.mfu_full, rel=1e-4)
-            assert found.tokens_per_s_per_device == pytest.approx(wanted.tokens_per_s_per_device, rel=1e-4)
-            assert found.capacity_bytes == wanted.capacity_bytes
-            assert [s.layers for s in found.stages] == [s.layers for s in wanted.stages]
-            assert [s.devices for s in found.stages] == [s.devices for s in wanted.stages]
-            share = {d.name for d in wanted.doubts}
-            assert tied or {d.name for d in found.doubts} == share
-    assert compared >= 30
-    assert same >= 0.7 * compared
-
-
-def _joined(parts: dict[str, float]) -> dict[str, float]:
-    return {**{n: s for n, s in parts.items() if n not in TIED}, "bubble": sum(parts.get(n, 0.0) for n in TIED)}
+            found = predict(case.problem, grid)
+            assert found == predict_plan(case.problem, plan), grid
+            assert {name for name, _ in found.breakdown_s} <= NAMES
+            assert sum(stage.devices for stage in found.stages) == grid.devices
 
 
 def zoo_problem(entry: ZooPlan) -> Problem:

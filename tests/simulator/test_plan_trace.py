@@ -11,7 +11,7 @@ from shardwright.program.instances import TaskKind
 from shardwright.program.step_trace import ACTIONS, StepTrace
 from shardwright.program.trace_times import device_times
 from shardwright.search.orders.resolve_plan import resolved
-from shardwright.simulator.breakdown import critical_class, plan_breakdown
+from shardwright.simulator.breakdown import breakdown, critical_class
 from shardwright.simulator.plan_trace import simulated_trace
 from shardwright.simulator.plans import PlanResult, simulate_plan
 from tests.simulator.general import two_stages

@@ -1,145 +1,33 @@
-"""General plans through cells: equal to grids where grids can say them, folded equal to unfolded, the zoo, generated plans, mixed kinds."""
+"""General plans through cells: folded equal to unfolded, the zoo, generated plans, mixed kinds. Grids: see `test_grids_as_plans`."""
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-import shardwright.simulator.plans as plans_module
 from shardwright.errors import StrategyError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import SequenceLength, TrainingJob, training_job
 from shardwright.model.catalog import load_model
-from shardwright.model.graph import Model
-from shardwright.model.tensor import ParameterClass
-from shardwright.program.plan_sync import Holdings, plan_holdings
 from shardwright.program.problem import Problem
-from shardwright.program.stage_parts import StageParts
 from shardwright.runtime.registry import load_runtime
-from shardwright.search.members import enumerate_members, member_grid
-from shardwright.simulator.evaluate import simulate_grid
-from shardwright.simulator.memory import stage_memory
 from shardwright.simulator.plans import PlanResult, simulate_plan
-from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_notation import parse_grid
 from shardwright.strategy.grid_plan import plan_of
 from shardwright.strategy.parser import parse_plan
-from tests.search.problems import real_problem, small_case
+from tests.search.problems import real_problem
 from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_models import dense
 from tests.strategy.zoo_plans import ZooPlan, zoo
 
-SAME = 1e-9
-"""Time of a grid through cells: sums of the same numbers in another order."""
-GROUPS = 0.08
-"""Time of a grid with a tie, norms under sp, or fewer key heads than parts: small gradients go in their true groups, with latencies of
-their own, where a grid adds them to the groups of its axes (seconds of latency beside steps of milliseconds in these small problems).
-"""
 LEFT_OUT = {"grad.overlap": "two holders compute a gradient of partly the same tokens: no sum of parts is right"}
 """Rules that a generated plan, legal by structure, may break when it is lowered, and why."""
 
 
 def problem_of(case: ZooPlan) -> Problem:
     return Problem(model=case.model, cluster=parse_cluster(case.cluster), job=case.job, runtime=load_runtime("megatron-core"))
-
-
-def is_tied(model: Model) -> bool:
-    return any(p.tied_to for b in model.blocks for o in b.operators for p in o.parameters)
-
-
-def grids(seed: int, *, most: int = 4) -> list[tuple[Problem, Grid]]:
-    case = small_case(seed)
-    members = enumerate_members(case.problem, case.space, case.facts)
-    generator = random.Random(seed)
-    places = generator.sample(range(members.num_members), min(most, members.num_members))
-    return [(case.problem, member_grid(members, place)) for place in places]
-
-
-def in_groups_of_axes(grid: Grid) -> object:
-    """Holdings as a grid has them: dense gradients over dp x cp, whatever they are; copies of tied weights with nobody."""
-    strides = grid.strides()
-
-    def holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, island: int) -> Holdings:
-        result: Holdings = {}
-        for key, items in plan_holdings(stages, model=model, length=length, island=island).items():
-            device = key[3]
-            base = device - sum(device // strides[a] % getattr(grid, a) * strides[a] for a in ("cp", "dp"))
-            main = tuple(sorted(base + c * strides["cp"] + d * strides["dp"] for c in range(grid.cp) for d in range(grid.dp)))
-            result[key] = tuple(
-                h if h.klass is ParameterClass.EXPERTS else replace(h, group=main, near=main, uses=(key[:3],)) for h in items
-            )
-        return result
-
-    return holdings
-
-
-def assert_equals_grid(problem: Problem, grid: Grid, found: PlanResult) -> None:
-    whole = simulate_grid(problem, grid)
-    costs = whole.costs
-    assert found.step_time_s == pytest.approx(whole.step_time_s, rel=SAME)
-    for (_, chunk, number), family in found.costs.families.items():
-        if number:
-            continue  # a width that does not divide: a grid counts the largest part everywhere, which family 0 has
-        step = family.slices[0]
-        for name in ("forward_s", "backward_s", "weight_s", "gather_s", "reduce_s", "saved_bytes"):
-            assert float(getattr(step, name)[0]) == pytest.approx(float(getattr(costs, name)[chunk]), rel=SAME, abs=1e-15), (name, chunk)
-    memory = stage_memory(problem, grid, costs, whole.program.table)
-    for device_class, mine in zip(found.program.classes, found.memory, strict=True):
-        rank = device_class.families[0][1] % grid.pp
-        if not any(number for _, _, number in device_class.families):
-            assert dict(mine.items) == dict(memory[rank].items)
-
-
-def lies_in_nodes(problem: Problem, grid: Grid) -> bool:
-    """Every run of axes, from the innermost on, fits into units of each tier or fills them: a grid prices all groups of an axis alike."""
-    size = 1
-    for axis in (a for a in grid.order if a in ("tp", "cp", "dp", "pp")):
-        size *= getattr(grid, axis)
-        if any(size % tier.num_devices and tier.num_devices % size for tier in problem.cluster.tiers()):
-            return False
-    return True
-
-
-@pytest.mark.parametrize("block", range(8))
-def test_a_grid_is_the_same_through_cells(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds of chunks and gradients to 1e-9, memory to the byte, with every gradient in the groups of the grid's axes."""
-    checked = 0
-    for seed in range(16 * block, 16 * block + 16):
-        for problem, grid in grids(seed):
-            if (is_tied(problem.model) and grid.pp > 1) or not lies_in_nodes(problem, grid):
-                continue
-            holders = in_groups_of_axes(grid)
-            monkeypatch.setattr(plans_module, "plan_holdings", holders)
-            keys = min((o.attention.kv_heads for b in problem.model.blocks for o in b.operators if o.attention), default=0)
-            if grid.ulysses > 1 and keys < grid.tp * grid.ulysses:
-                continue  # a grid sends key heads as if there were one for each part
-            plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
-            assert_equals_grid(problem, grid, simulate_plan(problem, plan))
-            checked += 1
-    assert checked > 25
-
-
-@pytest.mark.parametrize("seed", range(200, 230))
-def test_true_groups_cost_little_more(seed: int) -> None:
-    """Chunks to 1e-9 but for sharding traffic; the step within GROUPS; states in larger groups are never more than the grid's."""
-    for problem, grid in grids(seed, most=2):
-        if not lies_in_nodes(problem, grid):
-            continue
-        plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
-        found, whole = simulate_plan(problem, plan), simulate_grid(problem, grid)
-        assert found.step_time_s == pytest.approx(whole.step_time_s, rel=GROUPS)
-        memory = stage_memory(problem, grid, whole.costs, whole.program.table)
-        for device_class, mine in zip(found.program.classes, found.memory, strict=True):
-            wanted = dict(memory[device_class.families[0][1] % grid.pp].items)
-            for name, size in mine.items:
-                if name in ("optimizer", "gradients"):
-                    assert size <= wanted[name]
-                elif name not in ("fragmentation", "parameters", "communication"):
-                    assert size == wanted[name], name
 
 
 TRAINING = [pytest.param(case, id=case.name) for case in zoo() if case.trains]

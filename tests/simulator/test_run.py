@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from shardwright.program.fold import unfolded
+from shardwright.simulator.evaluate import links_of, lower_grid, simulate_grid
+from shardwright.simulator.run import Links, run, template_work
 
 from shardwright.cost.member import price_grid, step_costs
 from shardwright.hardware.cluster import FabricTier
-from shardwright.program.fold import unfolded
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.problem import Problem
-from shardwright.simulator.evaluate import links_of, lower_grid, simulate_grid
-from shardwright.simulator.kernel import longest_path
-from shardwright.simulator.run import Links, run, template_work
+from shardwright.simulator.kernel.longest_path import longest_path
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model

@@ -11,9 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (the extra `run`)")
 
-from shardwright.cost.member import price_grid, step_costs
-from shardwright.program.lower import order_table
-from shardwright.simulator.memory import stage_memory
+from shardwright.simulator.plans import memory_of_grid
 from shardwright.strategy.grid import Grid, Recompute
 from tests.torch_checks import ours
 from tests.torch_checks.blocks import Style
@@ -50,8 +48,7 @@ def items(config: Mapping[str, Any], setting: Setting) -> dict[str, int]:
     """Our itemised peak of rank 0, of what a tracker of tensors sees."""
     grid = grid_of(setting)
     problem = ours.problem_for(config, runtime=ours.FUSED, tokens=setting.tokens, batch=grid.dp * grid.microbatch)
-    costs = step_costs(problem, grid, price_grid(problem, grid))
-    (stage,) = stage_memory(problem, grid, costs, order_table(grid, microbatches=1))
+    (stage,) = memory_of_grid(problem, grid)
     return {name: size for name, size in stage.items if name not in ours.OUTSIDE}
 
 

@@ -28,7 +28,6 @@ from shardwright.cost.host import HostClock, PairedLayer
 from shardwright.cost.overlap import products_yield
 from shardwright.cost.rows import Rows
 from shardwright.model.operator import OperatorClass
-from shardwright.model.tensor import ParameterClass
 from shardwright.program.block import BlockProgram, Exposure, Kernel, Move, Phase, Recomputable, Work
 from shardwright.program.latent import norms, rebuilt
 from shardwright.program.selective import saved_products
@@ -60,9 +59,6 @@ class BlockTable:
         seconds: shape (phases, parts, n): F, I, W and what recompute adds, by part.
         saved_bytes: shape (modes, n): what one microbatch keeps from F to backward under none, selective, full recompute.
         transient_bytes: shape (n,): the largest set alive inside one layer's backward after a full recompute.
-        dense, experts: shape (n,): local parameter elements, whose gradients are summed over dp x cp, or over edp.
-        spread: those that are summed over more devices. shared: those of `dense` that other blocks use too.
-        frozen: local elements without a gradient. tied: local elements that another block stores.
         flops: shape (n,): FLOPs of forward GEMMs, attention (under the mask) and scans on one device.
         overlappable: shape (n,): seconds of communication that compute hides, forward and backward.
         input_bytes: shape (n,): the block's input on one device as it crosses a pipeline border.
@@ -72,12 +68,6 @@ class BlockTable:
     seconds: FloatArray
     saved_bytes: IntArray
     transient_bytes: IntArray
-    dense: IntArray
-    experts: IntArray
-    spread: IntArray
-    shared: IntArray
-    frozen: IntArray
-    tied: IntArray
     flops: FloatArray
     overlappable: FloatArray
     input_bytes: IntArray
@@ -170,7 +160,6 @@ def block_table(
         flops=flops,
         overlappable=overlappable,
         input_bytes=evaluate(program.input_volume, local),
-        **parameter_elements(program, local),
     )
 
 
@@ -384,34 +373,3 @@ def _saved_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
         if saved.dropped is Recomputable.NEVER:
             result[2] += volume
     return result
-
-
-ELEMENTS = ("dense", "experts", "spread", "shared", "frozen", "tied")
-"""How local elements are counted; see `BlockTable`."""
-
-
-def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: frozenset[str] = frozenset()) -> dict[str, IntArray]:
-    """Local elements by how their gradients are summed (`ELEMENTS`).
-
-    Args:
-        shared: parameters, as ``block.parameter``, that other blocks use too.
-    """
-    n = np.shape(degrees["mbs"])[0]
-    counts = {name: np.zeros(n, dtype=np.int64) for name in ELEMENTS}
-    for stored in program.stored:
-        elements = evaluate(stored.elements, degrees)
-        if stored.tied:
-            counts["tied"] += elements
-        elif not stored.trainable:
-            counts["frozen"] += elements
-        else:
-            wider = np.zeros(n, dtype=np.bool_)
-            for axis in stored.summed_along:
-                wider |= degrees[axis] > 1
-            for runs, axes in stored.coarse:
-                wider |= runs % np.prod([degrees[axis] for axis in axes], axis=0) != 0
-            counts["experts" if stored.klass is ParameterClass.EXPERTS else "dense"] += np.where(wider, 0, elements)
-            counts["spread"] += np.where(wider, elements, 0)
-            if f"{program.block}.{stored.parameter}" in shared:
-                counts["shared"] += np.where(wider, 0, elements)
-    return counts

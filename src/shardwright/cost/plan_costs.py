@@ -71,7 +71,7 @@ def family_costs(
     """Price one family of one stage.
 
     Args:
-        holdings: see `plan_holdings`. shape: (devices of the plan that take part in some stage, stages that its devices are one of).
+        holdings: see `plan_holdings`. shape: (devices of the plan, sets of devices that are stages).
     """
     device = stage.families[family][0]
     own = kind_problem(problem, device)

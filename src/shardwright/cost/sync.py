@@ -11,8 +11,8 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import collective_seconds
 from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, span_of
-from shardwright.cost.block_table import ELEMENTS, parameter_elements
 from shardwright.cost.communication import Axes, Network, axes_of, move_seconds, tokens_copied
+from shardwright.cost.parameters import ELEMENTS, parameter_elements
 from shardwright.cost.rows import Rows
 from shardwright.job.training import TrainingJob
 from shardwright.program.block import BlockProgram
@@ -50,8 +50,8 @@ class SyncTable:
         tied_all_reduce, tied_reduce: (n,) the same of all weights that other stages use too, which are summed last; the sums above leave
             them out.
         shard, expert_shard: members that share one copy of the states, shape (n,).
-        dense, experts, spread: local trainable elements (see `BlockTable`). frozen: without gradient. tied: trainable elements that
-            another block owns.
+        dense, experts, spread: local trainable elements (see `parameters.ELEMENTS`). frozen: without gradient.
+            tied: trainable elements that another block owns.
         cuts: of a general plan's device, whose parameters may be cut differently: all of its elements; empty = by `shard`.
     """
 

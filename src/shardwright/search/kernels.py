@@ -10,7 +10,7 @@ import numpy.typing as npt
 from shardwright.cost.bound_arrays import Choices, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
 from shardwright.cost.critical_path import load_walk
-from shardwright.simulator.kernel import simulate
+from shardwright.simulator.kernel.events import simulate
 
 
 def load_kernels() -> None:

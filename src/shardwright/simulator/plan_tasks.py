@@ -24,7 +24,7 @@ from shardwright.program.plan_sync import Holdings
 from shardwright.program.problem import Problem
 from shardwright.program.stage_edges import Messages
 from shardwright.program.stage_parts import StageParts
-from shardwright.simulator.kernel import SCALE
+from shardwright.simulator.kernel.events import SCALE
 from shardwright.strategy.plan import Plan
 
 Int64 = npt.NDArray[np.int64]

@@ -23,7 +23,8 @@ from shardwright.program.plan_sync import Holdings, plan_holdings
 from shardwright.program.problem import Problem
 from shardwright.program.stage_edges import edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stage_parts import Segment, StageParts, plan_stages
-from shardwright.simulator.kernel import longest_path, simulate
+from shardwright.simulator.kernel.events import simulate
+from shardwright.simulator.kernel.longest_path import longest_path
 from shardwright.simulator.plan_memory import plan_memory
 from shardwright.simulator.plan_tasks import PlanCosts, plan_kernel_tasks, plan_tiers
 from shardwright.simulator.prediction import StageMemory
@@ -138,7 +139,7 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
     island = problem.cluster.tiers()[0].num_devices
     holdings = plan_holdings(stages, model=problem.model, length=problem.job.sequence_length, island=island)
     sets = {stage.devices for lane in stages for stage in lane}
-    shape = (len(set().union(*sets)), len(sets))
+    shape = (plan.devices, len(sets))
     groups: dict[tuple[int, int], tuple[int, ...]] = {}
     families: dict[tuple[int, int, int], FamilyCosts] = {}
     for stage in (stage for lane in stages for stage in lane):

@@ -90,6 +90,7 @@ def test_bounds_hold_for_found_orders(seed: int, record_property: Callable[[str,
             shape = np.array([[chunk.layers for chunk in plan.chunks]])
             lower = (float(any_order_bounds(exact, pipe, shape, np.array(plan.owners))[0]) + norm) * jitter
         done = evaluate(problem, scored)
+        assert done.result is not None
         assert max(done.need) <= capacity
         assert quick[place] <= done.seconds * ROUNDING, frame
         assert lower <= done.seconds * ROUNDING, frame
@@ -127,7 +128,7 @@ def test_never_worse_than_named_orders(seed: int) -> None:
         plan = written(case.problem, found.best.plan)
         assert not verify(plan, model=case.problem.model, global_batch=case.problem.job.global_batch)
         again = simulate_plan(case.problem, plan)
-        assert again.step_time_s <= found.step_time_s * ROUNDING
+        assert again.step_time_s == found.step_time_s
         assert max(m.reserved for m in again.memory) <= capacity
 
 

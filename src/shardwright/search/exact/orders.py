@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from shardwright.compiled import compiled
 from shardwright.errors import StrategyError
-from shardwright.simulator.kernel import _longest_path, _simulate
+from shardwright.simulator.kernel.events import _simulate
+from shardwright.simulator.kernel.longest_path import _longest_path
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]

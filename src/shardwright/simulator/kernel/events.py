@@ -24,6 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.compiled import compiled, inlined
+from shardwright.simulator.kernel.fixed import check_rows, fixed32, fixed64, mark_stuck
+from shardwright.simulator.kernel.heaps import PLACE, pop, push, sift_down, sift_up
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
@@ -39,82 +41,11 @@ _NEVER: Final = np.int64(2**63 - 1)
 # State is packed into few arrays of plain integers: tuples of arrays cost ten times the work they hold.
 # A running task has a slot, with columns: the task, work left at the instant SINCE, the highest load it has been under since then, and
 # its place in the heap of finishes.
-_TASK, _LEFT, _SINCE, _SLOWEST, _PLACE = range(5)
+_TASK, _LEFT, _SINCE, _SLOWEST = range(4)
 # A resource has a load, the load before the instant CHANGED_AT, and the first of the uses that load it now.
 _LOAD, _BEFORE, _CHANGED_AT, _FIRST = range(4)
 # A use has the slot of its task, and the next and previous use of the same resource.
 _SLOT, _NEXT, _PREVIOUS = range(3)
-
-
-@inlined
-def _push(key: Int64, item: Int32, size: int, instant: Integer, task: Integer) -> None:
-    """Add `task` at `instant` to a plain heap of `size` entries."""
-    place = size
-    while place > 0:
-        parent = (place - 1) >> 1
-        if key[parent] <= instant:
-            break
-        key[place] = key[parent]
-        item[place] = item[parent]
-        place = parent
-    key[place] = instant
-    item[place] = task
-
-
-@inlined
-def _pop(key: Int64, item: Int32, size: int) -> None:
-    """Replace the root of a plain heap by the entry at `size`, its last, and restore the order."""
-    instant, task = key[size], item[size]
-    place, child = 0, 1
-    while child < size:
-        if child + 1 < size:
-            child += key[child + 1] < key[child]
-        if key[child] >= instant:
-            break
-        key[place] = key[child]
-        item[place] = item[child]
-        place = child
-        child = 2 * place + 1
-    key[place] = instant
-    item[place] = task
-
-
-@inlined
-def _sift_up(key: Int64, item: Int32, slots: Int64, place: Integer) -> None:
-    """Move the entry at `place` of the heap of finishes towards the root until its parent is not later."""
-    instant, slot = key[place], item[place]
-    while place > 0:
-        parent = (place - 1) >> 1
-        if key[parent] <= instant:
-            break
-        key[place] = key[parent]
-        item[place] = item[parent]
-        slots[item[place], _PLACE] = place
-        place = parent
-    key[place] = instant
-    item[place] = slot
-    slots[slot, _PLACE] = place
-
-
-@inlined
-def _sift_down(key: Int64, item: Int32, slots: Int64, size: int, place: Integer) -> None:
-    """Move the entry at `place` of the heap of finishes towards the leaves until no child is earlier."""
-    instant, slot = key[place], item[place]
-    while True:
-        child = 2 * place + 1
-        if child >= size:
-            break
-        if child + 1 < size:
-            child += key[child + 1] < key[child]
-        if key[child] >= instant:
-            break
-        key[place] = key[child]
-        item[place] = item[child]
-        slots[item[place], _PLACE] = place
-        place = child
-    key[place] = instant
-    item[place] = slot
-    slots[slot, _PLACE] = place
 
 
 @inlined
@@ -128,7 +59,7 @@ def _seed(work: Int64, finish: Int64, indegree: Int32, use_start: Int32, done: I
                 done[num_done] = task
                 num_done += 1
             else:
-                _push(arrival, arriving, num_arriving, 0, task)
+                push(arrival, arriving, num_arriving, 0, task)
                 num_arriving += 1
     return num_arriving, num_done
 
@@ -168,7 +99,7 @@ def _settle(
                     done[num_done] = after
                     num_done += 1
                 else:
-                    _push(arrival, arriving, num_arriving, start[after], after)
+                    push(arrival, arriving, num_arriving, start[after], after)
                     num_arriving += 1
     return num_arriving, num_done
 
@@ -252,20 +183,12 @@ def _renew(
         slots[slot, _LEFT] = left
         slots[slot, _SINCE] = now
         slots[slot, _SLOWEST] = slowest
-        place = slots[slot, _PLACE]
+        place = slots[slot, PLACE]
         key[place] = now + (left // SCALE) * slowest - (-(left % SCALE) * slowest // SCALE)
         if slowest < old:
-            _sift_up(key, item, slots, place)
+            sift_up(key, item, slots, place)
         else:
-            _sift_down(key, item, slots, size, place)
-
-
-@compiled
-def _mark_stuck(waiting: Int32, start: Int64) -> None:
-    """Tasks that never became ready have no start."""
-    for task in range(waiting.size):
-        if waiting[task] > 0:
-            start[task] = -1
+            sift_down(key, item, slots, size, place)
 
 
 @compiled
@@ -309,7 +232,7 @@ def _simulate(
             size -= 1
             if size > 0:
                 key[0], item[0] = key[size], item[size]
-                _sift_down(key, item, slots, size, 0)
+                sift_down(key, item, slots, size, 0)
             finish[task] = now
             done[num_done] = task
             num_arriving, num_done = _settle(
@@ -318,7 +241,7 @@ def _simulate(
         while num_arriving > 0 and arrival[0] == now:
             task = arriving[0]
             num_arriving -= 1
-            _pop(arrival, arriving, num_arriving)
+            pop(arrival, arriving, num_arriving)
             slot = size
             if num_spare > 0:
                 num_spare -= 1
@@ -326,7 +249,7 @@ def _simulate(
             slots[slot, _TASK], slots[slot, _LEFT], slots[slot, _SINCE], slots[slot, _SLOWEST] = task, work[task], now, SCALE
             num_changed = _load(task, slot, now, use_start, use_resource, use_weight, uses, resources, changed, num_changed)
             key[size], item[size] = now + work[task], slot
-            _sift_up(key, item, slots, size)
+            sift_up(key, item, slots, size)
             size += 1
         for resource in changed[:num_changed]:
             if max(resources[resource, _LOAD], resources[resource, _BEFORE]) > SCALE:
@@ -334,80 +257,8 @@ def _simulate(
                 while use >= 0:
                     _renew(uses[use, _SLOT], now, use_start, use_resource, resources, slots, key, item, size)
                     use = uses[use, _NEXT]
-    _mark_stuck(waiting, start)
+    mark_stuck(waiting, start)
     return start, finish, num_done
-
-
-@compiled
-def _longest_path(work: Int64, indegree: Int32, successor_start: Int32, successor: Int32) -> tuple[Int64, Int64]:
-    """`longest_path` on checked arrays."""
-    num_tasks = work.size
-    start, finish = np.zeros(num_tasks, np.int64), np.full(num_tasks, -1, np.int64)
-    waiting = indegree.copy()
-    done = np.empty(num_tasks + 1, np.int32)
-    num_done = 0
-    for task in range(num_tasks):
-        if indegree[task] == 0:
-            done[num_done] = task
-            num_done += 1
-    told = 0
-    while told < num_done:
-        task = done[told]
-        told += 1
-        now = start[task] + work[task]
-        finish[task] = now
-        for edge in range(successor_start[task], successor_start[task + 1]):
-            after = successor[edge]
-            if start[after] < now:
-                start[after] = now
-            waiting[after] -= 1
-            if waiting[after] == 0:
-                done[num_done] = after
-                num_done += 1
-    _mark_stuck(waiting, start)
-    return start, finish
-
-
-def _fixed64(array: npt.ArrayLike) -> Int64:
-    """A read-only int64 view (or copy) of `array`: one compiled signature, whatever the caller's flags."""
-    view = np.ascontiguousarray(array, dtype=np.int64).view()
-    view.flags.writeable = False
-    return view
-
-
-def _fixed32(array: npt.ArrayLike) -> Int32:
-    """A read-only int32 view (or copy) of `array`."""
-    view = np.ascontiguousarray(array, dtype=np.int32).view()
-    view.flags.writeable = False
-    return view
-
-
-def _check_rows(start: Int32, num_rows: int, entries: Int32, bound: int) -> None:
-    """A CSR that would read outside its arrays is our own bug, and must not become a wild memory access."""
-    assert start.size == num_rows + 1
-    assert start[0] == 0
-    assert start[-1] == entries.size
-    assert num_rows == 0 or bool((start[1:] >= start[:-1]).all())
-    assert entries.size == 0 or (entries.min() >= 0 and entries.max() < bound)
-
-
-def longest_path(
-    work: npt.ArrayLike, indegree: npt.ArrayLike, successor_start: npt.ArrayLike, successor: npt.ArrayLike
-) -> tuple[Int64, Int64]:
-    """Earliest start and finish of each task when nothing is shared: start = max over predecessors of finish, finish = start + work.
-
-    Args:
-        work: picoseconds, at least 0, shape (tasks,). indegree: number of predecessors, shape (tasks,).
-        successor_start, successor: CSR of successors, shapes (tasks + 1,) and (edges,).
-
-    Returns:
-        start, finish: picoseconds, shape (tasks,); -1 for tasks that never become ready (on or behind a circle).
-    """
-    fixed_work, fixed_indegree = _fixed64(work), _fixed32(indegree)
-    start, after = _fixed32(successor_start), _fixed32(successor)
-    _check_rows(start, fixed_work.size, after, fixed_work.size)
-    assert fixed_indegree.size == fixed_work.size
-    return _longest_path(fixed_work, fixed_indegree, start, after)
 
 
 def simulate(
@@ -431,11 +282,11 @@ def simulate(
         start, finish: picoseconds, shape (tasks,); -1 for tasks that never become ready. Then the number of finished tasks: fewer
         than there are tasks means deadlock.
     """
-    fixed_work, fixed_indegree = _fixed64(work), _fixed32(indegree)
-    start, after = _fixed32(successor_start), _fixed32(successor)
-    uses, resource, weight = _fixed32(use_start), _fixed32(use_resource), _fixed32(use_weight)
-    _check_rows(start, fixed_work.size, after, fixed_work.size)
-    _check_rows(uses, fixed_work.size, resource, num_resources)
+    fixed_work, fixed_indegree = fixed64(work), fixed32(indegree)
+    start, after = fixed32(successor_start), fixed32(successor)
+    uses, resource, weight = fixed32(use_start), fixed32(use_resource), fixed32(use_weight)
+    check_rows(start, fixed_work.size, after, fixed_work.size)
+    check_rows(uses, fixed_work.size, resource, num_resources)
     assert fixed_indegree.size == fixed_work.size
     assert weight.size == resource.size
     return _simulate(fixed_work, fixed_indegree, start, after, uses, resource, weight, num_resources)

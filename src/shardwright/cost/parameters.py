@@ -1,0 +1,43 @@
+"""Local parameter elements of a block, by how their gradients are summed."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.model.tensor import ParameterClass
+from shardwright.program.block import BlockProgram
+from shardwright.program.sizes import Degrees, evaluate
+
+IntArray = npt.NDArray[np.int64]
+
+ELEMENTS = ("dense", "experts", "spread", "shared", "frozen", "tied")
+"""Trainable elements whose gradients are summed over dp x cp (dense), over edp (experts), or over more devices (spread); those of dense
+that other blocks use too (shared); elements without a gradient (frozen), and those that another block stores (tied)."""
+
+
+def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: frozenset[str] = frozenset()) -> dict[str, IntArray]:
+    """Local elements by how their gradients are summed (`ELEMENTS`).
+
+    Args:
+        shared: parameters, as ``block.parameter``, that other blocks use too.
+    """
+    n = np.shape(degrees["mbs"])[0]
+    counts = {name: np.zeros(n, dtype=np.int64) for name in ELEMENTS}
+    for stored in program.stored:
+        elements = evaluate(stored.elements, degrees)
+        if stored.tied:
+            counts["tied"] += elements
+        elif not stored.trainable:
+            counts["frozen"] += elements
+        else:
+            wider = np.zeros(n, dtype=np.bool_)
+            for axis in stored.summed_along:
+                wider |= degrees[axis] > 1
+            for runs, axes in stored.coarse:
+                wider |= runs % np.prod([degrees[axis] for axis in axes], axis=0) != 0
+            counts["experts" if stored.klass is ParameterClass.EXPERTS else "dense"] += np.where(wider, 0, elements)
+            counts["spread"] += np.where(wider, elements, 0)
+            if f"{program.block}.{stored.parameter}" in shared:
+                counts["shared"] += np.where(wider, 0, elements)
+    return counts

@@ -1,0 +1,89 @@
+"""Heaps of tasks in plain arrays: by instant, and of running tasks that know their place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.compiled import inlined
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+PLACE = 4
+"""Column of a running task's slot that holds its place in the heap of finishes."""
+
+Integer = int | np.signedinteger[Any]
+
+
+@inlined
+def push(key: Int64, item: Int32, size: int, instant: Integer, task: Integer) -> None:
+    """Add `task` at `instant` to a plain heap of `size` entries."""
+    place = size
+    while place > 0:
+        parent = (place - 1) >> 1
+        if key[parent] <= instant:
+            break
+        key[place] = key[parent]
+        item[place] = item[parent]
+        place = parent
+    key[place] = instant
+    item[place] = task
+
+
+@inlined
+def pop(key: Int64, item: Int32, size: int) -> None:
+    """Replace the root of a plain heap by the entry at `size`, its last, and restore the order."""
+    instant, task = key[size], item[size]
+    place, child = 0, 1
+    while child < size:
+        if child + 1 < size:
+            child += key[child + 1] < key[child]
+        if key[child] >= instant:
+            break
+        key[place] = key[child]
+        item[place] = item[child]
+        place = child
+        child = 2 * place + 1
+    key[place] = instant
+    item[place] = task
+
+
+@inlined
+def sift_up(key: Int64, item: Int32, slots: Int64, place: Integer) -> None:
+    """Move the entry at `place` of the heap of finishes towards the root until its parent is not later."""
+    instant, slot = key[place], item[place]
+    while place > 0:
+        parent = (place - 1) >> 1
+        if key[parent] <= instant:
+            break
+        key[place] = key[parent]
+        item[place] = item[parent]
+        slots[item[place], PLACE] = place
+        place = parent
+    key[place] = instant
+    item[place] = slot
+    slots[slot, PLACE] = place
+
+
+@inlined
+def sift_down(key: Int64, item: Int32, slots: Int64, size: int, place: Integer) -> None:
+    """Move the entry at `place` of the heap of finishes towards the leaves until no child is earlier."""
+    instant, slot = key[place], item[place]
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size:
+            child += key[child + 1] < key[child]
+        if key[child] >= instant:
+            break
+        key[place] = key[child]
+        item[place] = item[child]
+        slots[item[place], PLACE] = place
+        place = child
+    key[place] = instant
+    item[place] = slot
+    slots[slot, PLACE] = place

@@ -1,0 +1,61 @@
+"""The longest path through a graph of tasks, on the integer clock of the event kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.compiled import compiled
+from shardwright.simulator.kernel.fixed import check_rows, fixed32, fixed64, mark_stuck
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+
+
+@compiled
+def _longest_path(work: Int64, indegree: Int32, successor_start: Int32, successor: Int32) -> tuple[Int64, Int64]:
+    """`longest_path` on checked arrays."""
+    num_tasks = work.size
+    start, finish = np.zeros(num_tasks, np.int64), np.full(num_tasks, -1, np.int64)
+    waiting = indegree.copy()
+    done = np.empty(num_tasks + 1, np.int32)
+    num_done = 0
+    for task in range(num_tasks):
+        if indegree[task] == 0:
+            done[num_done] = task
+            num_done += 1
+    told = 0
+    while told < num_done:
+        task = done[told]
+        told += 1
+        now = start[task] + work[task]
+        finish[task] = now
+        for edge in range(successor_start[task], successor_start[task + 1]):
+            after = successor[edge]
+            if start[after] < now:
+                start[after] = now
+            waiting[after] -= 1
+            if waiting[after] == 0:
+                done[num_done] = after
+                num_done += 1
+    mark_stuck(waiting, start)
+    return start, finish
+
+
+def longest_path(
+    work: npt.ArrayLike, indegree: npt.ArrayLike, successor_start: npt.ArrayLike, successor: npt.ArrayLike
+) -> tuple[Int64, Int64]:
+    """Earliest start and finish of each task when nothing is shared: start = max over predecessors of finish, finish = start + work.
+
+    Args:
+        work: picoseconds, at least 0, shape (tasks,). indegree: number of predecessors, shape (tasks,).
+        successor_start, successor: CSR of successors, shapes (tasks + 1,) and (edges,).
+
+    Returns:
+        start, finish: picoseconds, shape (tasks,); -1 for tasks that never become ready (on or behind a circle).
+    """
+    fixed_work, fixed_indegree = fixed64(work), fixed32(indegree)
+    start, after = fixed32(successor_start), fixed32(successor)
+    check_rows(start, fixed_work.size, after, fixed_work.size)
+    assert fixed_indegree.size == fixed_work.size
+    return _longest_path(fixed_work, fixed_indegree, start, after)
