@@ -11,7 +11,7 @@ MEASUREMENTS = $(wildcard benchmarks/published/*.csv)
 DEMO = llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test check format bench accuracy fresh clean
+.PHONY: help env demo test proof check format bench accuracy fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -37,8 +37,11 @@ env: $(VENV)/.develops ## make .venv with the package and its development tools
 demo: $(VENV)/.runs ## plan Llama-3.1 405B on 16,384 H100 and print the answer
 	@$(BIN)/shardwright plan $(DEMO)
 
-test: $(VENV)/.develops ## run the whole test suite
-	@$(BIN)/python -m pytest -q -n $(JOBS) $(TESTS)
+test: $(VENV)/.develops ## check every claim on some cases (under 8 minutes; TESTS=tests/search for a part)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup $(TESTS)
+
+proof: $(VENV)/.develops ## the long proofs, on random cases of a new seed (SHARDWRIGHT_SEED=... repeats one)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m proof $(TESTS)
 
 check: $(VENV)/.develops ## format, lint, types and the import law
 	@$(BIN)/ruff format --check .

@@ -1,6 +1,28 @@
-"""Settings of all tests: a slow machine is no failure, and a run on the same code finds the same."""
+"""Settings of all tests: a slow machine is no failure, and a run on the same code finds the same, but for proofs (tests/tiers.py)."""
 
+import os
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import tiers
 
 settings.register_profile("shardwright", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shardwright")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tiers.choose(config.getoption("markexpr"))
+
+
+def _say_seed(config: pytest.Config) -> None:
+    if tiers.in_proof() and (terminal := config.pluginmanager.get_plugin("terminalreporter")):
+        terminal.write_line(f"proofs of {tiers.VARIABLE}={os.environ[tiers.VARIABLE]}, which repeats them")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    _say_seed(session.config)
+
+
+def pytest_terminal_summary(config: pytest.Config) -> None:
+    _say_seed(config)

@@ -1,7 +1,7 @@
 """Fits find again the numbers that made the points."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.dtype import Dtype
@@ -11,6 +11,7 @@ from shardwright.hardware.profile import AttentionPoint, GemmPoint, bus_share
 pytest.importorskip("scipy", reason="fits need scipy")
 
 from shardwright.calibrate.fit_profile import fit_attention, fit_collective, fit_elements, fit_gemm, fit_line, gemm_bytes
+from tests.tiers import examples
 
 SHAPES = [(m, n, k) for m in (1, 64, 512, 4096) for n in (512, 4096) for k in (512, 4096)]
 
@@ -37,7 +38,7 @@ def test_gemm_numbers_are_found_again(rate: float, width: float, overhead: float
     assert fit.error.num_points == len(SHAPES)
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(scale=st.floats(1e-2, 1e2))
 def test_gemm_fit_is_homogeneous(scale: float) -> None:
     one, other = fit_gemm(_points(100e12, 1e12, 3e-6, 2.0)), fit_gemm(_points(100e12, 1e12, 3e-6, 2.0, scale=scale))
@@ -45,6 +46,7 @@ def test_gemm_fit_is_homogeneous(scale: float) -> None:
     assert other.bytes_per_second * scale == pytest.approx(one.bytes_per_second, rel=1e-2)
 
 
+@examples(100)
 @given(alpha=st.floats(1e-7, 1e-3), beta=st.floats(1e-13, 1e-8))
 def test_lines_are_found_again(alpha: float, beta: float) -> None:
     sizes = [2.0**i for i in range(10, 30, 2)]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shardwright.calibrate.kineto import kernel_class, parse_kineto, read_kineto, shortest
 from shardwright.errors import DataError, ShardwrightError
+from tests.tiers import examples
 
 
 def event(name: str, dur: float, *, cat: str = "kernel", ph: str = "X", **args: Any) -> dict[str, Any]:
@@ -106,6 +107,7 @@ keys = ["ph", "cat", "name", "dur", "args", "Collective name", "In msg nelems", 
 objects = st.dictionaries(st.sampled_from(keys), values | st.dictionaries(st.sampled_from(keys), values, max_size=6), max_size=8)
 
 
+@examples(100)
 @given(
     changed=st.lists(st.tuples(st.sampled_from(EVENTS), objects), max_size=6),
     loose=st.lists(values | objects, max_size=4),
@@ -121,6 +123,7 @@ def test_any_json_is_a_trace_or_an_error_of_the_project(
         assert all(c.volume > 0 and c.num_devices > 1 for c in trace.collectives)
 
 
+@examples(100)
 @given(st.text(max_size=30))
 def test_any_text(text: str) -> None:
     with pytest.raises(DataError):

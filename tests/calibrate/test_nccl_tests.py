@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from shardwright.calibrate.nccl_tests import NcclPoint, by_group, parse_nccl_tests, read_nccl_tests
 from shardwright.errors import DataError, ShardwrightError
+from tests.tiers import examples
 
 NEW = """\
 # Collective test starting: all_reduce_perf
@@ -113,6 +114,7 @@ WORDS = "size count type redop time algbw busbw # (B) (us) 0 -1 1e999 nan N/A 12
 words = st.sampled_from(WORDS.split(" "))
 
 
+@examples(100)
 @given(st.lists(lines | st.text(max_size=20) | st.lists(words, max_size=14).map(" ".join), max_size=12))
 def test_any_text_is_points_or_an_error_of_the_project(parts: list[str]) -> None:
     with suppress(ShardwrightError):

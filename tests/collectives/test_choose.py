@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.collectives.algorithm import Collective
@@ -17,8 +17,9 @@ from shardwright.collectives.registry import ALGORITHMS, LIBRARIES, algorithm_na
 from shardwright.collectives.span import FloatArray, Span
 from shardwright.errors import RuntimeModelError
 from tests.collectives.spans import one_group, spans
+from tests.tiers import examples
 
-FEW = settings(max_examples=50, deadline=None)
+FEW = examples(50)
 
 
 def many_groups(count: int, *, tiers: int = 3, varied: bool = False) -> Span:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.collectives.algorithm import Collective
@@ -14,6 +14,7 @@ from shardwright.collectives.registry import ALGORITHMS, algorithm_named
 from shardwright.collectives.span import FloatArray, Span
 from shardwright.errors import UsageError
 from tests.collectives.spans import spans
+from tests.tiers import examples
 
 CASES = [
     pytest.param(name, kind, id=f"{name}-{kind.value}")
@@ -21,7 +22,7 @@ CASES = [
     for kind in sorted(algorithm_named(name).kinds, key=lambda kind: kind.value)
 ]
 SEVERAL_LINKS_AT_ONCE = ("pairwise", "double_binary_tree", "nvlink_sharp")  # a member's island and network links both work
-FEW = settings(max_examples=15, deadline=None)
+FEW = examples(25)
 volumes = st.floats(0.0, 1e12)
 
 

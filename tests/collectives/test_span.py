@@ -7,11 +7,12 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.collectives.span import span_of
 from shardwright.hardware.cluster import Tier
+from tests.tiers import examples
 
 UNITS = [(8, 64), (8, 32, 128), (4, 16, 96), (8, 48), (6, 24, 120), (8, 40), (72,)]
 
@@ -74,7 +75,7 @@ def placed_grids(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return units, draw(st.sampled_from(grids(units[-1])))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(placed=placed_grids(), pick=st.sets(st.integers(0, 3), min_size=1, max_size=3))
 def test_never_puts_more_members_in_a_unit_than_the_luckiest_group(placed: tuple[tuple[int, ...], tuple[int, ...]], pick: set[int]) -> None:
     units, degrees = placed

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed.checkpoint as dcp
 import torch.multiprocessing as mp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
@@ -29,6 +29,7 @@ from shardwright.execute.precision import precision_of
 from shardwright.execute.train import Member, Training, member, train, training
 from shardwright.program.layout import Box
 from tests.execute.small_plans import PLANS, RULE, run_here
+from tests.tiers import examples
 
 SAVED = "hybrid zero-3"
 OTHERS = ("tp2 then dp2", "two lanes", "zero-3", "vocabulary")
@@ -133,7 +134,7 @@ def test_a_device_reads_what_it_holds(saved: Path, monkeypatch: pytest.MonkeyPat
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_views_of_boxes_cover_a_range_in_its_order(data: st.DataObject) -> None:
     """Against the plain listing of indices: any boxes with gaps, any range of them."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import lru_cache
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, reject, settings
+from hypothesis import HealthCheck, Phase, given, reject
 
 torch = pytest.importorskip("torch")
 
@@ -34,10 +33,9 @@ from tests.execute.small_plans import PLANS as PLANS_BY_NAME
 from tests.execute.test_plans import ILLEGAL, REFUSED, small
 from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_plans import zoo, zoo_plan
+from tests.tiers import examples
 
-FULL = bool(os.environ.get("SHARDWRIGHT_FULL"))
 TOKENS = 16
-EXAMPLES = 200 if FULL else 5
 ALWAYS = (
     "12-chimera",  # two lanes in opposite directions
     "14-survey3",  # not Cartesian
@@ -56,8 +54,8 @@ ALWAYS = (
     "69-weighted-experts",
     "71-lanes-of-trees",
 )
-"""One plan of every form; the others run where SHARDWRIGHT_FULL is set."""
-PLANS = [z.name for z in zoo() if small(z) and z.name not in REFUSED] if FULL else ALWAYS
+"""One plan of every form."""
+OTHERS = [z.name for z in zoo() if small(z) and z.name not in (*ALWAYS, *REFUSED)]
 
 
 @lru_cache
@@ -72,7 +70,7 @@ def result(name: str) -> Ran:
     return ran(problem(name))
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("name", [*ALWAYS, *(pytest.param(name, marks=pytest.mark.proof) for name in OTHERS)])
 class TestCounts:
     def test_collectives_inside_layers(self, name: str) -> None:
         assert traced_moves(result(name).records) == lowered_moves(problem(name))
@@ -113,7 +111,7 @@ def test_small_plans(name: str) -> None:
     same(problem_of(chosen.plan, model=chosen.model, job=job))
 
 
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@examples(25, 400, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(plans())
 def test_generated_plans(case: Case) -> None:
     if any(o.experts is not None for block in case.model.blocks for o in block.operators):

@@ -15,9 +15,11 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 from shardwright.execute.in_process import run
 from shardwright.execute.messages import as_messages
 from shardwright.execute.trace import Moved, Trace
-from tests.execute.ranks import CASES, start
+from tests.execute.request_ranks import CASES, start
+from tests.tiers import in_both
 
-LONGEST_S = 240
+LONGEST_S = 480
+pytestmark = pytest.mark.xdist_group("ranks of requests")
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +58,11 @@ def counted(records: list[Moved]) -> list[tuple[object, ...]]:
     return sorted((r.device, r.kind, r.group, r.elements, r.sent, r.received, r.element, repr(r.key)) for r in records)
 
 
-@pytest.mark.parametrize(("ranks", "what"), [(4, "cases"), (4, "fewer")])
-def test_ranks_give_what_one_process_gives(worlds: Any, in_process: Any, ranks: int, what: str) -> None:
-    codes, results = zip(*worlds[ranks], strict=True)
-    assert codes == (0,) * ranks
+@in_both
+@pytest.mark.parametrize("what", ["cases", "fewer"])
+def test_ranks_give_what_one_process_gives(worlds: Any, in_process: Any, what: str) -> None:
+    codes, results = zip(*worlds[4], strict=True)
+    assert codes == (0,) * 4
     found = merged(list(results), what)
     expected, records = in_process
     assert found.keys() == expected.keys()
@@ -71,6 +74,7 @@ def test_ranks_give_what_one_process_gives(worlds: Any, in_process: Any, ranks: 
     assert counted([r for one in results for r in one[what][1]]) == counted(records)
 
 
+@in_both
 def test_requests_as_messages_give_what_groups_give(in_process: Any) -> None:
     for name, (tasks_of, seeds) in CASES.items():
         for seed in seeds:

@@ -13,11 +13,13 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from tests.execute.plan_ranks import KILLED, RANKS, RESUMED, SAVED, STEPS, STOPPED, start
+from tests.execute.plan_ranks import KILLED, RANKS, RESUMED, SAVED, STEPS, STOPPED, TRAINED, start
 from tests.execute.small_plans import PLANS, run_here
 from tests.execute.traces import check_measured
+from tests.tiers import in_both
 
 LONGEST_S = 480
+pytestmark = pytest.mark.xdist_group("ranks of plans")
 CLOSE = 1e-6
 
 
@@ -38,7 +40,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     folder = tmp_path_factory.mktemp("plans")
     processes = start(folder)
     try:
-        for name in PLANS:
+        for name in TRAINED:
             alone(name)
         for process in processes:
             process.join(LONGEST_S)
@@ -49,7 +51,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
             process.kill()
 
 
-@pytest.mark.parametrize("name", PLANS)
+@in_both
+@pytest.mark.parametrize("name", TRAINED)
 def test_losses_are_those_of_a_single_process(ranks: list[Any], name: str) -> None:
     expected = alone(name)
     assert expected[0][0] != pytest.approx(expected[-1][0], abs=1e-3), "training changes the loss"
@@ -62,7 +65,8 @@ def test_losses_are_those_of_a_single_process(ranks: list[Any], name: str) -> No
             assert abs(report.norm - norm) < CLOSE * max(1.0, norm)
 
 
-@pytest.mark.parametrize("name", PLANS)
+@in_both
+@pytest.mark.parametrize("name", TRAINED)
 def test_ranks_do_what_is_simulated(ranks: list[Any], name: str) -> None:
     trace = ranks[0]["traces"][name]
     assert all(found["traces"][name] == trace for found in ranks)

@@ -12,10 +12,12 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from tests.execute.native_ranks import CASES, RANKS, STEPS, start
+from tests.execute.native_ranks import RANKS, STEPS, TRAINED, start
 from tests.execute.small_plans import Small, run_here
+from tests.tiers import in_both
 
 LONGEST_S = 480
+pytestmark = pytest.mark.xdist_group("ranks of grids")
 CLOSE = 1e-10
 HALF = 0.03
 """Of losses and norms that were computed in bfloat16, whose numbers have 8 bits."""
@@ -33,7 +35,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     folder = tmp_path_factory.mktemp("native")
     processes = start(folder)
     try:
-        for case in CASES.values():
+        for case in TRAINED.values():
             _alone(case.whole)
         for process in processes:
             process.join(LONGEST_S)
@@ -44,12 +46,13 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
             process.kill()
 
 
-@pytest.mark.parametrize("name", CASES)
+@in_both
+@pytest.mark.parametrize("name", TRAINED)
 def test_losses_and_norms_are_those_of_a_single_process(ranks: list[Any], name: str) -> None:
-    expected, close = _alone(CASES[name].whole), CLOSE if CASES[name].compute is None else HALF
+    expected, close = _alone(TRAINED[name].whole), CLOSE if TRAINED[name].compute is None else HALF
     assert expected[0][0] != pytest.approx(expected[-1][0], abs=1e-3), "training changes the loss"
     apart = [abs(r.loss - loss) for r, (loss, _) in zip(ranks[0]["trained"][name], expected, strict=True)]
-    assert (max(apart) > CLOSE) == (CASES[name].compute is not None), "fewer bits give other numbers"
+    assert (max(apart) > CLOSE) == (TRAINED[name].compute is not None), "fewer bits give other numbers"
     for found in ranks:
         reports = found["trained"][name]
         assert [r.step for r in reports] == list(range(1, STEPS + 1))

@@ -1,9 +1,7 @@
 """Plans on virtual devices: loss and every gradient equal the unsplit model's, which equal torch.autograd over the whole graph."""
 
-import os
-
 import pytest
-from hypothesis import HealthCheck, Phase, given, reject, seed, settings
+from hypothesis import HealthCheck, Phase, given, reject
 
 torch = pytest.importorskip("torch")
 
@@ -13,9 +11,8 @@ from shardwright.execute.step import prepare
 from shardwright.job.training import SequenceLength, TrainingJob
 from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan
+from tests.tiers import examples, in_both
 
-FULL = bool(os.environ.get("SHARDWRIGHT_FULL"))
-EXAMPLES = 400 if FULL else 8
 ALWAYS = (
     "12-chimera",  # two lanes in opposite directions
     "14-survey3",  # not Cartesian: three devices
@@ -43,7 +40,7 @@ ALWAYS = (
     "70-spread-small",
     "71-lanes-of-trees",
 )
-"""One plan of every form; the others run where SHARDWRIGHT_FULL is set."""
+"""One plan of every form; the others are proofs."""
 ILLEGAL = "grad.overlap"
 """The rule that generated plans may break: uses of a parameter on unlike copies, which only lowering tells (see docs/execution.md)."""
 MOST_ILLEGAL = 0.25
@@ -69,7 +66,7 @@ def test_plan_of_the_zoo_trains_like_the_unsplit_model(name: str) -> None:
     assert_equal(proof_of(zoo_plan(name)))
 
 
-@pytest.mark.skipif(not FULL, reason="set SHARDWRIGHT_FULL for every plan of the zoo that one process can run")
+@pytest.mark.proof
 @pytest.mark.parametrize("name", [z.name for z in zoo() if small(z) and z.name not in (*ALWAYS, *REFUSED)])
 def test_every_small_plan_of_the_zoo_trains_like_the_unsplit_model(name: str) -> None:
     assert_equal(proof_of(zoo_plan(name)))
@@ -93,7 +90,7 @@ def test_what_cannot_be_executed_is_refused_by_name(name: str, rule: str) -> Non
     assert error.value.rule == rule
 
 
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
+@examples(25, 1000, suppress_health_check=list(HealthCheck))
 @given(plans())
 def test_generated_plan_trains_like_the_unsplit_model(case: Case) -> None:
     sequences = tuple(SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder"))
@@ -107,11 +104,11 @@ def test_generated_plan_trains_like_the_unsplit_model(case: Case) -> None:
     assert_equal(found)
 
 
+@in_both
 def test_generated_plans_are_refused_only_where_gradients_overlap() -> None:
     refused: list[str] = []
 
-    @seed(0)
-    @settings(max_examples=MANY, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @examples(MANY, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(plans())
     def prepared(case: Case) -> None:
         sequences = tuple(SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder"))

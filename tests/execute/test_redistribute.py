@@ -6,7 +6,7 @@ from itertools import product
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -22,11 +22,12 @@ from shardwright.program.transition import flows, solve, transition
 from shardwright.program.transition_steps import StepKind
 from tests.execute.layouts import EVERYTHING, boxed, devices_of, expected, held, same, two_sided, whole_tasks
 from tests.program.test_transition import TEXTBOOK, cases, cells_of, tree
+from tests.tiers import examples
 
 Case = tuple[Layout, Layout, dict[str, object], Random]
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(cases())
 def test_devices_get_the_wanted_boxes_of_the_global_tensor(case: Case) -> None:
     source, wanted, keywords, random = case
@@ -37,7 +38,7 @@ def test_devices_get_the_wanted_boxes_of_the_global_tensor(case: Case) -> None:
     assert all(torch.equal(a, b) for d in before for a, b in zip(before[d], tensors[d], strict=True)), "inputs stay as they were"
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(cases())
 def test_a_senders_side_then_a_receivers_side_is_the_whole(case: Case) -> None:
     """Senders never wait for receivers: all are done before any receiver begins."""
@@ -48,7 +49,7 @@ def test_a_senders_side_then_a_receivers_side_is_the_whole(case: Case) -> None:
     assert same(run(tasks), expected(wanted, values))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(cases())
 def test_what_moved_is_what_the_transition_says(case: Case) -> None:
     """Each device's messages are those of the steps; of collectives the elements are the full buffers that lowering counts."""
@@ -76,7 +77,7 @@ def test_what_moved_is_what_the_transition_says(case: Case) -> None:
     assert all(r.element == 8 for r in trace.records if r.sent or r.received)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.integers(0, 2**32))
 def test_backward_is_the_adjoint(seed: int) -> None:
     """<A x, y> = <x, B y>: A brings full values to where they are wanted; B the cotangents, a part of a sum from each reader, back."""

@@ -15,6 +15,7 @@ from shardwright.files.stored import StoredPlan, document_of, plan_document, pre
 from shardwright.files.text import to_text
 from tests.cli.answers import ANSWER, BEST, PREDICTION, REQUEST, simulated
 from tests.golden.files import assert_golden
+from tests.tiers import examples
 
 TEXT = to_text(plan_document(ANSWER))
 
@@ -163,12 +164,14 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 PATHS = _paths(json.loads(TEXT))
 
 
+@examples(100)
 @given(text=st.text(max_size=60) | JSON.map(json.dumps))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with pytest.raises(ShardwrightError):
         parse_saved(text)
 
 
+@examples(100)
 @given(path=st.sampled_from(PATHS), value=JSON)
 def test_any_field_may_hold_anything(path: tuple[Any, ...], value: Any) -> None:
     document = json.loads(TEXT)

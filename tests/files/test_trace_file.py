@@ -16,6 +16,7 @@ from shardwright.errors import DataError
 from shardwright.files.trace_file import parse_traces, read_measured, read_traces, trace_text
 from shardwright.program.step_trace import Origin, Sample, StepTrace, TracedDevice, Track
 from tests.program.traces import span, trace, traces
+from tests.tiers import examples
 
 PREDICTED = replace(
     trace(
@@ -30,6 +31,7 @@ MEASURED = replace(trace(span(0, 0.0, 3e-3, microbatch=2)), zero_s=1.7e9)
 TEXT = trace_text(PREDICTED, MEASURED)
 
 
+@examples(100)
 @given(found=st.lists(traces(), max_size=3))
 def test_what_is_written_is_read(found: list[StepTrace]) -> None:
     text = trace_text(*found)
@@ -117,6 +119,7 @@ ODD = st.recursive(
 )
 
 
+@examples(100)
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused(data: st.DataObject) -> None:
     document: Any = json.loads(TEXT)
@@ -136,6 +139,7 @@ def test_a_damaged_file_is_read_or_refused(data: st.DataObject) -> None:
         parse_traces(json.dumps(document))
 
 
+@examples(100)
 @given(text=st.text(max_size=40))
 def test_any_text(text: str) -> None:
     with pytest.raises(DataError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardwright.errors import ClusterError
@@ -13,6 +13,7 @@ from shardwright.hardware.expression import MAX_DEVICES, cluster_names, parse_cl
 from shardwright.hardware.instances import find_instance, instance_names
 from shardwright.hardware.published import PUBLISHED, PublishedCluster
 from shardwright.hardware.yaml_cluster import load_cluster
+from tests.tiers import examples
 
 GOLDEN = Path(__file__).parent / "golden_errors.txt"
 
@@ -101,7 +102,7 @@ names = st.sampled_from(cluster_names())
 terms = st.tuples(names, st.integers(min_value=-3, max_value=10**20)).map(lambda t: f"{t[0]}:{t[1]}")
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.one_of(st.text(), st.lists(st.one_of(terms, names, st.text(max_size=8)), max_size=5).map("+".join)))
 @example("h100:" + "9" * 5000)
 @example("h100:²")

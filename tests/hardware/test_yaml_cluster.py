@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardwright.dtype import Dtype
@@ -21,6 +21,7 @@ from shardwright.hardware.expression import cluster_names, parse_cluster
 from shardwright.hardware.overrides import reserve_memory, scale_network
 from shardwright.hardware.rates import gemm_rates
 from shardwright.hardware.yaml_cluster import dump_cluster, load_cluster
+from tests.tiers import examples
 
 MIXED = """
 name: two-kinds
@@ -122,7 +123,7 @@ def _near(left: Cluster, right: Cluster) -> bool:
     return all(math.isclose(x, y, rel_tol=1e-15) for x, y in pairs)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     bandwidth=st.floats(min_value=1e6, max_value=1e15),
     latency=st.floats(min_value=1e-9, max_value=1.0),
@@ -175,13 +176,13 @@ FILES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(FILES)
 def test_fuzz_structures(value: object) -> None:
     _loads_or_is_refused(yaml.safe_dump(value) + "\n#")
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.one_of(st.text(), st.text(alphabet="{}[]:,-&*!|>'\"%@`#? \n\tab01._~<=", max_size=60)))
 @example("2001-99-99")
 @example("0b_: 0x")

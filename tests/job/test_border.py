@@ -10,6 +10,7 @@ from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError, UsageError
 from shardwright.job.border import job_from_flags
 from shardwright.job.training import OptimizerFamily, training_job
+from tests.tiers import examples
 
 
 def test_defaults_are_the_everyday_job() -> None:
@@ -62,6 +63,7 @@ def test_nonsense_is_one_line_of_usage_error(flags: dict[str, object], word: str
     assert caught.value.exit_code == 2
 
 
+@examples(100)
 @given(st.integers(), st.integers(), st.text(max_size=60), st.text(max_size=60), st.floats())
 def test_any_flags_give_a_job_or_an_error_of_ours(
     seq_len: int, global_batch: int, precision: str, optimizer: str, imbalance: float

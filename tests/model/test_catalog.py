@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from shardwright.errors import ModelError
 from shardwright.model.catalog import ENTRIES, catalog_entry, catalog_names, load_model
 from shardwright.model.catalog_entry import CatalogEntry
+from tests.tiers import examples
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.names[0])
@@ -67,6 +68,7 @@ def refusal(name: str) -> ModelError | None:
     return None
 
 
+@examples(100)
 @given(st.text(max_size=30).filter(lambda text: "." not in text and "/" not in text))
 def test_any_name_is_a_model_or_a_model_error(name: str) -> None:
     error = refusal(name)

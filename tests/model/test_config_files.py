@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import ModelError
 from shardwright.model.fields import Fields
 from shardwright.model.graph import Model
 from shardwright.model.huggingface import load_config, model_from_config, parse_config
+from tests.tiers import examples
 
 CONFIGS = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "configs").glob("*.json"))}
 SCALARS = (
@@ -52,7 +53,7 @@ def outcome(config: dict[str, Any]) -> Model | ModelError:
         return error
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(mutated())
 def test_a_mutated_configuration_gives_a_model_or_a_model_error(config: dict[str, Any]) -> None:
     result = outcome(config)
@@ -63,7 +64,7 @@ def test_a_mutated_configuration_gives_a_model_or_a_model_error(config: dict[str
         assert result.num_parameters > 0
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_give_an_object_or_a_model_error(content: bytes) -> None:
     try:
@@ -74,7 +75,7 @@ def test_any_bytes_give_an_object_or_a_model_error(content: bytes) -> None:
         model_from_config(value, name="m")
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.dictionaries(st.text(max_size=10), VALUES, max_size=6), st.sampled_from(["LlamaForCausalLM", "gpt2", "x"]))
 def test_any_object_gives_a_model_error(mapping: dict[str, Any], kind: str) -> None:
     with pytest.raises(ModelError):

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import ModelError
@@ -15,6 +15,7 @@ from shardwright.model.huggingface import model_from_config
 from shardwright.model.operator import OperatorKind
 from shardwright.model.registry_extra import EXTRA_REGISTRY
 from tests.model.extra_reference import block_of, changed, config_of, main_parameters, model_of, operator_of, pattern, refusal
+from tests.tiers import examples
 
 # Elements of all parameters as transformers 5.23.0 builds the same configuration (unique tensors, with the routers' correction buffers,
 # without prediction modules).
@@ -238,7 +239,7 @@ def outcome(config: dict[str, Any]) -> Model | ModelError:
         return error
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(mutated())
 def test_a_changed_configuration_gives_a_model_or_a_model_error(config: dict[str, Any]) -> None:
     result = outcome(config)

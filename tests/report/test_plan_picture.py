@@ -29,6 +29,7 @@ from tests.golden.files import assert_golden
 from tests.strategies import dense_model, trees
 from tests.strategy.test_notation import FILES
 from tests.strategy.zoo_plans import zoo_plan
+from tests.tiers import examples
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -194,6 +195,7 @@ def test_colour_only_on_a_terminal() -> None:
     assert "\x1b[" not in plain(PlanText(picture=picture), width=120)
 
 
+@examples(100)
 @given(trees())
 def test_ways_are_the_devices_of_a_tree(tree: Split | None) -> None:
     assert sorted(d for _, offsets in ways(tree) for d in offsets.tolist()) == sorted(devices_of(tree))

@@ -11,6 +11,7 @@ from shardwright.runtime.facts import cite, derive, uncited
 from shardwright.runtime.registry import default_runtime, load_runtime, runtime_aliases, runtime_names
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, FullRecompute, TpOverlap
 from shardwright.strategy.grid import Recompute
+from tests.tiers import examples
 
 NAMES = runtime_names()
 
@@ -58,6 +59,7 @@ def test_typo_names_the_nearest() -> None:
     assert caught.value.exit_code == 8
 
 
+@examples(100)
 @given(st.text())
 def test_any_text_is_a_runtime_or_an_error_of_ours(text: str) -> None:
     message = ""

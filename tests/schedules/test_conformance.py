@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
@@ -19,6 +19,7 @@ from shardwright.schedules.registry import SCHEDULES, schedule
 from shardwright.schedules.table import KINDS, ActionTable
 from shardwright.simulator.kernel.events import simulate
 from tests.schedules.longest_path import needs_of, run
+from tests.tiers import examples
 
 NAMES = sorted(SCHEDULES)
 LANES = ("down", "up")
@@ -82,7 +83,7 @@ def check_complete(found: ActionTable, *, placement: Placement, chunks: int, sli
     times=st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9)),
     transfer=st.integers(0, 20),
 )
-@settings(deadline=None, max_examples=200)
+@examples(200)
 def test_any_times_run(name: str, numbers: Numbers, times: tuple[int, int, int], transfer: int) -> None:
     """No rank is done before its work, and none later than everything one after another."""
     found = table(name, numbers)

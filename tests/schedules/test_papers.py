@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.schedules.registry import schedule
 from shardwright.schedules.table import ActionTable
 from tests.schedules.longest_path import Run, run
+from tests.tiers import examples
 
 UNIT = {"F": 1, "I": 1, "W": 1}
-MANY = settings(deadline=None, max_examples=100)
+MANY = examples(100)
 ranks_ = st.integers(1, 9)
 microbatches_ = st.integers(1, 24)
 time_ = st.integers(1, 9)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.schedules.entries import slots
 from shardwright.schedules.registry import SCHEDULES, schedule, schedule_table
 from shardwright.schedules.table import ActionTable, B, F
+from tests.tiers import examples
 
-MANY = settings(deadline=None, max_examples=150)
+MANY = examples(150)
 
 
 def makespan(table: ActionTable, *, forward: int, backward: int) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
@@ -18,8 +18,9 @@ from shardwright.schedules.letters import format_action, parse_action
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable
 from shardwright.strategy.order import Action, Kind
+from tests.tiers import examples
 
-CALM = settings(deadline=None)
+CALM = examples(100)
 
 INTERLEAVED_2_2_4 = """\
 0F0,0F1,2F0,2F1,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,,2B2,,2B3,0B2,0B3
@@ -170,7 +171,7 @@ def test_any_text_is_a_table_or_a_data_error(text: str) -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_any_file_is_a_table_or_a_data_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.mktemp("tables") / "table.csv"
     path.write_bytes(content)

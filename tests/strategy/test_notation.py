@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
@@ -23,19 +23,20 @@ from shardwright.strategy.split import Split, devices_of
 from shardwright.strategy.split_notation import Cursor, parse_split, print_split
 from shardwright.strategy.verify import RULES, verify
 from tests.strategies import dense_model, expert_model, plans, trees
+from tests.tiers import examples
 
 ZOO = Path(__file__).parent / "zoo"
 FILES = sorted(ZOO.glob("*.plan"))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(plan=plans())
 def test_any_plan_round_trips(plan: Plan) -> None:
     assert parse_plan(print_plan(plan)) == plan
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(plan=plans())
 def test_any_plan_can_be_verified(plan: Plan) -> None:
     for model in (dense_model(), expert_model(predictors=1)):
@@ -43,7 +44,7 @@ def test_any_plan_can_be_verified(plan: Plan) -> None:
         grid_of(plan, model=model)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(tree=trees(leaves=12))
 def test_any_tree_round_trips(tree: Split | None) -> None:
     assert parse_split(print_split(tree)) == tree
@@ -63,6 +64,7 @@ def test_devices_of_text(text: str, devices: tuple[int, ...]) -> None:
     assert devices_of(parse_split(text)) == devices
 
 
+@examples(100)
 @given(bases=st.lists(st.integers(0, 30), min_size=1, max_size=24))
 def test_bases_round_trip(bases: list[int]) -> None:
     assert read_bases(Cursor(text=print_bases(bases))) == bases
@@ -144,7 +146,7 @@ _VOCABULARY = (
 _WORDS = st.sampled_from(_VOCABULARY.split(" "))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(text=st.text(max_size=80) | st.lists(_WORDS, max_size=30).map(" ".join) | st.binary(max_size=60).map(lambda b: b.decode("latin-1")))
 @example("plan p devices ²")
 @example("plan p devices 4\nlane main samples 4 in 4\nstages 1 on 0\nall = b²")
@@ -157,7 +159,7 @@ def test_only_strategy_errors_escape_the_parser(text: str) -> None:
         assert parse_plan(print_plan(plan)) == plan
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(place=st.floats(0, 1), insert=st.text(max_size=3), drop=st.integers(0, 6), path=st.sampled_from(FILES))
 def test_damaged_zoo_plans_raise_only_our_errors(place: float, insert: str, drop: int, path: Path) -> None:
     text = path.read_text()
@@ -177,14 +179,14 @@ _json = st.recursive(
 _ANY_PLAN = plan_to_json(parse_plan((ZOO / "12-chimera.plan").read_text()))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(value=_json)
 def test_only_data_errors_escape_json(value: object) -> None:
     with pytest.raises(DataError):
         plan_from_json(value)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(value=_json, steps=st.lists(st.integers(0, 20), max_size=9))
 def test_damaged_json_raises_only_our_errors(value: object, steps: list[int]) -> None:
     plan = json.loads(json.dumps(_ANY_PLAN))

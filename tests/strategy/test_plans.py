@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
@@ -19,8 +19,9 @@ from shardwright.strategy.split import Split
 from shardwright.strategy.tree_shape import depth, nodes, overlaps
 from shardwright.strategy.verify import verify
 from tests.strategy.plans import CHAINS, LOOPED, OPPOSITE, SLICED, WAVES, Case, plans
+from tests.tiers import examples
 
-LEGAL = settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LEGAL = examples(1000)
 
 
 def _check(case: Case) -> None:
@@ -117,7 +118,7 @@ def wrecks(draw: st.DrawFn) -> tuple[Case, Any]:
     return case, value
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(500)
 @given(wreck=wrecks())
 def test_a_changed_plan_is_judged_and_never_crashes(wreck: tuple[Case, Any]) -> None:
     case, value = wreck
@@ -136,7 +137,7 @@ def test_a_changed_plan_is_judged_and_never_crashes(wreck: tuple[Case, Any]) -> 
     assert again == plan
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(100)
 @given(case=plans())
 def test_a_generated_plan_is_for_its_batch_and_devices_alone(case: Case) -> None:
     rules = {v.rule for v in verify(case.plan, model=case.model, global_batch=case.global_batch + 1)}

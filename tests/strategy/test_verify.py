@@ -5,7 +5,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
@@ -18,6 +18,7 @@ from shardwright.strategy.tree_shape import depth, overlaps, span
 from shardwright.strategy.verify import require_valid, verify
 from tests.strategies import dense_model, trees
 from tests.strategy.broken_plans import BASE, EXPERTS
+from tests.tiers import examples
 
 DENSE = dense_model()
 
@@ -52,7 +53,7 @@ def test_huge_trees_are_refused_without_listing_them() -> None:
     assert "split.devices-overlap" in [v.rule for v in verify(plan, model=DENSE, global_batch=8)]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(tree=trees(leaves=10))
 def test_tree_questions_agree_with_the_leaves(tree: Split | None) -> None:
     if num_leaves(tree) > 5000:
@@ -67,7 +68,7 @@ def _measure(intervals: tuple[tuple[Fraction, Fraction], ...]) -> Fraction:
     return sum((high - low for low, high in intervals), Fraction(0))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(parts=st.lists(st.integers(1, 4), min_size=1, max_size=3), zigzag=st.booleans())
 def test_cuts_are_disjoint_and_whole(parts: list[int], zigzag: bool) -> None:
     pieces: list[tuple[tuple[Fraction, Fraction], ...]] = [((Fraction(0), Fraction(1)),)]
@@ -80,6 +81,7 @@ def test_cuts_are_disjoint_and_whole(parts: list[int], zigzag: bool) -> None:
     assert len({_measure(piece) for piece in pieces}) == 1
 
 
+@examples(100)
 @given(outer=st.integers(1, 5), inner=st.integers(1, 5))
 def test_a_zigzag_of_a_zigzag_is_one_zigzag(outer: int, inner: int) -> None:
     whole = ((Fraction(0), Fraction(1)),)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright import validate
@@ -20,6 +20,7 @@ from shardwright.validation.facts import Facts, parse_facts
 from shardwright.validation.measurements import Measurement, MemoryKind
 from shardwright.validation.rows import to_case
 from shardwright.validation.selector import cells_of
+from tests.tiers import examples
 from tests.validation.published import FOLDER, facts, rows
 
 HEADER = "source_id,table_or_row,model_name,gpu,gpu_count,seq_len,global_batch,micro_batch,precision,tp,pp,measured_iter_time_s"
@@ -107,7 +108,7 @@ def test_malformed_facts_name_the_place(text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.binary(max_size=200) | st.sampled_from(["rules", "where", "remarks", "bars", "networks"]).map(lambda k: f"{k} = [[1]]".encode()))
 def test_any_bytes_are_facts_or_an_error_of_ours(content: bytes) -> None:
     try:

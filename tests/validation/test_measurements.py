@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.validation.measurements import REQUIRED, Measurement, parse_measurements, read_measurements
+from tests.tiers import examples
 from tests.validation.published import FOLDER
 
 HEADER = "source_id,table_or_row,model_name,gpu,gpu_count,layers,measured_iter_time_s,notes"
@@ -65,11 +66,13 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
             read_measurements(path)
 
 
+@examples(100)
 @given(st.binary(max_size=400))
 def test_any_bytes_are_rows_or_an_error_of_ours(content: bytes) -> None:
     _parse(content)
 
 
+@examples(100)
 @given(st.lists(st.lists(st.text(max_size=12), max_size=10), max_size=5), st.sampled_from([",", '"', "\n", ",,"]))
 def test_any_cells_under_a_good_header_are_rows_or_an_error_of_ours(lines: list[list[str]], joint: str) -> None:
     text = "\n".join([HEADER, *(joint.join(cells) for cells in lines)])

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.dtype import Dtype
@@ -21,6 +21,7 @@ from shardwright.validation.case import Case, MeasuredKind, Skip, SkipReason
 from shardwright.validation.decoders import FORMS
 from shardwright.validation.measurements import Measurement, MemoryKind
 from shardwright.validation.rows import to_case
+from tests.tiers import examples
 from tests.validation.published import case_of as _case
 from tests.validation.published import facts
 from tests.validation.published import rows as _rows
@@ -230,7 +231,7 @@ _FIELDS = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.fixed_dictionaries({}, optional=_FIELDS), st.integers(min_value=1, max_value=4), st.integers(min_value=0, max_value=638))
 def test_any_row_is_a_case_or_a_skip(fields: dict[str, Any], changes: int, index: int) -> None:
     row = _rows("training.csv")[index]
