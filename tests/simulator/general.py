@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from shardwright.cost.member import StepCosts
+from shardwright.cost.stage_costs import PlanCosts
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import training_job
 from shardwright.model.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.simulator import plans
-from shardwright.simulator.plan_tasks import PlanCosts
 from shardwright.simulator.plans import PlanResult, simulate_grid, simulate_plan
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.parser import parse_plan

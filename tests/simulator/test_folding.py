@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwright.cost.plan_network import plan_tiers
 from shardwright.hardware.cluster import FabricTier
 from shardwright.model.graph import Model
 from shardwright.program.instances import TaskKind
@@ -15,7 +16,6 @@ from shardwright.program.plan_program import class_numbers
 from shardwright.program.plan_sync import plan_holdings
 from shardwright.program.problem import Problem
 from shardwright.program.stage_parts import plan_stages
-from shardwright.simulator.plan_tasks import plan_tiers
 from shardwright.simulator.plans import PlanResult, plan_of_grid, simulate_grid, simulate_plan
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
