@@ -19,7 +19,7 @@ from shardwright.program.action_rows import action_rows
 from shardwright.program.families import Ground, refine_families
 from shardwright.program.lower_plan import lower_plan
 from shardwright.program.plan_program import LaneEdge, PlanProgram, PlanShape, device_classes
-from shardwright.program.plan_sync import Holdings, plan_holdings
+from shardwright.program.plan_sync import Holdings, Summing, held_by_families, parameter_sums
 from shardwright.program.problem import Problem
 from shardwright.program.stage_edges import edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stage_parts import Segment, StageParts, plan_stages
@@ -95,10 +95,11 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False) -> tuple[Plan
     require_valid(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
     stages = plan_stages(plan, model=problem.model, unfolded=unfolded)
     edges = tuple(edge for lane in stages for edge in lane_edges(problem, lane))
+    summings = summings_of(problem, stages)
     if not unfolded:
-        stages = refined(problem, plan, stages, edges)
+        stages = refined(problem, plan, stages, edges, summings)
     rows = action_rows(plan)
-    costs = price_stages(problem, plan, stages)
+    costs = price_stages(problem, plan, stages, summings)
     classes = device_classes(stages, rows)
     shape = PlanShape(
         tied=costs.holders_of(classes, tied=True),
@@ -112,8 +113,14 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False) -> tuple[Plan
     return lower_plan(plan, stages=stages, rows=rows, classes=classes, edges=edges, shape=shape), costs
 
 
+def summings_of(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tuple[Summing, ...]:
+    """Who sums which parameters."""
+    island = problem.cluster.tiers()[0].num_devices
+    return tuple(parameter_sums(stages, model=problem.model, length=problem.job.sequence_length, island=island))
+
+
 def refined(
-    problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], edges: tuple[LaneEdge, ...]
+    problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], edges: tuple[LaneEdge, ...], summings: tuple[Summing, ...]
 ) -> tuple[tuple[StageParts, ...], ...]:
     """The stages with families of devices that hold as much and lie alike on the network."""
     job, cluster = problem.job, problem.cluster
@@ -123,43 +130,45 @@ def refined(
         return slice_lengths(plan, lane, length=whole)
 
     ground = Ground(
-        model=problem.model,
-        length=job.sequence_length,
         lengths=lengths,
         units=tuple(tier.num_devices for tier in plan_tiers(problem)),
-        island=cluster.tiers()[0].num_devices,
         kinds=() if cluster.is_uniform else tuple(accumulate(g.count * g.kind.num_devices for g in cluster.groups)),
     )
-    return refine_families(stages, crossings=[m for e in edges for m in (e.forward, e.backward)], ground=ground)
+    return refine_families(stages, edges=edges, summings=summings, ground=ground)
 
 
-def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...]) -> PlanCosts:
+def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], summings: tuple[Summing, ...]) -> PlanCosts:
     """Every family of every stage, priced; stages that differ only by their place in whole units of the network are priced once."""
-    island = problem.cluster.tiers()[0].num_devices
-    holdings = plan_holdings(stages, model=problem.model, length=problem.job.sequence_length, island=island)
-    sets = {stage.devices for lane in stages for stage in lane}
-    shape = (len(set().union(*sets)), len(sets))
-    groups: dict[tuple[int, int], tuple[int, ...]] = {}
+    holdings = held_by_families(stages, summings)
+    sets = {id(stage.devices): stage.devices for lane in stages for stage in lane}
+    distinct = set(sets.values())
+    shape = (len(set().union(*distinct)), len(distinct))
+    near: dict[tuple[int, int], tuple[int, ...]] = {}
+    equal: dict[tuple[int, ...], tuple[int, ...]] = {}
     families: dict[tuple[int, int, int], FamilyCosts] = {}
+    known: dict[Hashable, FamilyCosts] = {}
+
+    def counted(group: tuple[int, ...], base: int) -> tuple[int, ...]:
+        """Devices counted from a stage's first: one object for equal ones."""
+        if (id(group), base) not in near:
+            moved = tuple(d - base for d in group)
+            near[id(group), base] = equal.setdefault(moved, moved)
+        return near[id(group), base]
+
     for stage in (stage for lane in stages for stage in lane):
         place = place_in_network(problem, stage.base)
-        segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
-        for index in range(len(stage.families)):
-            device = stage.families[index][0]
-            keys = [(stage.lane, stage.chunk, number, device) for number in range(len(segments))]
-            held = {key: holdings[key] for key in keys if key in holdings}
-            for h in (h for items in held.values() for h in items):
-                for group in (h.group, h.near):
-                    if (id(group), stage.base) not in groups:
-                        groups[id(group), stage.base] = tuple(d - stage.base for d in group)
-            sums = tuple(
-                (key[2], h.klass, h.elements, h.trainable, h.layers, groups[id(h.group), stage.base], groups[id(h.near), stage.base])
-                for key, items in held.items()
-                for h in items
-            )
-            alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - stage.base, segments, sums)
-            asked = _Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=held, shape=shape)
-            families[stage.lane, stage.chunk, index] = _priced(asked)
+        parts = tuple((id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments)
+        for index, (device, *_) in enumerate(stage.families):
+            held = {key: holdings[key] for n in range(len(parts)) if (key := (stage.lane, stage.chunk, n, device)) in holdings}
+            sums = [(key[2], h, counted(h.group, stage.base), counted(h.near, stage.base)) for key, items in held.items() for h in items]
+            brief = tuple((n, h.klass, h.elements, h.trainable, h.layers, id(group), id(own)) for n, h, group, own in sums)
+            kind = (stage.lane, place, device - stage.base, parts, brief)
+            if kind not in known:
+                segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
+                whole = tuple((n, h.klass, h.elements, h.trainable, h.layers, group, own) for n, h, group, own in sums)
+                alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - stage.base, segments, whole)
+                known[kind] = _priced(_Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=held, shape=shape))
+            families[stage.lane, stage.chunk, index] = known[kind]
     return PlanCosts.of(problem, plan, stages, families, holdings)
 
 
