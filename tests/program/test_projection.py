@@ -13,7 +13,7 @@ from shardwright.model.tensor import Dim
 from shardwright.program.cells import Cell, ClassTree, StageCells, class_trees, leaves, stage_cells
 from shardwright.program.contribution import sum_groups
 from shardwright.program.families import Ground, refine_families
-from shardwright.program.plan_sync import Held, Holdings, parameter_places, plan_holdings, shares_of
+from shardwright.program.plan_sync import Held, Holdings, parameter_places, parameter_sums, plan_holdings, shares_of
 from shardwright.program.projection import PARTS, TOKENS, projection, regular_levels
 from shardwright.program.stage_parts import StageParts, plan_stages
 from shardwright.strategy.parser import parse_plan
@@ -62,11 +62,13 @@ def stages_at(tree: str, base: int, *, unfolded: bool) -> tuple[tuple[StageParts
 
 
 def ground(units: tuple[int, ...] = (NODE, 2 * NODE, 24 * NODE)) -> Ground:
-    return Ground(model=MODEL, length=LENGTH, lengths=lambda lane, segment: (LENGTH,), units=units, island=NODE)
+    return Ground(lengths=lambda lane, segment: (LENGTH,), units=units)
 
 
 def families_at(tree: str, base: int) -> tuple[tuple[int, ...], ...]:
-    ((stage,),) = refine_families(stages_at(tree, base, unfolded=False), crossings=(), ground=ground())
+    stages = stages_at(tree, base, unfolded=False)
+    summings = parameter_sums(stages, model=MODEL, length=LENGTH, island=NODE)
+    ((stage,),) = refine_families(stages, edges=(), summings=summings, ground=ground())
     return tuple(tuple(d - base for d in family) for family in stage.families)
 
 

@@ -160,8 +160,10 @@ def paired(one: tuple[float, float], other: tuple[float, float]) -> float:
 
 def _joined(stage: StageParts, families: dict[tuple[int, int, int], FamilyCosts]) -> tuple[tuple[int, ...], ...]:
     """For each family, those that blocking collectives join with it, itself included (transitively)."""
-    family_of = {d: i for i, family in enumerate(stage.families) for d in family}
     count = len(stage.families)
+    if count == 1:
+        return ((0,),)
+    family_of = {d: i for i, family in enumerate(stage.families) for d in family}
     label = list(range(count))
     for index in range(count):
         for device in families[stage.lane, stage.chunk, index].coupled:

@@ -17,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.model.block import Block
-from shardwright.model.graph import Model
 from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import Dim
-from shardwright.program.cells import Cell, StageCells, cut_dims, indices, interval
+from shardwright.program.cells import Cell, StageCells, cut_dims, interval
 from shardwright.program.layout import count
-from shardwright.program.plan_sync import Sums, parameter_sums
-from shardwright.program.projection import PARTS, TOKENS, projection, regular_levels
+from shardwright.program.parameter_sums import Sums, numbered
+from shardwright.program.plan_program import LaneEdge
+from shardwright.program.plan_sync import Summing
+from shardwright.program.projection import PARTS, TOKENS, projection, regular_levels, token_boxes
 from shardwright.program.stage_edges import Messages
 from shardwright.program.stage_parts import Segment, StageParts
 
@@ -37,16 +38,12 @@ class Ground:
     """What beside the stages makes devices differ.
 
     Args:
-        model: of the problem. length: positions of its main sequence. lengths: positions of a segment's sequence in a lane, of each slice.
-        units: of the network. island: devices of the innermost for the sums of gradients.
+        lengths: positions of a segment's sequence in a lane, of each slice. units: of the network.
         kinds: first device after each kind of node; empty if there is one kind.
     """
 
-    model: Model
-    length: int
     lengths: Callable[[int, Segment], tuple[int, ...]]
     units: Units
-    island: int
     kinds: tuple[int, ...] = ()
 
 
@@ -56,11 +53,19 @@ class Grouping:
 
     Args:
         devices: (n,). groups: (groups, members); `of`: (n, groups of a device), rows of `groups`; both filled up with -1.
+        full: nothing had to be filled up.
     """
 
     devices: Int64
     groups: Int64
     of: Int64
+    full: bool
+
+    @staticmethod
+    def by(devices: Int64, groups: Int64, of: Int64) -> Grouping:
+        """Of these groups."""
+        full = bool(groups.min(initial=0) >= 0 and of.min(initial=0) >= 0)
+        return Grouping(devices=devices, groups=groups, of=of, full=full)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,6 +115,11 @@ class _Colours:
         one = marks[:, 0] if marks.shape[1] == 1 else np.unique(marks, axis=0, return_inverse=True)[1].reshape(-1)
         self.recolour(grouping.devices + base, one)
 
+    def are_one(self, families: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether a stage's devices have one colour."""
+        own = self.colour[np.array(families[0], dtype=np.int64)]
+        return len(families) == 1 and bool((own == own[0]).all())
+
     @property
     def number(self) -> int:
         """Different colours."""
@@ -117,21 +127,18 @@ class _Colours:
 
 
 def refine_families(
-    stages: tuple[tuple[StageParts, ...], ...], *, crossings: Iterable[Messages], ground: Ground
+    stages: tuple[tuple[StageParts, ...], ...], *, edges: Iterable[LaneEdge], summings: Iterable[Summing], ground: Ground
 ) -> tuple[tuple[StageParts, ...], ...]:
     """The stages with families of devices that are alike.
 
     Args:
-        crossings: messages of all edges, both ways. ground: what devices lie on.
+        edges: between stages. summings: see `parameter_sums`. ground: what devices lie on.
     """
     every = [stage for lane in stages for stage in lane]
     colours = _Colours(1 + max(stage.devices[-1] for stage in every), ground.kinds)
-    sizes = {}
-    meetings: dict[tuple[int, int], tuple[Grouping, int]] = {}
     known: dict[object, list[Trait]] = {}
     period = lcm(*(unit for unit in ground.units if unit < len(colours.colour) - 1))
     for stage in every:
-        sizes[stage.lane, stage.chunk] = len(stage.devices)
         if id(stage.families) not in colours.told:
             where = np.concatenate([np.array(family, dtype=np.int64) for family in stage.families])
             marks = np.repeat(np.arange(len(stage.families)), [len(family) for family in stage.families])
@@ -144,21 +151,43 @@ def refine_families(
             known[form] = [trait for trait in (*held, *reached) if not trait.plain or len(trait.marks) < len(stage.devices)]
         for trait in known[form]:
             colours.tell(trait.grouping.devices + stage.base, trait.marks, key=(id(trait), stage.base))
-    found = [(trait, messages.base, 0) for messages in crossings for trait in _crossed(messages, ground.units)]
-    for places, _, base, sums in parameter_sums(stages, model=ground.model, length=ground.length, island=ground.island):
-        for number, place in enumerate(places):
-            found.append((_summed(sums, number, base % period, ground.units), base, sizes[place.use[:2]]))
-    for trait, base, size in found:
+    meetings: dict[tuple[int, int], tuple[Grouping, int]] = {}
+    alike = True
+    for trait, base, size, inside in _met(stages, edges, summings, ground.units, period):
         if len(trait.marks):
             meetings[id(trait.grouping), base] = (trait.grouping, base)
+            alike &= inside and trait.plain and trait.grouping.full
             if not trait.plain or len(trait.marks) != size:
+                alike = False
                 colours.tell(trait.grouping.devices + base, trait.marks, key=(id(trait), base))
+    if alike and all(colours.are_one(families) for families in {id(stage.families): stage.families for stage in every}.values()):
+        return stages
     before = 0
     while before != (before := colours.number):
         for grouping, base in meetings.values():
             colours.tell_partners(grouping, base)
     split: dict[int, tuple[tuple[int, ...], ...]] = {}
     return tuple(tuple(_split(stage, colours.colour, split) for stage in lane) for lane in stages)
+
+
+def _met(
+    stages: tuple[tuple[StageParts, ...], ...], edges: Iterable[LaneEdge], summings: Iterable[Summing], units: Units, period: int
+) -> Iterator[tuple[Trait, int, int, bool]]:
+    """(trait, base, devices of the stage that it is of, all partners are of one stage) of what devices do with others."""
+    for one in edges:
+        ends = [len(stages[one.lane][chunk].devices) for chunk in (one.edge.source, one.edge.target)]
+        for messages, sizes in ((one.forward, ends), (one.backward, ends[::-1])):
+            for trait, size in zip(_crossed(messages, units), sizes, strict=True):
+                yield trait, messages.base, size, True
+    told = set()
+    for summing in summings:
+        sizes = [len(stages[lane][chunk].devices) for lane, chunk, _ in summing.uses]
+        inside = len({use[:2] for use in summing.uses}) == 1
+        if (key := (id(summing.sums), summing.base, *sizes)) not in told:
+            told.add(key)
+            for sums in summing.sums:
+                for number, size in enumerate(sizes):
+                    yield _summed(sums, number, summing.base % period, units), summing.base, size, inside
 
 
 def _split(stage: StageParts, colour: Int64, known: dict[int, tuple[tuple[int, ...], ...]]) -> StageParts:
@@ -178,12 +207,6 @@ def _split(stage: StageParts, colour: Int64, known: dict[int, tuple[tuple[int, .
     return replace(stage, families=known[id(stage.families)])
 
 
-def _numbered(values: Iterable[Hashable]) -> Int64:
-    """Equal values as equal numbers, from 0 on in the order in which they come."""
-    numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
-
-
 def _trait(grouping: Grouping, columns: Sequence[Int64]) -> Trait:
     """Devices differ where one of the columns does."""
     differing = [column for column in columns if len(column) and column.min() != column.max()]
@@ -195,7 +218,7 @@ def _trait(grouping: Grouping, columns: Sequence[Int64]) -> Trait:
 
 def _alone(devices: Int64) -> Grouping:
     """Devices that meet nobody."""
-    return Grouping(devices=devices, groups=np.zeros((0, 0), dtype=np.int64), of=np.zeros((len(devices), 0), dtype=np.int64))
+    return Grouping.by(devices, np.zeros((0, 0), dtype=np.int64), np.zeros((len(devices), 0), dtype=np.int64))
 
 
 def _by_device(cells: StageCells, devices: Int64, column: Int64) -> Int64:
@@ -211,14 +234,9 @@ def _sized(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
     columns: list[Int64] = []
     for klass in dict.fromkeys(o.klass for o in block.operators if cells.cells.get(o.klass)):
         tokens, parts = projection(cells, klass, TOKENS), projection(cells, klass, PARTS)
-        sizes = _numbered(
-            (
-                count(indices(cell.way(Dim.BATCH), cells.samples)),
-                *(count(indices(cell.way(Dim.SEQUENCE), length)) for length in lengths),
-            )
-            for cell in tokens.cells
-        )
-        held = _numbered(tuple(_elements(cell, block, klass)) for cell in parts.cells)
+        boxes = [token_boxes(tokens, cells.samples, length) for length in lengths]
+        sizes = numbered(tuple((count(one[0]), count(one[1])) for one in each) for each in zip(*boxes, strict=True))
+        held = numbered(tuple(_elements(cell, block, klass)) for cell in parts.cells)
         columns += [_by_device(cells, one.devices, of[one.number]) for one, of in ((tokens, sizes), (parts, held))]
     return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
 
@@ -240,8 +258,7 @@ def _reach(cells: StageCells, base: int, units: Units) -> Trait:
         devices = np.fromiter(cells.cells[klass], dtype=np.int64)
         for numbers in _reached(cells, klass):
             of = numbers >= 0
-            groups = [devices[numbers == number] + base for number in range(int(numbers.max(initial=-1)) + 1)]
-            lying = _numbered(_lying(group, units) for group in groups)
+            lying = _lying(devices[of], numbers[of], base, units)
             columns.append(_by_device(cells, devices[of], lying[numbers[of]]))
     return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
 
@@ -265,9 +282,14 @@ def _reached(cells: StageCells, klass: OperatorClass) -> Iterator[Int64]:
     yield from found.values()
 
 
-def _lying(devices: Int64, units: Units) -> Hashable:
-    """How a group lies on the tiers: numbers of its members in the units of each."""
-    return tuple(tuple(np.sort(np.unique(devices // unit, return_counts=True)[1]).tolist()) for unit in units)
+def _lying(devices: Int64, number: Int64, base: int, units: Units) -> Int64:
+    """How each of several groups lies on the tiers, equal numbers for equal ones; `number`: the group of each device."""
+    size = np.bincount(number)
+    groups = np.full((len(size), int(size.max(initial=0))), -1, dtype=np.int64)
+    groups[np.repeat(np.arange(len(size)), size), np.arange(len(number)) - np.repeat(np.cumsum(size) - size, size)] = devices[
+        np.argsort(number, kind="stable")
+    ]
+    return _alike([_spread(groups, base, unit) for unit in units])
 
 
 @lru_cache(maxsize=4096)
@@ -287,7 +309,7 @@ def _crossed(messages: Messages, units: Units) -> tuple[Trait, Trait]:
         degree = np.bincount(pairs[:, 0], minlength=len(devices))
         groups = np.full((len(devices), int(degree.max(initial=0))), -1, dtype=np.int64)
         groups[pairs[:, 0], np.arange(len(pairs)) - np.repeat(np.cumsum(degree) - degree, degree)] = pairs[:, 1]
-        grouping = Grouping(devices=devices, groups=groups, of=np.arange(len(devices)).reshape(-1, 1))
+        grouping = Grouping.by(devices, groups, np.arange(len(devices)).reshape(-1, 1))
         result.append(_trait(grouping, list(totals.T)))
     return result[0], result[1]
 
@@ -295,33 +317,39 @@ def _crossed(messages: Messages, units: Units) -> tuple[Trait, Trait]:
 @lru_cache(maxsize=8192)
 def _summed(sums: Sums, use: int, base: int, units: Units) -> Trait:
     """What the devices that are counted at a parameter's use sum of it, and with whom; `base` only says how they lie."""
-    own: dict[int, list[tuple[int, tuple[int, ...]]]] = {device: [] for device in sums.counted[use]}
-    for elements, of in zip(sums.elements, sums.group_of, strict=True):
-        for device in of.keys() & own.keys():
-            own[device].append((elements, of[device]))
-    own = {device: items for device, items in own.items() if items}
-    near = sums.holders[use]
-    known: dict[Hashable, int] = {}
-    lying: dict[tuple[int, ...], int] = {}
-    for group in dict.fromkeys(group for items in own.values() for _, group in items):
-        ways = (group,) if near is None else (group, tuple(d for d in group if d in near))
-        alike = tuple(_lying(np.array(way, dtype=np.int64) + base, units) for way in ways)
-        lying[group] = known.setdefault(alike, len(known))
-    marks = _numbered(tuple((elements, lying[group]) for elements, group in items) for items in own.values())
-    return _trait(_grouping(tuple(own), tuple(tuple(group for _, group in items) for items in own.values())), [marks])
+    near = sums.holders(use)
+    ways = (sums.groups,) if near is None else (sums.groups, np.where(np.isin(sums.groups, list(near)), sums.groups, -1))
+    lying = np.append(_alike([_spread(way, base, unit) for way in ways for unit in units]), -1)
+    counted = slice(None) if len(sums.uses) == 1 else np.isin(sums.devices, list(sums.counted(use)))
+    devices, of, elements = (column[counted] for column in (sums.devices, sums.of, sums.elements))
+    return _trait(
+        _grouping(devices.tobytes(), sums.groups.tobytes(), of.tobytes(), sums.groups.shape[1], of.shape[1]), [*elements.T, *lying[of].T]
+    )
+
+
+def _spread(groups: Int64, base: int, unit: int) -> Int64:
+    """(groups, members) of each member, how many are in its unit; sorted, so that groups which lie alike have equal rows."""
+    if not groups.size:
+        return groups
+    place = np.sort(np.where(groups < 0, -1, (groups + base) // unit), axis=1)
+    first = np.ones(place.shape, dtype=np.bool_)
+    first[:, 1:] = place[:, 1:] != place[:, :-1]
+    run = np.cumsum(first.reshape(-1)) - 1
+    counts = np.where(place < 0, -1, np.bincount(run)[run].reshape(place.shape))
+    counts.sort(axis=1)
+    return counts
+
+
+def _alike(tables: Sequence[Int64]) -> Int64:
+    """Equal rows of the tables side by side as equal numbers."""
+    rows = np.concatenate(tables, axis=1)
+    if not rows.size or (rows == rows[0]).all():
+        return np.zeros(len(rows), dtype=np.int64)
+    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 @lru_cache(maxsize=4096)
-def _grouping(devices: tuple[int, ...], met: tuple[tuple[tuple[int, ...], ...], ...]) -> Grouping:
+def _grouping(devices: bytes, groups: bytes, of: bytes, members: int, each: int) -> Grouping:
     """Devices and the groups of each: one object for equal ones."""
-    number: dict[tuple[int, ...], int] = {}
-    of = [[number.setdefault(group, len(number)) for group in groups] for groups in met]
-    return Grouping(devices=np.array(devices, dtype=np.int64), groups=_filled(list(number)), of=_filled(of))
-
-
-def _filled(rows: Sequence[Sequence[int]]) -> Int64:
-    """Rows of unequal length as an array, filled up with -1."""
-    result = np.full((len(rows), max(map(len, rows), default=0)), -1, dtype=np.int64)
-    for row, values in zip(result, rows, strict=True):
-        row[: len(values)] = values
-    return result
+    arrays = (np.frombuffer(one, dtype=np.int64) for one in (devices, groups, of))
+    return Grouping.by(next(arrays), next(arrays).reshape(-1, members), next(arrays).reshape(-1, each))

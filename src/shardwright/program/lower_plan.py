@@ -271,10 +271,14 @@ def _crossings(posts: Posts, edges: tuple[LaneEdge, ...], class_of: Int64, *, fo
     local: list[tuple[int, int]] = []
     for index, one in enumerate(edges):
         here, there = (one.edge.source, one.edge.target) if forward else (one.edge.target, one.edge.source)
-        to = reached(one.forward if forward else one.backward, class_of)
+        messages = one.forward if forward else one.backward
         first = int(posts.first_stage[one.lane])
         of_source, of_target = posts.number[:, first + here], posts.number[:, first + there]
-        for klass in np.flatnonzero(of_source >= 0).tolist():
+        senders, receivers = (np.flatnonzero(of >= 0).tolist() for of in (of_source, of_target))
+        # Between stages of one class each there is nobody else.
+        only = len(senders) == len(receivers) == 1 and len(messages.sends) > 0
+        to = {senders[0]: tuple(receivers)} if only else reached(messages, class_of)
+        for klass in senders:
             if of_target[klass] >= 0:
                 local.append((int(of_source[klass]), int(of_target[klass])))
             others = [int(of_target[k]) for k in to.get(klass, ()) if of_target[k] >= 0]

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
 Group = tuple[int, ...]
 
 
@@ -34,6 +38,25 @@ def transversals(classes: Sequence[Group], *, island: Callable[[int], int]) -> t
         for device, partner in zip(waiting, (m for m in members if m not in taken), strict=True):
             groups[device].append(partner)
     return tuple(sorted(tuple(sorted(group)) for group in groups.values()))
+
+
+def meeting(classes: Int64, island: int) -> Int64 | None:
+    """`transversals` of many lists of classes at once, where the j-th devices of all classes meet, inside islands too; None elsewhere.
+
+    Args:
+        classes: (lists, classes, members), members in device order. island: devices of one; 0 = no islands.
+
+    Returns:
+        (groups, classes) members of each group, sorted.
+    """
+    count, _, members = classes.shape
+    if members > 1 and island:
+        place = classes // island
+        first = place[np.arange(count), classes[:, :, 0].argmin(axis=1), None]
+        meet = (place[..., :, None] == first[..., None, :]).any(axis=(2, 3))
+        if (meet & (place != first).any(axis=2)).any():
+            return None
+    return np.sort(classes.transpose(0, 2, 1).reshape(count * members, -1), axis=1)
 
 
 def representatives(classes: Sequence[Group], *, island: Callable[[int], int]) -> Group:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import Dim
-from shardwright.program.cells import Cell, StageCells, Step
+from shardwright.program.cells import Cell, StageCells, Step, token_box
+from shardwright.program.layout import Box
 from shardwright.strategy.split import Split
 
 Int64 = npt.NDArray[np.int64]
@@ -53,6 +54,12 @@ def _projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -
     if levels is None or len(tree) != prod(split.num_parts for split in levels):
         return _by_leaf(tree, dims)
     return _by_strides(tree, levels, dims)
+
+
+@lru_cache(maxsize=4096)
+def token_boxes(tokens: Projection, samples: int, length: int) -> tuple[Box, ...]:
+    """Samples and positions of each part of a projection on the tokens."""
+    return tuple(token_box(cell, samples=samples, length=length) for cell in tokens.cells)
 
 
 def regular_levels(split: Split | None) -> tuple[Split, ...] | None:

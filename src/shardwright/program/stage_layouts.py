@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Iterator
 
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, Extent
-from shardwright.program.cells import Cell, StageCells, Way, cut_dims, image, interval, reference_runs, token_box
+from shardwright.program.cells import Cell, StageCells, Way, cut_dims, image, interval, reference_runs
 from shardwright.program.layout import Holding, Interval, Layout
-from shardwright.program.projection import PARTS, TOKENS, projection
+from shardwright.program.projection import PARTS, TOKENS, projection, token_boxes
 
 
 def stream_operator(extents: tuple[Extent, ...]) -> Operator:
@@ -78,7 +78,7 @@ def _lying(
 ) -> Iterator[Holding]:
     """What each device has, from its tokens and from what its parts of all other dims give; equal parts are looked at once."""
     tokens, parts = (projection(stage, operator.klass, dims) for dims in (TOKENS, PARTS))
-    boxes = [token_box(cell, samples=stage.samples, length=length) for cell in tokens.cells]
+    boxes = token_boxes(tokens, stage.samples, length)
     elements = [held(cell) for cell in parts.cells]
     for device, token, number in zip(tokens.devices.tolist(), tokens.number.tolist(), parts.number.tolist(), strict=True):
         if all(boxes[token]):

@@ -21,7 +21,7 @@ from shardwright.program.action_rows import action_rows
 from shardwright.program.families import Ground, refine_families
 from shardwright.program.lower_plan import lower_plan
 from shardwright.program.plan_program import LaneEdge, PlanProgram, PlanShape, device_classes
-from shardwright.program.plan_sync import Holdings, plan_holdings
+from shardwright.program.plan_sync import Holdings, Summing, held_by_families, parameter_sums
 from shardwright.program.problem import Problem
 from shardwright.program.stage_edges import edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stage_parts import Segment, StageParts, plan_stages
@@ -86,22 +86,25 @@ class PlanResult:
         return max(m.reserved for m in self.memory)
 
 
-def lower(problem: Problem, plan: Plan, *, unfolded: bool = False) -> tuple[PlanProgram, PlanCosts]:
+def lower(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False) -> tuple[PlanProgram, PlanCosts]:
     """The Program of `plan`, and what its tasks cost.
 
     Args:
         unfolded: every device is a class of its own (a proof, or the exact form where replicas lie unequally in nodes).
+        verified: the plan breaks no rule, as it was written out from a legal grid.
 
     Raises:
         StrategyError: the plan breaks a rule, or says what lowering leaves out.
     """
-    require_valid(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+    if not verified:
+        require_valid(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
     stages = plan_stages(plan, model=problem.model, unfolded=unfolded)
     edges = tuple(edge for lane in stages for edge in lane_edges(problem, lane))
+    summings = summings_of(problem, stages)
     if not unfolded:
-        stages = refined(problem, plan, stages, edges)
+        stages = refined(problem, plan, stages, edges, summings)
     rows = action_rows(plan)
-    costs = price_stages(problem, plan, stages)
+    costs = price_stages(problem, plan, stages, summings)
     classes = device_classes(stages, rows)
     shape = PlanShape(
         tied=costs.holders_of(classes, tied=True),
@@ -115,8 +118,14 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False) -> tuple[Plan
     return lower_plan(plan, stages=stages, rows=rows, classes=classes, edges=edges, shape=shape), costs
 
 
+def summings_of(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tuple[Summing, ...]:
+    """Who sums which parameters."""
+    island = problem.cluster.tiers()[0].num_devices
+    return tuple(parameter_sums(stages, model=problem.model, length=problem.job.sequence_length, island=island))
+
+
 def refined(
-    problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], edges: tuple[LaneEdge, ...]
+    problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], edges: tuple[LaneEdge, ...], summings: tuple[Summing, ...]
 ) -> tuple[tuple[StageParts, ...], ...]:
     """The stages with families of devices that hold as much and lie alike on the network."""
     job, cluster = problem.job, problem.cluster
@@ -126,43 +135,44 @@ def refined(
         return slice_lengths(plan, lane, length=whole)
 
     ground = Ground(
-        model=problem.model,
-        length=job.sequence_length,
         lengths=lengths,
         units=tuple(tier.num_devices for tier in plan_tiers(problem)),
-        island=cluster.tiers()[0].num_devices,
         kinds=() if cluster.is_uniform else tuple(accumulate(g.count * g.kind.num_devices for g in cluster.groups)),
     )
-    return refine_families(stages, crossings=[m for e in edges for m in (e.forward, e.backward)], ground=ground)
+    return refine_families(stages, edges=edges, summings=summings, ground=ground)
 
 
-def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...]) -> PlanCosts:
+def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], summings: tuple[Summing, ...]) -> PlanCosts:
     """Every family of every stage, priced; stages that differ only by their place in whole units of the network are priced once."""
-    island = problem.cluster.tiers()[0].num_devices
-    holdings = plan_holdings(stages, model=problem.model, length=problem.job.sequence_length, island=island)
-    sets = {stage.devices for lane in stages for stage in lane}
-    shape = (plan.devices, len(sets))
-    groups: dict[tuple[int, int], tuple[int, ...]] = {}
+    holdings = held_by_families(stages, summings)
+    sets = {id(stage.devices): stage.devices for lane in stages for stage in lane}
+    shape = (plan.devices, len(set(sets.values())))
+    near: dict[tuple[int, int], tuple[int, ...]] = {}
+    equal: dict[tuple[int, ...], tuple[int, ...]] = {}
     families: dict[tuple[int, int, int], FamilyCosts] = {}
+    known: dict[Hashable, FamilyCosts] = {}
+
+    def counted(group: tuple[int, ...], base: int) -> tuple[int, ...]:
+        """Devices counted from a stage's first: one object for equal ones."""
+        if (id(group), base) not in near:
+            moved = tuple(d - base for d in group)
+            near[id(group), base] = equal.setdefault(moved, moved)
+        return near[id(group), base]
+
     for stage in (stage for lane in stages for stage in lane):
         place = place_in_network(problem, stage.base)
-        segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
-        for index in range(len(stage.families)):
-            device = stage.families[index][0]
-            keys = [(stage.lane, stage.chunk, number, device) for number in range(len(segments))]
-            held = {key: holdings[key] for key in keys if key in holdings}
-            for h in (h for items in held.values() for h in items):
-                for group in (h.group, h.near):
-                    if (id(group), stage.base) not in groups:
-                        groups[id(group), stage.base] = tuple(d - stage.base for d in group)
-            sums = tuple(
-                (key[2], h.klass, h.elements, h.trainable, h.layers, groups[id(h.group), stage.base], groups[id(h.near), stage.base])
-                for key, items in held.items()
-                for h in items
-            )
-            alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - stage.base, segments, sums)
-            asked = _Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=held, shape=shape)
-            families[stage.lane, stage.chunk, index] = _priced(asked)
+        parts = tuple((id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments)
+        for index, (device, *_) in enumerate(stage.families):
+            held = {key: holdings[key] for n in range(len(parts)) if (key := (stage.lane, stage.chunk, n, device)) in holdings}
+            sums = [(key[2], h, counted(h.group, stage.base), counted(h.near, stage.base)) for key, items in held.items() for h in items]
+            brief = tuple((n, h.klass, h.elements, h.trainable, h.layers, id(group), id(own)) for n, h, group, own in sums)
+            kind = (stage.lane, place, device - stage.base, parts, brief)
+            if kind not in known:
+                segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
+                whole = tuple((n, h.klass, h.elements, h.trainable, h.layers, group, own) for n, h, group, own in sums)
+                alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - stage.base, segments, whole)
+                known[kind] = _priced(_Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=held, shape=shape))
+            families[stage.lane, stage.chunk, index] = known[kind]
     return PlanCosts.of(problem, plan, stages, families, holdings)
 
 
@@ -204,7 +214,7 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
     return tuple(found)
 
 
-def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False) -> PlanResult:
+def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False) -> PlanResult:
     """Tier S of a general plan: its step time and the memory of each class of devices.
 
     Raises:
@@ -212,7 +222,7 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False) -> Pl
     """
     if plan.devices > problem.cluster.num_devices:
         raise StrategyError(f"the plan is for {plan.devices} devices, the cluster has {problem.cluster.num_devices}", rule="plan.devices")
-    program, costs = lower(problem, plan, unfolded=unfolded)
+    program, costs = lower(problem, plan, unfolded=unfolded, verified=verified)
     tasks = plan_kernel_tasks(problem, program, costs)
     start, finish, finished = simulate(*tasks)
     if finished != len(start):
@@ -241,9 +251,9 @@ def plan_of_grid(problem: Problem, grid: Grid) -> Plan:
 
 def simulate_grid(problem: Problem, grid: Grid) -> PlanResult:
     """Tier S of a grid: of the plan that it is."""
-    return simulate_plan(problem, plan_of_grid(problem, grid))
+    return simulate_plan(problem, plan_of_grid(problem, grid), verified=True)
 
 
 def memory_of_grid(problem: Problem, grid: Grid) -> tuple[StageMemory, ...]:
     """The exact peak of each class of devices of a grid, without its time."""
-    return plan_memory(problem, *lower(problem, plan_of_grid(problem, grid)))
+    return plan_memory(problem, *lower(problem, plan_of_grid(problem, grid), verified=True))

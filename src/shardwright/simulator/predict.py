@@ -83,6 +83,8 @@ def _of_kind(problem: Problem, kind: int) -> Problem:
 
 def _kinds(problem: Problem, plan: Plan) -> Counter[int]:
     """Devices of the plan by node group."""
+    if problem.cluster.is_uniform:
+        return Counter({0: plan.devices})
     return Counter(_kind(problem, device) for device in range(plan.devices))
 
 

@@ -24,7 +24,7 @@ from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.problem import LARGEST, Int64
 from shardwright.search.orders.resolve import resolve
 from shardwright.search.orders.times import StageTimes
-from shardwright.simulator.plans import lane_edges, price_stages, simulate_plan
+from shardwright.simulator.plans import lane_edges, price_stages, simulate_plan, summings_of
 from shardwright.strategy.order import Named, Table
 from shardwright.strategy.plan import Plan
 from shardwright.strategy.verify import require_valid
@@ -101,7 +101,7 @@ def stage_times(problem: Problem, plan: Plan) -> StageTimes:
         StrategyError: a stage does not resolve, or says what lowering leaves out. InfeasibleError: a device is full without activations.
     """
     stages = plan_stages(plan, model=problem.model)
-    costs = price_stages(problem, plan, stages)
+    costs = price_stages(problem, plan, stages, summings_of(problem, stages))
     shape = (len(stages), max(len(lane) for lane in stages))
     names = ("forward", "input", "weight", "send_forward", "send_backward", "held")
     columns = {name: np.zeros(shape, dtype=np.int64) for name in names}
