@@ -10,11 +10,11 @@ import pytest
 
 from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import Dim
-from shardwright.program.cells import Cell, ClassTree, StageCells, class_trees, leaves, stage_cells
+from shardwright.program.cells import Cell, ClassTree, StageCells, class_trees, leaves, regular_levels, stage_cells
 from shardwright.program.contribution import sum_groups
 from shardwright.program.families import Ground, refine_families
 from shardwright.program.plan_sync import Held, Holdings, parameter_places, parameter_sums, plan_holdings, shares_of
-from shardwright.program.projection import PARTS, TOKENS, projection, regular_levels
+from shardwright.program.projection import PARTS, TOKENS, projection
 from shardwright.program.stage_parts import StageParts, plan_stages
 from shardwright.strategy.parser import parse_plan
 from shardwright.strategy.split_notation import parse_split

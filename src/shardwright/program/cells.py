@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
+
+import numpy as np
 
 from shardwright.errors import StrategyError
 from shardwright.model.operator import Operator, OperatorClass
@@ -108,7 +111,28 @@ def image(way: Way, runs: int, reference: int) -> Interval:
 
 def leaves(split: Split | None, base: int) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
     """(device, its cell, its family) of every leaf. The family is the unequal choices on the way, -1 for equal parts."""
-    yield from _leaves(split, base, (), ())
+    levels = regular_levels(split)
+    if levels is None:
+        yield from _leaves(split, base, (), ())
+        return
+    devices = np.full(1, base, dtype=np.int64)
+    for level in levels:
+        devices = np.add.outer(devices, np.arange(level.num_parts) * np.array(level.step)).reshape(-1)
+    ways = ([(s.dim, (Step(parts=s.num_parts, index=i, zigzag=s.zigzag),)) for i in range(s.num_parts)] for s in levels)
+    family = (-1,) * len(levels)
+    for device, way in zip(devices.tolist(), product(*ways), strict=True):
+        yield device, Cell(ways=way), family
+
+
+def regular_levels(split: Split | None) -> tuple[Split, ...] | None:
+    """The cuts of a tree of equal parts, outermost first; None if some are unequal."""
+    found: list[Split] = []
+    while split is not None:
+        if isinstance(split.parts, tuple):
+            return None
+        found.append(split)
+        split = split.children[0]
+    return tuple(found)
 
 
 def _leaves(
@@ -182,29 +206,29 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
         StrategyError: keys cut by context (rule ``lower.context``: a form of decoding, not of training).
     """
     cells: dict[OperatorClass, dict[int, Cell]] = {}
-    families: dict[int, list[object]] = {}
-    same: dict[tuple[Split | None, int], tuple[dict[int, Cell], dict[int, tuple[int, ...]]]] = {}
+    same: dict[tuple[Split | None, int], dict[int, Cell]] = {}
+    choices: list[dict[int, tuple[int, ...]]] = []
     exchange = None
     for tree in trees:
         key = (tree.split, tree.offset)
         if key not in same:
             listed = list(leaves(tree.split, tree.offset))
-            same[key] = ({d: c for d, c, _ in listed}, {d: f for d, _, f in listed})
-        cells[tree.klass], choices = same[key]
-        if any(dim is Dim.CONTEXT for cell in cells[tree.klass].values() for dim, _ in cell.ways):
-            raise StrategyError("keys are cut by context", hint="cut s, with 'via ring' or 'via gather'", rule="lower.context")
-        for device, choice in choices.items():
-            families.setdefault(device, []).append((tree.klass, choice))
+            same[key] = {d: c for d, c, _ in listed}
+            choices.append({d: f for d, _, f in listed})
+            if any(dim is Dim.CONTEXT for cell in same[key].values() for dim, _ in cell.ways):
+                raise StrategyError("keys are cut by context", hint="cut s, with 'via ring' or 'via gather'", rule="lower.context")
+        cells[tree.klass] = same[key]
         if tree.klass is OperatorClass.CORE:
             exchange = tree.exchange
+    devices = tuple(sorted(frozenset().union(*choices)))
     groups: dict[object, list[int]] = {}
-    for device in sorted(families):
-        groups.setdefault(device if unfolded else tuple(families[device]), []).append(device)
+    for device in devices:
+        groups.setdefault(device if unfolded else tuple(choice.get(device) for choice in choices), []).append(device)
     return StageCells(
         samples=samples,
         cells=cells,
         exchange=exchange,
-        devices=tuple(sorted(families)),
+        devices=devices,
         families=tuple(tuple(group) for group in groups.values()),
         splits={tree.klass: tree.split for tree in trees},
     )

@@ -19,12 +19,11 @@ import numpy.typing as npt
 from shardwright.model.block import Block
 from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import Dim
-from shardwright.program.cells import Cell, StageCells, cut_dims, interval
-from shardwright.program.layout import count
+from shardwright.program.cells import Cell, StageCells, cut_dims, interval, regular_levels
 from shardwright.program.parameter_sums import Sums, numbered
 from shardwright.program.plan_program import LaneEdge
 from shardwright.program.plan_sync import Summing
-from shardwright.program.projection import PARTS, TOKENS, projection, regular_levels, token_boxes
+from shardwright.program.projection import PARTS, TOKENS, projection, token_counts
 from shardwright.program.stage_edges import Messages
 from shardwright.program.stage_parts import Segment, StageParts
 
@@ -234,10 +233,9 @@ def _sized(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
     columns: list[Int64] = []
     for klass in dict.fromkeys(o.klass for o in block.operators if cells.cells.get(o.klass)):
         tokens, parts = projection(cells, klass, TOKENS), projection(cells, klass, PARTS)
-        boxes = [token_boxes(tokens, cells.samples, length) for length in lengths]
-        sizes = numbered(tuple((count(one[0]), count(one[1])) for one in each) for each in zip(*boxes, strict=True))
-        held = numbered(tuple(_elements(cell, block, klass)) for cell in parts.cells)
-        columns += [_by_device(cells, one.devices, of[one.number]) for one, of in ((tokens, sizes), (parts, held))]
+        held = numbered(tuple(_elements(cell, block, klass)) for cell in parts.cells)[parts.number]
+        sizes = np.concatenate([token_counts(tokens, cells.samples, length) for length in lengths], axis=1)[tokens.number]
+        columns += [_by_device(cells, parts.devices, held), *(_by_device(cells, tokens.devices, one) for one in sizes.T)]
     return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
 
 

@@ -47,6 +47,13 @@ class Sums:
         """Devices whose part is counted at a use: those of no use before it."""
         return frozenset(self.uses[use].devices).difference(d for one in self.uses[:use] for d in one.devices)
 
+    def of_device(self, use: int, device: int) -> tuple[tuple[int, int], ...]:
+        """(row of `groups`, elements) of what a device sums; nothing where it is not counted at the use."""
+        place = int(np.searchsorted(self.devices, device))
+        if place == len(self.devices) or self.devices[place] != device or (len(self.uses) > 1 and device not in self.counted(use)):
+            return ()
+        return tuple((row, n) for row, n in zip(self.of[place].tolist(), self.elements[place].tolist(), strict=True) if row >= 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterUse:

@@ -89,8 +89,8 @@ def _classes(sets: list[Int64]) -> tuple[tuple[Int64, ...], tuple[tuple[int, ...
         old, inverse = np.unique(label[cut], return_inverse=True)
         label[cut] = used + inverse.reshape(-1)
         used += len(old)
-    first: dict[int, int] = {}
-    turn = np.array([first.setdefault(one, len(first)) for one in label.tolist()], np.int64)
+    _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
+    turn = np.argsort(np.argsort(first))[inverse.reshape(-1)]
     order = np.argsort(turn, kind="stable")
     classes = np.split(devices[order], np.flatnonzero(np.diff(turn[order])) + 1) if len(devices) else []
     return tuple(classes), tuple(tuple(np.unique(turn[cut]).tolist()) for cut in cuts)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-import numpy as np
-
 from shardwright.model.graph import Model
 from shardwright.model.operator import Operator
 from shardwright.model.tensor import Parameter, ParameterClass
@@ -41,7 +39,7 @@ class Held:
     @property
     def is_tied(self) -> bool:
         """Other stages use it too, under another name: its gradient is summed once all others are."""
-        return self.near != self.group
+        return self.near is not self.group and self.near != self.group
 
 
 Holdings = dict[tuple[int, int, int, int], tuple[Held, ...]]
@@ -96,6 +94,7 @@ def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Itera
     """`plan_holdings` where it is known who sums what."""
     found: dict[Use, dict[int, list[Held]]] = {}
     moved: dict[tuple[int, int, int], tuple[int, ...]] = {}
+    shares_of_device: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
 
     def shifted(sums: Sums, row: int, base: int) -> tuple[int, ...]:
         key = (id(sums.groups), row, base)
@@ -108,27 +107,23 @@ def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Itera
         base = one.base
         for sums in one.sums:
             for number, (use, how) in enumerate(zip(one.uses, sums.uses, strict=True)):
-                near, counted = (None, None) if len(one.uses) == 1 else (sums.holders(number), sums.counted(number))
-                for family in stages[use[0]][use[1]].families:
-                    device = family[0]
-                    place = int(np.searchsorted(sums.devices, device - base))
-                    if place == len(sums.devices) or sums.devices[place] != device - base:
-                        continue
-                    if counted is not None and device - base not in counted:
-                        continue
-                    for row, elements in zip(sums.of[place].tolist(), sums.elements[place].tolist(), strict=True):
-                        if row >= 0:
-                            whole = shifted(sums, row, base)
-                            held = Held(
-                                klass=how.parameter.klass,
-                                elements=elements,
-                                group=whole,
-                                near=whole if near is None else tuple(d for d in whole if d - base in near),
-                                uses=one.uses,
-                                trainable=how.parameter.trainable,
-                                layers=one.layers,
-                            )
-                            found.setdefault(use, {}).setdefault(device, []).append(held)
+                near = None if len(one.uses) == 1 else sums.holders(number)
+                for device, *_ in stages[use[0]][use[1]].families:
+                    key = (id(sums), number, device - base)
+                    if key not in shares_of_device:
+                        shares_of_device[key] = sums.of_device(number, device - base)
+                    for row, elements in shares_of_device[key]:
+                        whole = shifted(sums, row, base)
+                        held = Held(
+                            klass=how.parameter.klass,
+                            elements=elements,
+                            group=whole,
+                            near=whole if near is None else tuple(d for d in whole if d - base in near),
+                            uses=one.uses,
+                            trainable=how.parameter.trainable,
+                            layers=one.layers,
+                        )
+                        found.setdefault(use, {}).setdefault(device, []).append(held)
     return {(*use, device): tuple(items) for use, of in found.items() for device, items in of.items()}
 
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from shardwright.model.operator import OperatorClass
 from shardwright.model.tensor import Dim
-from shardwright.program.cells import Cell, StageCells, Step, token_box
-from shardwright.program.layout import Box
+from shardwright.program.cells import Cell, StageCells, Step, regular_levels, token_box
+from shardwright.program.layout import Box, count
 from shardwright.strategy.split import Split
 
 Int64 = npt.NDArray[np.int64]
@@ -62,27 +62,23 @@ def token_boxes(tokens: Projection, samples: int, length: int) -> tuple[Box, ...
     return tuple(token_box(cell, samples=samples, length=length) for cell in tokens.cells)
 
 
-def regular_levels(split: Split | None) -> tuple[Split, ...] | None:
-    """The cuts of a tree of equal parts, outermost first; None if some are unequal."""
-    found: list[Split] = []
-    while split is not None:
-        if isinstance(split.parts, tuple):
-            return None
-        found.append(split)
-        split = split.children[0]
-    return tuple(found)
+@lru_cache(maxsize=4096)
+def token_counts(tokens: Projection, samples: int, length: int) -> Int64:
+    """(parts, 2) how many samples and positions there are in each."""
+    counts = [(count(batch), count(positions)) for batch, positions in token_boxes(tokens, samples, length)]
+    return np.array(counts, dtype=np.int64).reshape(-1, 2)
 
 
 def _by_strides(tree: dict[int, Cell], levels: tuple[Split, ...], dims: frozenset[Dim]) -> Projection:
     """The numbers of a tree of equal parts, whose leaves are in the order of its levels."""
     parts = [split.num_parts for split in levels]
     number = np.zeros(parts, dtype=np.int64)
-    count = 1
+    below = 1
     for axis, split in reversed(list(enumerate(levels))):
         if split.dim in dims:
-            index = np.arange(parts[axis], dtype=np.int64) * count
+            index = np.arange(parts[axis], dtype=np.int64) * below
             number += index.reshape([-1 if i == axis else 1 for i in range(len(parts))])
-            count *= parts[axis]
+            below *= parts[axis]
     chosen = [[(s.dim, (Step(parts=s.num_parts, index=i, zigzag=s.zigzag),)) for i in range(s.num_parts)] for s in levels if s.dim in dims]
     devices = np.fromiter(tree, dtype=np.int64, count=prod(parts))
     return Projection(devices=devices, number=number.reshape(-1), cells=tuple(Cell(ways=ways) for ways in product(*chosen)))

@@ -14,7 +14,7 @@ from shardwright.model.graph import Model
 from shardwright.model.tensor import Dim, Extent
 from shardwright.program.cells import StageCells
 from shardwright.program.layout import Holding, Layout, volume
-from shardwright.program.stage_layouts import made_layout, stream_operator
+from shardwright.program.stage_layouts import made_layout, made_sizes, stream_operator
 from shardwright.program.stage_parts import Segment, StageParts
 from shardwright.program.transition import StepKind, transition
 
@@ -162,6 +162,10 @@ def _between(
     """Messages between cells that begin at an offset: stages that repeat share them."""
     each = []
     for extent in extents:
+        if one[0] is other[0] and one[1] != other[1] and not minimal:
+            devices, sizes = made_sizes(one[0], stream_operator((extent,)), extent, length)
+            each.append(Messages(base=0, sends=np.stack([devices + one[1], devices + other[1], sizes], axis=1)))
+            continue
         layouts = (_lying(*place, extent, length=length) for place in (one, other))
         each.append(_messages(*layouts, island=island, minimal=minimal))
     return _all_of(each)
