@@ -54,7 +54,7 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
             global_batch=grid.dp * grid.microbatch * draw.choice((1, 4, 6)),
             seq_len=draw.choice((256, 4096)),
         )
-        if is_legal(problem, grid) and (draw.random() < 0.3 or not is_aligned(grid, problem.cluster.tiers())):
+        if is_legal(problem, grid) and (draw.random() < 0.3 or not is_aligned(problem, grid)):
             return problem, grid
 
 

@@ -134,7 +134,7 @@ def test_compute_beside_a_reduction_is_slower() -> None:
         "pieces": np.full(1, 4),
         "slowdown": 1.25,
     }
-    done = simulate_with(problem, Grid(dp=8), lambda step: replace(step, slowdown=1.25, **prices))
+    done = simulate_with(problem, Grid(dp=8), lambda step: replace(step, **prices))
     spent = (done.timeline.finish - done.timeline.start)[kinds_of(done) == TaskKind.B] / 1e12
     # Pieces of 0.5 s; each but the first meets one reduction of 0.1 s, and both pass at 1 / 1.25 while they run together.
     assert spent.tolist() == pytest.approx([0.5, 0.525, 0.525, 0.525], rel=1e-6)
