@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from shardwright.cost.critical_path import microbatches_of, order_table
-from shardwright.simulator.plans import memory_of_grid, simulate_grid
 from shardwright.cost.member import price_grid, step_costs
 from shardwright.dtype import Dtype
 from shardwright.job.training import Optimizer
@@ -18,6 +17,7 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import AttentionKernel
 from shardwright.schedules.registry import schedule_table
 from shardwright.simulator.memory import activation_bytes, allocated_bytes, in_flight, reserved_bytes
+from shardwright.simulator.plans import memory_of_grid, simulate_grid
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.levels import peak_levels
