@@ -21,7 +21,10 @@ from shardwright.hardware.catalog import accelerator
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.kernel_tables import gemm_correction
 from shardwright.model.operator import AttentionShape
+from shardwright.program.problem import Problem
+from shardwright.program.stage_parts import StageParts, plan_stages
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
+from shardwright.simulator.plans import plan_of_grid
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model, expert_model
@@ -152,6 +155,11 @@ class TestCollectives:
                 assert (np.diff(move_seconds(kind, volume=volume, span=span, network=network)) >= 0.0).all()
 
 
+def stages_of(problem: Problem, grid: Grid) -> tuple[tuple[StageParts, ...], ...]:
+    """The stages of the plan that a grid is."""
+    return plan_stages(plan_of_grid(problem, grid), model=problem.model)
+
+
 class TestWhoAnswered:
     @pytest.mark.parametrize("name", ["h100-sxm", "a100-sxm-40gb", "mi300x"])
     @pytest.mark.parametrize("experts", [False, True])
@@ -159,7 +167,7 @@ class TestWhoAnswered:
         model = expert_model(dense=1, sparse=3, experts=8) if experts else dense_model(layers=4)
         grid = Grid(tp=2, sp=True, dp=4, ep=2 if experts else 1)
         problem = problem_of(model, cluster_of(8, node=8, accelerator=name), runtime=RUNTIME)
-        records = answered(problem, grid)
+        records = answered(problem, stages_of(problem, grid))
         table = layer_table(problem, rows_of([grid])).seconds[:, :3, :, 0].sum(axis=1)
         for place, block in enumerate(model.blocks):
             own = {f: sum(r.seconds for r in records if r.block == block.name and r.family == f) for f in FAMILIES}
@@ -170,7 +178,7 @@ class TestWhoAnswered:
     def test_evidence_follows_the_device(self) -> None:
         def largest(name: str) -> dict[str, Evidence]:
             problem = problem_of(dense_model(layers=4), cluster_of(8, node=8, accelerator=name), runtime=RUNTIME, seq_len=4096)
-            return {s.family: s.parts[0][1].evidence for s in shares(answered(problem, Grid(tp=8, sp=True)))}
+            return {s.family: s.parts[0][1].evidence for s in shares(answered(problem, stages_of(problem, Grid(tp=8, sp=True))))}
 
         assert largest("h100-sxm")["GEMM"] is Evidence.MEASURED
         assert largest("h100-sxm")["collectives"] is Evidence.MEASURED
@@ -180,6 +188,6 @@ class TestWhoAnswered:
 
     def test_shares_are_whole(self) -> None:
         problem = problem_of(dense_model(layers=4), cluster_of(8, node=8), runtime=RUNTIME)
-        for share in shares(answered(problem, Grid(tp=2, dp=4))):
+        for share in shares(answered(problem, stages_of(problem, Grid(tp=2, dp=4)))):
             assert sum(part for part, _ in share.parts) == pytest.approx(1.0)
             assert [p for p, _ in share.parts] == sorted((p for p, _ in share.parts), reverse=True)

@@ -13,7 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from shardwright.cost.kept import named
-from shardwright.cost.plan_costs import cell_rows
+from shardwright.cost.plan_costs import local_sizes
 from shardwright.execute import block_run
 from shardwright.execute.device import Work as Known
 from shardwright.execute.numerics.local import Local
@@ -175,7 +175,7 @@ def lowered(problem: Problem) -> Iterator[Lowered]:
                             moved=full,
                             structure=structure,
                             program=lower_block(segment.block, structure, context),
-                            degrees=dict(cell_rows(structure, shape=(1, 1), contributions=1).degrees()),
+                            degrees=dict(local_sizes(structure)),
                         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from shardwright.simulator.evaluate import lower_grid, microbatches_of
 
+from shardwright.cost.critical_path import microbatches_of
 from shardwright.cost.member import price_grid, step_costs
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.rows import rows_of
@@ -17,7 +17,7 @@ from shardwright.program.block import Kernel, Phase
 from shardwright.program.chunks import chunk_contents
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import cluster_of, is_legal, problem_of
-from tests.program.unfold import gemm_flops, unfold
+from tests.program.unfold import gemm_flops, program_of, unfold
 from tests.strategies import dense_model, expert_model
 from tests.torch_checks import ours
 
@@ -146,7 +146,7 @@ def test_bound_row_program_and_every_rank_agree(grid: Grid) -> None:
     problem = problem_of(DENSE, cluster_of(grid.devices, node=grid.devices), global_batch=BATCH, seq_len=SEQ)
     priced = price_grid(problem, grid)
     costs = step_costs(problem, grid, priced)
-    program = lower_grid(problem, grid, costs)
+    program = program_of(problem, grid)
     degrees = rows_of([grid]).degrees()
     devices = random.Random(0).sample(range(grid.devices), min(grid.devices, 2)) if grid.pp == 1 else range(grid.devices)
     seen = [sum(t.flops for t in unfold(program, rank, degrees) if t.phase is Phase.F and not t.recomputed) for rank in devices]

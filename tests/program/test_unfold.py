@@ -1,15 +1,13 @@
 """The order of a rank's operator tasks: what brings an input, the kernels, what takes the output; backward the other way round."""
 
 import numpy as np
-from shardwright.simulator.evaluate import lower_grid
 
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.member import price_grid, step_costs
 from shardwright.cost.rows import rows_of
 from shardwright.program.block import Phase
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import cluster_of, problem_of
-from tests.program.unfold import OperatorTask, unfold
+from tests.program.unfold import OperatorTask, program_of, unfold
 from tests.strategies import dense_model
 
 DENSE = dense_model(layers=12)
@@ -17,7 +15,7 @@ DENSE = dense_model(layers=12)
 
 def tasks_of(grid: Grid, rank: int = 0) -> list[OperatorTask]:
     problem = problem_of(DENSE, cluster_of(grid.devices, node=grid.devices), global_batch=4 * grid.dp * grid.microbatch, seq_len=1024)
-    program = lower_grid(problem, grid, step_costs(problem, grid, price_grid(problem, grid)))
+    program = program_of(problem, grid)
     degrees = rows_of([grid]).degrees() | {"positions": np.array([1024 // grid.ring])}
     return list(unfold(program, rank, degrees))
 

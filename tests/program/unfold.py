@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shardwright.program.program import Program
-
 from shardwright.collectives.algorithm import Collective
+from shardwright.cost.critical_path import microbatches_of, order_table
+from shardwright.cost.tables import programs_of, structure_of
 from shardwright.program.block import BlockProgram, Kernel, Move, Phase, Work
+from shardwright.program.chunks import Content, chunk_contents
+from shardwright.program.problem import Problem
 from shardwright.program.sizes import Degrees, evaluate, evaluate_sum
-from shardwright.schedules.table import KINDS
-from shardwright.strategy.grid import Recompute
+from shardwright.schedules.table import KINDS, ActionTable
+from shardwright.strategy.grid import Grid, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,26 @@ class OperatorTask:
     axes: tuple[str, ...] = ()
     volume: int = 0
     recomputed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What a grid's ranks run: the columns' blocks under its chunks, in the order of its table."""
+
+    grid: Grid
+    blocks: tuple[BlockProgram, ...]
+    contents: tuple[Content, ...]
+    table: ActionTable
+
+
+def program_of(problem: Problem, grid: Grid) -> Program:
+    """The Program of `grid` in symbolic sizes."""
+    return Program(
+        grid=grid,
+        blocks=programs_of(problem, structure_of(sp=grid.sp, gather=grid.gather, tp=grid.tp)),
+        contents=chunk_contents(problem.model, pp=grid.pp, vpp=grid.vpp),
+        table=order_table(grid, microbatches=microbatches_of(problem, grid)),
+    )
 
 
 _PHASES = {"F": (Phase.F,), "I": (Phase.I,), "W": (Phase.W,), "B": (Phase.I, Phase.W), "R": (Phase.F,)}

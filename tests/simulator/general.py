@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from shardwright.cost.member import StepCosts
+from shardwright.cost.stage_costs import PlanCosts
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import training_job
 from shardwright.model.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.plans import PlanResult, simulate_plan
+from shardwright.simulator import plans
+from shardwright.simulator.plans import PlanResult, simulate_grid, simulate_plan
+from shardwright.strategy.grid import Grid
 from shardwright.strategy.parser import parse_plan
 from tests.strategy.zoo_models import dense
 
@@ -29,3 +38,21 @@ def two_stages(*lines: str, order: str = "1f1b") -> PlanResult:
     """Four layers on devices 0 and 1, four on 2 and 3; 8 samples in 4 microbatches; `lines` of both stages."""
     placed = "".join(f"    {line}\n" for line in ("all = t2", *lines))
     return run_text(f"plan two devices 4\nlane main samples 8 in 4\n  stages embed+4, 4+head on 0, 2\n{placed}order {order}(main)\n")
+
+
+def simulate_with(problem: Problem, grid: Grid, change: Callable[[StepCosts], StepCosts], **of_family: object) -> PlanResult:
+    """The grid with changed prices of every family; `of_family`: further fields of its `FamilyCosts`."""
+    price = plans.price_stages
+
+    def changed(*asked: object) -> PlanCosts:
+        costs = price(*asked)  # type: ignore[arg-type]
+        families = {
+            place: replace(family, slices=tuple(change(step) for step in family.slices), **of_family)  # type: ignore[arg-type]
+            for place, family in costs.families.items()
+        }
+        pieces = {place[:2]: int(family.slices[0].pieces[0]) for place, family in families.items()}
+        return replace(costs, families=families, pieces=pieces)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans, "price_stages", changed)
+        return simulate_grid(problem, grid)

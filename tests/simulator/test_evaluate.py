@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from shardwright.simulator.evaluate import jitter, lower_grid, microbatches_of, predict, simulate_grid
 
 from shardwright.cost.block_table import PARTS, TP
-from shardwright.cost.member import PART_NAMES, price_grid, step_costs
+from shardwright.cost.critical_path import jitter, microbatches_of
+from shardwright.cost.member import PART_NAMES
 from shardwright.cost.rows import rows_of
 from shardwright.cost.tables import layer_table, mesh_table
 from shardwright.dtype import Dtype
@@ -20,9 +20,13 @@ from shardwright.hardware.link import Link
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import TpOverlap
-from shardwright.simulator.breakdown import Simulated, breakdown
+from shardwright.simulator.breakdown import UNEVEN, breakdown, critical_class
+from shardwright.simulator.plan_tasks import update_seconds
+from shardwright.simulator.plans import PlanResult, lower, plan_of_grid, simulate_grid
+from shardwright.simulator.predict import predict
 from shardwright.strategy.grid import Grid, Recompute
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
+from tests.simulator.general import simulate_with
 from tests.strategies import dense_model, expert_model
 
 NARROW, WIDE = dense_model(layers=12), dense_model(layers=12, heads=64, ffn=16384, vocab=50000)
@@ -132,10 +136,10 @@ def test_communication_rescales_with_bytes(grid: Grid) -> None:
     assert ends[0].all_reduce.max() > 0.0 or grid.dp * grid.cp == 1
 
 
-def critical(done: Simulated) -> int:
+def critical(done: PlanResult) -> int:
     """The class that computes longest."""
     program = done.program
-    kinds = program.columns.kind[program.instances.template]
+    kinds = program.templates.kind[program.instances.template]
     actions = (program.instances.stream == 0) & (kinds <= int(TaskKind.R))
     spent = done.timeline.finish - done.timeline.start
     busy = [int(spent[actions & (program.instances.klass == k)].sum()) for k in range(len(program.classes))]
@@ -153,17 +157,19 @@ def test_breakdown_adds_up() -> None:
         assert sum(parts.values()) == pytest.approx(done.step_time_s, rel=1e-12)
         assert all(value >= 0.0 for value in parts.values()), (grid, parts)
         # Each kernel family is what the chunks of the critical rank spend on it; nothing is swept into the largest part.
-        rank = int(done.program.classes.stage[critical(done)])
-        chunks = [c for c in range(grid.pp * grid.vpp) if c % grid.pp == rank]
+        klass = critical(done)
+        assert critical_class(done) == klass
+        chunks = [done.costs.step(*place) for place in done.program.classes[klass].families]
+        assert len(chunks) == grid.vpp
         for index, name in enumerate(PART_NAMES):
-            expected = microbatches_of(problem, grid) * float(done.costs.parts[:, chunks, index].sum())
+            expected = microbatches_of(problem, grid) * sum(float(step.parts[:, 0, index].sum()) for step in chunks)
             if name == "sharding":
                 assert parts.get(name, 0.0) >= expected - 1e-8
             else:
                 assert parts.get(name, 0.0) == pytest.approx(expected, rel=1e-6, abs=1e-8), (name, grid)
-        assert parts["optimizer"] >= float(done.costs.optimizer_s[rank]) - 1e-9
+        assert parts["optimizer"] >= max(float(step.update_s[0]) for step in chunks) - 1e-9
         assert parts.get("jitter", 0.0) == pytest.approx(done.step_time_s * (1 - 1 / jitter(problem, grid.devices)), abs=1e-8)
-        assert set(parts) <= {*PARTS, "recompute", "sharding", "slowdown", "optimizer", "bubble", "jitter"}
+        assert set(parts) <= {*PARTS, "recompute", "sharding", "slowdown", "optimizer", "bubble", "jitter", "scales", UNEVEN}
 
 
 def test_one_device_has_no_bubble_and_no_communication() -> None:
@@ -185,10 +191,9 @@ def test_bubble_of_a_balanced_pipeline() -> None:
     for schedule, vpp in (("gpipe", 1), ("1f1b", 1), ("interleaved-1f1b", 4)):
         grid = Grid(pp=4, vpp=vpp, schedule=schedule)
         problem = problem_of(model, cluster, runtime=ANY, global_batch=8)
-        costs = step_costs(problem, grid, price_grid(problem, grid))
-        equal = replace(costs, forward_s=np.full(4 * vpp, 0.001), backward_s=np.full(4 * vpp, 0.002), reduce_s=np.zeros(4 * vpp))
-        done = simulate_grid(problem, grid, costs=equal)
-        update = float(costs.optimizer_s.max())
+        equal = {"forward_s": np.full(1, 0.001), "backward_s": np.full(1, 0.002), "reduce_s": np.zeros(1)}
+        done = simulate_with(problem, grid, lambda step, equal=equal: replace(step, **equal))
+        update = max(update_seconds(done.costs, one) for one in done.program.classes)
         assert done.timeline.seconds - update == pytest.approx(0.003 * vpp * 8 + 0.003 * 3, rel=1e-6)
 
 
@@ -210,8 +215,8 @@ def test_program_does_not_grow_with_replicas(model: object, schedule: str) -> No
         )
         problem = problem_of(model, cluster_of(devices, node=8), runtime=ANY, global_batch=grid.dp * 8)  # type: ignore[arg-type]
         assert is_legal(problem, grid)
-        program = lower_grid(problem, grid, step_costs(problem, grid, price_grid(problem, grid)))
-        assert int(program.classes.size.sum()) == devices
+        program, _ = lower(problem, plan_of_grid(problem, grid))
+        assert sum(len(c.devices) for c in program.classes) == devices
         counts.append((len(program.instances), len(program.templates), len(program.classes)))
     assert counts[0] == counts[1]
     assert counts[0][2] == 4

@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from shardwright.program.fold import RankClasses, fold, is_aligned, unfolded
-from shardwright.simulator.evaluate import simulate_grid
 
-from shardwright.cost.member import StepCosts, price_grid, step_costs
+from shardwright.cost.plan_network import plan_tiers
 from shardwright.hardware.cluster import FabricTier
 from shardwright.model.graph import Model
 from shardwright.program.instances import TaskKind
+from shardwright.program.plan_program import class_numbers
+from shardwright.program.plan_sync import plan_holdings
 from shardwright.program.problem import Problem
-from shardwright.simulator.breakdown import Simulated
+from shardwright.program.stage_parts import plan_stages
+from shardwright.simulator.plans import PlanResult, plan_of_grid, simulate_grid, simulate_plan
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
@@ -57,58 +58,54 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
             return problem, grid
 
 
-def finishes(simulated: Simulated, klass: int) -> list[tuple[int, int]]:
+def is_aligned(problem: Problem, grid: Grid) -> bool:
+    """Nodes cut no axis: a class a pipeline rank."""
+    size = 1
+    for axis in (a for a in grid.order if a in ("tp", "cp", "dp", "pp")):
+        size *= getattr(grid, axis)
+        if any(size % tier.num_devices and tier.num_devices % size for tier in problem.cluster.tiers()):
+            return False
+    return True
+
+
+def finishes(done: PlanResult, klass: int) -> list[tuple[int, int]]:
     """(kind of task, finish) of a class, in order of time."""
-    program = simulated.program
+    program = done.program
     mine = program.instances.klass == klass
-    kinds = program.columns.kind[program.instances.template[mine]]
-    return sorted(zip(simulated.timeline.finish[mine].tolist(), kinds.tolist(), strict=True))
+    kinds = program.templates.kind[program.instances.template[mine]]
+    return sorted(zip(done.timeline.finish[mine].tolist(), kinds.tolist(), strict=True))
 
 
-def both(problem: Problem, grid: Grid) -> tuple[Simulated, Simulated, RankClasses, StepCosts]:
-    tiers = problem.cluster.tiers()
-    costs = step_costs(problem, grid, price_grid(problem, grid))
-    classes = fold(grid, tiers)
-    folded = simulate_grid(problem, grid, costs=costs, classes=classes)
-    return folded, simulate_grid(problem, grid, costs=costs, classes=unfolded(grid, tiers)), classes, costs
+def both(problem: Problem, grid: Grid) -> tuple[PlanResult, PlanResult]:
+    return simulate_grid(problem, grid), simulate_plan(problem, plan_of_grid(problem, grid), unfolded=True)
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_folded_equals_unfolded(block: int) -> None:
+    """Every device alone finishes every task when its class does, and holds as much."""
     draw = random.Random(block)
     shared = unaligned = smaller = 0
     for _ in range(EACH):
         problem, grid = drawn(draw)
-        folded, every, classes, _ = both(problem, grid)
+        folded, every = both(problem, grid)
+        classes = folded.program.classes
         assert folded.step_time_s == pytest.approx(every.step_time_s, rel=1e-12), grid
-        assert int(classes.size.sum()) == grid.devices
-        for klass in range(len(classes)):
-            alone = finishes(every, int(classes.device[klass]))
-            assert finishes(folded, klass) == alone, (grid, klass)
+        assert sum(len(c.devices) for c in classes) == grid.devices == len(every.program.classes)
+        number = class_numbers(every.program.classes)
+        for klass, one in enumerate(classes):
+            expected, items = finishes(folded, klass), folded.memory[klass].items
+            for device in one.devices:
+                assert finishes(every, int(number[device])) == expected, (grid, klass, device)
+                assert every.memory[int(number[device])].items == items, (grid, klass, device)
         # What makes the comparison worth something: links are shared, nodes cut replicas, and classes hold several ranks.
-        sends = np.isin(every.program.columns.kind[every.program.instances.template], (TaskKind.SEND_F, TaskKind.SEND_B))
+        sends = np.isin(every.program.templates.kind[every.program.instances.template], (TaskKind.SEND_F, TaskKind.SEND_B))
         spent = every.timeline.finish - every.timeline.start
         shared += bool((spent[sends] > every.timeline.work[sends]).any())
-        unaligned += not is_aligned(grid, problem.cluster.tiers())
+        unaligned += not is_aligned(problem, grid)
         smaller += len(classes) < grid.devices
     assert shared >= EACH // 10
     assert unaligned >= EACH // 2
     assert smaller >= EACH // 3
-
-
-def test_every_rank_of_a_class_finishes_with_it() -> None:
-    """Not only the lowest device: the unfolded times of all ranks of a class are the same."""
-    draw = random.Random(77)
-    for _ in range(20):
-        problem, grid = drawn(draw)
-        _, every, classes, _ = both(problem, grid)
-        times = [tuple(finishes(every, rank)) for rank in range(grid.devices)]
-        by_time: dict[tuple[tuple[int, int], ...], int] = {}
-        for klass in range(len(classes)):
-            alike = times[int(classes.device[klass])]
-            by_time[alike] = by_time.get(alike, 0) + int(classes.size[klass])
-        for alike, size in by_time.items():
-            assert times.count(alike) == size, grid
 
 
 @pytest.mark.parametrize(
@@ -126,62 +123,38 @@ def test_every_rank_of_a_class_finishes_with_it() -> None:
     ],
 )
 def test_number_of_classes(grid: Grid, node: int, sizes: list[int]) -> None:
-    classes = fold(grid, cluster_of(grid.devices, node=node).tiers())
-    assert classes.size.tolist() == sizes
+    problem = problem_of(DENSE, cluster_of(grid.devices, node=node), runtime=ANY, global_batch=grid.dp * 4)
+    assert [len(c.devices) for c in simulate_grid(problem, grid).program.classes] == sizes
 
 
 def test_classes_are_an_equitable_partition() -> None:
-    """Any two ranks of a class see the same class next in the pipeline, over the same tier, and as many of each class in their node."""
+    """Any two devices of a class send as much to each class over as near a tier, sum with as many, and meet as many in their units."""
     draw = random.Random(5)
     for _ in range(200):
         problem, grid = drawn(draw)
-        tiers = problem.cluster.tiers()
-        classes = fold(grid, tiers)
-        every = unfolded(grid, tiers)
-        labels = labels_of(grid, classes, every)
-        for klass in range(len(classes)):
-            members = np.flatnonzero(labels == klass)
-            assert len(members) == classes.size[klass]
-            assert set(labels[every.following[members]].tolist()) == {int(classes.following[klass])}
-            assert set(labels[every.preceding[members]].tolist()) == {int(classes.preceding[klass])}
-            assert set(every.following_tier[members].tolist()) == {int(classes.following_tier[klass])}
-            for rank in members.tolist():
-                assert {int(labels[p]) for p in every.peers[rank]} == set(classes.peers[klass])
-                assert {int(labels[h]) for h in every.holders[rank]} == set(classes.holders[klass])
-                for index, tier in enumerate(tiers):
-                    unit = np.flatnonzero(np.arange(grid.devices) // tier.num_devices == rank // tier.num_devices)
-                    ranks, devices = classes.load[index, klass].tolist()
-                    assert int((labels[unit] == klass).sum()) * devices == ranks * len(unit)
-
-
-def labels_of(grid: Grid, classes: RankClasses, every: RankClasses) -> np.ndarray:
-    """The class of every rank, by slow colour refinement over the unfolded ranks, numbered as `classes` are."""
-    colour = [(int(s),) for s in every.stage]
-    tiers = every.unit.shape[0]
-    while True:
-        seen = []
-        for rank in range(grid.devices):
-            units = tuple(
-                tuple(sorted(colour[r] for r in range(grid.devices) if every.unit[t, r] == every.unit[t, rank])) for t in range(tiers)
-            )
-            seen.append(
-                (
-                    colour[rank],
-                    colour[int(every.following[rank])],
-                    colour[int(every.preceding[rank])],
-                    int(every.following_tier[rank]),
-                    int(every.preceding_tier[rank]),
-                    tuple(sorted(colour[p] for p in every.peers[rank])),
-                    tuple(sorted(colour[h] for h in every.holders[rank])),
-                    units,
-                )
-            )
-        names = {value: i for i, value in enumerate(sorted(set(seen)))}
-        refined = [(names[value],) for value in seen]
-        if len(set(refined)) == len(set(colour)):
-            break
-        colour = refined
-    known = {colour[int(device)]: klass for klass, device in enumerate(classes.device)}
-    assert len(known) == len(classes)
-    assert set(known) == set(colour)
-    return np.array([known[c] for c in colour])
+        program = simulate_grid(problem, grid).program
+        tiers, label = plan_tiers(problem), class_numbers(program.classes)
+        assert sorted(d for c in program.classes for d in c.devices) == list(range(grid.devices))
+        holdings = plan_holdings(
+            plan_stages(program.plan, model=problem.model, unfolded=True),
+            model=problem.model,
+            length=problem.job.sequence_length,
+            island=tiers[0].num_devices,
+        )
+        seen: dict[int, list[object]] = {device: [] for device in range(grid.devices)}
+        for number, edge in enumerate(program.edges):
+            for way, messages in (("forward", edge.forward), ("backward", edge.backward)):
+                for source, target, elements in (messages.sends + np.array([messages.base, messages.base, 0])).tolist():
+                    tier = next(i for i, t in enumerate(tiers) if source // t.num_devices == target // t.num_devices)
+                    seen[source].append((number, way, "to", int(label[target]), tier, elements))
+                    seen[target].append((number, way, "from", int(label[source]), tier, elements))
+        for (lane, chunk, segment, device), items in holdings.items():
+            for held in items:
+                group = tuple(sorted(int(label[d]) for d in held.group))
+                seen[device].append((lane, chunk, segment, held.klass.value, held.elements, group))
+        for device in range(grid.devices):
+            for tier in tiers:
+                unit = np.flatnonzero(np.arange(grid.devices) // tier.num_devices == device // tier.num_devices)
+                seen[device].append(tuple(sorted(label[unit].tolist())))
+        for one in program.classes:
+            assert len({tuple(sorted(map(repr, seen[device]))) for device in one.devices}) == 1, grid

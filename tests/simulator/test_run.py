@@ -7,17 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from shardwright.program.fold import unfolded
-from shardwright.simulator.evaluate import links_of, lower_grid, simulate_grid
-from shardwright.simulator.run import Links, run, template_work
 
-from shardwright.cost.member import price_grid, step_costs
+from shardwright.cost.critical_path import microbatches_of
 from shardwright.hardware.cluster import FabricTier
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.problem import Problem
 from shardwright.simulator.kernel.longest_path import longest_path
+from shardwright.simulator.plans import PlanResult, plan_of_grid, simulate_grid, simulate_plan
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
+from tests.simulator.general import simulate_with
 from tests.strategies import dense_model, expert_model
 
 DENSE, SPARSE = dense_model(layers=12), expert_model(dense=1, sparse=11, experts=8)
@@ -68,22 +67,27 @@ def test_tasks_wait_for_their_predecessors_and_streams_run_one_at_a_time() -> No
         assert (timeline.start == ready).all()
 
 
+def kinds_of(done: PlanResult) -> np.ndarray:
+    """(tasks,) kind of each."""
+    return done.program.templates.kind[done.program.instances.template]
+
+
 def test_every_chunk_runs_every_microbatch_once_on_every_class() -> None:
     draw = random.Random(32)
     for _ in range(40):
         problem, grid = drawn(draw)
-        costs = step_costs(problem, grid, price_grid(problem, grid))
-        program = lower_grid(problem, grid, costs)
-        tasks, columns = program.instances, program.columns
-        kind, chunk = columns.kind[tasks.template], columns.chunk[tasks.template]
-        first = columns.piece[tasks.template] == 0
-        microbatches = program.shape.microbatches
-        for klass in range(len(program.classes)):
-            stage = int(program.classes.stage[klass])
+        done = simulate_grid(problem, grid)
+        tasks, templates = done.program.instances, done.program.templates
+        kind, chunk = kinds_of(done), templates.chunk[tasks.template]
+        first = templates.piece[tasks.template] == 0
+        microbatches = microbatches_of(problem, grid)
+        for klass, one in enumerate(done.program.classes):
+            stage = one.families[0][1] % grid.pp
+            assert [c for _, c, _ in one.families] == list(range(stage, grid.pp * grid.vpp, grid.pp))
             for c in range(grid.pp * grid.vpp):
                 for k in (TaskKind.F, TaskKind.B):
-                    done = tasks.microbatch[(tasks.klass == klass) & (kind == k) & (chunk == c) & first]
-                    assert sorted(done.tolist()) == (list(range(microbatches)) if c % grid.pp == stage else [])
+                    ran = tasks.microbatch[(tasks.klass == klass) & (kind == k) & (chunk == c) & first]
+                    assert sorted(ran.tolist()) == (list(range(microbatches)) if c % grid.pp == stage else [])
             sends = {k: int(((tasks.klass == klass) & (kind == k)).sum()) for k in (TaskKind.SEND_F, TaskKind.SEND_B)}
             # The last chunk's output and the first chunk's input gradient go nowhere.
             outward = grid.vpp - (stage == grid.pp - 1), grid.vpp - (stage == 0)
@@ -93,15 +97,14 @@ def test_every_chunk_runs_every_microbatch_once_on_every_class() -> None:
 
 def test_pieces_make_up_the_whole() -> None:
     problem = problem_of(DENSE, cluster_of(8, node=8), runtime=ANY)
-    grid = Grid(pp=2, dp=4, zero=1)
-    costs = step_costs(problem, grid, price_grid(problem, grid))
-    program = lower_grid(problem, grid, costs)
-    work, columns = template_work(program, costs), program.columns
-    for kind, seconds in ((TaskKind.B, costs.backward_s), (TaskKind.REDUCE, costs.reduce_s)):
+    done = simulate_grid(problem, Grid(pp=2, dp=4, zero=1))
+    tasks, templates = done.program.instances, done.program.templates
+    for kind, name in ((TaskKind.B, "backward_s"), (TaskKind.REDUCE, "reduce_s")):
         for chunk in range(2):
-            cut = (columns.kind == kind) & (columns.chunk == chunk) & (columns.pieces > 1)
-            assert cut.sum() == costs.pieces[chunk] > 1
-            assert int(work[cut].sum()) == round(seconds[chunk] * 1e12)
+            step = done.costs.step(0, chunk, 0)
+            cut = (kinds_of(done) == kind) & (templates.chunk[tasks.template] == chunk) & (templates.pieces[tasks.template] > 1)
+            assert cut.sum() == step.pieces[0] > 1
+            assert int(done.timeline.work[cut].sum()) == round(float(getattr(step, name)[0]) * 1e12)
 
 
 def test_nothing_shared_takes_the_longest_path() -> None:
@@ -110,45 +113,32 @@ def test_nothing_shared_takes_the_longest_path() -> None:
     slower = 0
     for _ in range(40):
         problem, grid = drawn(draw)
-        costs = step_costs(problem, grid, price_grid(problem, grid))
-        program = lower_grid(problem, grid, costs)
-        links = links_of(problem, grid)
-        free = Links(tiers=links.tiers[:2], slowdown=1.0, sync_share=(0.0,) * 2)
-        tasks = program.instances
-        work = template_work(program, costs)[tasks.template]
-        start, finish = longest_path(work, tasks.indegree, tasks.successor_start, tasks.successor)
         # Pools stand between islands and tiers above the second: sends within two tiers have links of their own.
-        lower = replace(
-            program,
-            classes=replace(
-                program.classes,
-                following_tier=np.minimum(program.classes.following_tier, 1),
-                preceding_tier=np.minimum(program.classes.preceding_tier, 1),
-            ),
-        )
-        border = replace(costs, border_s=np.resize(costs.border_s[:1], costs.border_s.shape))
-        timeline = run(lower, costs=border, links=free)
-        flat = template_work(lower, border)[tasks.template]
-        assert (timeline.finish == longest_path(flat, tasks.indegree, tasks.successor_start, tasks.successor)[1]).all(), grid
-        slower += int(run(program, costs=costs, links=links).finish.max()) > int(finish.max())
-        assert (start >= 0).all()
+        flat = replace(problem, cluster=replace(problem.cluster, fabric=()))
+        free = simulate_with(flat, grid, lambda step: replace(step, slowdown=1.0), shares=())
+        tasks = free.program.instances
+        path = longest_path(free.timeline.work, tasks.indegree, tasks.successor_start, tasks.successor)[1]
+        assert (free.timeline.finish == path).all(), grid
+        done = simulate_grid(problem, grid)
+        slower += done.step_time_s > done.path_s
     assert slower > 10
 
 
 def test_compute_beside_a_reduction_is_slower() -> None:
     """A last backward of two seconds in four pieces beside reductions: overlapped time passes at 1 / slowdown."""
     problem = problem_of(DENSE, cluster_of(8, node=8), runtime=ANY, global_batch=8)
-    grid = Grid(dp=8)
-    costs = step_costs(problem, grid, price_grid(problem, grid))
-    costs = replace(costs, forward_s=np.ones(1), backward_s=np.full(1, 2.0), reduce_s=np.full(1, 0.4), pieces=np.full(1, 4))
-    program = lower_grid(problem, grid, costs)
-    links = replace(links_of(problem, grid), slowdown=1.25)
-    done = run(program, costs=costs, links=links)
-    kind = program.columns.kind[program.instances.template]
-    spent = (done.finish - done.start)[kind == TaskKind.B] / 1e12
+    prices = {
+        "forward_s": np.ones(1),
+        "backward_s": np.full(1, 2.0),
+        "reduce_s": np.full(1, 0.4),
+        "pieces": np.full(1, 4),
+        "slowdown": 1.25,
+    }
+    done = simulate_with(problem, Grid(dp=8), lambda step: replace(step, slowdown=1.25, **prices))
+    spent = (done.timeline.finish - done.timeline.start)[kinds_of(done) == TaskKind.B] / 1e12
     # Pieces of 0.5 s; each but the first meets one reduction of 0.1 s, and both pass at 1 / 1.25 while they run together.
     assert spent.tolist() == pytest.approx([0.5, 0.525, 0.525, 0.525], rel=1e-6)
-    reductions = (done.finish - done.start)[kind == TaskKind.REDUCE] / 1e12
+    reductions = (done.timeline.finish - done.timeline.start)[kinds_of(done) == TaskKind.REDUCE] / 1e12
     assert reductions.tolist() == pytest.approx([0.125, 0.125, 0.125, 0.1], rel=1e-6)
 
 
@@ -158,11 +148,11 @@ def test_equal_sends_over_an_oversubscribed_uplink_hold_their_share() -> None:
     spine = FabricTier(name="spine", num_devices=0, oversubscription=4.0)
     cluster = cluster_of(16, node=4, fabric=(leaf, spine))
     problem = problem_of(DENSE, cluster, runtime=ANY, global_batch=32, seq_len=4096)
-    grid = Grid(pp=2, dp=8)
-    every = simulate_grid(problem, grid, classes=unfolded(grid, cluster.tiers()))
-    assert set(every.program.classes.following_tier.tolist()) == {2}
-    kind = every.program.columns.kind[every.program.instances.template]
-    sends = kind == TaskKind.SEND_F
+    every = simulate_plan(problem, plan_of_grid(problem, Grid(pp=2, dp=8)), unfolded=True)
+    (edge,) = every.program.edges
+    sends_across = edge.forward.sends[:, :2] + edge.forward.base
+    assert (sends_across // leaf.num_devices == [0, 1]).all()
+    sends = kinds_of(every) == TaskKind.SEND_F
     spent = (every.timeline.finish - every.timeline.start)[sends]
     # A border's bandwidth is the share of one device where all send: alone among equals nobody waits.
     assert (spent == every.timeline.work[sends]).all()
@@ -172,17 +162,17 @@ def test_a_reduction_that_fills_the_uplink_slows_sends_across_it() -> None:
     """Gradients reduced across nodes while a border is crossed: both take their share of the same card."""
     problem = problem_of(DENSE, cluster_of(16, node=4), runtime=ANY, global_batch=64, seq_len=4096)
     grid = Grid(pp=2, dp=8, zero=0)
-    costs = step_costs(problem, grid, price_grid(problem, grid))
-    # The first rank's last backward waits for a send of one second; the second rank reduces for two seconds meanwhile.
-    costs = replace(costs, border_s=np.ones_like(costs.border_s), reduce_s=np.full(2, 2.0), pieces=np.ones(2, dtype=np.int64))
-    program = lower_grid(problem, grid, costs)
-    links = replace(links_of(problem, grid), slowdown=1.0)
+    shares = simulate_grid(problem, grid).costs.families[0, 0, 0].shares
     # A ring of eight fills the card but for its latency.
-    assert 0.9 < links.sync_share[-1] < 1.0
-    done = run(program, costs=costs, links=links)
-    kind = program.columns.kind[program.instances.template]
-    last = np.flatnonzero(kind == TaskKind.SEND_B)[-1]
-    assert done.work[last] == 10**12
-    assert done.finish[last] - done.start[last] > 1.4 * 10**12
-    alone = run(program, costs=costs, links=replace(links, sync_share=(0.0,) * len(links.tiers)))
-    assert alone.finish[last] - alone.start[last] == 10**12
+    assert 0.9 < shares[-1] < 1.0
+    # The first rank's last backward waits for a send of one second; the second rank reduces for two seconds meanwhile.
+    kind = problem.cluster.node
+    slow = replace(kind, nic=replace(kind.nic, latency_s=1.0))
+    late = replace(problem, cluster=replace(problem.cluster, groups=(replace(problem.cluster.groups[0], kind=slow),)))
+    prices = {"reduce_s": np.full(1, 2.0), "pieces": np.ones(1, dtype=np.int64), "slowdown": 1.0}
+    done = simulate_with(late, grid, lambda step: replace(step, **prices), shares=shares)
+    last = np.flatnonzero(kinds_of(done) == TaskKind.SEND_B)[-1]
+    assert done.timeline.work[last] >= 10**12
+    assert done.timeline.finish[last] - done.timeline.start[last] > 1.4 * 10**12
+    alone = simulate_with(late, grid, lambda step: replace(step, **prices), shares=())
+    assert alone.timeline.finish[last] - alone.timeline.start[last] == alone.timeline.work[last]

@@ -93,3 +93,10 @@ def tiers_between(one: Int64, other: Int64, tiers: tuple[Tier, ...]) -> Int64:
         size = tiers[index].num_devices
         tier[one // size == other // size] = index
     return tier
+
+
+def plan_tiers(problem: Problem) -> tuple[Tier, ...]:
+    """The tiers of the network that all devices share."""
+    cluster = problem.cluster
+    kinds = (0,) if cluster.is_uniform else tuple(sorted(range(len(cluster.groups))))
+    return network_among(cluster, kinds, problem.runtime.collective_library).tiers

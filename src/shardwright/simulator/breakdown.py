@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from shardwright.cost.block_table import CP, EP, PARTS, TP
 from shardwright.cost.member import PART_NAMES
+from shardwright.cost.stage_costs import action_seconds, exposed_seconds, paired
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.plan_program import PlanProgram
-from shardwright.simulator.plan_tasks import action_seconds, exposed_seconds, paired
 from shardwright.simulator.plans import PlanResult
 from shardwright.units import PICOSECONDS_PER_SECOND
 

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from shardwright.cost.member import StepCosts, held_bytes
 from shardwright.cost.plan_network import kind_problem
+from shardwright.cost.stage_costs import PlanCosts
 from shardwright.program.plan_program import DeviceClass, PlanProgram
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import B, F, R, W
-from shardwright.simulator.plan_tasks import PlanCosts
 from shardwright.simulator.prediction import StageMemory
 
 Int64 = npt.NDArray[np.int64]

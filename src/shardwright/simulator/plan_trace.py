@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.cost.stage_costs import PlanCosts, action_seconds, exposed_seconds, paired
 from shardwright.errors import UsageError
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.plan_program import PlanProgram, PlanTemplate, class_numbers
 from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, sorted_spans
 from shardwright.simulator.plan_memory import kept_changes
-from shardwright.simulator.plan_tasks import PlanCosts, action_seconds, exposed_seconds, paired
 from shardwright.simulator.plans import PlanResult
 from shardwright.units import PICOSECONDS_PER_SECOND
 

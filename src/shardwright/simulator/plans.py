@@ -13,6 +13,8 @@ import numpy.typing as npt
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.plan_costs import FamilyCosts, Same, family_costs, place_in_network, slice_lengths
+from shardwright.cost.plan_network import plan_tiers
+from shardwright.cost.stage_costs import PlanCosts
 from shardwright.cost.tables import problem_machine
 from shardwright.errors import StrategyError
 from shardwright.program.action_rows import action_rows
@@ -26,7 +28,7 @@ from shardwright.program.stage_parts import Segment, StageParts, plan_stages
 from shardwright.simulator.kernel.events import simulate
 from shardwright.simulator.kernel.longest_path import longest_path
 from shardwright.simulator.plan_memory import plan_memory
-from shardwright.simulator.plan_tasks import PlanCosts, plan_kernel_tasks, plan_tiers
+from shardwright.simulator.plan_tasks import plan_kernel_tasks
 from shardwright.simulator.prediction import StageMemory
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_plan import plan_of

@@ -1,6 +1,7 @@
 """The joint search on small problems: never worse than the best grid, its bound holds, every member is accounted for."""
 
 import itertools
+import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from shardwright.search.joint.spreads import least_redone, spread_bounds, spread
 from shardwright.search.joint.written import written
 from shardwright.search.prepare import facts_of as kernel_facts
 from shardwright.search.space import standard_space
-from shardwright.simulator.plans import simulate_grid
+from shardwright.simulator.plans import simulate_grid, simulate_plan
 from shardwright.strategy.chunks import chunk_layers
 from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_plan import plan_of
@@ -85,6 +86,27 @@ def test_never_worse_than_a_grid_and_accounted_for(block: int, record_property: 
         record_property(name, number)
     assert seen["problems"] >= SMALL // 2
     assert seen["joint is better"]
+
+
+TIED = 300 if os.environ.get("SHARDWRIGHT_FULL") == "1" else 12
+
+
+@pytest.mark.parametrize("seed", range(1000, 1000 + TIED))
+def test_joint_never_loses(seed: int) -> None:
+    """Tied and untied: the joint answer takes at most what the best grid takes, the same where the plan is the same; its bound holds."""
+    case = pipelined_case(seed)
+    capacity = effective_memory(case.problem.cluster)
+    try:
+        best = find(case.problem, case.space, case.facts, capacity=capacity, top=1)
+    except InfeasibleError:
+        pytest.skip("nothing fits")
+    answer = find_joint(case.problem, case.space, case.facts, capacity=capacity)
+    assert answer.step_time_s <= best.prediction.step_time_s
+    assert answer.certificate.lower_bound_s <= answer.step_time_s == answer.certificate.best_s
+    if answer.best is None:
+        assert answer.step_time_s == best.prediction.step_time_s
+    else:
+        assert simulate_plan(case.problem, written(case.problem, answer.best.plan)).step_time_s == answer.step_time_s
 
 
 def test_first_and_last_are_in_the_space(record_property: Callable[[str, object], None]) -> None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.plan_costs import FamilyCosts, family_costs
+from shardwright.cost.stage_costs import PlanCosts
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster
 from shardwright.model.operator import Operator
@@ -23,7 +24,6 @@ from shardwright.program.stage_parts import StageParts, plan_stages
 from shardwright.schedules.table import B, F
 from shardwright.search.exact.trees import tree_placements
 from shardwright.simulator.plan_memory import plan_memory
-from shardwright.simulator.plan_tasks import PlanCosts
 from shardwright.strategy.lane import Lane
 from shardwright.strategy.order import Named
 from shardwright.strategy.plan import Plan, Shards

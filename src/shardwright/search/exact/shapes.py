@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.plan_costs import FamilyCosts
+from shardwright.cost.stage_costs import PlanCosts
 from shardwright.program.action_rows import TABLE_SEARCH
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.lower_plan import lower_plan
@@ -16,7 +17,7 @@ from shardwright.program.plan_sync import Holdings
 from shardwright.program.problem import Problem
 from shardwright.search.exact.options import LANE, StageOption, flight_rows
 from shardwright.search.exact.orders import Int32, Int64, finish_times
-from shardwright.simulator.plan_tasks import PlanCosts, plan_kernel_tasks
+from shardwright.simulator.plan_tasks import plan_kernel_tasks
 from shardwright.simulator.plans import lane_edges
 from shardwright.strategy.lane import Lane
 from shardwright.strategy.order import Action, Kind, Named, Table

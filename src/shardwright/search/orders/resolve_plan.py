@@ -10,8 +10,10 @@ from typing import TypeGuard
 
 import numpy as np
 
+from shardwright.cost.crossings import crossing_seconds
 from shardwright.cost.member import held_bytes
 from shardwright.cost.plan_network import kind_problem
+from shardwright.cost.stage_costs import PlanCosts
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.program.action_rows import TABLE_SEARCH, action_rows
 from shardwright.program.instances import TaskKind
@@ -22,7 +24,6 @@ from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.problem import LARGEST, Int64
 from shardwright.search.orders.resolve import resolve
 from shardwright.search.orders.times import StageTimes
-from shardwright.simulator.plan_tasks import PlanCosts, crossing_seconds
 from shardwright.simulator.plans import lane_edges, price_stages, simulate_plan
 from shardwright.strategy.order import Named, Table
 from shardwright.strategy.plan import Plan

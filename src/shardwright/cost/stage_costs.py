@@ -1,0 +1,224 @@
+"""What every family of every stage costs, with what follows from it: who waits for whom, and the seconds of each action."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.block_table import CP, EP, TP
+from shardwright.cost.member import RECOMPUTE_PART, StepCosts
+from shardwright.cost.plan_costs import FamilyCosts, slice_lengths
+from shardwright.program.instances import TaskKind
+from shardwright.program.plan_program import DeviceClass, Holders, class_numbers
+from shardwright.program.plan_sync import Holdings
+from shardwright.program.problem import Problem
+from shardwright.program.stage_parts import StageParts
+from shardwright.strategy.plan import Plan
+
+Int64 = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+_COMMUNICATION = (TP, CP, EP)
+
+Uses = dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[tuple[int, ...], ...]], ...]]
+"""By (lane, chunk, family): ((lane, chunk), groups of devices) of each use."""
+
+
+def _listed(uses: dict[tuple[int, int, int], dict[tuple[int, int], dict[int, tuple[int, ...]]]]) -> Uses:
+    return {key: tuple((use, tuple(groups.values())) for use, groups in found.items()) for key, found in uses.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCosts:
+    """Costs of every family of every stage.
+
+    Args:
+        families: by (lane, chunk, family). stages: by lane and chunk. coupled: families of the same stage that start together.
+        pieces: of the last backward, by (lane, chunk). uses: of each family's gradients: ((lane, chunk), groups) that hold them too;
+            tied: the same of weights that other stages use under another name.
+        element: bytes of an activation element.
+        lengths: tokens of each slice, by lane.
+    """
+
+    families: dict[tuple[int, int, int], FamilyCosts]
+    stages: tuple[tuple[StageParts, ...], ...]
+    coupled: dict[tuple[int, int, int], tuple[int, ...]]
+    pieces: dict[tuple[int, int], int]
+    uses: Uses
+    tied: Uses
+    lengths: tuple[tuple[int, ...], ...]
+    element: int
+
+    @staticmethod
+    def of(
+        problem: Problem,
+        plan: Plan,
+        stages: tuple[tuple[StageParts, ...], ...],
+        families: dict[tuple[int, int, int], FamilyCosts],
+        holdings: Holdings,
+    ) -> PlanCosts:
+        """Costs with what follows from them: coupling, pieces, holders."""
+        coupled: dict[tuple[int, int, int], tuple[int, ...]] = {}
+        pieces: dict[tuple[int, int], int] = {}
+        uses: dict[tuple[int, int, int], dict[tuple[int, int], dict[int, tuple[int, ...]]]] = {}
+        tied: dict[tuple[int, int, int], dict[tuple[int, int], dict[int, tuple[int, ...]]]] = {}
+        for lane in stages:
+            for stage in lane:
+                for index, joined in enumerate(_joined(stage, families)):
+                    coupled[stage.lane, stage.chunk, index] = joined
+                cost = families[stage.lane, stage.chunk, 0]
+                pieces[stage.lane, stage.chunk] = int(cost.slices[0].pieces[0])
+        index_of = {(s.lane, s.chunk, family[0]): i for lane in stages for s in lane for i, family in enumerate(s.families)}
+        for (lane_number, chunk, _, device), held in holdings.items():
+            key = (lane_number, chunk, index_of[lane_number, chunk, device])
+            for item in held:
+                if len(item.group) > 1 or len(item.uses) > 1:
+                    mine = (tied if item.is_tied else uses).setdefault(key, {})
+                    for other_lane, other_chunk, _ in item.uses:
+                        mine.setdefault((other_lane, other_chunk), {})[id(item.group)] = item.group
+        return PlanCosts(
+            families=families,
+            stages=stages,
+            coupled=coupled,
+            pieces=pieces,
+            uses=_listed(uses),
+            tied=_listed(tied),
+            lengths=tuple(slice_lengths(plan, lane, length=problem.job.sequence_length) for lane in range(len(plan.lanes))),
+            element=problem.job.activation.bits // 8,
+        )
+
+    @property
+    def gathers(self) -> bool:
+        """Parameters are gathered at the start of the step."""
+        return any(float(step.gather_s.sum()) > 0.0 for cost in self.families.values() for step in cost.slices)
+
+    def holders_of(self, classes: tuple[DeviceClass, ...], *, tied: bool = False) -> Holders:
+        """For each (lane, chunk, class): whose last backwards its reduction, or that of its tied weights, waits for."""
+        class_of = class_numbers(classes)
+        known: dict[int, frozenset[int]] = {}
+
+        def classes_in(group: tuple[int, ...]) -> frozenset[int]:
+            if id(group) not in known:
+                known[id(group)] = frozenset(np.unique(class_of[list(group)]).tolist())
+            return known[id(group)]
+
+        result = {}
+        for k, device_class in enumerate(classes):
+            for place in device_class.families:
+                uses = (self.tied if tied else self.uses).get(place, ())
+                if uses or not tied:
+                    result[place[0], place[1], k] = tuple(
+                        (use, tuple(sorted(frozenset[int]().union(*(classes_in(g) for g in groups))))) for use, groups in uses
+                    )
+        return result
+
+    def step(self, lane: int, chunk: int, family: int, part: int = 0) -> StepCosts:
+        """The composed step of one chunk."""
+        return self.families[lane, chunk, family].slices[part]
+
+    def seconds(self, lane: int, chunk: int, family: int, part: int, kind: TaskKind, *, early: bool = False) -> float:
+        """Seconds of an action: the slowest of the coupled families; those that run different operators one after the other.
+
+        Args:
+            early: what it recomputes has an action of its own.
+        """
+        longest: dict[frozenset[str], float] = {}
+        for one in self.coupled[lane, chunk, family]:
+            cost = self.families[lane, chunk, one]
+            longest[cost.operators] = max(longest.get(cost.operators, 0.0), action_seconds(cost.slices[part], kind, early=early))
+        return sum(longest.values())
+
+
+def action_seconds(step: StepCosts, kind: TaskKind, *, early: bool = False) -> float:
+    """Seconds of one action of the only chunk of `step`."""
+    forward, backward, weight = float(step.forward_s[0]), float(step.backward_s[0]), float(step.weight_s[0])
+    again = float(step.parts[1, 0, RECOMPUTE_PART])
+    back = backward - again if early else backward
+    return {TaskKind.F: forward, TaskKind.B: back, TaskKind.I: back - weight, TaskKind.W: weight, TaskKind.R: again}.get(kind, 0.0)
+
+
+def exposed_seconds(step: StepCosts, kind: TaskKind) -> float:
+    """Seconds of an action in which its kernels wait for communication (of a whole backward, all in the input gradient)."""
+    if kind not in (TaskKind.F, TaskKind.B, TaskKind.I):
+        return 0.0
+    return float(step.parts[0 if kind is TaskKind.F else 1, 0, list(_COMMUNICATION)].sum())
+
+
+def paired(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Seconds of two actions that run overlapped: the longest of both together in kernels, in communication, and each alone.
+
+    Args:
+        one, other: (seconds, seconds of them exposed communication).
+
+    Source: DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1 (attention, dispatch, experts and combine of one beside the other's).
+    """
+    kernels = sum(max(whole - moved, 0.0) for whole, moved in (one, other))
+    return max(kernels, one[1] + other[1], one[0], other[0])
+
+
+def _joined(stage: StageParts, families: dict[tuple[int, int, int], FamilyCosts]) -> tuple[tuple[int, ...], ...]:
+    """For each family, those that blocking collectives join with it, itself included (transitively)."""
+    family_of = {d: i for i, family in enumerate(stage.families) for d in family}
+    count = len(stage.families)
+    label = list(range(count))
+    for index in range(count):
+        for device in families[stage.lane, stage.chunk, index].coupled:
+            other = family_of.get(device + stage.base)
+            if other is not None and label[other] != label[index]:
+                old, new = label[other], label[index]
+                label = [new if x == old else x for x in label]
+    return tuple(tuple(j for j in range(count) if label[j] == label[i]) for i in range(count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionTable:
+    """Seconds of every action.
+
+    Args:
+        seconds: (2, kinds, families, slices) of an action, waiting for coupled families included; [1]: what it recomputes has an action of
+            its own. exposed: (kinds, families, slices) of them in which the family's own kernels wait for communication.
+    """
+
+    seconds: npt.NDArray[np.float64]
+    exposed: npt.NDArray[np.float64]
+
+
+def action_table(costs: PlanCosts) -> ActionTable:
+    """The seconds of every action of every family, in the order of `costs.families`."""
+    kinds = range(int(TaskKind.R) + 1)
+    slices = max(len(c.slices) for c in costs.families.values())
+    seconds = np.zeros((2, len(kinds), len(costs.families), slices))
+    exposed = np.zeros((len(kinds), len(costs.families), slices))
+    known: dict[tuple[int, ...], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
+    for place, ((lane, chunk, family), cost) in enumerate(costs.families.items()):
+        joined = tuple(costs.families[lane, chunk, one] for one in costs.coupled[lane, chunk, family])
+        key = (id(cost.slices), *(id(c.slices) for c in joined))
+        if key not in known:
+            parts = range(len(cost.slices))
+            waited = np.array(
+                [
+                    [[costs.seconds(lane, chunk, family, p, TaskKind(k), early=early) for p in parts] for k in kinds]
+                    for early in (False, True)
+                ]
+            )
+            alone = np.array([[exposed_seconds(cost.slices[p], TaskKind(k)) for p in parts] for k in kinds])
+            known[key] = waited, np.minimum(alone, waited[0])
+        seconds[:, :, place, : len(cost.slices)], exposed[:, place, : len(cost.slices)] = known[key]
+    return ActionTable(seconds=seconds, exposed=exposed)
+
+
+def paired_share(one: tuple[FloatArray, FloatArray], other: tuple[FloatArray, FloatArray]) -> FloatArray:
+    """An action's share of the seconds of an overlapped pair; see `paired`."""
+    kernels = sum(np.maximum(whole - moved, 0.0) for whole, moved in (one, other))
+    together = np.maximum(np.maximum(kernels, one[1] + other[1]), np.maximum(one[0], other[0]))
+    total = one[0] + other[0]
+    return np.where(one[0] > 0.0, one[0] * together / np.where(total > 0.0, total, 1.0), 0.0)
+
+
+def update_seconds(costs: PlanCosts, device_class: DeviceClass) -> float:
+    """Seconds of the end of the step of a class: the norm of all gradients once, then the update and what it gathers, stage by stage."""
+    steps = [costs.step(*place) for place in device_class.families]
+    norm = max(float(s.optimizer_s[0]) - float(s.update_s[0]) for s in steps)
+    return norm + sum(float(s.update_s[0] + s.after_s[0]) for s in steps)
