@@ -24,6 +24,7 @@ from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_facts import grid_facts
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
+from tests.tiers import seeds
 
 EACH = 60
 NARROW, WIDE = dense_model(layers=12), dense_model(layers=12, heads=64, ffn=16384, vocab=50000, tied=True)

@@ -12,6 +12,7 @@ from shardwright.cost.terms import reserved_bytes, temporary_bytes
 from shardwright.search.joint import labels
 from shardwright.search.joint.labels import Pipeline, Splits, in_flight
 from shardwright.search.joint.solve import PRECISION, solve
+from tests.tiers import seeds
 
 INSTANCES = 80
 """In a block."""
