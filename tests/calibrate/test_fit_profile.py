@@ -38,7 +38,7 @@ def test_gemm_numbers_are_found_again(rate: float, width: float, overhead: float
     assert fit.error.num_points == len(SHAPES)
 
 
-@examples(10)
+@examples(25)
 @given(scale=st.floats(1e-2, 1e2))
 def test_gemm_fit_is_homogeneous(scale: float) -> None:
     one, other = fit_gemm(_points(100e12, 1e12, 3e-6, 2.0)), fit_gemm(_points(100e12, 1e12, 3e-6, 2.0, scale=scale))

@@ -1,13 +1,12 @@
 """A stored file in which one leaf was changed is refused, whichever leaf it is; an honest one is accepted, whatever its time limit was.
 
-Every leaf of 30 files, and 50 plans of stopped searches: ``SHARDWRIGHT_FULL=1 pytest tests/files/test_changed_leaves.py``.
+Every leaf of 30 files, and 50 plans of stopped searches, are proofs.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import os
 import random
 from dataclasses import replace
 from functools import cache
@@ -21,10 +20,10 @@ from shardwright.files.plan_file import parse_saved
 from shardwright.files.stored import question_digest
 from shardwright.files.text import to_text
 from tests.files.saved import KINDS, NARROW, SMALL, grid_plan, joint_plan, paths, simulated
+from tests.tiers import in_both, in_proof
 
-FULL = os.environ.get("SHARDWRIGHT_FULL") == "1"
 SAMPLE = 60
-"""Leaves of each file in the usual run."""
+"""Leaves of each file; in a proof all."""
 
 
 REPEATED, JOINT = cache(grids.repeated), cache(general.plan_joint)
@@ -66,7 +65,7 @@ def every_leaf_is_found(made: dict[str, Any], leaves: int) -> None:
     document = json.loads(to_text(made))
     assert refusal(document) is None
     found = list(paths(document))
-    for path in found if FULL else random.Random(0).sample(found, min(leaves, len(found))):
+    for path in found if in_proof() else random.Random(0).sample(found, min(leaves, len(found))):
         value: Any = document
         for key in path:
             value = value[key]
@@ -78,6 +77,7 @@ def every_leaf_is_found(made: dict[str, Any], leaves: int) -> None:
             assert f"{dotted} says " in error.message
 
 
+@in_both
 @pytest.mark.usefixtures("searched_once")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_changed_leaf_is_found(kind: str) -> None:
@@ -111,7 +111,7 @@ MODELS = ("llama-3.2-1b", "gpt2", "gemma-2-2b", "qwen2.5-0.5b", "qwen1.5-moe-a2.
 MANY = [(model, devices, kind) for model in MODELS for devices in (4, 8) for kind in ("grid", "joint-named", "simulation")]
 
 
-@pytest.mark.skipif(not FULL, reason="set SHARDWRIGHT_FULL for 30 files, leaf by leaf")
+@pytest.mark.proof
 @pytest.mark.usefixtures("searched_once")
 @pytest.mark.parametrize(("model", "devices", "kind"), MANY)
 def test_every_changed_leaf_of_many_files_is_found(model: str, devices: int, kind: str) -> None:
@@ -122,7 +122,7 @@ def test_every_changed_leaf_of_many_files_is_found(model: str, devices: int, kin
         every_leaf_is_found(grid_plan(asked) if kind == "grid" else joint_plan(asked, space=kind), SAMPLE)
 
 
-@pytest.mark.skipif(not FULL, reason="set SHARDWRIGHT_FULL for 50 stopped searches")
+@pytest.mark.proof
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("limit", [0.0, 0.01, 0.05, 0.2, 0.5])
 @pytest.mark.parametrize("space", ["grid", "joint"])

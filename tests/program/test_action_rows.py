@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
@@ -22,8 +22,9 @@ from shardwright.schedules.table import ActionTable
 from shardwright.strategy.order import Action, Kind, Named, Table
 from shardwright.strategy.plan import Plan
 from tests.program.rows import devices, entries, peaks, plan_of, run_rows, stage, zoo
+from tests.tiers import examples
 
-SOME = settings(deadline=None, max_examples=80)
+SOME = examples(80)
 NAMES = sorted(SCHEDULES)
 ARRAYS = ("row_start", "kind", "lane", "chunk", "microbatch", "slice", "overlapped")
 

@@ -7,12 +7,13 @@ from itertools import product
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.program.contribution import Share, SumGroup, Work, shard_groups, sum_groups
 from shardwright.program.layout import Box, Indices, normal
+from tests.tiers import examples
 
 ROWS, SAMPLES, POSITIONS = 64, 96, 16
 ALL = ((0, ROWS),)
@@ -234,7 +235,7 @@ def plans(draw: st.DrawFn) -> tuple[tuple[Share, ...], Work, int]:
     return tuple(shares), tuple(total), random.choice((0, 2, 4))
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(plans())
 def test_every_holder_ends_with_every_cell_counted_once(case: tuple[tuple[Share, ...], Work, int]) -> None:
     """Integers stand for terms: each device counts its cells, groups add, copies are told; or two contributions truly overlap."""

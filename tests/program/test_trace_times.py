@@ -11,8 +11,10 @@ from shardwright.errors import DataError
 from shardwright.program.step_trace import Origin, Sample, StepTrace, Track
 from shardwright.program.trace_times import compared, device_times
 from tests.program.traces import span, trace, traces
+from tests.tiers import examples
 
 
+@examples(100)
 @given(found=traces())
 def test_times_tile_the_trace(found: StepTrace) -> None:
     for times in device_times(found):

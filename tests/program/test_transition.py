@@ -7,7 +7,7 @@ from itertools import product
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
@@ -15,6 +15,7 @@ from shardwright.program.layout import Box, Holding, Indices, Layout, common, di
 from shardwright.program.transition import Step, StepKind, Transition, candidates, flows, minimum, transition, transposed
 from shardwright.program.transition_pieces import Placed, components
 from shardwright.program.transition_steps import Act, execute
+from tests.tiers import examples
 
 ROWS, COLS = 48, 48
 X = ROWS * COLS
@@ -358,7 +359,7 @@ def filled(source: Layout, random: Random) -> tuple[Store, Store]:
     return store, {(0, cell): own[None] if None in own else sum(own.values()) for cell, own in parts.items()}
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(cases())
 def test_steps_give_what_is_wanted_and_never_less_than_the_minimum_moves(case: tuple[Layout, Layout, dict[str, bool], Random]) -> None:
     source, wanted, keywords, random = case
@@ -373,7 +374,7 @@ def test_steps_give_what_is_wanted_and_never_less_than_the_minimum_moves(case: t
         assert received(found) == found.minimum
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(cases())
 def test_every_candidate_is_right_and_the_choice_reaches_what_any_reaches(case: tuple[Layout, Layout, dict[str, bool], Random]) -> None:
     source, wanted, keywords, _ = case
@@ -386,7 +387,7 @@ def test_every_candidate_is_right_and_the_choice_reaches_what_any_reaches(case: 
                 assert all(one.component.may_gather(group) for group in act.step.groups)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(cases())
 def test_the_transpose_is_the_adjoint(case: tuple[Layout, Layout, dict[str, bool], Random]) -> None:
     """<A x, y> = <x, A' y> in integers, x on the source's places, y on the wanted ones."""
@@ -417,7 +418,7 @@ def test_a_send_is_transposed_by_swapping_its_ends() -> None:
     assert transposed((step,)) == (Step(kind=StepKind.SEND, elements=5, sends=((4, 0, 5), (4, 1, 3))),)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.integers(0, 2**32))
 def test_boxes_are_sets(seed: int) -> None:
     random = Random(seed)

@@ -13,10 +13,13 @@ from shardwright.strategy.grid_rules import canonical, violations
 from shardwright.strategy.notation import print_plan
 from tests.search.brute import runs
 from tests.search.problems import Case, gpt3_175b
+from tests.tiers import in_both, many, random_of
 
-SHARE = 1000
-WRITTEN = 2000
-NEIGHBOURS = 2000
+SAMPLE = many(1000, 10_000)
+WRITTEN = many(300, 3000)
+NEIGHBOURS = many(400, 4000)
+
+pytestmark = pytest.mark.xdist_group("large space")
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +29,12 @@ def large() -> tuple[Case, Members]:
     return case, members
 
 
+@in_both
 def test_sample_is_legal_and_distinct(large: tuple[Case, Members]) -> None:
-    """One member in a thousand: legal by the rules of grids, and no two of one meaning."""
+    """A random sample: legal by the rules of grids, and no two of one meaning."""
     case, members = large
     assert members.num_members >= 7_000_000
-    places = random.Random(1).sample(range(members.num_members), members.num_members // SHARE)
+    places = random_of(1).sample(range(members.num_members), SAMPLE)
     meanings = set()
     for place in places:
         grid = member_grid(members, place)
@@ -56,10 +60,11 @@ def near(members: Members, generator: random.Random) -> list[int]:
     return chosen
 
 
+@in_both
 def test_plans_are_distinct(large: tuple[Case, Members]) -> None:
     """Written out as general plans, each is another one: a random sample, and neighbourhoods."""
     case, members = large
-    generator = random.Random(2)
+    generator = random_of(2)
     places = sorted({*generator.sample(range(members.num_members), WRITTEN), *near(members, generator)})
     assert len(places) > WRITTEN + NEIGHBOURS // 2
     assert len({written(case, member_grid(members, place)) for place in places}) == len(places)

@@ -17,6 +17,7 @@ from shardwright.search.space import AXES, PINNABLE, Space, restricted, standard
 from shardwright.strategy.grid_rules import canonical
 from tests.search.brute import count, judge
 from tests.search.problems import Case, facts_of, real_problem, small_case
+from tests.tiers import examples, seeds
 
 CAPACITY = 10**15
 
@@ -35,7 +36,7 @@ def assert_best_of(case: Case, space: Space) -> int:
     return len(found)
 
 
-@pytest.mark.parametrize("seed", range(2000, 2016))
+@pytest.mark.parametrize("seed", seeds(5, 50, first=2000))
 def test_pins_and_exclusions(seed: int) -> None:
     case, generator = small_case(seed), random.Random(seed)
     axes = [axis for axis in AXES if len(case.space.of(axis)) > 1]
@@ -51,7 +52,7 @@ def test_pins_and_exclusions(seed: int) -> None:
         assert pinned.digest("") != others.digest("") != case.space.digest("")
 
 
-@pytest.mark.parametrize("seed", range(2100, 2106))
+@pytest.mark.parametrize("seed", seeds(2, 20, first=2100))
 def test_pinned_dp(seed: int) -> None:
     case = small_case(seed)
     members = bound_space(case.problem, case.space, case.facts, capacity=CAPACITY).members
@@ -139,6 +140,7 @@ words = st.text(max_size=8) | st.integers().map(str) | st.sampled_from(("1f1b", 
 choices = st.dictionaries(st.sampled_from(PINNABLE) | st.text(max_size=4), st.lists(words, max_size=3).map(tuple), max_size=3)
 
 
+@examples(100)
 @given(pins=choices, excludes=choices)
 def test_any_pin_is_a_space_or_an_error_of_the_tree(pins: dict[str, tuple[str, ...]], excludes: dict[str, tuple[str, ...]]) -> None:
     case = small_case(3)

@@ -8,6 +8,7 @@ from shardwright.errors import InfeasibleError
 from shardwright.search.answer import Answer
 from shardwright.search.find import find
 from tests.search.problems import Case, small_case
+from tests.tiers import in_both, numbers
 
 CAPACITY = 10**15
 
@@ -19,9 +20,10 @@ def answered(case: Case, *, time_limit_s: float) -> Answer | None:
         return None
 
 
+@in_both
 def test_stopped_search_is_honest() -> None:
-    stopped = gaps = 0
-    for seed in range(5000, 5060):
+    stopped, gaps, chosen = 0, 0, numbers(12, 120, first=5000)
+    for seed in chosen:
         case = small_case(seed)
         whole, short = answered(case, time_limit_s=math.inf), answered(case, time_limit_s=0.0)
         assert (whole is None) == (short is None)
@@ -36,5 +38,5 @@ def test_stopped_search_is_honest() -> None:
         others = proof.illegal + proof.duplicates + proof.infeasible + proof.bounded_b0 + proof.bounded_b1 + proof.simulated
         assert proof.enumerated == others
         gaps += proof.gap > 0
-    assert stopped > 30
+    assert stopped > len(chosen) // 2
     assert gaps

@@ -24,8 +24,9 @@ from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_facts import grid_facts
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
+from tests.tiers import seeds
 
-BLOCKS, EACH = 4, 60
+EACH = 60
 NARROW, WIDE = dense_model(layers=12), dense_model(layers=12, heads=64, ffn=16384, vocab=50000, tied=True)
 SPARSE = expert_model(dense=1, sparse=11, experts=8)
 ANY = replace(
@@ -87,7 +88,7 @@ def around(grid: Grid, *, alike: bool) -> Space:
     return Space(name="around", devices=grid.devices, values=tuple((axis, values[axis]) for axis in AXES))
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("block", seeds(2, 20))
 def test_each_tier_bounds_the_next(block: int) -> None:
     draw = random.Random(100 + block)
     members = tight = strict = 0

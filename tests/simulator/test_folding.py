@@ -20,8 +20,9 @@ from shardwright.simulator.plans import PlanResult, plan_of_grid, simulate_grid,
 from shardwright.strategy.grid import Grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
+from tests.tiers import seeds
 
-BLOCKS, EACH = 6, 90
+EACH = 90
 DENSE, SPARSE = dense_model(layers=12), expert_model(dense=1, sparse=11, experts=8)
 ANY = replace(
     RUNTIME, name="any", schedules=("gpipe", "1f1b", "interleaved-1f1b"), zero_stages=(0, 1, 2, 3), zero_with_pipeline=3, bucket_bytes=0
@@ -80,7 +81,7 @@ def both(problem: Problem, grid: Grid) -> tuple[PlanResult, PlanResult]:
     return simulate_grid(problem, grid), simulate_plan(problem, plan_of_grid(problem, grid), unfolded=True)
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("block", seeds(2, 24))
 def test_folded_equals_unfolded(block: int) -> None:
     """Every device alone finishes every task when its class does, and holds as much."""
     draw = random.Random(block)

@@ -1,11 +1,10 @@
 """A grid and the plan written out are one strategy: the same seconds and bytes, bit for bit, whichever of the two is given.
 
-All 500: ``SHARDWRIGHT_FULL=1 pytest tests/simulator/test_grids_as_plans.py``.
+500 of them are a proof.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -35,8 +34,9 @@ from tests.program.small import RUNTIME, cluster_of, random_grid
 from tests.search.problems import small_model
 from tests.strategies import dense_model, expert_model
 from tests.strategy.zoo_models import encoder_decoder, hybrid
+from tests.tiers import in_both, many, numbers, seeds
 
-GRIDS = 500 if os.environ.get("SHARDWRIGHT_FULL") == "1" else 40
+GRIDS = many(40, 500)
 BLOCK = 10
 CATALOG = (
     "gemma-2-2b",  # tied
@@ -109,10 +109,10 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
         return problem, grid
 
 
-@pytest.mark.parametrize("first", range(0, GRIDS, BLOCK))
-def test_a_grid_is_the_plan_written_out(first: int) -> None:
+@pytest.mark.parametrize("block", seeds(4, 50))
+def test_a_grid_is_the_plan_written_out(block: int) -> None:
     """Printed and read again as a grid, and as the general plan that it is: predictions, timelines and bytes are equal, bit for bit."""
-    for seed in range(first, first + BLOCK):
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
         problem, grid = drawn(random.Random(seed))
         text, job = print_grid(grid), problem.job
         plan = parse_plan(print_plan(plan_of_grid(problem, grid)))
@@ -136,10 +136,11 @@ def crosses_nodes(problem: Problem, grid: Grid) -> bool:
     return False
 
 
+@in_both
 def test_what_was_compared(record_property: Callable[[str, object], None]) -> None:
     """Every ZeRO stage, most schedules that a grid can name, ties, experts, few key heads, and groups over node borders."""
     seen: Counter[str] = Counter()
-    for problem, grid in map(drawn, map(random.Random, range(GRIDS))):
+    for problem, grid in map(drawn, map(random.Random, numbers(GRIDS))):
         operators = [o for b in problem.model.blocks for o in b.operators]
         keys = min((o.attention.kv_heads for o in operators if o.attention), default=grid.tp)
         seen.update([grid.schedule, f"zero {grid.zero}", problem.model.name])

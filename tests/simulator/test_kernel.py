@@ -13,16 +13,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwright.compiled
 from shardwright.simulator.kernel.events import SCALE, simulate
 from shardwright.simulator.kernel.longest_path import longest_path
 from tests.simulator.levels import peak_levels
+from tests.tiers import examples
 
-MANY = settings(deadline=None)
-FEW = settings(deadline=None, max_examples=60)
+MANY = examples(100)
+FEW = examples(60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

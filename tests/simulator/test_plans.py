@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from shardwright.errors import StrategyError
 from shardwright.hardware.expression import parse_cluster
@@ -21,6 +21,7 @@ from tests.search.problems import real_problem
 from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_models import dense
 from tests.strategy.zoo_plans import ZooPlan, zoo
+from tests.tiers import examples, in_both
 
 LEFT_OUT = {"grad.overlap": "two holders compute a gradient of partly the same tokens: no sum of parts is right"}
 """Rules that a generated plan, legal by structure, may break when it is lowered, and why."""
@@ -80,31 +81,30 @@ def generated_problem(case: Case) -> Problem:
     return Problem(model=case.model, cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
 
 
-OUTCOMES: Counter[str] = Counter()
+@in_both
+def test_generated_plans_simulate_or_say_why() -> None:
+    """Most do."""
+    outcomes: Counter[str] = Counter()
+
+    @examples(60, 2000, suppress_health_check=list(HealthCheck))
+    @given(plans())
+    def simulated(case: Case) -> None:
+        try:
+            found = simulate_plan(generated_problem(case), case.plan)
+        except StrategyError as error:
+            if error.rule not in LEFT_OUT:
+                raise
+            outcomes[str(error.rule)] += 1
+            return
+        outcomes["simulated"] += 1
+        assert 0.0 < found.path_s <= found.step_time_s * (1 + 1e-12)
+        assert all(size >= 0 for memory in found.memory for _, size in memory.items)
+
+    simulated()
+    assert outcomes["simulated"] > 0.6 * outcomes.total()
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
-@given(plans())
-def test_generated_plans_simulate_or_say_why(case: Case) -> None:
-    try:
-        found = simulate_plan(generated_problem(case), case.plan)
-    except StrategyError as error:
-        if error.rule not in LEFT_OUT:
-            raise
-        OUTCOMES[str(error.rule)] += 1
-        return
-    OUTCOMES["simulated"] += 1
-    assert 0.0 < found.path_s <= found.step_time_s * (1 + 1e-12)
-    assert all(size >= 0 for memory in found.memory for _, size in memory.items)
-
-
-def test_most_generated_plans_simulate() -> None:
-    if not OUTCOMES:
-        pytest.skip("the generated plans did not run")
-    assert OUTCOMES["simulated"] > 0.6 * sum(OUTCOMES.values())
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(25, 500, suppress_health_check=list(HealthCheck))
 @given(plans())
 def test_folding_generated_plans_is_exact(case: Case) -> None:
     problem = generated_problem(case)

@@ -19,9 +19,7 @@ from shardwright.strategy.split import Split
 from shardwright.strategy.tree_shape import depth, nodes, overlaps
 from shardwright.strategy.verify import verify
 from tests.strategy.plans import CHAINS, LOOPED, OPPOSITE, SLICED, WAVES, Case, plans
-from tests.tiers import examples
-
-LEGAL = examples(1000)
+from tests.tiers import examples, in_both
 
 
 def _check(case: Case) -> None:
@@ -54,10 +52,11 @@ def _forms(case: Case) -> set[str]:
     return forms | {"shards" for _ in plan.shards}
 
 
+@in_both
 def test_generated_plans_are_legal_round_trip_and_show_the_whole_paradigm() -> None:
     seen: Counter[str] = Counter()
 
-    @LEGAL
+    @examples(600, 4000)
     @given(case=plans())
     def run(case: Case) -> None:
         _check(case)
@@ -118,7 +117,7 @@ def wrecks(draw: st.DrawFn) -> tuple[Case, Any]:
     return case, value
 
 
-@examples(500)
+@examples(60, 2000)
 @given(wreck=wrecks())
 def test_a_changed_plan_is_judged_and_never_crashes(wreck: tuple[Case, Any]) -> None:
     case, value = wreck
@@ -137,7 +136,7 @@ def test_a_changed_plan_is_judged_and_never_crashes(wreck: tuple[Case, Any]) -> 
     assert again == plan
 
 
-@examples(100)
+@examples(40, 500)
 @given(case=plans())
 def test_a_generated_plan_is_for_its_batch_and_devices_alone(case: Case) -> None:
     rules = {v.rule for v in verify(case.plan, model=case.model, global_batch=case.global_batch + 1)}

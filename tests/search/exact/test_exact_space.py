@@ -1,11 +1,10 @@
 """The small joint search against brute force, and what it promises beside the best plan.
 
-All 200 instances: ``SHARDWRIGHT_FULL=1 pytest tests/search/exact/test_exact_space.py -s`` (about a quarter of an hour on one core).
+200 instances are a proof (about a quarter of an hour on one core).
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from itertools import permutations, product
@@ -36,8 +35,7 @@ from shardwright.strategy.plan import ALL, Plan, Shards
 from shardwright.strategy.verify import verify
 from shardwright.units import PICOSECONDS_PER_SECOND
 from tests.search.exact.brute_exact import Found, Instance, brute_force, cluster_of, draw_instance, model_of
-
-INSTANCES = 200 if os.environ.get("SHARDWRIGHT_FULL") == "1" else 12
+from tests.tiers import seeds
 
 
 def small_problem(cluster: str = "a100-sxm-80gb:2+v100-sxm-32gb:1", *, memory: float = 1.0, batch: int = 6) -> Problem:
@@ -80,7 +78,7 @@ def compare(instance: Instance, number: int) -> tuple[ExactAnswer | None, Found]
     return answer, found
 
 
-@pytest.mark.parametrize("number", range(INSTANCES))
+@pytest.mark.parametrize("number", seeds(6, 200))
 def test_equals_brute_force(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     instance = draw_instance(number)
     answer, found = compare(instance, number)

@@ -1,7 +1,6 @@
 """The joint search on small problems: never worse than the best grid, its bound holds, every member is accounted for."""
 
 import itertools
-import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -31,8 +30,10 @@ from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_plan import plan_of
 from shardwright.strategy.verify import verify
 from tests.search.problems import Case, facts_of, real_problem, small_case
+from tests.tiers import seeds
 
-SMALL = 28
+SMALL = 14
+"""Problems in a block."""
 ROUNDING = 1 + 1e-9
 
 
@@ -54,10 +55,10 @@ def tight_capacity(case: Case, seed: int) -> int:
     return int(answer.prediction.reserved_bytes * random.Random(seed).choice((0.8, 0.9, 1.0, 1.3)))
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", seeds(2, 10))
 def test_never_worse_than_a_grid_and_accounted_for(block: int, record_property: Callable[[str, object], None]) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(block, SMALL, 4):
+    for seed in range(block * SMALL, (block + 1) * SMALL):
         case = pipelined_case(seed)
         capacity = tight_capacity(case, seed)
         try:
@@ -82,14 +83,11 @@ def test_never_worse_than_a_grid_and_accounted_for(block: int, record_property: 
         seen["problems"] += 1
     for name, number in seen.items():
         record_property(name, number)
-    assert seen["problems"] >= SMALL // 4 // 2
+    assert seen["problems"] >= SMALL // 2
     assert seen["joint is better"]
 
 
-TIED = 300 if os.environ.get("SHARDWRIGHT_FULL") == "1" else 12
-
-
-@pytest.mark.parametrize("seed", range(1000, 1000 + TIED))
+@pytest.mark.parametrize("seed", seeds(12, 300, first=1000))
 def test_joint_never_loses(seed: int) -> None:
     """Tied and untied: the joint answer takes at most what the best grid takes, the same where the plan is the same; its bound holds."""
     case = pipelined_case(seed)
@@ -158,7 +156,7 @@ def test_a_grid_composed_is_the_grid() -> None:
     assert compared > 20
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(5, 50))
 def test_bounds_hold_for_random_members(seed: int) -> None:
     """Work alone, labels and shapes never exceed the path of a member, and the path never the simulation."""
     generator = random.Random(seed)

@@ -6,13 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from shardwright.errors import UsageError
 from shardwright.search.orders.find import find_order
 from shardwright.search.orders.problem import OrderProblem
 from tests.search.orders.exact import exact_order
 from tests.search.orders.replay import chain, problems, replay
+from tests.tiers import examples
 
 needs_solver = pytest.importorskip
 
@@ -48,7 +49,7 @@ def test_the_solver_beats_the_search_or_proves_it() -> None:
 
 
 @given(problem=problems(most_ranks=3, most_microbatches=3))
-@settings(deadline=None, max_examples=15)
+@examples(25)
 def test_exact_orders_run_and_fit(problem: OrderProblem) -> None:
     needs_solver("ortools")
     order = exact_order(problem, time_limit_s=30)

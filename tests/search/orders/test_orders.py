@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError, UsageError
@@ -22,8 +22,9 @@ from shardwright.search.orders.named import named_tables
 from shardwright.search.orders.problem import OrderProblem, flat
 from shardwright.search.orders.repetend import repetends, unrolled
 from tests.search.orders.replay import chain, problem_of, problems, replay
+from tests.tiers import examples, seeds
 
-SOME = settings(deadline=None, max_examples=60)
+SOME = examples(60)
 
 
 @given(problem=problems())
@@ -83,7 +84,7 @@ def brute(problem: OrderProblem, rows: list[tuple[tuple[str, int], ...]]) -> int
 
 
 @given(problem=problems(most_ranks=2, most_microbatches=1, single=True))
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_bounds_and_orders_against_all_orders_of_two_microbatches(problem: OrderProblem) -> None:
     """Bound <= best of all orders, overtaking included, and the search finds the best of so few."""
     two = OrderProblem(
@@ -95,7 +96,7 @@ def test_bounds_and_orders_against_all_orders_of_two_microbatches(problem: Order
     assert found.makespan == best
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2, 8))
 def test_three_ranks_against_all_orders(seed: int) -> None:
     """8,000 combinations of rows; memory for two, or for one and a half."""
     random = np.random.default_rng(seed)
@@ -114,7 +115,7 @@ def rows_in_turn(microbatches: int) -> list[tuple[int, ...]]:
     return rows
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, 60))
 def test_two_ranks_and_three_microbatches_against_all_orders(seed: int) -> None:
     """1,764 combinations of rows in memory for one, two or three microbatches: the bound holds and the search finds the best."""
     random = np.random.default_rng(seed)

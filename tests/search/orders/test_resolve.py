@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
@@ -28,8 +28,9 @@ from shardwright.strategy.verify import verify
 from tests.program.rows import Act, entries, peaks, plan_of, run_rows, stage, zoo
 from tests.search.orders.replay import problem_of
 from tests.strategy.zoo_models import encoders_and_llm
+from tests.tiers import examples
 
-SOME = settings(deadline=None, max_examples=40)
+SOME = examples(40)
 SEARCH = Named(schedule="table-search", lanes=("main",))
 CHAIN_20 = (((0, 2), (1, 2), (2, 3), (3, 4)),)
 
@@ -238,7 +239,7 @@ def brute(plan: Plan, given: StageTimes) -> int:
 
 
 @given(bases=st.lists(st.sampled_from(((0, 1), (1, 1), (0, 2), (1, 2), (2, 1))), min_size=2, max_size=3), data=st.data())
-@settings(deadline=None, max_examples=25)
+@examples(25)
 def test_small_orders_are_the_best_there_are(bases: list[tuple[int, int]], data: st.DataObject) -> None:
     microbatches = 3 if len(bases) == 2 else 2
     plan = plan_of([[stage(base, devices=count) for base, count in bases]], SEARCH, microbatches=microbatches)

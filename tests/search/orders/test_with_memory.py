@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError, UsageError
@@ -21,6 +21,7 @@ from shardwright.search.orders.problem import OrderProblem, flat
 from shardwright.search.orders.with_memory import order_with_memory
 from tests.search.orders.memory_exact import exact_order_with_memory
 from tests.search.orders.replay import chain, problems, replay
+from tests.tiers import examples
 
 needs_solver = pytest.importorskip
 KEEP_ALL = MemoryOption(extra=0, held=8, stash=8)
@@ -73,7 +74,7 @@ def fits(problem: OrderProblem, options: Options, choice: tuple[int, ...]) -> Or
 
 
 @given(case=with_options())
-@settings(deadline=None, max_examples=25)
+@examples(25)
 def test_found_run_fit_and_are_no_worse_than_named_with_one_option_everywhere(case: tuple[OrderProblem, list[list[MemoryOption]]]) -> None:
     problem, options = case
     uniform = [fits(problem, options, (place,) * len(options)) for place in range(3)]
@@ -124,7 +125,7 @@ def brute(problem: OrderProblem, options: Options) -> tuple[int, int] | None:
 
 
 @given(case=tiny())
-@settings(deadline=None, max_examples=30)
+@examples(25, 200)
 def test_bound_search_and_solver_against_all_choices_and_orders(case: tuple[OrderProblem, list[list[MemoryOption]]]) -> None:
     """Bound <= best <= found, whatever known order the bound is given; the solver's answer is the best."""
     problem, options = case
@@ -149,7 +150,7 @@ def test_bound_search_and_solver_against_all_choices_and_orders(case: tuple[Orde
 
 
 @given(case=with_options())
-@settings(deadline=None, max_examples=25)
+@examples(25)
 def test_the_best_options_of_an_order(case: tuple[OrderProblem, list[list[MemoryOption]]]) -> None:
     """Against all choices for named orders: fits where any does, no worse; the best itself with a chunk a rank and no whole backwards."""
     problem, options = case
