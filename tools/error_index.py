@@ -51,7 +51,7 @@ A strategy that breaks a rule is a `shardwright.errors.StrategyError` whose mess
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a node stands: module, the names of the classes and functions around it, the innermost function, and who calls whom."""
+    """Where a node stands: module, the names of the classes and the function around it, and the innermost function."""
 
     module: str
     names: tuple[str, ...] = ()
@@ -100,7 +100,8 @@ def _collect(node: ast.AST, scope: Scope, found: Source) -> None:
     if isinstance(node, ast.Call):
         found.calls[_called(node)].append((node, scope))
     if isinstance(node, ast.FunctionDef):
-        inner = Scope(scope.module, (*scope.names, node.name), node)
+        # what is defined inside a function has no name that can be imported
+        inner = Scope(scope.module, scope.names if scope.function is not None else (*scope.names, node.name), node)
     elif isinstance(node, ast.ClassDef):
         inner = Scope(scope.module, (*scope.names, node.name), scope.function)
     elif not scope.names and isinstance(node, ast.AnnAssign | ast.Assign):
@@ -166,7 +167,7 @@ def _calls(source: Source, call: ast.Call, there: Scope, function: ast.FunctionD
     if there.module == scope.module:
         return True
     known = source.imports[there.module]
-    private = function.name[0] == "_" or len(scope.names) > 1 + method
+    private = function.name[0] == "_" or scope.names[-1] != function.name
     return not private and (scope.module in known.values() if method else known.get(function.name) == scope.module)
 
 

@@ -1,0 +1,231 @@
+"""Write the walk of one number into docs/architecture.md: every step from the words of a command to the seconds on the screen, run.
+
+python tools/number_walk.py
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from shardwright.api.problems import facts_of, problem_of, space_of
+from shardwright.api.simulations import simulated
+from shardwright.collectives.algorithm import Collective
+from shardwright.cost.block_table import GEMM, block_table, gemm_shape
+from shardwright.cost.communication import move_seconds
+from shardwright.cost.compute import gemm_seconds
+from shardwright.cost.critical_path import jitter, path_seconds
+from shardwright.cost.member import compose, step_costs
+from shardwright.cost.plan_costs import local_sizes
+from shardwright.cost.plan_network import group_span, network_of_devices
+from shardwright.cost.tables import block_context, problem_machine
+from shardwright.files.plan_source import read_strategy
+from shardwright.program.action_rows import action_rows
+from shardwright.program.block import Phase
+from shardwright.program.cell_structure import CellStructure
+from shardwright.program.lower_block import lower_block
+from shardwright.program.lower_plan import lower_plan
+from shardwright.program.plan_sync import plan_holdings
+from shardwright.program.problem import Problem
+from shardwright.program.replica import replica
+from shardwright.program.sizes import evaluate
+from shardwright.program.stage_parts import Segment, plan_stages
+from shardwright.report.terminal import render_simulation
+from shardwright.schedules.table import KINDS
+from shardwright.search.bounded import bound_space
+from shardwright.search.members import member_grid
+from shardwright.search.request import Request
+from shardwright.simulator.breakdown import breakdown
+from shardwright.simulator.kernel.events import simulate
+from shardwright.simulator.plan_memory import plan_memory
+from shardwright.simulator.plan_tasks import plan_kernel_tasks
+from shardwright.simulator.plans import simulate_plan
+from shardwright.simulator.predict import predict_plan
+from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid_plan import plan_of
+from shardwright.strategy.grid_rules import violations
+from shardwright.units import GIB
+
+PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
+BEGIN, END = "<!-- made by tools/number_walk.py -->\n", "<!-- end -->\n"
+WORDS = 'llama-3.1-8b h100-sxm:8 --seq-len 8192 --global-batch 256 --strategy "tp2 sp dp4 mbs1 zero1"'
+MODEL, CLUSTER, _, SEQ_LEN, _, BATCH, _, STRATEGY = shlex.split(WORDS)
+Row = tuple[str, Callable[..., Any], str]
+
+
+def dotted(verb: Callable[..., Any]) -> str:
+    """The name that a function is imported by."""
+    return f"{verb.__module__}.{verb.__qualname__}"
+
+
+def walk() -> str:
+    """The section, from its command to its last sum."""
+    request = Request(model=MODEL, cluster=CLUSTER, seq_len=int(SEQ_LEN), global_batch=int(BATCH))
+    problem = problem_of(request)
+    grid = read_strategy(STRATEGY, model=problem.model, model_name=MODEL).strategy
+    assert isinstance(grid, Grid)
+    rows = [*_asked(problem, grid), *_a_layer(problem, grid), *_a_step(request, problem, grid)]
+    lines = [f"    shardwright simulate {WORDS}\n\n", "| step | function | value there |\n", "|---|---|---|\n"]
+    lines += [f"| {what} | `{dotted(verb)}` | {value} |\n" for what, verb, value in rows]
+    return "".join((*lines, _sum(problem, grid), _bounds(request, problem, grid)))
+
+
+def _asked(problem: Problem, grid: Grid) -> Iterator[Row]:
+    """From words to a plan and who holds what."""
+    model, job = problem.model, problem.job
+    yield (
+        "read the question",
+        problem_of,
+        f"{model.num_parameters:,} parameters, {problem.cluster.num_devices} devices, {job.tokens_per_step:,} tokens a step, "
+        f"{problem.runtime.name}",
+    )
+    yield "read the strategy", read_strategy, f"tp {grid.tp}, dp {grid.dp}, {grid.devices} devices"
+    yield "check it", violations, f"{len(violations(grid, facts=facts_of(problem)))} rules broken"
+    plan = plan_of(grid, model=model, global_batch=job.global_batch)
+    lane = plan.lanes[0]
+    yield "write it out as a plan", plan_of, f"{len(lane.stages)} stage, {lane.samples} samples in {lane.microbatches} microbatches"
+    stages = plan_stages(plan, model=model)
+    stage = stages[0][0]
+    segments = " + ".join(f"{s.count} {s.block.name}" for s in stage.segments)
+    yield (
+        "find equal blocks and equal devices",
+        plan_stages,
+        f"{segments}; {len(stage.families)} family of {len(stage.families[0])} devices",
+    )
+    held = plan_holdings(stages, model=model, length=job.sequence_length, island=problem.cluster.tiers()[0].num_devices)
+    mine = [h for key, items in held.items() if key[3] == 0 for h in items]
+    group = max((h.group for h in mine), key=lambda g: sum(h.elements * h.layers for h in mine if h.group == g))
+    elements = sum(h.elements * h.layers for h in mine)
+    yield (
+        "find who sums which gradients",
+        plan_holdings,
+        f"device 0 holds {elements:,} elements, most summed with {', '.join(map(str, group[1:]))}",
+    )
+
+
+def _layer_of(problem: Problem, grid: Grid) -> Segment:
+    plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
+    return max(plan_stages(plan, model=problem.model)[0][0].segments, key=lambda segment: segment.count)
+
+
+def _a_layer(problem: Problem, grid: Grid) -> Iterator[Row]:
+    """One layer on device 0: its kernels, its communication, its seconds."""
+    segment, machine = _layer_of(problem, grid), problem_machine(problem)
+    island = problem.cluster.tiers()[0].num_devices
+    structure = CellStructure(stage=replica(segment.cells, 0), device=0, length=problem.job.sequence_length, island=island)
+    program, sizes = lower_block(segment.block, structure, block_context(problem, segment.block)), local_sizes(structure)
+    moves = [m for m in program.moves if len(m.group) > 1]
+    yield "lower a layer on one device", lower_block, f"{len(program.works)} kernels, {len(moves)} collectives in F, I and W"
+    up = next(w for w in program.works if (w.operator, w.phase) == ("up", Phase.F))
+    (m, n, k), _, _ = gemm_shape(up, sizes)
+    seconds = float(gemm_seconds(machine, m=m, n=n, k=k)[0])
+    rate = 2.0 * int(m[0]) * int(n[0]) * int(k[0]) / seconds
+    shape = f"{m[0]:,} x {n[0]:,} x {k[0]:,}"
+    yield (
+        "price a product: `up`, forward",
+        gemm_seconds,
+        f"{shape}: {seconds * 1e3:.4f} ms, {rate / 1e12:.0f} of {machine.peak / 1e12:.0f} TFLOP/s",
+    )
+    gather = next(m for m in moves if (m.operator, m.phase, m.kind) == ("up", Phase.F, Collective.ALL_GATHER))
+    network = network_of_devices(problem, gather.group)
+    volume = np.array([float(sum(evaluate(size, sizes)[0] for size in gather.volume))])
+    spent = move_seconds(gather.kind, volume=volume, span=group_span(gather.group, network), network=network)
+    text = (
+        f"{gather.kind.value} of {volume[0] / 2**20:.0f} MiB over devices {' and '.join(map(str, gather.group))}: {spent[0] * 1e3:.4f} ms"
+    )
+    yield "price its collective", move_seconds, text
+    table = block_table(
+        program,
+        local=sizes,
+        spans=lambda move: group_span(move.group or (0,), network),
+        machine=machine,
+        network=network,
+        runtime=problem.runtime,
+        wait_s=problem.constants.collective_wait_s,
+    )
+    forward = table.seconds[0, :, 0]
+    yield "add up the layer, forward", block_table, f"{forward.sum() * 1e3:.4f} ms, of it products {forward[GEMM] * 1e3:.4f} ms"
+
+
+def _a_step(request: Request, problem: Problem, grid: Grid) -> Iterator[Row]:
+    """From layers to tasks, from tasks to the screen."""
+    plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
+    done = simulate_plan(problem, plan)
+    step = done.costs.step(0, 0, 0)
+    passes = float(step.forward_s[0]) * 1e3, float(step.backward_s[0]) * 1e3
+    yield "compose the chunk", compose, f"F {passes[0]:.3f} ms, B {passes[1]:.3f} ms, update {float(step.optimizer_s[0]) * 1e3:.3f} ms"
+    rows = action_rows(plan)
+    kinds = [KINDS[kind] for kind in rows.kind.tolist()]
+    yield "order the actions", action_rows, ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    yield "lay tasks and dependencies", lower_plan, f"{len(done.program.instances.template)} tasks of {len(done.program.templates)} kinds"
+    tasks = plan_kernel_tasks(problem, done.program, done.costs)
+    yield "give them seconds and resources", plan_kernel_tasks, f"{int(tasks[0].sum()):,} ps of work, {tasks[7]} resources"
+    _, finish, _ = simulate(*tasks)
+    yield "run them", simulate, f"the last ends at {int(finish.max()):,} ps"
+    yield "add what grows with the scale", jitter, f"x {jitter(problem, plan.devices):.6g} on {plan.devices} devices"
+    yield "say the step time", simulate_plan, f"{done.step_time_s:.6f} s"
+    memory = plan_memory(problem, done.program, done.costs)[0]
+    yield "add up the memory", plan_memory, f"{memory.allocated / GIB:.2f} GiB allocated, {memory.reserved / GIB:.2f} GiB reserved"
+    parts = sorted(breakdown(done), key=lambda part: -part[1])[:3]
+    yield "say where the step goes", breakdown, ", ".join(f"{name} {seconds:.3f} s" for name, seconds in parts)
+    low, high = predict_plan(problem, plan, done).interval_s
+    yield "say how sure that is", predict_plan, f"80 % between {low:.2f} and {high:.2f} s"
+    console = Console(width=140, record=True, file=StringIO())
+    console.print(render_simulation(simulated(request, problem, name="", grid=grid)))
+    line = next(line for line in console.export_text().splitlines() if line.startswith("Step"))
+    yield "print it", render_simulation, f"`{' '.join(line.split())}`"
+
+
+def _sum(problem: Problem, grid: Grid) -> str:
+    """The step as a sum that can be done by hand."""
+    plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
+    done = simulate_plan(problem, plan)
+    step, parts = done.costs.step(0, 0, 0), dict(breakdown(done))
+    count, forward, backward = plan.lanes[0].microbatches, float(step.forward_s[0]), float(step.backward_s[0])
+    rest = [
+        (name, parts[key])
+        for name, key in (("exposed gathers and reductions", "sharding"), ("slowdown", "slowdown"), ("update", "optimizer"))
+    ]
+    total = count * (forward + backward) + sum(seconds for _, seconds in rest)
+    added = " + ".join(f"{seconds:.4f} s of {name}" for name, seconds in rest)
+    return f"\nBy hand: {count} x ({forward:.6f} + {backward:.6f}) s = {count * (forward + backward):.4f} s, + {added} = {total:.4f} s.\n"
+
+
+def _bounds(request: Request, problem: Problem, grid: Grid) -> str:
+    """What a search knows of the same grid before it simulates it."""
+    facts = facts_of(problem)
+    pins = {axis: (str(getattr(grid, axis)),) for axis in ("tp", "cp", "pp", "vpp", "zero", "offload")}
+    space = space_of(Request(**{**_fields(request), "pins": tuple(pins.items())}), problem, facts)
+    bounded = bound_space(problem, space, facts, capacity=10**15)
+    place = next(i for i in range(bounded.members.num_members) if member_grid(bounded.members, i) == grid)
+    path = path_seconds(problem, grid, step_costs(problem, grid, bounded.prepared.priced(place)))
+    simulated_s = simulate_plan(problem, plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)).step_time_s
+    return (
+        f"\nA search bounds this grid first, from columns of degrees: B0 = {bounded.seconds[place]:.4f} s (`{dotted(bound_space)}`), "
+        f"B1 = {path:.4f} s (`{dotted(path_seconds)}`), S = {simulated_s:.4f} s as above.\n"
+    )
+
+
+def _fields(request: Request) -> dict[str, Any]:
+    return {name: getattr(request, name) for name in request.__dataclass_fields__}
+
+
+def written(page: str) -> str:
+    """`page` with the section made again."""
+    return re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: BEGIN + walk() + END, page, flags=re.DOTALL)
+
+
+def main() -> None:
+    """Write the section into the page."""
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
