@@ -7,8 +7,7 @@ from functools import lru_cache
 from math import prod
 
 from shardwright.model.tensor import Dim
-from shardwright.program.cells import Cell, StageCells, indices
-from shardwright.program.projection import regular_levels
+from shardwright.program.cells import Cell, StageCells, indices, regular_levels
 
 
 @lru_cache(maxsize=4096)
