@@ -49,7 +49,10 @@ def synced(model: object, grid: Grid) -> SyncTable:
 def test_inside_a_node(holders: int) -> None:
     sync = synced(DENSE, Grid(dp=holders, tp=8 // holders))
     elements = int(sync.dense[LAYER, 0])
-    assert elements >= DENSE.blocks[LAYER].num_parameters // (8 // holders)
+    # Gains of norms are summed by more devices where the stream is cut over tp, which these rows do not tell: counted apart.
+    spread = int(sync.spread[LAYER, 0])
+    assert elements + spread >= DENSE.blocks[LAYER].num_parameters // (8 // holders)
+    assert spread < elements / 100
     part = (holders - 1) / holders / ISLAND
     # fp32 gradients, bf16 parameters.
     assert sync.all_reduce[LAYER, 0] == pytest.approx(2 * 4 * elements * part, rel=1e-9)

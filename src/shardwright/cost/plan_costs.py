@@ -200,10 +200,10 @@ def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
     return {name: np.array([value], dtype=np.int64) for name, value in sizes.items()}
 
 
-def _communicators(cells: StageCells, device: int, *, contributions: int, shape: tuple[int, int]) -> int:
+def _communicators(cells: StageCells, device: int, *, length: int, contributions: int, shape: tuple[int, int]) -> int:
     """Groups of more than one device that a device is in, as `tables.num_communicators` counts them."""
     main, expert = cells.cells.get(_products(cells), {}).get(device), cells.cells.get(OperatorClass.EXPERTS, {}).get(device)
-    routed = expert is not None and CellStructure(stage=replica(cells, device), device=device, length=1).routed
+    routed = expert is not None and CellStructure(stage=replica(cells, device), device=device, length=length).routed
     groups = (
         _ways(main, *_WIDTHS),
         _ways(main, Dim.SEQUENCE),
@@ -343,7 +343,11 @@ def _mesh_table(
     norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=group_span(everyone, among), network=among)
     contributions = main_contributions([part.held for part in here])
     groups_of = max(
-        (_communicators(p.segment.cells, device - stage.base, contributions=contributions, shape=shape) for p in here), default=0
+        (
+            _communicators(p.segment.cells, device - stage.base, length=own.job.sequence_length, contributions=contributions, shape=shape)
+            for p in here
+        ),
+        default=0,
     )
     copies = copy_seconds(own, sync)
     runtime = own.runtime

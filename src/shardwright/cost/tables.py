@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -227,11 +227,17 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
     norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), span=span_along("world", rows, network), network=network)
     table_elements = -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
     gather_copy, reduce_copy = copy_seconds(problem, sync)
+    # Groups that lie unlike each other in the units of the network are priced by the plan alone.
+    alike = lies_in_units(rows, tuple(t.num_devices for t in network.tiers))
+    sync = replace(
+        sync,
+        **{name: getattr(sync, name) * alike for name in ("all_reduce", "reduce", "gather", "tied_all_reduce", "tied_reduce")},
+    )
     return MeshTable(
         sync=sync,
         norm_s=norm,
         communicator_bytes=communicator_bytes(problem, num_communicators(rows)),
-        slowdown=overlap_slowdown(problem, rows),
+        slowdown=np.where(alike, overlap_slowdown(problem, rows), 1.0),
         gather_copy_s=gather_copy,
         reduce_copy_s=reduce_copy,
         scales_s=np.zeros(n)
@@ -244,6 +250,16 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         gradient_bytes=_gradient_bytes(problem, rows),
         embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,
     )
+
+
+def lies_in_units(rows: Rows, units: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """(n,) every run of axes, from the innermost on, fits into units of each tier or fills them: all groups of an axis lie alike."""
+    alike = np.ones(len(rows), dtype=np.bool_)
+    for axis in ("tp", "cp", "dp", "pp"):
+        end = rows[axis] * rows[f"s_{axis}"]
+        for unit in units[:-1]:
+            alike &= (rows[axis] == 1) | (end % unit == 0) | (unit % np.maximum(end, 1) == 0)
+    return alike
 
 
 _GROUPS: Final = ("tp", "dp-cp", "ep", "etp", "pp", "world")
