@@ -303,7 +303,8 @@ def _crossed(messages: Messages, units: Units) -> tuple[Trait, Trait]:
         devices, place = np.unique(sends[:, way], return_inverse=True)
         totals = np.zeros((len(devices), len(units)), dtype=np.int64)
         np.add.at(totals, (place.reshape(-1), tier), sends[:, 2])
-        pairs = np.unique(np.stack([place.reshape(-1), sends[:, 1 - way]], axis=1), axis=0)
+        width = int(sends[:, 1 - way].max(initial=0)) + 1
+        pairs = np.stack(np.divmod(np.unique(place.reshape(-1) * width + sends[:, 1 - way]), width), axis=1)
         degree = np.bincount(pairs[:, 0], minlength=len(devices))
         groups = np.full((len(devices), int(degree.max(initial=0))), -1, dtype=np.int64)
         groups[pairs[:, 0], np.arange(len(pairs)) - np.repeat(np.cumsum(degree) - degree, degree)] = pairs[:, 1]
