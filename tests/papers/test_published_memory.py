@@ -8,8 +8,9 @@ import pytest
 
 from shardwright.validation.case import Case
 from shardwright.validation.judge import ErrorStatistics, judge
-from shardwright.validation.predict import predict_case
-from tests.validation.published import case_of, rows
+from tests.validation.published import TOGETHER, case_of, predicted, rows
+
+pytestmark = TOGETHER
 
 
 @cache
@@ -20,7 +21,7 @@ def _cases(source_id: str) -> tuple[Case, ...]:
 
 @cache
 def _memory(source_id: str) -> ErrorStatistics:
-    judged = judge(_cases(source_id), predict=predict_case)
+    judged = judge(_cases(source_id), predict=predicted)
     assert not judged.skipped
     (source,) = judged.by_source
     assert source.infeasible == 0, "a run that took place fits"
@@ -57,5 +58,5 @@ def test_runs_that_took_place_fit_with_everything_that_a_device_holds() -> None:
     """Also with the allocator's reserve, communication buffers and the context, where the memory itself was measured."""
     for source_id in ("torchtitan", "simumax_b200", "mlm_ci"):
         for case in _cases(source_id):
-            prediction = predict_case(case)
+            prediction = predicted(case)
             assert prediction.reserved_bytes <= prediction.capacity_bytes, case.measurement.table_or_row

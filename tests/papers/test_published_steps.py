@@ -7,14 +7,15 @@ from functools import cache
 import pytest
 
 from shardwright.validation.judge import SourceResult, judge
-from shardwright.validation.predict import predict_case
-from tests.validation.published import case_of, rows
+from tests.validation.published import TOGETHER, case_of, predicted, rows
+
+pytestmark = TOGETHER
 
 
 @cache
 def _judged(source_id: str) -> SourceResult:
     cases = [case_of(row) for row in rows("training.csv") if row.source_id == source_id]
-    judged = judge(cases, predict=predict_case)
+    judged = judge(cases, predict=predicted)
     assert not judged.skipped, "every row of these sources is complete and can be expressed"
     (source,) = judged.by_source
     assert source.infeasible == 0, "a run that took place fits"

@@ -31,7 +31,8 @@ WIDER: Final = MappingProxyType(
 )
 MODELS: Final = {"llama": (ours.LLAMA, "layer"), "mixtral": (ours.MIXTRAL, "moe"), "wider": (WIDER, "layer")}
 # FSDP2 hooks the output of an embedding whose rows are cut: it warns that the output is a view.
-pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning"), pytest.mark.xdist_group("sharded memory")]
+LONG = pytest.mark.proof
 
 
 @lru_cache(maxsize=64)
@@ -58,9 +59,15 @@ SETTINGS = [
     for recompute in ("none", "selective", "full")
     if recompute == "none" or tp == 1 or sp
 ]
+SOME = ("shard8-tp1-none", "shard8-tp1-full", "shard4-tp2-sp-selective")
+"""Each cut and each recompute once; the others are proofs."""
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: f"shard{s.shard}-tp{s.tp}-{'sp-' if s.sequence_parallel else ''}{s.recompute}")
+def name_of(setting: Setting) -> str:
+    return f"shard{setting.shard}-tp{setting.tp}-{'sp-' if setting.sequence_parallel else ''}{setting.recompute}"
+
+
+@pytest.mark.parametrize("setting", [pytest.param(s, id=name_of(s), marks=() if name_of(s) in SOME else LONG) for s in SETTINGS])
 def test_each_layer_keeps(setting: Setting) -> None:
     """What a second layer adds, as an integer: our saved tensors, 1 / rms of two norms, and the generator's state of the flash operator."""
     got = run("llama", 2, setting).kept - run("llama", 1, setting).kept
@@ -71,7 +78,7 @@ def test_each_layer_keeps(setting: Setting) -> None:
     assert got == sum(ours.kept(program, degrees, mode=setting.recompute).values()) + inverses + state
 
 
-@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("recompute", ["none", pytest.param("full", marks=LONG)])
 def test_each_layer_of_experts_keeps(recompute: str) -> None:
     setting = Setting(shard=WORLD, recompute=recompute, tokens=POSITIONS)
     got = run("mixtral", 2, setting).kept - run("mixtral", 1, setting).kept
@@ -118,13 +125,15 @@ def accounted(setting: Setting, layers: int) -> int:
     return mine["optimizer"] + ends + mine["activations"] + mine["logits"] + steps + inverses + labels + generators + loss
 
 
-@pytest.mark.parametrize(("shard", "tp", "sp"), [(8, 1, False), (4, 2, False), (4, 2, True)])
+@pytest.mark.parametrize(
+    ("shard", "tp", "sp"), [pytest.param(8, 1, False, marks=LONG), pytest.param(4, 2, False, marks=LONG), (4, 2, True)]
+)
 def test_peak_of_a_step_is_accounted_for(shard: int, tp: int, sp: bool) -> None:
     setting = Setting(shard=shard, tp=tp, sequence_parallel=sp, tokens=1024)
     assert run("wider", 2, setting).peak == accounted(setting, 2)
 
 
-@pytest.mark.parametrize("recompute", ["selective", "full"])
+@pytest.mark.parametrize("recompute", ["selective", pytest.param("full", marks=LONG)])
 def test_peak_with_recompute(recompute: str) -> None:
     """The peak is in a layer's backward, whose gradients of activations are not modelled one by one: measured +14 % and -2 %."""
     setting = Setting(shard=4, tp=2, sequence_parallel=True, recompute=recompute, tokens=1024)

@@ -3,11 +3,16 @@
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+from shardwright.simulator.prediction import Prediction
 from shardwright.validation.case import Case
 from shardwright.validation.facts import Facts, read_facts
 from shardwright.validation.measurements import Measurement, read_measurements
+from shardwright.validation.predict import predict_case
 from shardwright.validation.rows import to_case
 
+TOGETHER = pytest.mark.xdist_group("published rows")
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "published"
 
 
@@ -20,6 +25,12 @@ def facts() -> Facts:
 def rows(*names: str) -> tuple[Measurement, ...]:
     """Rows of tables, by file name; all of them for none."""
     return tuple(row for path in (names or sorted(FOLDER.glob("*.csv"))) for row in read_measurements(FOLDER / path))
+
+
+@cache
+def predicted(case: Case) -> Prediction:
+    """With the shipped constants; once for all tests that judge the same row, which one worker runs (`TOGETHER`)."""
+    return predict_case(case)
 
 
 def case_of(row: Measurement) -> Case:

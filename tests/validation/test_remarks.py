@@ -10,8 +10,9 @@ from shardwright.validation.accuracy_tables import remark_of
 from shardwright.validation.case import Case
 from shardwright.validation.facts import Remark
 from shardwright.validation.judge import judge
-from shardwright.validation.predict import predict_case
-from tests.validation.published import case_of, facts, rows
+from tests.validation.published import TOGETHER, case_of, facts, predicted, rows
+
+pytestmark = TOGETHER
 
 FAR = 0.15
 REMARKS = facts().remarks
@@ -23,7 +24,7 @@ def _cases() -> tuple[Case, ...]:
 
 
 def test_rows_far_off_have_a_sentence() -> None:
-    judged = judge(_cases(), predict=predict_case).rows
+    judged = judge(_cases(), predict=predicted).rows
     far = [row for row in judged if max(abs(row.error or 0.0), abs(row.memory_error or 0.0)) > FAR]
     assert far
     assert [
