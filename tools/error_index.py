@@ -258,8 +258,8 @@ def page(found: list[Found]) -> str:
     branches = sorted((one for one in _branches() if one.exit_code != 1), key=lambda one: one.exit_code)
     lines.append("| 0 | | the answer was printed; a simulated plan that does not fit is an answer |\n")
     lines.append("| 1 | `ShardwrightError` | anything that was not foreseen: a bug; `--debug` shows the traceback |\n")
-    for one in branches:
-        lines.append(f"| {one.exit_code} | `{one.__name__}` | {_cell((one.__doc__ or '').partition('Args:')[0])} |\n")
+    for branch in branches:
+        lines.append(f"| {branch.exit_code} | `{branch.__name__}` | {_cell((branch.__doc__ or '').partition('Args:')[0])} |\n")
     lines.append("| 130 | | interrupted |\n")
     lines.append(RULES)
     rules: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -272,13 +272,13 @@ def page(found: list[Found]) -> str:
         lines.append(f"| {f'`{rule}`' if rule != before else ''} | {said or 'as the error it passes on'} | {_places(places)} |\n")
         before = rule
     lines.append("\n## Errors without a rule\n")
-    for branch in [one.__name__ for one in branches]:
+    for name in [branch.__name__ for branch in branches]:
         others: dict[str, list[str]] = defaultdict(list)
         for one in found:
-            if one.error == branch and not one.rule:
+            if one.error == name and not one.rule:
                 others[one.message].append(one.where)
         if others:
-            lines.append(f"\n### {branch}\n\n| message | where it is made |\n|---|---|\n")
+            lines.append(f"\n### {name}\n\n| message | where it is made |\n|---|---|\n")
             lines += [f"| {_cell(message)} | {_places(places)} |\n" for message, places in sorted(others.items())]
     return "".join(lines)
 
