@@ -12,9 +12,10 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.model.block import INPUT, MEMORY
 from shardwright.model.graph import Model
 from shardwright.model.tensor import Dim, Extent
-from shardwright.program.cells import StageCells
+from shardwright.program.cells import StageCells, cut_dims, interval
 from shardwright.program.layout import Holding, Layout, volume
-from shardwright.program.stage_layouts import made_layout, made_sizes, stream_operator
+from shardwright.program.projection import PARTS, TOKENS, projection, token_counts
+from shardwright.program.stage_layouts import made_layout, stream_operator
 from shardwright.program.stage_parts import Segment, StageParts
 from shardwright.program.transition import StepKind, transition
 
@@ -163,12 +164,22 @@ def _between(
     each = []
     for extent in extents:
         if one[0] is other[0] and one[1] != other[1] and not minimal:
-            devices, sizes = made_sizes(one[0], stream_operator((extent,)), extent, length)
+            devices, sizes = _made_sizes(one[0], extent, length)
             each.append(Messages(base=0, sends=np.stack([devices + one[1], devices + other[1], sizes], axis=1)))
             continue
         layouts = (_lying(*place, extent, length=length) for place in (one, other))
         each.append(_messages(*layouts, island=island, minimal=minimal))
     return _all_of(each)
+
+
+def _made_sizes(cells: StageCells, extent: Extent, length: int) -> tuple[Int64, Int64]:
+    """Devices that the stream's `made_layout` names, and elements that each of them holds."""
+    operator = stream_operator((extent,))
+    tokens, parts = (projection(cells, operator.klass, dims) for dims in (TOKENS, PARTS))
+    positions = token_counts(tokens, cells.samples, length).prod(axis=1)[tokens.number]
+    ends = [interval(extent, operator, cut_dims(cell, operator)) for cell in parts.cells]
+    elements = np.array([high - low for low, high in ends], dtype=np.int64)[parts.number]
+    return tokens.devices[positions > 0], (positions * elements)[positions > 0]
 
 
 def _lying(cells: StageCells, offset: int, extent: Extent, *, length: int) -> Layout:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 
-import numpy as np
-import numpy.typing as npt
-
 from shardwright.model.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.tensor import Dim, Extent
-from shardwright.program.cells import Cell, StageCells, Way, cut_dims, image, interval, reference_runs
+from shardwright.program.cells import Cell, StageCells, Way, cut_dims, image, interval, reference_runs, token_box
 from shardwright.program.layout import Holding, Interval, Layout
-from shardwright.program.projection import PARTS, TOKENS, projection, token_boxes, token_counts
-
-Int64 = npt.NDArray[np.int64]
+from shardwright.program.projection import PARTS, TOKENS, projection
 
 
 def stream_operator(extents: tuple[Extent, ...]) -> Operator:
@@ -37,15 +32,6 @@ def _made(stage: StageCells, operator: Operator, extent: Extent, length: int) ->
         return interval(extent, operator, cuts), _part_of_sum(operator, {d: w for d, w in cuts.items() if d not in written})
 
     return _lying(stage, operator, length, made)
-
-
-def made_sizes(stage: StageCells, operator: Operator, extent: Extent, length: int) -> tuple[Int64, Int64]:
-    """Devices that `made_layout` names, and elements that each of them holds."""
-    tokens, parts = (projection(stage, operator.klass, dims) for dims in (TOKENS, PARTS))
-    positions = token_counts(tokens, stage.samples, length).prod(axis=1)[tokens.number]
-    ends = [interval(extent, operator, cut_dims(cell, operator)) for cell in parts.cells]
-    elements = np.array([high - low for low, high in ends], dtype=np.int64)[parts.number]
-    return tokens.devices[positions > 0], (positions * elements)[positions > 0]
 
 
 def wanted_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
@@ -92,7 +78,7 @@ def _lying(
 ) -> Iterator[Holding]:
     """What each device has, from its tokens and from what its parts of all other dims give; equal parts are looked at once."""
     tokens, parts = (projection(stage, operator.klass, dims) for dims in (TOKENS, PARTS))
-    boxes = token_boxes(tokens, stage.samples, length)
+    boxes = [token_box(cell, samples=stage.samples, length=length) for cell in tokens.cells]
     elements = [held(cell) for cell in parts.cells]
     for device, token, number in zip(tokens.devices.tolist(), tokens.number.tolist(), parts.number.tolist(), strict=True):
         if all(boxes[token]):
