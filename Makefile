@@ -38,10 +38,10 @@ demo: $(VENV)/.runs ## plan Llama-3.1 405B on 16,384 H100 and print the answer
 	@$(BIN)/shardwright plan $(DEMO)
 
 test: $(VENV)/.develops ## check every claim on some cases (under 8 minutes; TESTS=tests/search for a part)
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup $(TESTS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) $(TESTS)
 
 proof: $(VENV)/.develops ## the long proofs, on random cases of a new seed (SHARDWRIGHT_SEED=... repeats one)
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist loadgroup -m proof $(TESTS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) -m proof $(TESTS)
 
 check: $(VENV)/.develops ## format, lint, types and the import law
 	@$(BIN)/ruff format --check .

@@ -5,7 +5,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import tiers
+from tests import tiers, together
 
 settings.register_profile("shardwright", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shardwright")
@@ -13,6 +13,11 @@ settings.load_profile("shardwright")
 
 def pytest_configure(config: pytest.Config) -> None:
     tiers.choose(config.getoption("markexpr"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    return together.scheduler(config, log)
 
 
 def _say_seed(config: pytest.Config) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, reject
@@ -59,11 +58,6 @@ ALWAYS = (
 OTHERS = [z.name for z in zoo() if small(z) and z.name not in (*ALWAYS, *REFUSED)]
 
 
-def grouped(name: str, *marks: pytest.MarkDecorator) -> Any:
-    """One worker counts all of a plan, which runs once."""
-    return pytest.param(name, marks=(pytest.mark.xdist_group(f"counts of {name}"), *marks))
-
-
 @lru_cache
 def problem(name: str) -> Problem:
     found = zoo_plan(name)
@@ -76,7 +70,7 @@ def result(name: str) -> Ran:
     return ran(problem(name))
 
 
-@pytest.mark.parametrize("name", [*map(grouped, ALWAYS), *(grouped(name, pytest.mark.proof) for name in OTHERS)])
+@pytest.mark.parametrize("name", [*ALWAYS, *(pytest.param(name, marks=pytest.mark.proof) for name in OTHERS)])
 class TestCounts:
     def test_collectives_inside_layers(self, name: str) -> None:
         assert traced_moves(result(name).records) == lowered_moves(problem(name))

@@ -19,7 +19,6 @@ from tests.execute.request_ranks import CASES, start
 from tests.tiers import in_both
 
 LONGEST_S = 480
-pytestmark = pytest.mark.xdist_group("ranks of requests")
 
 
 @pytest.fixture(scope="module")

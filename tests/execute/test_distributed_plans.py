@@ -19,7 +19,6 @@ from tests.execute.traces import check_measured
 from tests.tiers import in_both
 
 LONGEST_S = 480
-pytestmark = pytest.mark.xdist_group("ranks of plans")
 CLOSE = 1e-6
 
 

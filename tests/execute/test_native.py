@@ -17,7 +17,6 @@ from tests.execute.small_plans import Small, run_here
 from tests.tiers import in_both
 
 LONGEST_S = 480
-pytestmark = pytest.mark.xdist_group("ranks of grids")
 CLOSE = 1e-10
 HALF = 0.03
 """Of losses and norms that were computed in bfloat16, whose numbers have 8 bits."""

@@ -15,9 +15,7 @@ from shardwright.validation.folds import fold_key, read_folds
 from shardwright.validation.judge import Validation
 from shardwright.validation.rows import to_case
 from shardwright.validation.study import study
-from tests.validation.published import FOLDER, TOGETHER, facts, rows
-
-pytestmark = TOGETHER
+from tests.validation.published import FOLDER, facts, rows
 
 SHORT = {
     ("dgxc, NeMo", "model"): (0.035, "releases of one configuration differ by 2 to 10 % and are told apart only where documents say so"),

@@ -8,9 +8,7 @@ import pytest
 
 from shardwright.validation.case import Case
 from shardwright.validation.judge import ErrorStatistics, judge
-from tests.validation.published import TOGETHER, case_of, predicted, rows
-
-pytestmark = TOGETHER
+from tests.validation.published import case_of, predicted, rows
 
 
 @cache

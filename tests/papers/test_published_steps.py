@@ -7,9 +7,7 @@ from functools import cache
 import pytest
 
 from shardwright.validation.judge import SourceResult, judge
-from tests.validation.published import TOGETHER, case_of, predicted, rows
-
-pytestmark = TOGETHER
+from tests.validation.published import case_of, predicted, rows
 
 
 @cache

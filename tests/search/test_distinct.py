@@ -19,8 +19,6 @@ SAMPLE = many(1000, 10_000)
 WRITTEN = many(300, 3000)
 NEIGHBOURS = many(400, 4000)
 
-pytestmark = pytest.mark.xdist_group("large space")
-
 
 @pytest.fixture(scope="module")
 def large() -> tuple[Case, Members]:

@@ -31,7 +31,7 @@ WIDER: Final = MappingProxyType(
 )
 MODELS: Final = {"llama": (ours.LLAMA, "layer"), "mixtral": (ours.MIXTRAL, "moe"), "wider": (WIDER, "layer")}
 # FSDP2 hooks the output of an embedding whose rows are cut: it warns that the output is a view.
-pytestmark = [pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning"), pytest.mark.xdist_group("sharded memory")]
+pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")
 LONG = pytest.mark.proof
 
 

@@ -3,8 +3,6 @@
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from shardwright.simulator.prediction import Prediction
 from shardwright.validation.case import Case
 from shardwright.validation.facts import Facts, read_facts
@@ -12,7 +10,6 @@ from shardwright.validation.measurements import Measurement, read_measurements
 from shardwright.validation.predict import predict_case
 from shardwright.validation.rows import to_case
 
-TOGETHER = pytest.mark.xdist_group("published rows")
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "published"
 
 
@@ -29,7 +26,7 @@ def rows(*names: str) -> tuple[Measurement, ...]:
 
 @cache
 def predicted(case: Case) -> Prediction:
-    """With the shipped constants; once for all tests that judge the same row, which one worker runs (`TOGETHER`)."""
+    """With the shipped constants; once for all tests that judge the same row, which one worker runs (tests/together.py)."""
     return predict_case(case)
 
 

@@ -18,7 +18,6 @@ from shardwright.validation.folds import FOLDS, FoldConstants, fold_key, fold_te
 from shardwright.validation.predict import Evaluator, case_seconds, evaluator
 from tests.validation.published import case_of, rows
 
-pytestmark = pytest.mark.xdist_group("fit of constants")
 TRUE = replace(PRIOR, clock_ampere=1.13, clock_hopper_fp8=1.02, passes_fused=1.3)
 
 

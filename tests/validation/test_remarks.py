@@ -10,9 +10,7 @@ from shardwright.validation.accuracy_tables import remark_of
 from shardwright.validation.case import Case
 from shardwright.validation.facts import Remark
 from shardwright.validation.judge import judge
-from tests.validation.published import TOGETHER, case_of, facts, predicted, rows
-
-pytestmark = TOGETHER
+from tests.validation.published import case_of, facts, predicted, rows
 
 FAR = 0.15
 REMARKS = facts().remarks

@@ -1,0 +1,40 @@
+"""Which tests one worker runs: those that share what is dear to set up, so that it is made once."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+ALONE = (
+    "execute/test_distributed.py",
+    "execute/test_distributed_plans.py",
+    "execute/test_native.py",
+    "search/orders/test_bar.py",
+    "search/test_distinct.py",
+    "torch_checks/test_sharded_memory.py",
+    "validation/test_fit.py",
+)
+"""Files with a set-up of their own: process groups, fits, large spaces, runs under PyTorch's tracker."""
+PUBLISHED = ("papers/test_accuracy.py", "papers/test_published_memory.py", "papers/test_published_steps.py", "validation/test_remarks.py")
+"""Files that judge the same predictions (tests/validation/published.py)."""
+
+
+def group_of(node: str) -> str:
+    """The group of a test; most are their own."""
+    path = node.split("::")[0].removeprefix("tests/")
+    if path in PUBLISHED:
+        return "published"
+    if path == "execute/test_counts.py" and (plan := re.search(r"TestCounts.*(\[.*\])", node)):
+        return path + plan[1]
+    return path if path in ALONE else node
+
+
+def scheduler(config: Any, log: Any) -> Any:
+    """Groups to workers, the largest first."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Together(config, log)
