@@ -24,7 +24,7 @@ from shardwright.strategy.grid import Grid
 from shardwright.strategy.grid_facts import grid_facts
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
-from tests.tiers import seeds
+from tests.tiers import in_both, many, seeds
 
 EACH = 60
 NARROW, WIDE = dense_model(layers=12), dense_model(layers=12, heads=64, ffn=16384, vocab=50000, tied=True)
@@ -144,6 +144,8 @@ def shares_more(problem: Problem, grid: Grid) -> bool:
     return bool(priced.meshes.sync.spread[:, priced.mesh_row].any()) or (problem.model is WIDE and grid.pp > 1)
 
 
+DRAWN = many(40, 160)
+"""Random grids of each comparison."""
 ALIKE = ("forward_s", "backward_s", "weight_s", "gather_s", "reduce_s", "tied_s", "saved_bytes", "restored_bytes")
 
 
@@ -160,22 +162,24 @@ def assert_priced_alike(problem: Problem, grid: Grid, done: PlanResult) -> None:
                     assert found == pytest.approx(wanted, rel=1e-9, abs=1e-15), where
 
 
+@in_both
 def test_columns_price_chunks_as_the_plan_does() -> None:
     """To 1e-9 where no gradient is shared with more devices than columns know of; never more than the plan where it is."""
     draw = random.Random(8)
     alike = 0
-    for _ in range(160):
+    for _ in range(DRAWN):
         problem, grid = drawn(draw)
         if is_aligned(problem, grid):
             assert_priced_alike(problem, grid, simulate_grid(problem, grid))
             alike += not shares_more(problem, grid)
-    assert alike > 40
+    assert alike > DRAWN // 4
 
 
+@in_both
 def test_path_is_the_longest_of_the_program() -> None:
     draw = random.Random(9)
     aligned = 0
-    for _ in range(160):
+    for _ in range(DRAWN):
         problem, grid = drawn(draw)
         problem = without_slowdown(problem)
         done, path = paths(problem, grid)
@@ -185,7 +189,7 @@ def test_path_is_the_longest_of_the_program() -> None:
             aligned += 1
         # Classes of one pipeline rank differ in their borders: B1 takes the fastest.
         assert path <= done.path_s, f"{problem.runtime.name} {grid}"
-    assert aligned > 30
+    assert aligned > DRAWN // 6
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda r: r.name)
