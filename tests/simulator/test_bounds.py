@@ -201,6 +201,9 @@ def test_path_of_every_schedule_and_switch(runtime: Runtime, schedule: str, zero
     problem = problem_of(WIDE, cluster_of(16, node=8), runtime=runtime, global_batch=16)
     done, path = paths(without_slowdown(problem), grid)
     assert path <= done.path_s
-    assert path == pytest.approx(done.path_s, rel=1e-3), "gains of norms are summed over tp too, which the columns leave out"
+    # Columns leave out gains that tp sums too, and from ZeRO-2 on what a tied table's second holder gathers and copies for itself.
+    if zero < 2:
+        done, path = paths(without_slowdown(problem), replace(grid, tp=1, sp=False, cp=2))
+        assert path == pytest.approx(done.path_s, rel=1e-6)
     done, path = paths(problem, grid)
     assert path <= done.step_time_s
