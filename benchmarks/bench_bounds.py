@@ -8,13 +8,13 @@ import numpy as np
 
 from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.cost.critical_path import path_seconds
-from shardwright.cost.member import step_costs
+from shardwright.cost.step_costs import step_costs
 from shardwright.hardware.overrides import effective_memory
-from shardwright.search.bounded import bound_space
-from shardwright.search.find import find
-from shardwright.search.members import member_grid
+from shardwright.search.grid.bounded import bound_space
+from shardwright.search.grid.find import find
+from shardwright.search.grid.members import member_grid
 from shardwright.search.request import Request
-from shardwright.simulator.plans import simulate_grid
+from shardwright.simulator.simulate import simulate_grid
 
 LLAMA = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
 GPT3 = Request(model="gpt3-175b", cluster="a100-sxm-80gb:4096", seq_len=2048, global_batch=1536, space="exhaustive")

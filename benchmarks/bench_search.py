@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.hardware.overrides import effective_memory
-from shardwright.search.find import bound_space, find
+from shardwright.search.grid.find import bound_space, find
 from shardwright.search.request import Request
 
 LLAMA = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)

@@ -14,12 +14,12 @@ from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.hardware.overrides import effective_memory
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
-from shardwright.search.find import find
+from shardwright.search.grid.find import find
 from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointAnswer, find_joint
-from shardwright.search.joint.written import short_text
+from shardwright.search.joint.write import short_text
 from shardwright.search.request import Request
-from shardwright.strategy.grid_facts import num_layers
-from shardwright.strategy.grid_notation import print_grid
+from shardwright.strategy.grid.facts import num_layers
+from shardwright.strategy.text.grid_notation import print_grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ import sys
 import warnings
 from typing import Any, Final
 
-from shardwright.simulator.plans import memory_of_grid
-from shardwright.strategy.grid import Grid, Recompute
+from shardwright.simulator.simulate import memory_of_grid
+from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.units import GIB
 from tests.torch_checks import ours
 from tests.torch_checks.blocks import Style

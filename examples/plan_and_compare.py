@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shardwright
-from shardwright.strategy.grid_notation import print_grid
+from shardwright.strategy.text.grid_notation import print_grid
 
 
 def main() -> None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.model.block import INPUT, Block
-from shardwright.model.dense import attention_operators, decoder_block, embedding_block, head_block, norm, residual
-from shardwright.model.experts import moe_operators
-from shardwright.model.graph import Model, Run
-from shardwright.model.operator import AttentionShape, ExpertShape
-from shardwright.model.tensor import Dim
-from shardwright.strategy.grid import AXES, Grid, Recompute
-from shardwright.strategy.grid_facts import grid_facts
-from shardwright.strategy.grid_rules import violations
-from shardwright.strategy.lane import Lane, Role
-from shardwright.strategy.order import Action, Kind, Named, Table
-from shardwright.strategy.plan import Cadence, Plan, Shards, ShardUnit, State
-from shardwright.strategy.split import Exchange, Split
-from shardwright.strategy.stages import How, Item, Keep, Placement, Selector, Stage
+from shardwright.model.blocks.dense import attention_operators, decoder_block, embedding_block, head_block, norm, residual
+from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.ir.block import INPUT, Block
+from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.operator import AttentionShape, ExpertShape
+from shardwright.model.ir.tensor import Dim
+from shardwright.strategy.grid.axes import AXES, Grid, Recompute
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.rules import violations
+from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.order import Action, Kind, Named, Table
+from shardwright.strategy.plan.plan import Cadence, Plan, Shards, ShardUnit, State
+from shardwright.strategy.plan.split import Exchange, Split
+from shardwright.strategy.plan.stages import How, Item, Keep, Placement, Selector, Stage
 
 
 def dense_model(*, layers: int = 8, heads: int = 16, kv_heads: int = 8, ffn: int = 512, vocab: int = 1000, tied: bool = False) -> Model:

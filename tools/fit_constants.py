@@ -2,7 +2,7 @@
 
     python tools/fit_constants.py [benchmarks/published/*.csv]
 
-Writes src/shardwright/hardware/constants.py (values of `Constants`), src/shardwright/simulator/interval.py (`COEFFICIENTS`) and
+Writes src/shardwright/hardware/catalog/constants.py (values of `Constants`), src/shardwright/simulator/interval.py (`COEFFICIENTS`) and
 benchmarks/published/folds.json. Run `make accuracy` afterwards for the page. The fit does not depend on the values shipped before.
 """
 

@@ -19,10 +19,10 @@ from scipy.ndimage import distance_transform_edt
 
 from shardwright.cost.kernel_lookup import TILE, roofline_seconds, tile_padding
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog import accelerator
+from shardwright.hardware.catalog.catalog import accelerator
+from shardwright.hardware.catalog.kernel_tables import STEPS_PER_OCTAVE, GemmGrid, gemm_correction
+from shardwright.hardware.catalog.nodes import node_of
 from shardwright.hardware.device import Accelerator, GemmRates
-from shardwright.hardware.kernel_tables import STEPS_PER_OCTAVE, GemmGrid, gemm_correction
-from shardwright.hardware.nodes import node_of
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ROOT / "src" / "shardwright" / "hardware" / "tables"

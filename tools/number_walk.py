@@ -19,38 +19,38 @@ from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.api.simulations import simulated
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.block_table import GEMM, block_table, gemm_shape
+from shardwright.cost.columns import block_context, problem_machine
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.compute import gemm_seconds
 from shardwright.cost.critical_path import jitter, path_seconds
-from shardwright.cost.member import compose, step_costs
-from shardwright.cost.plan_costs import local_sizes
-from shardwright.cost.plan_network import group_span, network_of_devices
-from shardwright.cost.tables import block_context, problem_machine
+from shardwright.cost.device_network import group_span, network_of_devices
+from shardwright.cost.family_costs import local_sizes
+from shardwright.cost.step_costs import compose, step_costs
 from shardwright.files.plan_source import read_strategy
-from shardwright.program.action_rows import action_rows
-from shardwright.program.block import Phase
-from shardwright.program.cell_structure import CellStructure
-from shardwright.program.lower_block import lower_block
-from shardwright.program.lower_plan import lower_plan
-from shardwright.program.plan_sync import plan_holdings
+from shardwright.program.block.block import Phase
+from shardwright.program.block.cell_structure import CellStructure
+from shardwright.program.block.lower_block import lower_block
+from shardwright.program.block.sizes import evaluate
+from shardwright.program.layout.replica import replica
+from shardwright.program.lower import lower_plan
+from shardwright.program.orders.rows import action_rows
 from shardwright.program.problem import Problem
-from shardwright.program.replica import replica
-from shardwright.program.sizes import evaluate
-from shardwright.program.stage_parts import Segment, plan_stages
+from shardwright.program.stages.holdings import plan_holdings
+from shardwright.program.stages.parts import Segment, plan_stages
 from shardwright.report.terminal import render_simulation
 from shardwright.schedules.table import KINDS
-from shardwright.search.bounded import bound_space
-from shardwright.search.members import member_grid
+from shardwright.search.grid.bounded import bound_space
+from shardwright.search.grid.members import member_grid
 from shardwright.search.request import Request
 from shardwright.simulator.breakdown import breakdown
+from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.kernel.events import simulate
-from shardwright.simulator.plan_memory import plan_memory
-from shardwright.simulator.plan_tasks import plan_kernel_tasks
-from shardwright.simulator.plans import simulate_plan
 from shardwright.simulator.predict import predict_plan
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.grid_rules import violations
+from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.tasks import plan_kernel_tasks
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.rules import violations
 from shardwright.units import GIB
 
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"

@@ -18,8 +18,8 @@ from benchmarks.emulated.reach import Priced, collectives, reach_of
 from benchmarks.emulated.results import line, page
 from benchmarks.emulated.settings import HOSTS, SETTINGS, Reach, Setting
 from shardwright.program.instances import TaskKind
-from shardwright.simulator.plans import PlanResult
-from shardwright.strategy.notation import print_plan
+from shardwright.simulator.simulate import SimulatedPlan
+from shardwright.strategy.text.notation import print_plan
 
 WARM: Final = 1
 LATE_S: Final = 0.01
@@ -33,7 +33,7 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def durations(result: PlanResult, device: int) -> tuple[list[tuple[int, int, int, int, float]], float]:
+def durations(result: SimulatedPlan, device: int) -> tuple[list[tuple[int, int, int, int, float]], float]:
     """Uncontended seconds of a device's actions by (lane, chunk, kind, slice), and of its optimizer's update."""
     costs, found, update = result.costs, [], 0.0
     for lane in costs.stages:
@@ -50,7 +50,7 @@ def durations(result: PlanResult, device: int) -> tuple[list[tuple[int, int, int
     return found, update
 
 
-def commands(setting: Setting, result: PlanResult, *, steps: int) -> list[dict[str, Any]]:
+def commands(setting: Setting, result: SimulatedPlan, *, steps: int) -> list[dict[str, Any]]:
     """What every rank is told."""
     found, plan = [], print_plan(result.program.plan, name="emulated")
     for device in range(HOSTS):

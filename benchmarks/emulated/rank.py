@@ -16,16 +16,16 @@ import torch.distributed as dist
 
 from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
-from shardwright.execute.device import device_task
-from shardwright.execute.distributed import Network
-from shardwright.execute.flat import Rows, Stretch
-from shardwright.execute.flat import _Part as Part
-from shardwright.execute.parameters import Held, Key, ParameterStore
-from shardwright.execute.precision import uniform
-from shardwright.execute.requests import Exchange, Post, Reduce, Take, Task
-from shardwright.execute.shards import Bucket, gathered, summed
-from shardwright.execute.train import Training, training
-from shardwright.strategy.parser import parse_plan
+from shardwright.execute.interpreter.device import device_task
+from shardwright.execute.numerics.precision import uniform
+from shardwright.execute.shares.flat import Rows, Stretch
+from shardwright.execute.shares.flat import _Part as Part
+from shardwright.execute.shares.parameters import Key, ParameterStore, StoredParameter
+from shardwright.execute.shares.shards import Bucket, gathered, summed
+from shardwright.execute.training.train import Training, training
+from shardwright.execute.transport.distributed import Network
+from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take, Task
+from shardwright.strategy.text.parser import parse_plan
 
 DTYPE: Final = torch.float32
 PRECISION: Final = uniform(DTYPE)
@@ -67,7 +67,7 @@ def _never(key: Key) -> torch.Tensor:
 
 def _flat(bucket: Bucket) -> tuple[Stretch, ...]:
     """A bucket's gradient as an accelerator would have it: one piece of memory."""
-    held = Held(box=(((0, bucket.elements),),), value=torch.zeros(bucket.elements, dtype=DTYPE))
+    held = StoredParameter(box=(((0, bucket.elements),),), value=torch.zeros(bucket.elements, dtype=DTYPE))
     whole = cast(Rows, (slice(None),))
     return (Stretch(shape=(bucket.elements,), parts=(Part(held=held, order=(0,), rows=whole),)),)
 

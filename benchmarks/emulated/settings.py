@@ -8,21 +8,21 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.dtype import Dtype
+from shardwright.hardware.catalog.constants import SHIPPED
+from shardwright.hardware.catalog.sheet import accelerator_from_sheet
 from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind
-from shardwright.hardware.constants import SHIPPED
 from shardwright.hardware.device import Accelerator, Evidence, Origin
 from shardwright.hardware.link import Link
-from shardwright.hardware.sheet import accelerator_from_sheet
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.graph import Model
-from shardwright.model.huggingface import model_from_config
+from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
 from shardwright.search.orders.resolve_plan import resolved
-from shardwright.simulator.plans import PlanResult, simulate_plan
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.plan import Plan
+from shardwright.simulator.simulate import SimulatedPlan, simulate_plan
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.parser import parse_plan
 
 HOSTS: Final = 4
 _ASSUMED: Final = Origin(evidence=Evidence.ASSUMED, reference="emulated")
@@ -98,7 +98,7 @@ class Setting:
         """The plan, with an order that is yet to be found left open."""
         return parse_plan(f"plan emulated devices {HOSTS}\n{self.plan}")
 
-    def predicted(self, reaches: Mapping[float, Reach]) -> PlanResult:
+    def predicted(self, reaches: Mapping[float, Reach]) -> SimulatedPlan:
         """The step as the package simulates it; `program.plan` is the plan, with all its orders."""
         problem = self.problem(reaches)
         return simulate_plan(problem, resolved(problem, self.parsed))

@@ -9,13 +9,13 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
-from shardwright.execute.device import Batch, Walker, Work
-from shardwright.execute.device import _Flow as Flow
-from shardwright.execute.parameters import ParameterStore
-from shardwright.execute.requests import Answer, Task
-from shardwright.execute.stage_nodes import Node, stage_nodes
+from shardwright.execute.interpreter.device import Batch, DeviceWork, Walker
+from shardwright.execute.interpreter.device import _Flow as Flow
+from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
+from shardwright.execute.shares.parameters import ParameterStore
+from shardwright.execute.transport.requests import Answer, Task
 from shardwright.program.instances import TaskKind
-from shardwright.program.layout import Layout, count
+from shardwright.program.layout.layout import Layout, count
 
 T = TypeVar("T")
 Seconds = Mapping[tuple[int, int, int, int], float]
@@ -50,7 +50,7 @@ class Waiting(Walker):
     A whole backward is one action, as in the Program: its cotangents leave when it is over.
     """
 
-    def __init__(self, device: int, work: Work, batch: Batch, store: ParameterStore, *, seconds: Seconds) -> None:
+    def __init__(self, device: int, work: DeviceWork, batch: Batch, store: ParameterStore, *, seconds: Seconds) -> None:
         super().__init__(device, work, batch, store)
         self.seconds = seconds
         self.back = TaskKind.I

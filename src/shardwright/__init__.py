@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from shardwright.search.certificate import Certificate as Certificate
     from shardwright.search.request import Request as Request
     from shardwright.simulator.prediction import Prediction as Prediction
-    from shardwright.strategy.grid import Grid as Grid
-    from shardwright.strategy.plan import Plan as Plan
+    from shardwright.strategy.grid.axes import Grid as Grid
+    from shardwright.strategy.plan.plan import Plan as Plan
     from shardwright.validation.accuracy import validate as validate
 
 __version__: Final = "0.1.0"
@@ -45,8 +45,8 @@ _HOMES: Final = {
     "Answer": "shardwright.search.answer",
     "Prediction": "shardwright.simulator.prediction",
     "Certificate": "shardwright.search.certificate",
-    "Plan": "shardwright.strategy.plan",
-    "Grid": "shardwright.strategy.grid",
+    "Plan": "shardwright.strategy.plan.plan",
+    "Grid": "shardwright.strategy.grid.axes",
     "ShardwrightError": "shardwright.errors",
     "UsageError": "shardwright.errors",
     "ModelError": "shardwright.errors",

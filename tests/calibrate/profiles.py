@@ -2,7 +2,7 @@
 
 from shardwright.dtype import Dtype
 from shardwright.hardware.device import Evidence, Origin
-from shardwright.hardware.profile import (
+from shardwright.hardware.profile.profile import (
     AttentionPoint,
     AttentionProfile,
     CollectiveFit,

@@ -26,7 +26,7 @@ from shardwright.dtype import Dtype
 from shardwright.errors import DataError, UsageError
 from shardwright.files.profile_file import parse_profile, profile_document
 from shardwright.files.text import to_text
-from shardwright.hardware.profile import Profile
+from shardwright.hardware.profile.profile import Profile
 from tests.calibrate.profiles import profile
 
 TINY = Calibration(date="2026-11-21", device="cpu", ranks=1, repetitions=1, warm_up=1, sustained_s=0.02, tiny=True)

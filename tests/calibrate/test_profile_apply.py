@@ -8,8 +8,8 @@ from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError
 from shardwright.hardware.device import Evidence
 from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.profile import Profile
-from shardwright.hardware.profile_apply import apply_profile, profiled_cluster
+from shardwright.hardware.profile.apply import apply_profile, profiled_cluster
+from shardwright.hardware.profile.profile import Profile
 from tests.calibrate.profiles import collective, profile
 
 

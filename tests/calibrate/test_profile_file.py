@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.files.profile_file import parse_profile, profile_document, read_profile
 from shardwright.files.text import to_text
-from shardwright.hardware.profile import Profile, shipped_profile
-from shardwright.hardware.profile_apply import profiled_cluster
+from shardwright.hardware.profile.apply import profiled_cluster
+from shardwright.hardware.profile.profile import Profile, shipped_profile
 from tests.calibrate.profiles import profile
 from tests.tiers import examples
 

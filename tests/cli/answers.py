@@ -8,7 +8,7 @@ from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
 from shardwright.simulator.prediction import Prediction, Source, StageMemory
-from shardwright.strategy.grid import Grid, Recompute
+from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.units import GIB
 
 REQUEST = Request(

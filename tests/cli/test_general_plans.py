@@ -21,17 +21,17 @@ from shardwright.errors import ShardwrightError
 from shardwright.files.plan_file import parse_saved
 from shardwright.files.stored import document_of, question_digest, simulation_document
 from shardwright.files.text import to_text
-from shardwright.model.catalog import load_model
+from shardwright.model.catalog.catalog import load_model
 from shardwright.report.terminal import render_simulation
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
 from shardwright.simulator.breakdown import UNEVEN as UNEVEN_WAIT
-from shardwright.strategy.grid_notation import parse_grid
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.notation import print_plan
-from shardwright.strategy.order import Table
-from shardwright.strategy.parser import parse_plan
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.plan.order import Table
+from shardwright.strategy.text.grid_notation import parse_grid
+from shardwright.strategy.text.notation import print_plan
+from shardwright.strategy.text.parser import parse_plan
 from shardwright.units import GIB
 from tests.cli.answers import PREDICTION, stage
 from tests.golden.files import assert_golden

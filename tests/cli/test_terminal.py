@@ -6,8 +6,8 @@ from shardwright.cli.screen import WIDTH, plain
 from shardwright.report.memory_table import equal_ranks
 from shardwright.report.proof_face import render_checked
 from shardwright.report.terminal import difference, render_answer, render_comparison, render_explanation, render_simulation
-from shardwright.search.recheck import Recheck
-from shardwright.strategy.grid import Grid
+from shardwright.search.grid.recheck import Recheck
+from shardwright.strategy.grid.axes import Grid
 from shardwright.units import GIB
 from tests.cli.answers import ANSWER, BEST, CERTIFICATE, PREDICTION, simulated, stage
 from tests.golden.files import assert_golden

@@ -20,10 +20,10 @@ from shardwright.cli.verbs import VERBS
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.files.stored import StoredPlan, plan_document
 from shardwright.files.text import to_text
-from shardwright.search.recheck import Recheck
+from shardwright.search.grid.recheck import Recheck
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
-from shardwright.strategy.grid_notation import parse_grid
+from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.units import GIB
 from tests.cli.answers import ANSWER, PREDICTION, REQUEST
 from tests.golden.files import assert_golden

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-OTHERS = ("shardwright.search.joint", "shardwright.search.orders", "shardwright.search.exact", "shardwright.simulator.plan_trace")
+OTHERS = ("shardwright.search.joint", "shardwright.search.orders", "shardwright.search.exact", "shardwright.simulator.trace")
 """Searches of other spaces, and traces. Grids are simulated as the plans that they are, so what lowers a plan is loaded."""
 
 
 def test_a_grid_search_loads_no_other_search() -> None:
     code = "import sys, shardwright.cli.plan; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "shardwright.search.find" in loaded
+    assert "shardwright.search.grid.find" in loaded
     assert not [name for name in loaded if name.startswith(OTHERS)]

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cost.block_table import ELEMENT, EP, LAUNCH
+from shardwright.cost.columns import LayerTable, layer_table, programs_of
+from shardwright.cost.degree_rows import rows_of
 from shardwright.cost.host import DISPATCH_SHARE, PairedLayer, overlapped
-from shardwright.cost.rows import rows_of
-from shardwright.cost.tables import LayerTable, layer_table, programs_of
-from shardwright.program.block import BlockProgram, Phase
-from shardwright.program.latent import rebuilt
-from shardwright.program.placing import is_routed
+from shardwright.program.block.block import BlockProgram, Phase
+from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.latent import rebuilt
+from shardwright.program.block.placement import is_routed
 from shardwright.program.problem import Problem
-from shardwright.program.structure import Structure
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
 from shardwright.validation.case import Case

@@ -6,8 +6,8 @@ import pytest
 
 import shardwright.cost.kept as kept_module
 from shardwright.cost.kept import transfer_bandwidth
-from shardwright.cost.member import StepCosts
-from shardwright.strategy.stages import How
+from shardwright.cost.step_costs import StepCosts
+from shardwright.strategy.plan.stages import How
 from tests.simulator.general import SEQ, problem_for, two_stages
 from tests.strategy.zoo_models import dense
 

@@ -11,21 +11,21 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import span_of
 from shardwright.cost.answered import FAMILIES, answered, shares
 from shardwright.cost.block_table import ATTENTION, ELEMENT, GEMM
+from shardwright.cost.columns import layer_table
 from shardwright.cost.communication import move_seconds, network_of
 from shardwright.cost.compute import Machine, attention_flops, attention_seconds, gemm_seconds, machine_of
+from shardwright.cost.degree_rows import rows_of
 from shardwright.cost.kernel_lookup import gemm_grid_for, tile_padding
-from shardwright.cost.rows import rows_of
-from shardwright.cost.tables import layer_table
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog import accelerator
+from shardwright.hardware.catalog.catalog import accelerator
+from shardwright.hardware.catalog.kernel_tables import gemm_correction
 from shardwright.hardware.device import Evidence, Origin
-from shardwright.hardware.kernel_tables import gemm_correction
-from shardwright.model.operator import AttentionShape
+from shardwright.model.ir.operator import AttentionShape
 from shardwright.program.problem import Problem
-from shardwright.program.stage_parts import StageParts, plan_stages
+from shardwright.program.stages.parts import StageParts, plan_stages
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
-from shardwright.simulator.plans import plan_of_grid
-from shardwright.strategy.grid import Grid
+from shardwright.simulator.simulate import plan_of_grid
+from shardwright.strategy.grid.axes import Grid
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model, expert_model
 

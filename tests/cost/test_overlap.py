@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from shardwright.cost.block_table import ELEMENT, GEMM, PHASES, TP
+from shardwright.cost.columns import layer_table, programs_of, structure_of
 from shardwright.cost.critical_path import microbatches_of, path_seconds
-from shardwright.cost.member import price_grid, step_costs
+from shardwright.cost.degree_rows import rows_of
 from shardwright.cost.overlap import products_yield
-from shardwright.cost.rows import rows_of
-from shardwright.cost.tables import layer_table, programs_of, structure_of
+from shardwright.cost.step_costs import price_grid, step_costs
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog import accelerator
-from shardwright.hardware.nodes import node_of
-from shardwright.model.operator import OperatorKind
-from shardwright.program.block import Phase
+from shardwright.hardware.catalog.catalog import accelerator
+from shardwright.hardware.catalog.nodes import node_of
+from shardwright.model.ir.operator import OperatorKind
+from shardwright.program.block.block import Phase
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ElementKernels, Runtime, TpOverlap
-from shardwright.simulator.plans import simulate_grid
-from shardwright.strategy.grid import Grid
+from shardwright.simulator.simulate import simulate_grid
+from shardwright.strategy.grid.axes import Grid
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardwright.cost.communication import network_of
-from shardwright.cost.plan_network import kind_of, kind_problem, network_among, network_of_devices, of_kind, tiers_between
+from shardwright.cost.device_network import kind_of, kind_problem, network_among, network_of_devices, of_kind, tiers_between
 from shardwright.hardware.expression import parse_cluster
 from tests.simulator.general import problem_for
 from tests.strategy.zoo_models import dense

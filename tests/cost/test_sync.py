@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.member import price_grid, step_costs
-from shardwright.cost.rows import rows_of
-from shardwright.cost.sync import SyncTable
-from shardwright.cost.tables import mesh_table
+from shardwright.cost.column_sums import SyncTable
+from shardwright.cost.columns import mesh_table
+from shardwright.cost.degree_rows import rows_of
+from shardwright.cost.step_costs import price_grid, step_costs
 from shardwright.program.problem import Problem
-from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid.axes import Grid
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model, expert_model
 

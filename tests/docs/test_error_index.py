@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.strategy.grid_rules import RULES
-from shardwright.strategy.verify import RULES as PLAN_RULES
+from shardwright.strategy.grid.rules import RULES
+from shardwright.strategy.verify.check import RULES as PLAN_RULES
 from tools.error_index import PAGE, SOURCE, Found, index, page, read
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "errors.txt"

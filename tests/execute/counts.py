@@ -12,36 +12,36 @@ from unittest import mock
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from shardwright.cost.family_costs import local_sizes
 from shardwright.cost.kept import named
-from shardwright.cost.plan_costs import local_sizes
-from shardwright.execute import block_run
-from shardwright.execute.device import Work as Known
+from shardwright.execute.interpreter import block_run
+from shardwright.execute.interpreter.device import DeviceWork as Known
+from shardwright.execute.interpreter.stage_nodes import stage_nodes
 from shardwright.execute.numerics.local import Local
 from shardwright.execute.numerics.protocol import Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.parameters import seeded, whole_shape
-from shardwright.execute.place import Place
-from shardwright.execute.prove import made_batch
-from shardwright.execute.requests import Answer, Task
-from shardwright.execute.shrink import shrink_for
-from shardwright.execute.spread import is_spread
-from shardwright.execute.stage_nodes import stage_nodes
-from shardwright.execute.step import StepResult, prepare, run_step
-from shardwright.execute.trace import Moved, Trace
+from shardwright.execute.proof.prove import made_batch
+from shardwright.execute.proof.shrink import shrink_for
+from shardwright.execute.shares.parameters import seeded, whole_shape
+from shardwright.execute.shares.whole_positions import is_spread
+from shardwright.execute.training.step import StepResult, prepare, run_step
+from shardwright.execute.transport.record import SentElements, Trace
+from shardwright.execute.transport.requests import Answer, Task
+from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.job.training import TrainingJob
-from shardwright.model.graph import Model
-from shardwright.model.operator import Operator, OperatorKind
-from shardwright.program.block import BlockProgram, Kernel, Move, Phase, Work
-from shardwright.program.cell_structure import CellStructure
-from shardwright.program.local_size import Context
-from shardwright.program.lower_block import lower_block
-from shardwright.program.plan_sync import plan_holdings
-from shardwright.program.sizes import evaluate, evaluate_sum
-from shardwright.program.stage_edges import edge_extents, edge_messages, edge_segments
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
+from shardwright.program.block.cell_structure import CellStructure
+from shardwright.program.block.local_size import Context
+from shardwright.program.block.lower_block import lower_block
+from shardwright.program.block.sizes import evaluate, evaluate_sum
+from shardwright.program.stages.edges import edge_extents, edge_messages, edge_segments
+from shardwright.program.stages.holdings import plan_holdings
 from shardwright.runtime.registry import DEFAULT, load_runtime
 from shardwright.runtime.runtime import Runtime
-from shardwright.strategy.plan import Plan
-from shardwright.strategy.stages import How
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stages import How
 from tests.program.unfold import gemm_flops
 
 Entry = tuple[int, str, str, tuple[int, ...]]
@@ -72,7 +72,7 @@ def problem_of(plan: Plan, *, model: Model, job: TrainingJob) -> Problem:
 class Ran:
     """What a step did: requests, FLOPs, and by device the elements of parameters that it holds."""
 
-    records: list[Moved]
+    records: list[SentElements]
     flops: Counter[tuple[int, str, str]]
     parameters: Counter[int]
 
@@ -232,7 +232,7 @@ def _copies(move: Move, one: Lowered) -> int:
     return int(evaluate(count(expert, one.length), one.degrees)[0])
 
 
-def traced_routed(records: list[Moved]) -> Counter[tuple[int, str]]:
+def traced_routed(records: list[SentElements]) -> Counter[tuple[int, str]]:
     """The same of a trace."""
     total: Counter[tuple[int, str]] = Counter()
     for record in records:
@@ -244,10 +244,10 @@ def traced_routed(records: list[Moved]) -> Counter[tuple[int, str]]:
 _PHASES = {"F": "F", "exit": "F", "I": "I", "B": "I", "enter": "I"}
 
 
-def traced_moves(records: list[Moved], *, without: frozenset[Node] = frozenset()) -> Counter[Entry]:
+def traced_moves(records: list[SentElements], *, without: frozenset[Node] = frozenset()) -> Counter[Entry]:
     """The same of a trace: messages of one step are one send, as large as the larger of what the device gives and gets."""
     total: Counter[Entry] = Counter()
-    messages: dict[tuple[int, str, Any], list[Moved]] = defaultdict(list)
+    messages: dict[tuple[int, str, Any], list[SentElements]] = defaultdict(list)
     for record in records:
         inside = record.key[0] if isinstance(record.key, tuple) and isinstance(record.key[0], tuple) else ()
         phase = _PHASES.get(inside[5]) if len(inside) > 5 and isinstance(inside[0], int) else None
@@ -267,7 +267,7 @@ def traced_moves(records: list[Moved], *, without: frozenset[Node] = frozenset()
 _WAYS = ("rows", "rows back", "gradients", "gradients back")
 
 
-def _routed(record: Moved) -> bool:
+def _routed(record: SentElements) -> bool:
     """Tokens on their way to experts or back, or how many and which they are."""
     asked = record.key[1] if isinstance(record.key, tuple) else ()
     return (
@@ -277,7 +277,7 @@ def _routed(record: Moved) -> bool:
     )
 
 
-def _told(record: Moved) -> bool:
+def _told(record: SentElements) -> bool:
     """How many devices have each head of a norm: a plan says so, and no run need ask."""
     asked = record.key[1] if isinstance(record.key, tuple) else ()
     return isinstance(asked, tuple) and len(asked) == 2 and str(asked[1]).startswith("copies.")
@@ -295,7 +295,7 @@ def lowered_flops(problem: Problem) -> Counter[tuple[int, str, str]]:
     return +total
 
 
-def _core_flops(work: Work, one: Lowered) -> int:
+def _core_flops(work: BlockWork, one: Lowered) -> int:
     """Of every query with every key up to the slice's end: what an unfused core runs, whatever the mask."""
     shape = work.attention
     assert shape is not None
@@ -346,7 +346,7 @@ def lowered_messages(problem: Problem) -> Counter[Border]:
     return +total
 
 
-def traced_messages(records: list[Moved]) -> Counter[Border]:
+def traced_messages(records: list[SentElements]) -> Counter[Border]:
     """The same of a trace."""
     total: Counter[Border] = Counter()
     for record in records:
@@ -372,7 +372,7 @@ def lowered_sums(problem: Problem) -> Counter[tuple[int, tuple[int, ...]]]:
     return +total
 
 
-def traced_sums(records: list[Moved]) -> Counter[tuple[int, tuple[int, ...]]]:
+def traced_sums(records: list[SentElements]) -> Counter[tuple[int, tuple[int, ...]]]:
     """The same of a trace; a duplicate that is sent a sum counts as a member of its sender's group."""
     total: Counter[tuple[int, tuple[int, ...]]] = Counter()
     groups: dict[tuple[int, object], tuple[int, ...]] = {}
@@ -407,7 +407,7 @@ class CountedProducts:
         return _Counted(found, self.flops) if operator.kind in _COUNTED else found
 
 
-def in_turn(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
+def in_turn(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
     """Choices of experts like `route`'s: the next `topk` of all for each token, all with one weight."""
     assert place.operator.experts is not None
     shape, logits = place.operator.experts, inputs[0][0]
@@ -422,7 +422,7 @@ class _Counted:
     inner: Any
     flops: Counter[tuple[int, str, str]]
 
-    def _count(self, place: Place, phase: str, task: Task[Any]) -> Task[Any]:
+    def _count(self, place: OperatorShare, phase: str, task: Task[Any]) -> Task[Any]:
         answer: Answer = None
         while True:
             with FlopCounterMode(display=False) as mode:
@@ -435,12 +435,12 @@ class _Counted:
                 return result
             answer = yield request
 
-    def forward(self, place: Place, *given: Any) -> Task[Any]:
+    def forward(self, place: OperatorShare, *given: Any) -> Task[Any]:
         return self._count(place, "F", self.inner.forward(place, *given))
 
-    def input_grad(self, place: Place, *given: Any) -> Task[Any]:
+    def input_grad(self, place: OperatorShare, *given: Any) -> Task[Any]:
         task = self.inner.input_grad(place, *given)
         return task if place.operator.kind is OperatorKind.ATTENTION else self._count(place, "I", task)
 
-    def weight_grad(self, place: Place, *given: Any) -> Task[Any]:
+    def weight_grad(self, place: OperatorShare, *given: Any) -> Task[Any]:
         return self._count(place, "W", self.inner.weight_grad(place, *given))

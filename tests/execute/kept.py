@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-from shardwright.execute.device import Walker, device_task
-from shardwright.execute.in_process import run
-from shardwright.execute.layer_state import LayerState
-from shardwright.execute.parameters import Key
-from shardwright.execute.precision import precision_of
-from shardwright.execute.requests import Task
-from shardwright.execute.train import training
+from shardwright.execute.interpreter.device import Walker, device_task
+from shardwright.execute.numerics.precision import precision_of
+from shardwright.execute.shares.layer_state import LayerState
+from shardwright.execute.shares.parameters import Key
+from shardwright.execute.training.train import training
+from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.requests import Task
 from shardwright.hardware.expression import parse_cluster
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.plans import lower
+from shardwright.simulator.simulate import lower
 from tests.execute.small_plans import Small
 
 

@@ -6,9 +6,9 @@ from random import Random
 
 import torch
 
-from shardwright.execute.redistribute import Tensors, post, redistribute, take
-from shardwright.execute.requests import Reduce, Task
-from shardwright.program.layout import Box, Holding, Layout
+from shardwright.execute.redistribution.redistribute import Tensors, post, redistribute, take
+from shardwright.execute.transport.requests import Reduce, Task
+from shardwright.program.layout.layout import Box, Holding, Layout
 from tests.program.test_transition import SIDE, cells_of, filled
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from shardwright.execute.place import Place, Settings
-from shardwright.execute.requests import Exchange, Reduce, Reduction
-from shardwright.model.operator import Operator
-from shardwright.model.tensor import Dim
-from shardwright.program.layout import Indices, Interval
+from shardwright.execute.transport.requests import Exchange, Reduce, Reduction
+from shardwright.execute.transport.torch_device import OperatorShare, Settings
+from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.tensor import Dim
+from shardwright.program.layout.layout import Indices, Interval
 
 
 def run(tasks: Mapping[int, Any]) -> dict[int, Any]:
@@ -71,7 +71,7 @@ def place_of(
     cuts: Mapping[Dim, Interval] | None = None,
     memory_length: int = 0,
     **more: Any,
-) -> Place:
+) -> OperatorShare:
     """The place of an operator; `cuts`: runs of the finest extent of a dim that the device has (all where absent)."""
     cuts = cuts or {}
     attention, scan, experts = operator.attention, operator.scan, operator.experts
@@ -90,7 +90,7 @@ def place_of(
         return (low * runs // reference * quantum, -(-high * runs // reference) * quantum)
 
     heads = part(Dim.HEADS, attention.heads if attention else scan.heads if scan else 0, 1) if attention or scan else (0, 0)
-    return Place(
+    return OperatorShare(
         operator=operator,
         device=device,
         samples=((0, samples),),
@@ -115,7 +115,7 @@ def made_weights(operator: Operator, generator: torch.Generator) -> dict[str, to
     return {p.name: torch.randn([e.size for e in p.extents], generator=generator, dtype=torch.float64) * 0.5 for p in operator.parameters}
 
 
-def local_weights(place: Place, whole: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def local_weights(place: OperatorShare, whole: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The slices that a place has."""
     result = {}
     for name, box in place.parameters.items():

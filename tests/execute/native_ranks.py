@@ -14,12 +14,12 @@ import torch.distributed as dist
 
 from shardwright.errors import StrategyError
 from shardwright.execute.native.train import train_native
-from shardwright.execute.parameters import seeded
-from shardwright.execute.train import StepReport
-from shardwright.model.graph import Model
-from shardwright.model.huggingface import model_from_config
-from shardwright.strategy.grid import Grid, Recompute
-from shardwright.strategy.order import Table
+from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.training.train import StepReport
+from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.ir.graph import Model
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.plan.order import Table
 from tests.execute.small_plans import DENSE4, PLANS, RULE, SPARSE, Small, tied
 from tests.execute.started import started
 from tests.tiers import in_proof

@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.distributed import Network
-from shardwright.execute.parameters import seeded
-from shardwright.execute.recorder import Recorder, collected
-from shardwright.execute.requests import Answer, Task
-from shardwright.execute.run_rank import run_rank
-from shardwright.execute.train import StepReport, member, step_task, train_rank
+from shardwright.execute.interpreter.recorder import Recorder, collected
+from shardwright.execute.launch.run_rank import run_rank
+from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.training.train import StepReport, member, step_task, train_rank
+from shardwright.execute.transport.distributed import Network
+from shardwright.execute.transport.requests import Answer, Task
 from shardwright.program.step_trace import StepTrace
 from tests.execute.small_plans import PLANS
 from tests.execute.started import started

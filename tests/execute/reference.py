@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch.nn import functional
 
-from shardwright.model.operator import Mask, Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.operator import Mask, Operator, OperatorClass, OperatorKind
 
 Values = tuple[torch.Tensor, ...]
 Weights = Mapping[str, torch.Tensor]

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
-from shardwright.execute.distributed import DTYPES, Network
-from shardwright.execute.redistribute import Tensors
-from shardwright.execute.requests import Post, Reduce, Reduction, Take, Task
-from shardwright.execute.trace import Moved, Trace
+from shardwright.execute.redistribution.redistribute import Tensors
+from shardwright.execute.transport.distributed import DTYPES, Network
+from shardwright.execute.transport.record import SentElements, Trace
+from shardwright.execute.transport.requests import Post, Reduce, Reduction, Take, Task
 from tests.execute.layouts import devices_of, held, two_sided, whole_tasks
 from tests.execute.started import started
 from tests.program.test_transition import case_of
@@ -109,7 +109,7 @@ def rank_of(device: int, *, ranks: int) -> int:
     return device % ranks
 
 
-def run_all(rank: int, *, spread: int) -> tuple[Found, list[Moved]]:
+def run_all(rank: int, *, spread: int) -> tuple[Found, list[SentElements]]:
     found: Found = {}
     trace = Trace()
     with Network({device: rank_of(device, ranks=spread) for device in range(32)}, timeout_s=240) as network:

@@ -8,17 +8,17 @@ from functools import lru_cache, partial
 
 import torch
 
-from shardwright.execute.device import Batch
-from shardwright.execute.optimizer import AdamW
-from shardwright.execute.parameters import seeded
-from shardwright.execute.shrink import shrink
-from shardwright.execute.step import unsplit
-from shardwright.execute.train import Member, StepReport, Training, member, train, training
+from shardwright.execute.interpreter.device import Batch
+from shardwright.execute.proof.shrink import shrink
+from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.step import unsplit
+from shardwright.execute.training.train import Member, StepReport, Training, member, train, training
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.graph import Model
-from shardwright.model.huggingface import model_from_config
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.plan import Plan
+from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.ir.graph import Model
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.parser import parse_plan
 from tests.execute.small_models import small_model
 from tests.strategy.zoo_models import dense, encoder_decoder, sparse
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.model.operator import Operator
-from shardwright.model.tensor import Dim, Extent
-from shardwright.program.layout import Indices, Interval
+from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.program.layout.layout import Indices, Interval
 from tests.execute.lockstep import alone, local_weights, made_weights, place_of, rows_of, run
 
 Cuts = Mapping[Dim, Interval]

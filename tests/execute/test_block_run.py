@@ -7,12 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.parameters import Key, origin, seeded
-from shardwright.execute.prove import made_batch
-from shardwright.execute.shrink import shrink
-from shardwright.execute.step import run_step, unsplit
+from shardwright.execute.proof.prove import made_batch
+from shardwright.execute.proof.shrink import shrink
+from shardwright.execute.shares.parameters import Key, origin, seeded
+from shardwright.execute.training.step import run_step, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.graph import Model
+from shardwright.model.ir.graph import Model
 from tests.execute.chain import Chain
 from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse
 

@@ -10,13 +10,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.cadence import Cadenced
-from shardwright.execute.device import Walker, device_task
-from shardwright.execute.in_process import run
-from shardwright.execute.requests import Task
-from shardwright.execute.stage_nodes import stage_nodes
-from shardwright.execute.trace import Trace
-from shardwright.execute.train import Training, train
+from shardwright.execute.interpreter.cadence import Cadenced
+from shardwright.execute.interpreter.device import Walker, device_task
+from shardwright.execute.interpreter.stage_nodes import stage_nodes
+from shardwright.execute.training.train import Training, train
+from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.record import Trace
+from shardwright.execute.transport.requests import Task
 from shardwright.program.instances import TaskKind
 from tests.execute.kept import with_lines
 from tests.execute.small_plans import PLANS, Small, run_here

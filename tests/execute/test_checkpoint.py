@@ -19,15 +19,27 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from shardwright.errors import DataError
-from shardwright.execute import checkpoint
-from shardwright.execute.checkpoint import MANIFEST, METADATA, Saved, begin, finish, latest, read, resumed, save, tensor_name, write_device
-from shardwright.execute.checkpoint_planners import Piece
-from shardwright.execute.flat import box_views
-from shardwright.execute.gradients import dims_in_order
-from shardwright.execute.parameters import Key, seeded, sliced
-from shardwright.execute.precision import precision_of
-from shardwright.execute.train import Member, Training, member, train, training
-from shardwright.program.layout import Box
+from shardwright.execute.numerics.precision import precision_of
+from shardwright.execute.shares.flat import box_views
+from shardwright.execute.shares.gradients import dims_in_order
+from shardwright.execute.shares.parameters import Key, seeded, sliced
+from shardwright.execute.state import checkpoint
+from shardwright.execute.state.checkpoint import (
+    MANIFEST,
+    METADATA,
+    Saved,
+    begin,
+    finish,
+    latest,
+    read,
+    resumed,
+    save,
+    tensor_name,
+    write_device,
+)
+from shardwright.execute.state.checkpoint_planners import Piece
+from shardwright.execute.training.train import Member, Training, member, train, training
+from shardwright.program.layout.layout import Box
 from tests.execute.small_plans import PLANS, RULE, run_here
 from tests.tiers import examples
 

@@ -14,16 +14,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
-from shardwright.execute import data
-from shardwright.execute.data import description_of, open_tokens, shuffled, write_tokens
-from shardwright.execute.initial import InitialValues
-from shardwright.execute.optimizer import AdamW
-from shardwright.execute.step import unsplit
-from shardwright.execute.tokenizer import BEGIN, END, VOCABULARY, decode, encode, tokenise, tokenise_shipped
-from shardwright.execute.train import member, train, training
+from shardwright.execute.state.initial import InitialValues
+from shardwright.execute.training import data
+from shardwright.execute.training.data import description_of, open_tokens, shuffled, write_tokens
+from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.step import unsplit
+from shardwright.execute.training.tokenizer import BEGIN, END, VOCABULARY, decode, encode, tokenise, tokenise_shipped
+from shardwright.execute.training.train import member, train, training
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.graph import Model
-from shardwright.model.huggingface import model_from_config
+from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.ir.graph import Model
 from tests.execute.small_plans import PLANS
 
 

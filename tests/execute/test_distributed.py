@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from shardwright.execute.in_process import run
-from shardwright.execute.messages import as_messages
-from shardwright.execute.trace import Moved, Trace
+from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.messages import as_messages
+from shardwright.execute.transport.record import SentElements, Trace
 from tests.execute.request_ranks import CASES, start
 from tests.tiers import in_both
 
@@ -42,7 +42,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, list[
 
 
 @pytest.fixture(scope="module")
-def in_process() -> tuple[dict[tuple[str, int], dict[int, Any]], list[Moved]]:
+def in_process() -> tuple[dict[tuple[str, int], dict[int, Any]], list[SentElements]]:
     trace = Trace()
     found = {(name, seed): run(tasks_of(seed), trace=trace) for name, (tasks_of, seeds) in CASES.items() for seed in seeds}
     return found, trace.records
@@ -52,7 +52,7 @@ def merged(results: list[Any], what: str) -> dict[tuple[str, int], dict[int, Any
     return {case: {d: t for one in results for d, t in one[what][0][case].items()} for case in results[0][what][0]}
 
 
-def counted(records: list[Moved]) -> list[tuple[object, ...]]:
+def counted(records: list[SentElements]) -> list[tuple[object, ...]]:
     """Records in no order of devices."""
     return sorted((r.device, r.kind, r.group, r.elements, r.sent, r.received, r.element, repr(r.key)) for r in records)
 

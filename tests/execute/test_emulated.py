@@ -16,22 +16,22 @@ from benchmarks.emulated.hosts import FAR, MTU, NEAR, Hosts, making, routing, sh
 from benchmarks.emulated.reach import fit_reach
 from benchmarks.emulated.settings import HOSTS, SETTINGS, Reach
 from benchmarks.emulated.waits import Waiting
-from shardwright.execute.device import Walking, device_task
-from shardwright.execute.in_process import run
-from shardwright.execute.parameters import ParameterStore, seeded
-from shardwright.execute.place import Settings
-from shardwright.execute.trace import Trace
-from shardwright.program.action_rows import action_rows
+from shardwright.execute.interpreter.device import Walking, device_task
+from shardwright.execute.shares.parameters import ParameterStore, seeded
+from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.record import Trace
+from shardwright.execute.transport.torch_device import Settings
 from shardwright.program.instances import TaskKind
-from shardwright.simulator.plans import PlanResult
-from shardwright.strategy.parser import parse_plan
+from shardwright.program.orders.rows import action_rows
+from shardwright.simulator.simulate import SimulatedPlan
+from shardwright.strategy.text.parser import parse_plan
 from tests.execute.small_plans import PLANS, Small
 
 HERE = Hosts(prefix="t", count=HOSTS)
 REACHES = {mbit: Reach(latency_s=1e-3, efficiency=0.95) for mbit in (200.0, 1000.0)}
 
 
-def predicted(name: str) -> PlanResult:
+def predicted(name: str) -> SimulatedPlan:
     return SETTINGS[name].predicted(REACHES)
 
 

@@ -7,9 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.in_process import run
-from shardwright.execute.requests import Exchange, Post, Reduce, Reduction, Take, Task
-from shardwright.execute.trace import Trace
+from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.record import Trace
+from shardwright.execute.transport.requests import Exchange, Post, Reduce, Reduction, Take, Task
 
 
 def summed(device: int, group: tuple[int, ...], *, key: str = "s", reduction: Reduction = Reduction.SUM) -> Task[list[float]]:

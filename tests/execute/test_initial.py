@@ -9,12 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute import initial
-from shardwright.execute.initial import InitialValues, branches
-from shardwright.execute.parameters import sliced, whole_shape
-from shardwright.execute.train import member, train
+from shardwright.execute.shares.parameters import sliced, whole_shape
+from shardwright.execute.state import initial
+from shardwright.execute.state.initial import InitialValues, branches
+from shardwright.execute.training.train import member, train
 from shardwright.execute.weights.layout import owned
-from shardwright.model.huggingface import model_from_config
+from shardwright.model.families.huggingface import model_from_config
 from tests.execute.huggingface_layouts import LAYOUTS
 from tests.execute.small_plans import PLANS
 

@@ -9,9 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute import block_run, edges, gradients, parameters, past, step
-from shardwright.execute.proof import TOLERANCE
-from shardwright.execute.prove import prove
+from shardwright.execute.interpreter import block_run
+from shardwright.execute.interpreter import earlier_slices as past
+from shardwright.execute.proof.proof import TOLERANCE
+from shardwright.execute.proof.prove import prove
+from shardwright.execute.redistribution import edges
+from shardwright.execute.shares import gradients, parameters
+from shardwright.execute.training import step
 from tests.strategy.zoo_plans import zoo_plan
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -48,7 +52,7 @@ def parts_of_sums_are_taken_for_values(patch: pytest.MonkeyPatch) -> None:
 
 
 def slices_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
-    longer = past.Past.longer
+    longer = past.EarlierSlices.longer
 
     def wrong(self: Any, operator: Any, inputs: Any, *, part: int) -> Any:
         if operator.attention is None:
@@ -56,7 +60,7 @@ def slices_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
         ((query, keys, values, *others),) = longer(self, operator, inputs, part=part)
         return ((query, keys.flip(1), values.flip(1), *others),)
 
-    patch.setattr(past.Past, "longer", wrong)
+    patch.setattr(past.EarlierSlices, "longer", wrong)
 
 
 def slices_owe_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -68,7 +72,7 @@ def slices_owe_nothing(patch: pytest.MonkeyPatch) -> None:
         self.owed[operator.name].pop()
         return ((query, keys[:, -length:], values[:, -length:], *others), *rest)
 
-    patch.setattr(past.Past, "shorter", shorter)
+    patch.setattr(past.EarlierSlices, "shorter", shorter)
 
 
 def positions_begin_at_zero(patch: pytest.MonkeyPatch) -> None:

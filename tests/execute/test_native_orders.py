@@ -18,15 +18,15 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from shardwright.errors import StrategyError
 from shardwright.execute.native.order_csv import schedule_csv
 from shardwright.execute.native.torch_private import pipeline
-from shardwright.program.action_rows import action_rows
+from shardwright.program.orders.rows import action_rows
 from shardwright.schedules.entries import actions_of
 from shardwright.schedules.letters import format_action, parse_action
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.registry import SCHEDULES, schedule
 from shardwright.schedules.table import KINDS
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.plan import Plan
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.plan.plan import Plan
 from tests.execute.small_plans import PLANS
 from tests.strategies import dense_model
 

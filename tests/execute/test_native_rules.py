@@ -15,15 +15,15 @@ from shardwright.execute.native.decoder import Stage
 from shardwright.execute.native.form import native_form
 from shardwright.execute.native.parallel import fill
 from shardwright.execute.native.rules import RULES, expressible, remarks, require_expressible
-from shardwright.execute.parameters import seeded
-from shardwright.execute.place import Settings
-from shardwright.execute.step import run_step, unsplit
+from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.training.step import run_step, unsplit
+from shardwright.execute.transport.torch_device import Settings
 from shardwright.job.training import Optimizer, OptimizerFamily, training_job
-from shardwright.model.huggingface import model_from_config
-from shardwright.program.stage_parts import plan_stages
-from shardwright.strategy.grid import Grid, Recompute
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.order import Named, Table
+from shardwright.model.families.huggingface import model_from_config
+from shardwright.program.stages.parts import plan_stages
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.plan.order import Named, Table
 from tests.execute.small_models import small_model
 from tests.execute.small_plans import PLANS
 from tests.strategies import dense_model, expert_model

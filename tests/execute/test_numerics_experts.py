@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.place import Routed
-from shardwright.model.experts import moe_operators
-from shardwright.model.operator import ExpertShape
-from shardwright.model.tensor import Dim
+from shardwright.execute.transport.torch_device import Routed
+from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.ir.operator import ExpertShape
+from shardwright.model.ir.tensor import Dim
 from tests.execute.lockstep import alone, local_weights, made_weights, place_of, rows_of, run
 
 HIDDEN, FFN, EXPERTS, LENGTH = 5, 6, 5, 7

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.model.operator import OperatorKind
+from shardwright.model.ir.operator import OperatorKind
 from tests.execute.chain import Chain
 from tests.execute.small_models import small_model
 

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.model.dense import (
+from shardwright.model.blocks.dense import (
     QkNorm,
     attention_operators,
     core_operator,
@@ -21,15 +21,15 @@ from shardwright.model.dense import (
     norm,
     residual,
 )
-from shardwright.model.encoder_decoder import cross_attention_operators
-from shardwright.model.linear_attention import DeltaShape, delta_operators, gated_attention_operators
-from shardwright.model.mamba import MambaShape, SelectiveShape, mamba1_operators, mamba2_operators
-from shardwright.model.mla import LatentShape, mla_operators
-from shardwright.model.operator import AttentionShape, Mask, Operator, OperatorClass, ScanShape
-from shardwright.model.tensor import Dim, Extent
-from shardwright.program.cell_structure import CellStructure
-from shardwright.program.cells import class_trees, stage_cells
-from shardwright.strategy.parser import parse_plan
+from shardwright.model.blocks.linear_attention import DeltaShape, delta_operators, gated_attention_operators
+from shardwright.model.blocks.mamba import MambaShape, SelectiveShape, mamba1_operators, mamba2_operators
+from shardwright.model.blocks.mla import LatentShape, mla_operators
+from shardwright.model.families.encoder_decoder import cross_attention_operators
+from shardwright.model.ir.operator import AttentionShape, Mask, Operator, OperatorClass, ScanShape
+from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.program.block.cell_structure import CellStructure
+from shardwright.program.layout.cells import class_trees, stage_cells
+from shardwright.strategy.text.parser import parse_plan
 from tests.execute.splits import check_split
 
 SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=4, value_dim=4)

@@ -10,11 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.checkpoint import latest, read, resumed, save
-from shardwright.execute.offload import brought, sent
-from shardwright.execute.parameters import seeded
-from shardwright.execute.precision import precision_of
-from shardwright.execute.train import Training, train, training
+from shardwright.execute.numerics.precision import precision_of
+from shardwright.execute.shares.offload import brought, sent
+from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.state.checkpoint import latest, read, resumed, save
+from shardwright.execute.training.train import Training, train, training
 from tests.execute.kept import ONE, gradients, saved_bytes, with_lines
 from tests.execute.small_plans import PLANS, RULE, Small
 

@@ -8,15 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.cost.plan_shards import cuts_of, shard_rule
+from shardwright.cost.gradient_sums import cuts_of, shard_rule
 from shardwright.errors import StrategyError
-from shardwright.execute.optimizer import AdamW, clip_factor, moments, require_adamw, update
-from shardwright.execute.parameters import seeded
-from shardwright.execute.precision import uniform
-from shardwright.execute.shards import Sharers
-from shardwright.execute.train import member
+from shardwright.execute.numerics.precision import uniform
+from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.shares.shards import Sharers
+from shardwright.execute.training.optimizer import AdamW, clip_factor, moments, require_adamw, update
+from shardwright.execute.training.train import member
 from shardwright.job.training import Optimizer, OptimizerFamily
-from shardwright.program.plan_sync import plan_holdings
+from shardwright.program.stages.holdings import plan_holdings
 from tests.execute.small_plans import PLANS
 
 

@@ -7,11 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.prove import prove
+from shardwright.execute.proof.prove import prove
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.graph import Model
-from shardwright.model.huggingface import model_from_config
-from shardwright.strategy.parser import parse_plan
+from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.ir.graph import Model
+from shardwright.strategy.text.parser import parse_plan
 from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse
 
 SHARED = partial(dense, layers=2, kv_heads=4)

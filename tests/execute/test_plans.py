@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, Phase, given, reject
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.prove import Proof, prove
-from shardwright.execute.step import prepare
+from shardwright.execute.proof.prove import Proof, prove
+from shardwright.execute.training.step import prepare
 from shardwright.job.training import SequenceLength, TrainingJob
 from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan

@@ -10,19 +10,19 @@ torch = pytest.importorskip("torch")
 
 from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
-from shardwright.execute.device import device_task
-from shardwright.execute.in_process import run
-from shardwright.execute.optimizer import AdamW
-from shardwright.execute.precision import Precision, precision_of
-from shardwright.execute.step import unsplit
-from shardwright.execute.trace import Trace
-from shardwright.execute.train import Member, StepReport, Training, train, training
+from shardwright.execute.interpreter.device import device_task
+from shardwright.execute.numerics.precision import Precision, precision_of
+from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.step import unsplit
+from shardwright.execute.training.train import Member, StepReport, Training, train, training
+from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.record import Trace
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import Optimizer
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.plan_memory import plan_memory
-from shardwright.simulator.plans import lower
+from shardwright.simulator.device_memory import plan_memory
+from shardwright.simulator.simulate import lower
 from tests.execute.small_plans import PLANS, Small
 
 STEPS = 3

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
-from shardwright.execute.recorder import Recorder, collected
-from shardwright.execute.train import train
+from shardwright.execute.interpreter.recorder import Recorder, collected
+from shardwright.execute.training.train import train
 from shardwright.program.step_trace import StepTrace, Track, merged
 from tests.execute.small_plans import PLANS, Small
 from tests.execute.traces import check_measured

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.in_process import run
-from shardwright.execute.moves import moves
-from shardwright.execute.redistribute import redistribute
-from shardwright.execute.regions import overlap
-from shardwright.execute.trace import Trace
-from shardwright.program.layout import Holding, Layout
-from shardwright.program.transition import flows, solve, transition
-from shardwright.program.transition_steps import StepKind
+from shardwright.execute.redistribution.device_steps import moves
+from shardwright.execute.redistribution.redistribute import redistribute
+from shardwright.execute.redistribution.regions import overlap
+from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.record import Trace
+from shardwright.program.layout.layout import Holding, Layout
+from shardwright.program.transition.steps import StepKind
+from shardwright.program.transition.transition import flows, solve, transition
 from tests.execute.layouts import EVERYTHING, boxed, devices_of, expected, held, same, two_sided, whole_tasks
 from tests.program.test_transition import TEXTBOOK, cases, cells_of, tree
 from tests.tiers import examples

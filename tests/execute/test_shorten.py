@@ -4,13 +4,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.prove import prove
-from shardwright.execute.shorten import num_operators, shortened
+from shardwright.execute.proof.prove import prove
+from shardwright.execute.proof.shorten import num_operators, shortened
 from shardwright.job.training import training_job
-from shardwright.model.catalog import load_model
-from shardwright.strategy.grid_notation import parse_grid
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.verify import require_valid
+from shardwright.model.catalog.catalog import load_model
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.text.grid_notation import parse_grid
+from shardwright.strategy.verify.check import require_valid
 
 CASES = [
     ("llama-3.1-8b", "tp4 sp pp4 dp2 mbs1 zero1", 64),
@@ -42,7 +42,7 @@ def test_what_is_left_is_a_plan_of_the_same_form(name: str, grid: str, batch: in
 
 
 def test_a_shortened_plan_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwright.execute.prove.SHORT_OPERATORS", 500)
+    monkeypatch.setattr("shardwright.execute.proof.prove.SHORT_OPERATORS", 500)
     model, job = load_model("llama-3.2-1b"), training_job(seq_len=2048, global_batch=64)
     plan = plan_of(parse_grid("tp2 sp pp2 mbs1 zero1"), model=model, global_batch=64)
     assert num_operators((model, job, plan)) > 500

@@ -4,9 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.shrink import largest_divisor, shrink, shrink_for
-from shardwright.model.catalog import load_model
-from shardwright.strategy.parser import parse_plan
+from shardwright.execute.proof.shrink import largest_divisor, shrink, shrink_for
+from shardwright.model.catalog.catalog import load_model
+from shardwright.strategy.text.parser import parse_plan
 from tests.strategy.zoo_models import dense
 
 WIDE = """plan wide devices 128

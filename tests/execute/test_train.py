@@ -7,9 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.parameters import Key, seeded, sliced
-from shardwright.execute.step import run_step, unsplit
-from shardwright.execute.train import member, train
+from shardwright.execute.shares.parameters import Key, seeded, sliced
+from shardwright.execute.training.step import run_step, unsplit
+from shardwright.execute.training.train import member, train
 from tests.execute.small_plans import PLANS, RULE, Small, run_here
 
 

@@ -16,17 +16,17 @@ from safetensors.torch import load_file, save_file
 
 from shardwright.errors import DataError
 from shardwright.execute.numerics.rotary import rotary_rates
-from shardwright.execute.parameters import seeded, sliced, whole_shape
-from shardwright.execute.place import Settings
-from shardwright.execute.step import run_step, unsplit
+from shardwright.execute.shares.parameters import seeded, sliced, whole_shape
+from shardwright.execute.training.step import run_step, unsplit
+from shardwright.execute.transport.torch_device import Settings
 from shardwright.execute.weights import read
 from shardwright.execute.weights.families import FAMILIES
 from shardwright.execute.weights.layout import owned
 from shardwright.execute.weights.read import HuggingFaceWeights, open_weights
 from shardwright.execute.weights.settings import differences, settings_of
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.graph import Model
-from shardwright.model.huggingface import load_config, model_from_config
+from shardwright.model.families.huggingface import load_config, model_from_config
+from shardwright.model.ir.graph import Model
 from tests.execute.huggingface_layouts import CONFIGS, LAYOUTS, checkpoint
 from tests.execute.huggingface_models import loss
 from tests.execute.weights_written import save_weights

@@ -10,17 +10,17 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from shardwright.execute.checkpoint import SavedSource, read, save
-from shardwright.execute.parameters import whole_shape
-from shardwright.execute.step import unsplit
-from shardwright.execute.train import Training, member, train, training
+from shardwright.execute.shares.parameters import whole_shape
+from shardwright.execute.state.checkpoint import SavedSource, read, save
+from shardwright.execute.training.step import unsplit
+from shardwright.execute.training.train import Training, member, train, training
 from shardwright.execute.weights import read as reading
 from shardwright.execute.weights.layout import owned
 from shardwright.execute.weights.read import open_weights
 from shardwright.execute.weights.settings import settings_of
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.huggingface import load_config
-from shardwright.strategy.parser import parse_plan
+from shardwright.model.families.huggingface import load_config
+from shardwright.strategy.text.parser import parse_plan
 from tests.execute.huggingface_layouts import checkpoint
 from tests.execute.weights_written import save_weights
 

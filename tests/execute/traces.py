@@ -9,8 +9,8 @@ import pytest
 
 from shardwright.program.step_trace import Origin, StepTrace, Track
 from shardwright.program.trace_times import Compared, compared
-from shardwright.simulator.plan_trace import simulated_trace
-from shardwright.simulator.plans import simulate_plan
+from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.trace import simulated_trace
 from tests.execute.small_plans import TOKENS, Small
 from tests.simulator.general import problem_for
 

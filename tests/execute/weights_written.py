@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.parameters import Key, Parts, Source, part, whole_shape
+from shardwright.execute.shares.parameters import Key, Parts, Source, part, whole_shape
 from shardwright.execute.weights.families import family_of
 from shardwright.execute.weights.layout import Patch, Stored, owned, patches, stored
 from shardwright.execute.weights.read import CONFIG, INDEX, SINGLE
-from shardwright.model.graph import Model
+from shardwright.model.ir.graph import Model
 
 SHARD_BYTES = 5_000_000_000
 

@@ -8,11 +8,11 @@ import pytest
 
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError
-from shardwright.hardware.catalog import ACCELERATORS, accelerator, accelerator_names, name_key
-from shardwright.hardware.constants import SHIPPED
+from shardwright.hardware.catalog.catalog import ACCELERATORS, accelerator, accelerator_names, name_key
+from shardwright.hardware.catalog.constants import SHIPPED
+from shardwright.hardware.catalog.nodes import node_of, nodes_without_row
+from shardwright.hardware.catalog.rates import assumed_gemm, assumptions, attention_rates, gemm_rates
 from shardwright.hardware.device import Accelerator, Evidence
-from shardwright.hardware.nodes import node_of, nodes_without_row
-from shardwright.hardware.rates import assumed_gemm, assumptions, attention_rates, gemm_rates
 from shardwright.runtime.runtime import AttentionKernel
 from shardwright.units import GIB
 

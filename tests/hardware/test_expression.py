@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardwright.errors import ClusterError
+from shardwright.hardware.catalog.instances import find_instance, instance_names
+from shardwright.hardware.catalog.published import PUBLISHED, PublishedCluster
 from shardwright.hardware.expression import MAX_DEVICES, cluster_names, parse_cluster
-from shardwright.hardware.instances import find_instance, instance_names
-from shardwright.hardware.published import PUBLISHED, PublishedCluster
-from shardwright.hardware.yaml_cluster import load_cluster
+from shardwright.hardware.files.yaml_cluster import load_cluster
 from tests.tiers import examples
 
 GOLDEN = Path(__file__).parent / "golden_errors.txt"

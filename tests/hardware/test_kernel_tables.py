@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog import accelerator
-from shardwright.hardware.kernel_tables import (
+from shardwright.hardware.catalog.catalog import accelerator
+from shardwright.hardware.catalog.kernel_tables import (
     SAME_DIE,
     SAME_LINKS,
     TABLES,
@@ -27,7 +27,7 @@ from shardwright.hardware.kernel_tables import (
     inside_grid,
     kernel_tables,
 )
-from shardwright.hardware.nodes import node_of
+from shardwright.hardware.catalog.nodes import node_of
 from tests.tiers import examples
 
 KIB = 1024
@@ -57,7 +57,7 @@ def test_help_and_the_catalog_read_no_table() -> None:
         "import sys, contextlib, io\nsys.argv = ['shardwright', '--help']\n"
         "from shardwright.__main__ import main\n"
         "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n    main()\n"
-        "import shardwright.hardware.catalog\nprint('shardwright.hardware.tables' in sys.modules)"
+        "import shardwright.hardware.catalog.catalog\nprint('shardwright.hardware.tables' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

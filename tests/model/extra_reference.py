@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.errors import ModelError
-from shardwright.model.block import Block
-from shardwright.model.graph import Model
-from shardwright.model.huggingface import load_config, model_from_config
-from shardwright.model.operator import Operator
+from shardwright.model.families.huggingface import load_config, model_from_config
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator
 
 CONFIGS = Path(__file__).parent / "configs"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from shardwright.errors import ModelError
-from shardwright.model.block import Block
-from shardwright.model.graph import Model
-from shardwright.model.huggingface import REGISTRY, known_architectures, load_config, model_from_config
-from shardwright.model.operator import OperatorClass, OperatorKind
-from shardwright.model.tensor import Dim, ParameterClass
+from shardwright.model.families.huggingface import REGISTRY, known_architectures, load_config, model_from_config
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import OperatorClass, OperatorKind
+from shardwright.model.ir.tensor import Dim, ParameterClass
 
 CONFIGS = Path(__file__).parent / "configs"
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import ModelError
-from shardwright.model.catalog import ENTRIES, catalog_entry, catalog_names, load_model
-from shardwright.model.catalog_entry import CatalogEntry
+from shardwright.model.catalog.catalog import ENTRIES, catalog_entry, catalog_names, load_model
+from shardwright.model.catalog.entry import CatalogEntry
 from tests.tiers import examples
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import ModelError
-from shardwright.model.fields import Fields
-from shardwright.model.graph import Model
-from shardwright.model.huggingface import load_config, model_from_config, parse_config
+from shardwright.model.families.huggingface import load_config, model_from_config, parse_config
+from shardwright.model.ir.fields import Fields
+from shardwright.model.ir.graph import Model
 from tests.tiers import examples
 
 CONFIGS = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "configs").glob("*.json"))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.model.operator import Mask
+from shardwright.model.ir.operator import Mask
 from tests.model.extra_reference import block_of, changed, model_of, operator_of, pattern, refusal
 
 

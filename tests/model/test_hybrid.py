@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.model.operator import OperatorClass, OperatorKind
+from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from tests.model.extra_reference import block_of, changed, main_parameters, model_of, operator_of, pattern, refusal
 
 

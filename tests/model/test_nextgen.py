@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import ModelError
-from shardwright.model.graph import Model
-from shardwright.model.huggingface import model_from_config
-from shardwright.model.operator import OperatorKind
-from shardwright.model.registry_extra import EXTRA_REGISTRY
+from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.special import EXTRA_REGISTRY
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import OperatorKind
 from tests.model.extra_reference import block_of, changed, config_of, main_parameters, model_of, operator_of, pattern, refusal
 from tests.tiers import examples
 
@@ -79,10 +79,10 @@ def test_parameters_equal_the_sum_of_the_layers(name: str) -> None:
 
 
 def test_every_registered_builder_has_a_configuration_here() -> None:
-    refused = {"shardwright.model.nextgen:refuse_deepseek_v4", "shardwright.model.nextgen:refuse_kimi_k3"}
+    refused = {"shardwright.model.families.refused:refuse_deepseek_v4", "shardwright.model.families.refused:refuse_kimi_k3"}
     # These read what another builder here reads, or are reached through one; the catalog has a model of each but the last.
-    later = {f"shardwright.model.vision_families:build_{n}" for n in ("qwen3_vl_moe", "qwen3_5_vl", "minimax_m3_vl", "llama4")}
-    later |= {"shardwright.model.nextgen_qwen:build_qwen3_5_moe", "shardwright.model.nextgen_gemma4:build_gemma4"}
+    later = {f"shardwright.model.families.vision:build_{n}" for n in ("qwen3_vl_moe", "qwen3_5_vl", "minimax_m3_vl", "llama4")}
+    later |= {"shardwright.model.families.qwen:build_qwen3_5_moe", "shardwright.model.families.gemma4:build_gemma4"}
     built = {EXTRA_REGISTRY[config_of(name)["architectures"][0]] for name in (*COUNTS, *HAND_COUNTED)}
     assert built | refused | later == set(EXTRA_REGISTRY.values())
 

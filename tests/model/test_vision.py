@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.model.graph import Model
-from shardwright.model.operator import OperatorKind
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import OperatorKind
 from tests.model.extra_reference import block_of, changed, config_of, model_of, operator_of, refusal
 
 FAMILIES = ("llava", "qwen3_vl", "qwen3_5_moe", "gemma4", "kimi_k25")

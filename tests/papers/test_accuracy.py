@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from shardwright.hardware.constants import SHIPPED
+from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.validation.bars import coverage, judge_bar, rank_correlation, selected, sweeps, weak_scaling
 from shardwright.validation.case import SkipReason
 from shardwright.validation.facts import Bar

@@ -9,19 +9,19 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.cost.rows import rows_of
-from shardwright.cost.tables import layer_table, programs_of, structure_of
+from shardwright.cost.columns import layer_table, programs_of, structure_of
+from shardwright.cost.degree_rows import rows_of
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import training_job
-from shardwright.model.dense import decoder_block, embedding_block, head_block
-from shardwright.model.graph import Model, Run
-from shardwright.model.operator import AttentionShape
-from shardwright.program.block import Recomputable
+from shardwright.model.blocks.dense import decoder_block, embedding_block, head_block
+from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.operator import AttentionShape
+from shardwright.program.block.block import Recomputable
+from shardwright.program.block.sizes import evaluate
 from shardwright.program.problem import Problem
-from shardwright.program.sizes import evaluate
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, Runtime
-from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid.axes import Grid
 
 S, B, A, HEAD = 1024, 2, 16, 64
 H = A * HEAD

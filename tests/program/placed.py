@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from shardwright.model.graph import Model
-from shardwright.model.operator import Operator
-from shardwright.program.cell_structure import CellStructure
-from shardwright.program.stage_parts import Segment, StageParts, plan_stages
-from shardwright.strategy.parser import parse_plan
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator
+from shardwright.program.block.cell_structure import CellStructure
+from shardwright.program.stages.parts import Segment, StageParts, plan_stages
+from shardwright.strategy.text.parser import parse_plan
 
 SAMPLES, LENGTH, ELEMENT = 8, 64, 2
 

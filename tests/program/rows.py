@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from shardwright.model.tensor import Dim
-from shardwright.program.action_rows import ActionRows
+from shardwright.model.ir.tensor import Dim
+from shardwright.program.orders.rows import ActionRows
 from shardwright.schedules.table import KINDS
-from shardwright.strategy.lane import Lane
-from shardwright.strategy.order import Named, Table
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.plan import Plan
-from shardwright.strategy.split import Split, devices_of
-from shardwright.strategy.stages import Item, Placement, Selector, Stage
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.split import Split, devices_of
+from shardwright.strategy.plan.stages import Item, Placement, Selector, Stage
+from shardwright.strategy.text.parser import parse_plan
 
 Act = tuple[str, int, int, int, int]
 """(letter, lane, chunk, microbatch, slice)."""

@@ -8,13 +8,13 @@ from dataclasses import replace
 from shardwright.hardware.cluster import Cluster, FabricTier
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import TrainingJob, training_job
-from shardwright.model.graph import Model
+from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
-from shardwright.strategy.grid import Grid, Recompute
-from shardwright.strategy.grid_facts import grid_facts
-from shardwright.strategy.grid_rules import violations
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.rules import violations
 
 RUNTIME = load_runtime("megatron-core")
 ORDERS = (

@@ -12,15 +12,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.program.action_check import action_violations
-from shardwright.program.action_rows import ActionRows, action_rows
-from shardwright.program.action_tables import table_of, written_out
-from shardwright.program.participation import participation
+from shardwright.program.orders.check import action_violations
+from shardwright.program.orders.participation import participation
+from shardwright.program.orders.rows import ActionRows, action_rows
+from shardwright.program.orders.tables import table_of, written_out
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.registry import SCHEDULES, schedule
 from shardwright.schedules.table import ActionTable
-from shardwright.strategy.order import Action, Kind, Named, Table
-from shardwright.strategy.plan import Plan
+from shardwright.strategy.plan.order import Action, Kind, Named, Table
+from shardwright.strategy.plan.plan import Plan
 from tests.program.rows import devices, entries, peaks, plan_of, run_rows, stage, zoo
 from tests.tiers import examples
 

@@ -12,13 +12,13 @@ from dataclasses import replace
 import pytest
 
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.rows import rows_of
-from shardwright.cost.tables import programs_of, structure_of
-from shardwright.model.graph import Model
-from shardwright.program.block import BlockProgram, Phase
-from shardwright.program.sizes import Degrees
+from shardwright.cost.columns import programs_of, structure_of
+from shardwright.cost.degree_rows import rows_of
+from shardwright.model.ir.graph import Model
+from shardwright.program.block.block import BlockProgram, Phase
+from shardwright.program.block.sizes import Degrees
 from shardwright.runtime.registry import load_runtime
-from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid.axes import Grid
 from tests.program.small import cluster_of, problem_of
 from tests.program.unfold import move_bytes
 from tests.strategies import dense_model, expert_model

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.tables import block_context
+from shardwright.cost.columns import block_context
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import training_job
-from shardwright.model.graph import Model
-from shardwright.model.operator import OperatorKind
-from shardwright.model.tensor import Dim
-from shardwright.program.block import Kernel, Phase
-from shardwright.program.layout import Holding
-from shardwright.program.lower_block import lower_block
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import OperatorKind
+from shardwright.model.ir.tensor import Dim
+from shardwright.program.block.block import Kernel, Phase
+from shardwright.program.block.lower_block import lower_block
+from shardwright.program.layout.layout import Holding
+from shardwright.program.layout.stage_layouts import cotangent_layout, made_layout, wanted_layout
 from shardwright.program.problem import Problem
-from shardwright.program.stage_layouts import cotangent_layout, made_layout, wanted_layout
-from shardwright.program.stage_parts import Segment
-from shardwright.program.transition import transition
+from shardwright.program.stages.parts import Segment
+from shardwright.program.transition.transition import transition
 from shardwright.runtime.registry import load_runtime
 from tests.program.placed import ELEMENT, LENGTH, SAMPLES, layer_of, on_device, operator_of
 from tests.program.unfold import gemm_flops

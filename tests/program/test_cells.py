@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from shardwright.errors import StrategyError
-from shardwright.model.operator import OperatorClass
-from shardwright.model.tensor import Dim
-from shardwright.program.cells import Step, class_trees, cut, image, indices, largest_remainder, leaves, stage_cells, token_box
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.split_notation import parse_split
+from shardwright.model.ir.operator import OperatorClass
+from shardwright.model.ir.tensor import Dim
+from shardwright.program.layout.cells import AxisStep, class_trees, cut, image, indices, largest_remainder, leaves, stage_cells, token_box
+from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.split_notation import parse_split
 from tests.program.placed import layer_of, on_device, operator_of
 from tests.strategy.zoo_models import dense
 
@@ -41,21 +41,25 @@ def test_shares_are_within_one_of_exact() -> None:
 
 
 def test_zigzag_deals_pairs_from_both_ends() -> None:
-    assert [cut(((0, 8),), Step(parts=2, index=i, zigzag=True)) for i in (0, 1)] == [((0, 2), (6, 8)), ((2, 6),)]
-    assert [cut(((0, 8),), Step(parts=(3, 1), index=i, zigzag=True)) for i in (0, 1)] == [((0, 3), (5, 8)), ((3, 5),)]
+    assert [cut(((0, 8),), AxisStep(parts=2, index=i, zigzag=True)) for i in (0, 1)] == [((0, 2), (6, 8)), ((2, 6),)]
+    assert [cut(((0, 8),), AxisStep(parts=(3, 1), index=i, zigzag=True)) for i in (0, 1)] == [((0, 3), (5, 8)), ((3, 5),)]
 
 
 def test_zigzag_parts_see_equally_many_causal_keys() -> None:
     """Sum of positions of each part: the same for all, where blocks differ by n - 1 to 1."""
-    sums = [sum(p for a, b in indices((Step(parts=4, index=i, zigzag=True),), 64) for p in range(a, b)) for i in range(4)]
+    sums = [sum(p for a, b in indices((AxisStep(parts=4, index=i, zigzag=True),), 64) for p in range(a, b)) for i in range(4)]
     assert len(set(sums)) == 1
 
 
 def test_a_cut_of_a_cut_divides_the_parents_list() -> None:
-    assert [indices((Step(parts=2, index=1), Step(parts=3, index=i)), 16) for i in range(3)] == [((8, 11),), ((11, 14),), ((14, 16),)]
+    assert [indices((AxisStep(parts=2, index=1), AxisStep(parts=3, index=i)), 16) for i in range(3)] == [
+        ((8, 11),),
+        ((11, 14),),
+        ((14, 16),),
+    ]
     # The second cut counts along both pieces of a zigzag part.
-    assert indices((Step(parts=2, index=0, zigzag=True), Step(parts=2, index=1)), 8) == ((6, 8),)
-    assert indices((Step(parts=(1, 3), index=1), Step(parts=2, index=0)), 16) == ((4, 10),)
+    assert indices((AxisStep(parts=2, index=0, zigzag=True), AxisStep(parts=2, index=1)), 8) == ((6, 8),)
+    assert indices((AxisStep(parts=(1, 3), index=1), AxisStep(parts=2, index=0)), 16) == ((4, 10),)
 
 
 @pytest.mark.parametrize("text", ["t[3:1]{h2, .+2}", "b2 s3z", "s[1:2]{b2, h3+2}", "x2 s[2:1:1]z{., .+1, b2+2}"])
@@ -82,9 +86,9 @@ def test_leaves_tile_samples_and_positions(text: str) -> None:
 
 def test_key_heads_are_the_image_of_query_heads() -> None:
     """32 query heads, 4 key heads, 8 parts: two parts a key head; 16 and 4 in 3 parts: the middle one needs two key heads."""
-    assert [image((Step(parts=8, index=i),), 4, 32) for i in range(8)] == [(i // 2, i // 2 + 1) for i in range(8)]
-    assert [image((Step(parts=3, index=i),), 4, 16) for i in range(3)] == [(0, 2), (1, 3), (2, 4)]
-    assert image((Step(parts=(3, 1), index=1),), 4, 16) == (3, 4)
+    assert [image((AxisStep(parts=8, index=i),), 4, 32) for i in range(8)] == [(i // 2, i // 2 + 1) for i in range(8)]
+    assert [image((AxisStep(parts=3, index=i),), 4, 16) for i in range(3)] == [(0, 2), (1, 3), (2, 4)]
+    assert image((AxisStep(parts=(3, 1), index=1),), 4, 16) == (3, 4)
 
 
 def test_weighted_heads() -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.program.contribution import Share, SumGroup, Work, shard_groups, sum_groups
-from shardwright.program.layout import Box, Indices, normal
+from shardwright.program.layout.layout import Box, Indices, normal
+from shardwright.program.stages.contribution import Share, SumGroup, Work, shard_groups, sum_groups
 from tests.tiers import examples
 
 ROWS, SAMPLES, POSITIONS = 64, 96, 16

@@ -6,16 +6,16 @@ import random
 
 import pytest
 
+from shardwright.cost.columns import programs_of, structure_of
 from shardwright.cost.critical_path import microbatches_of
-from shardwright.cost.member import price_grid, step_costs
+from shardwright.cost.degree_rows import rows_of
 from shardwright.cost.model_flops import model_flops
-from shardwright.cost.rows import rows_of
-from shardwright.cost.tables import programs_of, structure_of
-from shardwright.model.graph import Model
-from shardwright.model.operator import OperatorKind
-from shardwright.program.block import Kernel, Phase
-from shardwright.program.chunks import chunk_contents
-from shardwright.strategy.grid import Grid, Recompute
+from shardwright.cost.step_costs import price_grid, step_costs
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import OperatorKind
+from shardwright.program.block.block import Kernel, Phase
+from shardwright.program.stages.chunks import chunk_contents
+from shardwright.strategy.grid.axes import Grid, Recompute
 from tests.program.small import cluster_of, is_legal, problem_of
 from tests.program.unfold import gemm_flops, program_of, unfold
 from tests.strategies import dense_model, expert_model

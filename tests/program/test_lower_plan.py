@@ -8,8 +8,8 @@ import networkx as nx
 import pytest
 
 from shardwright.program.instances import TaskKind
-from shardwright.program.plan_program import PlanProgram
-from shardwright.simulator.plans import PlanResult
+from shardwright.program.program import Program
+from shardwright.simulator.simulate import SimulatedPlan
 from tests.simulator.general import run_text, two_stages
 
 LONG = 16384
@@ -18,7 +18,7 @@ Name = tuple[TaskKind, int, int, int, int, int]
 """(kind, class, lane, chunk, microbatch, piece)."""
 
 
-def graph_of(program: PlanProgram) -> nx.DiGraph:
+def graph_of(program: Program) -> nx.DiGraph:
     """Tasks by name, with what waits for them."""
     instances, graph = program.instances, nx.DiGraph()
     names: list[Name] = []
@@ -94,7 +94,7 @@ def test_reductions_follow_the_last_backward_of_every_holder() -> None:
         assert all(waits(graph, (TaskKind.STEP, klass, -1, -1, -1, 0), end) for end in ends)
 
 
-def acts(found: PlanResult, klass: int) -> list[tuple[TaskKind, int, int, int]]:
+def acts(found: SimulatedPlan, klass: int) -> list[tuple[TaskKind, int, int, int]]:
     """(kind, microbatch, start, finish) of a class's actions."""
     result = []
     for task, template in enumerate(found.program.instances.template.tolist()):

@@ -7,19 +7,19 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from shardwright.model.operator import OperatorClass
-from shardwright.model.tensor import ParameterClass
-from shardwright.program.cells import cut_dims, interval, token_box
-from shardwright.program.layout import count
-from shardwright.program.plan_sync import Held, plan_holdings
-from shardwright.program.stage_parts import plan_stages
-from shardwright.strategy.parser import parse_plan
+from shardwright.model.ir.operator import OperatorClass
+from shardwright.model.ir.tensor import ParameterClass
+from shardwright.program.layout.cells import cut_dims, interval, token_box
+from shardwright.program.layout.layout import count
+from shardwright.program.stages.holdings import HeldParameters, plan_holdings
+from shardwright.program.stages.parts import plan_stages
+from shardwright.strategy.text.parser import parse_plan
 from tests.strategies import dense_model
 from tests.strategy.zoo_models import dense, sparse
 from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan
 
 
-def held_of(case: ZooPlan) -> dict[tuple[int, int, int, int], tuple[Held, ...]]:
+def held_of(case: ZooPlan) -> dict[tuple[int, int, int, int], tuple[HeldParameters, ...]]:
     stages = plan_stages(case.plan, model=case.model, unfolded=True)
     return plan_holdings(stages, model=case.model, length=case.seq_len, island=8)
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.model.operator import OperatorClass
-from shardwright.model.tensor import Dim
-from shardwright.program.cells import Cell, ClassTree, StageCells, class_trees, leaves, regular_levels, stage_cells
-from shardwright.program.contribution import sum_groups
-from shardwright.program.families import Ground, refine_families
-from shardwright.program.plan_sync import Held, Holdings, parameter_places, parameter_sums, plan_holdings, shares_of
-from shardwright.program.projection import PARTS, TOKENS, projection
-from shardwright.program.stage_parts import StageParts, plan_stages
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.split_notation import parse_split
+from shardwright.model.ir.operator import OperatorClass
+from shardwright.model.ir.tensor import Dim
+from shardwright.program.layout.cells import Cell, ClassTree, StageCells, class_trees, leaves, regular_levels, stage_cells
+from shardwright.program.layout.projection import PARTS, TOKENS, projection
+from shardwright.program.stages.contribution import sum_groups
+from shardwright.program.stages.families import StageDevices, refine_families
+from shardwright.program.stages.holdings import HeldParameters, Holdings, parameter_places, parameter_sums, plan_holdings, shares_of
+from shardwright.program.stages.parts import StageParts, plan_stages
+from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.split_notation import parse_split
 from tests.strategy.zoo_models import dense
 
 LENGTH, NODE = 64, 4
@@ -61,8 +61,8 @@ def stages_at(tree: str, base: int, *, unfolded: bool) -> tuple[tuple[StageParts
     return plan_stages(parse_plan(text), model=MODEL, unfolded=unfolded)
 
 
-def ground(units: tuple[int, ...] = (NODE, 2 * NODE, 24 * NODE)) -> Ground:
-    return Ground(lengths=lambda lane, segment: (LENGTH,), units=units)
+def ground(units: tuple[int, ...] = (NODE, 2 * NODE, 24 * NODE)) -> StageDevices:
+    return StageDevices(lengths=lambda lane, segment: (LENGTH,), units=units)
 
 
 def families_at(tree: str, base: int) -> tuple[tuple[int, ...], ...]:
@@ -77,7 +77,7 @@ def held_at(tree: str, base: int) -> Holdings:
 
 
 def moved(held: Holdings, by: int) -> Holdings:
-    def one(h: Held) -> Held:
+    def one(h: HeldParameters) -> HeldParameters:
         return replace(h, group=tuple(d + by for d in h.group), near=tuple(d + by for d in h.near))
 
     return {(*place, device + by): tuple(map(one, items)) for (*place, device), items in held.items()}  # type: ignore[misc]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.collectives.algorithm import Collective
-from shardwright.program.stage_edges import Messages, StageEdge, edge_extents, edge_messages, edge_segments, stage_edges
+from shardwright.program.stages.edges import Messages, StageEdge, edge_extents, edge_messages, edge_segments, stage_edges
 from tests.program.placed import LENGTH, SAMPLES, lane_of
 from tests.strategy.zoo_models import dense, encoder_decoder, sparse
 

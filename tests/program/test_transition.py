@@ -11,10 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.program.layout import Box, Holding, Indices, Layout, common, difference, intersection, normal, ticks, volume, without
-from shardwright.program.transition import Step, StepKind, Transition, candidates, flows, minimum, transition, transposed
-from shardwright.program.transition_pieces import Placed, components
-from shardwright.program.transition_steps import Act, execute
+from shardwright.program.layout.layout import (
+    Box,
+    Holding,
+    Indices,
+    Layout,
+    common,
+    difference,
+    intersection,
+    normal,
+    ticks,
+    volume,
+    without,
+)
+from shardwright.program.transition.pieces import PlacedPiece, components
+from shardwright.program.transition.steps import Act, execute
+from shardwright.program.transition.transition import Step, StepKind, Transition, candidates, flows, minimum, transition, transposed
 from tests.tiers import examples
 
 ROWS, COLS = 48, 48
@@ -290,7 +302,7 @@ def cells_of(box: Box) -> list[tuple[int, ...]]:
 Store = dict[tuple[int, tuple[int, ...]], int]
 
 
-def linear_steps(found: Transition) -> list[tuple[Placed, list[tuple[int, ...]], list[Sequence[object]]]]:
+def linear_steps(found: Transition) -> list[tuple[PlacedPiece, list[tuple[int, ...]], list[Sequence[object]]]]:
     return [
         (one, [cell for boxes in one.boxes for box in boxes for cell in cells_of(box)], [list(act) for act in acts])
         for one, acts in flows(found)

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardwright.collectives.algorithm import Collective
+from shardwright.cost.columns import programs_of, structure_of
 from shardwright.cost.critical_path import microbatches_of, order_table
-from shardwright.cost.tables import programs_of, structure_of
-from shardwright.program.block import BlockProgram, Kernel, Move, Phase, Work
-from shardwright.program.chunks import Content, chunk_contents
+from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
+from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
 from shardwright.program.problem import Problem
-from shardwright.program.sizes import Degrees, evaluate, evaluate_sum
+from shardwright.program.stages.chunks import Content, chunk_contents
 from shardwright.schedules.table import KINDS, ActionTable
-from shardwright.strategy.grid import Grid, Recompute
+from shardwright.strategy.grid.axes import Grid, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ def _phase_tasks(
         moves = [m for m in block.moves if m.operator == name and m.phase is phase]
         works = [w for w in block.works if w.operator == name and w.phase is phase]
         first = [m for m in moves if m.behind == (phase is Phase.I)]
-        items: tuple[Work | Move, ...] = (*first, *works, *(m for m in moves if m not in first))
+        items: tuple[BlockWork | Move, ...] = (*first, *works, *(m for m in moves if m not in first))
         for item in items:
             yield OperatorTask(
                 chunk=chunk,
@@ -144,7 +144,7 @@ def _phase_tasks(
             )
 
 
-def gemm_flops(work: Work, degrees: Degrees) -> int:
+def gemm_flops(work: BlockWork, degrees: Degrees) -> int:
     """Exact FLOPs of a GEMM kernel on one device: 2 m n k (times its groups); 0 for other kernels."""
     if work.m is None or work.k is None:
         return 0

@@ -20,11 +20,11 @@ from shardwright.report.plan_svg import plan_svg
 from shardwright.report.plan_text import PlanText
 from shardwright.report.plan_ways import classes_of, device_text, ways
 from shardwright.report.split_tree import TreeNode, split_tree, tree_lines
-from shardwright.strategy.coverage import operators_of, stage_pieces
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.plan import Plan
-from shardwright.strategy.split import Split, devices_of
-from shardwright.strategy.split_notation import parse_split
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.split import Split, devices_of
+from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.split_notation import parse_split
+from shardwright.strategy.verify.coverage import operators_of, stage_pieces
 from tests.golden.files import assert_golden
 from tests.strategies import dense_model, trees
 from tests.strategy.test_notation import FILES

@@ -10,7 +10,7 @@ from shardwright.errors import RuntimeModelError, ShardwrightError
 from shardwright.runtime.facts import cite, derive, uncited
 from shardwright.runtime.registry import default_runtime, load_runtime, runtime_aliases, runtime_names
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, FullRecompute, TpOverlap
-from shardwright.strategy.grid import Recompute
+from shardwright.strategy.grid.axes import Recompute
 from tests.tiers import examples
 
 NAMES = runtime_names()

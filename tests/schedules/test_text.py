@@ -17,7 +17,7 @@ from shardwright.schedules.entries import Entry, actions_of, row_entries, slots,
 from shardwright.schedules.letters import format_action, parse_action
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable
-from shardwright.strategy.order import Action, Kind
+from shardwright.strategy.plan.order import Action, Kind
 from tests.tiers import examples
 
 CALM = examples(100)

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.cost.chunk_layout import layout_of
+from shardwright.cost.columns import layer_table, mesh_table
 from shardwright.cost.critical_path import path_seconds
-from shardwright.cost.layout import layout_of
-from shardwright.cost.member import Priced, step_costs
-from shardwright.cost.rows import rows_of
-from shardwright.cost.tables import layer_table, mesh_table
+from shardwright.cost.degree_rows import rows_of
+from shardwright.cost.step_costs import Priced, step_costs
 from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem
-from shardwright.search.space import Space
-from shardwright.simulator.plans import simulate_grid
-from shardwright.strategy.grid import Grid, Recompute
-from shardwright.strategy.grid_rules import GridFacts, canonical, violations
+from shardwright.search.grid.space import Space
+from shardwright.simulator.simulate import simulate_grid
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.rules import GridFacts, canonical, violations
 
 
 def raw_grids(space: Space) -> Iterator[Grid | None]:

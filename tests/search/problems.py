@@ -9,19 +9,19 @@ from math import prod
 from shardwright.hardware.cluster import FabricTier
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import training_job
-from shardwright.model.block import INPUT, Block
-from shardwright.model.catalog import load_model
-from shardwright.model.dense import attention_operators, decoder_block, embedding_block, head_block, norm, residual
-from shardwright.model.experts import moe_operators
-from shardwright.model.graph import Model, Run
-from shardwright.model.operator import AttentionShape, ExpertShape
+from shardwright.model.blocks.dense import attention_operators, decoder_block, embedding_block, head_block, norm, residual
+from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.catalog.catalog import load_model
+from shardwright.model.ir.block import INPUT, Block
+from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
-from shardwright.search.space import Space, exhaustive_space, standard_space
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_facts import grid_facts
-from shardwright.strategy.grid_rules import GridFacts
+from shardwright.search.grid.space import Space, exhaustive_space, standard_space
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.rules import GridFacts
 
 RUNTIMES = ("megatron-core", "torchtitan", "fsdp1", "megatron-2022", "deepspeed", "derived")
 DEVICES = ("h100-sxm", "a100-sxm-80gb", "b200-sxm", "l40s", "mi300x")

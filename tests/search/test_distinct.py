@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.search.members import Members, enumerate_members, member_grid
-from shardwright.simulator.plans import plan_of_grid
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_rules import canonical, violations
-from shardwright.strategy.notation import print_plan
+from shardwright.search.grid.members import Members, enumerate_members, member_grid
+from shardwright.simulator.simulate import plan_of_grid
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.rules import canonical, violations
+from shardwright.strategy.text.notation import print_plan
 from tests.search.brute import runs
 from tests.search.problems import Case, gpt3_175b
 from tests.tiers import in_both, many, random_of

@@ -6,10 +6,10 @@ import pytest
 
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.overrides import effective_memory
-from shardwright.search.bounded import bound_space, smallest
-from shardwright.search.find import find
-from shardwright.search.infeasible import lean
-from shardwright.search.space import exhaustive_space, restricted, standard_space
+from shardwright.search.grid.bounded import bound_space, smallest
+from shardwright.search.grid.find import find
+from shardwright.search.grid.infeasible import lean
+from shardwright.search.grid.space import exhaustive_space, restricted, standard_space
 from tests.golden.files import assert_golden
 from tests.search.brute import count, judge
 from tests.search.problems import Case, facts_of, real_problem, small_case

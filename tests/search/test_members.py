@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from shardwright.search.bounded import bound_space
-from shardwright.search.members import enumerate_members, member_grid
-from shardwright.search.space import restricted, standard_space
-from shardwright.strategy.grid_rules import canonical
+from shardwright.search.grid.bounded import bound_space
+from shardwright.search.grid.members import enumerate_members, member_grid
+from shardwright.search.grid.space import restricted, standard_space
+from shardwright.strategy.grid.rules import canonical
 from tests.search.brute import count
 from tests.search.problems import Case, facts_of, gpt3_175b, llama_405b, only, real_problem, small_case
 from tests.tiers import seeds

@@ -8,11 +8,11 @@ import pytest
 
 from shardwright.errors import InfeasibleError
 from shardwright.search.answer import Answer
-from shardwright.search.bounded import bound_space
-from shardwright.search.find import find
-from shardwright.search.members import enumerate_members, member_grid
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_rules import canonical
+from shardwright.search.grid.bounded import bound_space
+from shardwright.search.grid.find import find
+from shardwright.search.grid.members import enumerate_members, member_grid
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.rules import canonical
 from tests.search.brute import Counted, Judged, count, judge
 from tests.search.problems import Case, small_case
 from tests.tiers import seeds

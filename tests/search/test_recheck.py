@@ -8,8 +8,8 @@ import pytest
 from shardwright.errors import DataError, InfeasibleError
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate
-from shardwright.search.find import find
-from shardwright.search.recheck import recheck
+from shardwright.search.grid.find import find
+from shardwright.search.grid.recheck import recheck
 from tests.search.problems import Case, small_case
 
 CAPACITY = 10**15

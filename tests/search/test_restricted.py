@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, ShardwrightError, UsageError
 from shardwright.hardware.overrides import limit_devices
-from shardwright.search.bounded import bound_space
-from shardwright.search.find import find
-from shardwright.search.members import enumerate_members, member_grid
-from shardwright.search.space import AXES, PINNABLE, Space, restricted, standard_space
-from shardwright.strategy.grid_rules import canonical
+from shardwright.search.grid.bounded import bound_space
+from shardwright.search.grid.find import find
+from shardwright.search.grid.members import enumerate_members, member_grid
+from shardwright.search.grid.space import AXES, PINNABLE, Space, restricted, standard_space
+from shardwright.strategy.grid.rules import canonical
 from tests.search.brute import count, judge
 from tests.search.problems import Case, facts_of, real_problem, small_case
 from tests.tiers import examples, seeds

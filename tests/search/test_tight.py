@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from shardwright.cost.critical_path import path_seconds
-from shardwright.cost.member import step_costs
+from shardwright.cost.step_costs import step_costs
 from shardwright.hardware.overrides import effective_memory
-from shardwright.search.bounded import bound_space
-from shardwright.search.find import find
-from shardwright.search.members import member_grid
-from shardwright.simulator.plans import simulate_grid
+from shardwright.search.grid.bounded import bound_space
+from shardwright.search.grid.find import find
+from shardwright.search.grid.members import member_grid
+from shardwright.simulator.simulate import simulate_grid
 from tests.search.problems import Case, gpt3_175b, llama_405b
 from tests.tiers import in_both, many, random_of
 

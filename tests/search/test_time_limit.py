@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.errors import InfeasibleError
 from shardwright.search.answer import Answer
-from shardwright.search.find import find
+from shardwright.search.grid.find import find
 from tests.search.problems import Case, small_case
 from tests.tiers import in_both, numbers
 

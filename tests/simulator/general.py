@@ -7,17 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.cost.member import StepCosts
 from shardwright.cost.stage_costs import PlanCosts
+from shardwright.cost.step_costs import StepCosts
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import training_job
-from shardwright.model.graph import Model
+from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.simulator import plans
-from shardwright.simulator.plans import PlanResult, simulate_grid, simulate_plan
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.parser import parse_plan
+from shardwright.simulator import simulate as plans
+from shardwright.simulator.simulate import SimulatedPlan, simulate_grid, simulate_plan
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.text.parser import parse_plan
 from tests.strategy.zoo_models import dense
 
 SEQ = 64
@@ -29,18 +29,18 @@ def problem_for(model: Model, *, batch: int, cluster: str = "h100-sxm:8", seq_le
     return Problem(model=model, cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
 
 
-def run_text(text: str, *, batch: int = 8, seq_len: int = SEQ) -> PlanResult:
+def run_text(text: str, *, batch: int = 8, seq_len: int = SEQ) -> SimulatedPlan:
     """The plan of this text for a small dense model, simulated."""
     return simulate_plan(problem_for(dense(), batch=batch, seq_len=seq_len), parse_plan(text))
 
 
-def two_stages(*lines: str, order: str = "1f1b") -> PlanResult:
+def two_stages(*lines: str, order: str = "1f1b") -> SimulatedPlan:
     """Four layers on devices 0 and 1, four on 2 and 3; 8 samples in 4 microbatches; `lines` of both stages."""
     placed = "".join(f"    {line}\n" for line in ("all = t2", *lines))
     return run_text(f"plan two devices 4\nlane main samples 8 in 4\n  stages embed+4, 4+head on 0, 2\n{placed}order {order}(main)\n")
 
 
-def simulate_with(problem: Problem, grid: Grid, change: Callable[[StepCosts], StepCosts], **of_family: object) -> PlanResult:
+def simulate_with(problem: Problem, grid: Grid, change: Callable[[StepCosts], StepCosts], **of_family: object) -> SimulatedPlan:
     """The grid with changed prices of every family; `of_family`: further fields of its `FamilyCosts`."""
     price = plans.price_stages
 

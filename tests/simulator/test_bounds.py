@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
-from shardwright.cost.member import price_grid, step_costs
+from shardwright.cost.rank_memory import reserved_bytes
+from shardwright.cost.step_costs import price_grid, step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import FabricTier
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime, ScaleGroup, TpOverlap
-from shardwright.search.bounded import bound_space
-from shardwright.search.members import member_grid
-from shardwright.search.space import AXES, Space
-from shardwright.simulator.memory import reserved_bytes
-from shardwright.simulator.plans import PlanResult, simulate_grid
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_facts import grid_facts
+from shardwright.search.grid.bounded import bound_space
+from shardwright.search.grid.members import member_grid
+from shardwright.search.grid.space import AXES, Space
+from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.facts import grid_facts
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, seeds
@@ -121,7 +121,7 @@ def without_slowdown(problem: Problem) -> Problem:
     return replace(problem, constants=replace(problem.constants, overlap_slowdown=1.0))
 
 
-def paths(problem: Problem, grid: Grid) -> tuple[PlanResult, float]:
+def paths(problem: Problem, grid: Grid) -> tuple[SimulatedPlan, float]:
     """The simulated plan, and B1 in seconds."""
     done = simulate_grid(problem, grid)
     assert done.program.templates[int(done.program.instances.template[int(done.timeline.finish.argmax())])].kind is TaskKind.STEP
@@ -149,7 +149,7 @@ DRAWN = many(40, 160)
 ALIKE = ("forward_s", "backward_s", "weight_s", "gather_s", "reduce_s", "tied_s", "saved_bytes", "restored_bytes")
 
 
-def assert_priced_alike(problem: Problem, grid: Grid, done: PlanResult) -> None:
+def assert_priced_alike(problem: Problem, grid: Grid, done: SimulatedPlan) -> None:
     """The columns' chunks are those of the plan's first families, or take less where gradients are shared with more devices."""
     costs = step_costs(problem, grid, price_grid(problem, grid))
     for (_, chunk, number), family in done.costs.families.items():

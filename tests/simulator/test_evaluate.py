@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from shardwright.cost.block_table import PARTS, TP
+from shardwright.cost.columns import layer_table, mesh_table
 from shardwright.cost.critical_path import jitter, microbatches_of
-from shardwright.cost.member import PART_NAMES
-from shardwright.cost.rows import rows_of
-from shardwright.cost.tables import layer_table, mesh_table
+from shardwright.cost.degree_rows import rows_of
+from shardwright.cost.step_costs import PART_NAMES
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import Cluster, FabricTier
 from shardwright.hardware.device import Accelerator
@@ -21,10 +21,10 @@ from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import TpOverlap
 from shardwright.simulator.breakdown import UNEVEN, breakdown, critical_class
-from shardwright.simulator.plan_tasks import update_seconds
-from shardwright.simulator.plans import PlanResult, lower, plan_of_grid, simulate_grid
 from shardwright.simulator.predict import predict
-from shardwright.strategy.grid import Grid, Recompute
+from shardwright.simulator.simulate import SimulatedPlan, lower, plan_of_grid, simulate_grid
+from shardwright.simulator.tasks import update_seconds
+from shardwright.strategy.grid.axes import Grid, Recompute
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.general import simulate_with
 from tests.strategies import dense_model, expert_model
@@ -136,7 +136,7 @@ def test_communication_rescales_with_bytes(grid: Grid) -> None:
     assert ends[0].all_reduce.max() > 0.0 or grid.dp * grid.cp == 1
 
 
-def critical(done: PlanResult) -> int:
+def critical(done: SimulatedPlan) -> int:
     """The class that computes longest."""
     program = done.program
     kinds = program.templates.kind[program.instances.template]

@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.plan_network import plan_tiers
+from shardwright.cost.device_network import plan_tiers
 from shardwright.hardware.cluster import FabricTier
-from shardwright.model.graph import Model
+from shardwright.model.ir.graph import Model
 from shardwright.program.instances import TaskKind
-from shardwright.program.plan_program import class_numbers
-from shardwright.program.plan_sync import plan_holdings
 from shardwright.program.problem import Problem
-from shardwright.program.stage_parts import plan_stages
-from shardwright.simulator.plans import PlanResult, plan_of_grid, simulate_grid, simulate_plan
-from shardwright.strategy.grid import Grid
+from shardwright.program.program import class_numbers
+from shardwright.program.stages.holdings import plan_holdings
+from shardwright.program.stages.parts import plan_stages
+from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_grid, simulate_plan
+from shardwright.strategy.grid.axes import Grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
 from tests.tiers import seeds
@@ -69,7 +69,7 @@ def is_aligned(problem: Problem, grid: Grid) -> bool:
     return True
 
 
-def finishes(done: PlanResult, klass: int) -> list[tuple[int, int]]:
+def finishes(done: SimulatedPlan, klass: int) -> list[tuple[int, int]]:
     """(kind of task, finish) of a class, in order of time."""
     program = done.program
     mine = program.instances.klass == klass
@@ -77,7 +77,7 @@ def finishes(done: PlanResult, klass: int) -> list[tuple[int, int]]:
     return sorted(zip(done.timeline.finish[mine].tolist(), kinds.tolist(), strict=True))
 
 
-def both(problem: Problem, grid: Grid) -> tuple[PlanResult, PlanResult]:
+def both(problem: Problem, grid: Grid) -> tuple[SimulatedPlan, SimulatedPlan]:
     return simulate_grid(problem, grid), simulate_plan(problem, plan_of_grid(problem, grid), unfolded=True)
 
 

@@ -20,17 +20,17 @@ from shardwright.api.rules import check_grid
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import FabricTier
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.catalog import load_model
-from shardwright.model.graph import Model
+from shardwright.model.catalog.catalog import load_model
+from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.search.request import Request
-from shardwright.simulator.plans import plan_of_grid, simulate_grid, simulate_plan
 from shardwright.simulator.predict import predict_plan
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_notation import parse_grid, print_grid
-from shardwright.strategy.grid_schedules import GRID_SCHEDULES
-from shardwright.strategy.notation import print_plan
-from shardwright.strategy.parser import parse_plan
+from shardwright.simulator.simulate import plan_of_grid, simulate_grid, simulate_plan
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.schedules import GRID_SCHEDULES
+from shardwright.strategy.text.grid_notation import parse_grid, print_grid
+from shardwright.strategy.text.notation import print_plan
+from shardwright.strategy.text.parser import parse_plan
 from tests.program.small import RUNTIME, cluster_of, random_grid
 from tests.search.problems import small_model
 from tests.strategies import dense_model, expert_model

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.simulator.plans import PlanResult
+from shardwright.simulator.simulate import SimulatedPlan
 from tests.simulator.general import run_text, two_stages
 
 
-def item(found: PlanResult, klass: int, name: str) -> int:
+def item(found: SimulatedPlan, klass: int, name: str) -> int:
     return dict(found.memory[klass].items)[name]
 
 
-def saved(found: PlanResult, chunk: int) -> int:
+def saved(found: SimulatedPlan, chunk: int) -> int:
     return int(found.costs.step(0, chunk, 0).saved_bytes[0])
 
 

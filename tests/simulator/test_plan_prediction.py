@@ -8,17 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.member import PART_NAMES
+from shardwright.cost.step_costs import PART_NAMES
 from shardwright.hardware.expression import parse_cluster
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.search.members import enumerate_members, member_grid
+from shardwright.search.grid.members import enumerate_members, member_grid
 from shardwright.simulator.breakdown import UNEVEN, breakdown, critical_class
 from shardwright.simulator.interval import EXPOSED
-from shardwright.simulator.plans import simulate_plan
 from shardwright.simulator.predict import predict, predict_plan
-from shardwright.strategy.grid_plan import plan_of
+from shardwright.simulator.simulate import simulate_plan
+from shardwright.strategy.grid.expand import plan_of
 from tests.search.problems import small_case
 from tests.strategy.zoo_plans import ZooPlan, zoo
 

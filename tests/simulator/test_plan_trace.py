@@ -12,8 +12,8 @@ from shardwright.program.step_trace import ACTIONS, StepTrace
 from shardwright.program.trace_times import device_times
 from shardwright.search.orders.resolve_plan import resolved
 from shardwright.simulator.breakdown import breakdown, critical_class
-from shardwright.simulator.plan_trace import simulated_trace
-from shardwright.simulator.plans import PlanResult, simulate_plan
+from shardwright.simulator.simulate import SimulatedPlan, simulate_plan
+from shardwright.simulator.trace import simulated_trace
 from tests.simulator.general import two_stages
 from tests.simulator.test_plans import problem_of
 from tests.strategy.zoo_plans import ZooPlan, zoo
@@ -21,7 +21,7 @@ from tests.strategy.zoo_plans import ZooPlan, zoo
 SMALL = tuple(case for case in zoo() if case.trains and case.plan.devices <= 64)
 
 
-def check(result: PlanResult, trace: StepTrace) -> None:
+def check(result: SimulatedPlan, trace: StepTrace) -> None:
     rows = result.program.rows
     wanted = set()
     for device in (d.device for d in trace.devices):

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given
 from shardwright.errors import StrategyError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import SequenceLength, TrainingJob, training_job
-from shardwright.model.catalog import load_model
+from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.plans import PlanResult, simulate_plan
-from shardwright.strategy.grid_notation import parse_grid
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.parser import parse_plan
+from shardwright.simulator.simulate import SimulatedPlan, simulate_plan
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.text.grid_notation import parse_grid
+from shardwright.strategy.text.parser import parse_plan
 from tests.search.problems import real_problem
 from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_models import dense
@@ -48,7 +48,7 @@ def test_the_zoo_simulates(case: ZooPlan) -> None:
         assert 0 < memory.allocated <= memory.reserved
 
 
-def assert_folds(problem: Problem, folded: PlanResult, unfolded: PlanResult) -> None:
+def assert_folds(problem: Problem, folded: SimulatedPlan, unfolded: SimulatedPlan) -> None:
     assert unfolded.step_time_s == pytest.approx(folded.step_time_s, rel=1e-12)
     memory = {d: dict(m.items) for c, m in zip(folded.program.classes, folded.memory, strict=True) for d in c.devices}
     for device_class, alone in zip(unfolded.program.classes, unfolded.memory, strict=True):
@@ -150,7 +150,7 @@ order 1f1b(main)
 """
 
 
-def mixed(cluster: str) -> PlanResult:
+def mixed(cluster: str) -> SimulatedPlan:
     job = training_job(seq_len=2048, global_batch=16)
     return simulate_plan(
         Problem(model=dense(), cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core")), parse_plan(TWO)
@@ -162,7 +162,7 @@ def test_the_slower_kind_takes_longer() -> None:
     slow_first, fast_first = mixed("a100-sxm-80gb:8+h100-sxm:8"), mixed("h100-sxm:8+a100-sxm-80gb:8")
     slow, fast = mixed("a100-sxm-80gb:16"), mixed("h100-sxm:16")
 
-    def forward(found: PlanResult, chunk: int) -> float:
+    def forward(found: SimulatedPlan, chunk: int) -> float:
         return float(found.costs.step(0, chunk, 0).forward_s[0])
 
     for chunk in (0, 1):

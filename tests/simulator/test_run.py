@@ -13,8 +13,8 @@ from shardwright.hardware.cluster import FabricTier
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.problem import Problem
 from shardwright.simulator.kernel.longest_path import longest_path
-from shardwright.simulator.plans import PlanResult, plan_of_grid, simulate_grid, simulate_plan
-from shardwright.strategy.grid import Grid
+from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_grid, simulate_plan
+from shardwright.strategy.grid.axes import Grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.general import simulate_with
 from tests.strategies import dense_model, expert_model
@@ -67,7 +67,7 @@ def test_tasks_wait_for_their_predecessors_and_streams_run_one_at_a_time() -> No
         assert (timeline.start == ready).all()
 
 
-def kinds_of(done: PlanResult) -> np.ndarray:
+def kinds_of(done: SimulatedPlan) -> np.ndarray:
     """(tasks,) kind of each."""
     return done.program.templates.kind[done.program.instances.template]
 

@@ -8,15 +8,15 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from shardwright.model.graph import Model
-from shardwright.model.operator import Mask, OperatorClass
-from shardwright.model.tensor import Dim
-from shardwright.strategy.grid_facts import layer_runs
-from shardwright.strategy.lane import Lane
-from shardwright.strategy.order import Action, Kind, Named, Table
-from shardwright.strategy.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
-from shardwright.strategy.split import Exchange
-from shardwright.strategy.stages import How, Item, Keep, Placement, Selector, Stage
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Mask, OperatorClass
+from shardwright.model.ir.tensor import Dim
+from shardwright.strategy.grid.facts import layer_runs
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import Action, Kind, Named, Table
+from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
+from shardwright.strategy.plan.split import Exchange
+from shardwright.strategy.plan.stages import How, Item, Keep, Placement, Selector, Stage
 from tests.strategy.rows_of_plans import Entry, table
 from tests.strategy.trees import Counts, Shape, cut_points, draw_tree, for_experts
 from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse

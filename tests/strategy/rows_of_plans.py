@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from shardwright.strategy.lane import Lane
-from shardwright.strategy.order import Action, Table
-from shardwright.strategy.split import devices_of
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import Action, Table
+from shardwright.strategy.plan.split import devices_of
 
 Entry = Action | tuple[Action, Action]
 

@@ -7,20 +7,20 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from shardwright.errors import ShardwrightError, StrategyError
-from shardwright.model.tensor import Dim
-from shardwright.strategy.chunks import chunk_layers
-from shardwright.strategy.grid import Grid, Recompute
-from shardwright.strategy.grid_facts import grid_facts, num_layers
-from shardwright.strategy.grid_fold import fold
-from shardwright.strategy.grid_match import grid_of
-from shardwright.strategy.grid_notation import complete_order, parse_grid, print_grid
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.grid_rules import GridFacts, canonical, require_legal, violations
-from shardwright.strategy.notation import print_plan
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.plan import ALL
-from shardwright.strategy.split import devices_of
-from shardwright.strategy.verify import verify
+from shardwright.model.ir.tensor import Dim
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.chunks import chunk_layers
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.expert_mesh import fold
+from shardwright.strategy.grid.facts import grid_facts, num_layers
+from shardwright.strategy.grid.match import grid_of
+from shardwright.strategy.grid.rules import GridFacts, canonical, require_legal, violations
+from shardwright.strategy.plan.plan import ALL
+from shardwright.strategy.plan.split import devices_of
+from shardwright.strategy.text.grid_notation import complete_order, parse_grid, print_grid
+from shardwright.strategy.text.notation import print_plan
+from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.verify.check import verify
 from tests.strategies import dense_model, expert_model, grids, legal, small_grids
 from tests.tiers import examples
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from shardwright.errors import StrategyError
-from shardwright.search.members import enumerate_members
-from shardwright.strategy import grid_rules
-from shardwright.strategy.grid import AXES, BORN, Grid, Recompute
-from shardwright.strategy.grid_rules import GENERAL_RULES, RULES, GridFacts
-from shardwright.strategy.grid_schedules import GRID_SCHEDULES
+from shardwright.search.grid.members import enumerate_members
+from shardwright.strategy.grid import rules as grid_rules
+from shardwright.strategy.grid.axes import AXES, BORN, Grid, Recompute
+from shardwright.strategy.grid.rules import GENERAL_RULES, RULES, GridFacts
+from shardwright.strategy.grid.schedules import GRID_SCHEDULES
 from shardwright.strategy.violation import Rule
 from tests.search.problems import small_case
 

@@ -9,21 +9,21 @@ from itertools import product
 import pytest
 
 from shardwright.errors import StrategyError
-from shardwright.program.action_rows import action_rows
+from shardwright.program.orders.rows import action_rows
 from shardwright.schedules.grid_order import order_violations
 from shardwright.schedules.placement import chunk_ranks
 from shardwright.schedules.registry import SCHEDULES as ALL
 from shardwright.schedules.registry import schedule
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_facts import grid_facts
-from shardwright.strategy.grid_match import grid_of
-from shardwright.strategy.grid_notation import parse_grid, print_grid
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.grid_rules import SCHEDULES, canonical, violations
-from shardwright.strategy.grid_schedules import GRID_SCHEDULES, WAVE
-from shardwright.strategy.notation import print_plan
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.verify import verify
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.match import grid_of
+from shardwright.strategy.grid.rules import SCHEDULES, canonical, violations
+from shardwright.strategy.grid.schedules import GRID_SCHEDULES, WAVE
+from shardwright.strategy.text.grid_notation import parse_grid, print_grid
+from shardwright.strategy.text.notation import print_plan
+from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.verify.check import verify
 from tests.strategy.zoo_models import dense
 
 MODEL = dense(layers=16)

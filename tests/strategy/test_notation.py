@@ -10,18 +10,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.strategy import grid_rules
-from shardwright.strategy.base_notation import print_bases, read_bases
-from shardwright.strategy.grid_match import grid_of
-from shardwright.strategy.grid_notation import parse_grid, print_grid
-from shardwright.strategy.notation import print_plan
-from shardwright.strategy.order import Named
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.plan import Plan
-from shardwright.strategy.plan_json import plan_from_json, plan_to_json
-from shardwright.strategy.split import Split, devices_of
-from shardwright.strategy.split_notation import Cursor, parse_split, print_split
-from shardwright.strategy.verify import RULES, verify
+from shardwright.strategy.grid import rules as grid_rules
+from shardwright.strategy.grid.match import grid_of
+from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.split import Split, devices_of
+from shardwright.strategy.text.base_notation import print_bases, read_bases
+from shardwright.strategy.text.grid_notation import parse_grid, print_grid
+from shardwright.strategy.text.json import plan_from_json, plan_to_json
+from shardwright.strategy.text.notation import print_plan
+from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.split_notation import Cursor, parse_split, print_split
+from shardwright.strategy.verify.check import RULES, verify
 from tests.strategies import dense_model, expert_model, plans, trees
 from tests.tiers import examples
 

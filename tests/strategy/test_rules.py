@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from shardwright.errors import StrategyError
-from shardwright.model.tensor import Dim
+from shardwright.model.ir.tensor import Dim
 from shardwright.schedules import registry
-from shardwright.strategy import grid_rules
-from shardwright.strategy.chunks import chunk_layers
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_notation import parse_grid
-from shardwright.strategy.grid_rules import GridFacts, violations
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.plan import Plan
-from shardwright.strategy.split import Split
-from shardwright.strategy.verify import RULES, require_valid, verify
+from shardwright.strategy.grid import rules as grid_rules
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.chunks import chunk_layers
+from shardwright.strategy.grid.rules import GridFacts, violations
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.split import Split
+from shardwright.strategy.text.grid_notation import parse_grid
+from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.verify.check import RULES, require_valid, verify
 from tests.strategy.broken_plans import BROKEN, SOUND, Broken, Sound
 
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.model.tensor import Dim
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.plan import Plan
-from shardwright.strategy.split import Split, devices_of, num_leaves
-from shardwright.strategy.token_regions import Region, cut, regions
-from shardwright.strategy.tree_shape import depth, overlaps, span
-from shardwright.strategy.verify import require_valid, verify
+from shardwright.model.ir.tensor import Dim
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.split import Split, devices_of, num_leaves
+from shardwright.strategy.plan.token_pieces import TokenPiece, cut, regions
+from shardwright.strategy.plan.tree_shape import depth, overlaps, span
+from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.verify.check import require_valid, verify
 from tests.strategies import dense_model, trees
 from tests.strategy.broken_plans import BASE, EXPERTS
 from tests.tiers import examples
@@ -94,7 +94,7 @@ def test_regions_of_a_ring() -> None:
     tree = parse_plan(EXPERTS.replace("all = b4 t2", "all = b2 s2z t2")).lanes[0].stages[0].placements[0].split
     found = dict(regions(tree))
     half, quarter = Fraction(1, 2), Fraction(1, 4)
-    assert found[0] == found[1] == Region(batch=(Fraction(0), half), sequence=((Fraction(0), quarter), (3 * quarter, Fraction(1))))
+    assert found[0] == found[1] == TokenPiece(batch=(Fraction(0), half), sequence=((Fraction(0), quarter), (3 * quarter, Fraction(1))))
     assert found[6].sequence == ((quarter, 3 * quarter),)
-    assert found[0].inside(Region())
+    assert found[0].inside(TokenPiece())
     assert not found[0].inside(found[2])

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 import pytest
 
 from shardwright.hardware.expression import parse_cluster
-from shardwright.model.tensor import Dim
+from shardwright.model.ir.tensor import Dim
 from shardwright.schedules.registry import SCHEDULES
-from shardwright.strategy.grid_match import grid_of
-from shardwright.strategy.grid_notation import print_grid
-from shardwright.strategy.notation import print_plan
-from shardwright.strategy.order import Kind, Named, Table
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.plan import ALL, Cadence, Plan, ShardUnit, State
-from shardwright.strategy.plan_json import plan_from_json, plan_to_json
-from shardwright.strategy.split import Exchange, Split, devices_of
-from shardwright.strategy.stages import How, Placement, Stage
-from shardwright.strategy.tree_shape import nodes
-from shardwright.strategy.verify import verify
+from shardwright.strategy.grid.match import grid_of
+from shardwright.strategy.plan.order import Kind, Named, Table
+from shardwright.strategy.plan.plan import ALL, Cadence, Plan, ShardUnit, State
+from shardwright.strategy.plan.split import Exchange, Split, devices_of
+from shardwright.strategy.plan.stages import How, Placement, Stage
+from shardwright.strategy.plan.tree_shape import nodes
+from shardwright.strategy.text.grid_notation import print_grid
+from shardwright.strategy.text.json import plan_from_json, plan_to_json
+from shardwright.strategy.text.notation import print_plan
+from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.verify.check import verify
 from tests.strategy.zoo_plans import FOLDER, ZooPlan, zoo
 
 ZOO = zoo()

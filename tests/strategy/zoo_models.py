@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from shardwright.model.block import INPUT, Block
-from shardwright.model.dense import decoder_block, embedding_block, mlp_operators, residual
-from shardwright.model.graph import Model, Run
-from shardwright.model.huggingface import model_from_config
-from shardwright.model.operator import AttentionShape, Operator
-from shardwright.model.tensor import ParameterClass
+from shardwright.model.blocks.dense import decoder_block, embedding_block, mlp_operators, residual
+from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.ir.block import INPUT, Block
+from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.operator import AttentionShape, Operator
+from shardwright.model.ir.tensor import ParameterClass
 from tests.strategies import dense_model, expert_model
 
 

@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.catalog import load_model
-from shardwright.model.graph import Model
-from shardwright.strategy.lane import Role
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.plan import Plan
+from shardwright.model.catalog.catalog import load_model
+from shardwright.model.ir.graph import Model
+from shardwright.strategy.plan.lane import Role
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.parser import parse_plan
 from tests.strategy.zoo_models import adapted, dense, encoder_decoder, encoders_and_llm, hybrid, sparse, vision
 
 FOLDER: Final = Path(__file__).parent / "zoo"

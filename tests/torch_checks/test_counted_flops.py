@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (the extra `run`)")
 
-from shardwright.program.block import Phase
+from shardwright.program.block.block import Phase
 from shardwright.runtime.runtime import Runtime
-from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid.axes import Grid
 from tests.torch_checks import blocks, ours
 from tests.torch_checks.blocks import Style
 from tests.torch_checks.counts import by_operator, counted, fake_half, forward_and_backward

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (the extra `run`)")
 
-from shardwright.simulator.plans import memory_of_grid
-from shardwright.strategy.grid import Grid, Recompute
+from shardwright.simulator.simulate import memory_of_grid
+from shardwright.strategy.grid.axes import Grid, Recompute
 from tests.torch_checks import ours
 from tests.torch_checks.blocks import Style
 from tests.torch_checks.sharded import Measured, Setting, measured

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import DataError, UsageError
-from shardwright.hardware.constants import DECLARED, SHIPPED, Constants
+from shardwright.hardware.catalog.constants import DECLARED, SHIPPED, Constants
 from shardwright.validation.case import Case
 from shardwright.validation.fit import PRIOR, Fit, fit, refine, row_weights
 from shardwright.validation.folds import FOLDS, FoldConstants, fold_key, fold_text, leave_out, read_folds

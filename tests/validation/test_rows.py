@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog import find_accelerator
-from shardwright.model.catalog import catalog_entry
+from shardwright.hardware.catalog.catalog import find_accelerator
+from shardwright.model.catalog.catalog import catalog_entry
 from shardwright.runtime.registry import load_runtime
-from shardwright.strategy.grid import Recompute
-from shardwright.strategy.grid_notation import print_grid
+from shardwright.strategy.grid.axes import Recompute
+from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
 from shardwright.validation.case import Case, MeasuredKind, Skip, SkipReason
 from shardwright.validation.decoders import FORMS

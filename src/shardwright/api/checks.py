@@ -7,7 +7,7 @@ from shardwright.api.grids import check_stored
 from shardwright.api.problems import Progress
 from shardwright.api.simulations import verify
 from shardwright.files.stored import StoredPlan, StoredSimulation
-from shardwright.search.recheck import Recheck
+from shardwright.search.grid.recheck import Recheck
 from shardwright.search.simulation import Verified
 
 

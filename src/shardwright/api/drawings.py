@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shardwright.files.plan_source import read_plan
 from shardwright.report.plan_picture import Picture, picture_of
-from shardwright.strategy.lane import Role
-from shardwright.strategy.verify import require_valid
+from shardwright.strategy.plan.lane import Role
+from shardwright.strategy.verify.check import require_valid
 
 
 def draw(source: str, *, model: str = "", devices: int = 0, global_batch: int = 0) -> Picture:

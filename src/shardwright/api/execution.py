@@ -9,10 +9,10 @@ from shardwright.api.problems import Progress
 from shardwright.api.rules import check_plan
 from shardwright.api.stored import Stored, stored_plan
 from shardwright.errors import DataError, UsageError, nearest
-from shardwright.execute.proof import Proof
-from shardwright.execute.run_report import BACKENDS, FORMATS, RunMemory, RunOptions, RunReport, RunStep
+from shardwright.execute.launch.run_report import BACKENDS, FORMATS, RunMemory, RunOptions, RunReport, RunStep
+from shardwright.execute.proof.proof import Proof
 from shardwright.files.stored import StoredSimulation
-from shardwright.simulator.plans import simulate_plan
+from shardwright.simulator.simulate import simulate_plan
 
 
 def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> Proof:
@@ -23,7 +23,7 @@ def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> P
         DataError: loss or a gradient differs.
     """
     try:
-        from shardwright.execute.prove import prove  # PyTorch is an extra
+        from shardwright.execute.proof.prove import prove  # PyTorch is an extra
     except ImportError as error:
         raise UsageError("--execute needs PyTorch", hint="pip install 'shardwright[run]'") from error
     stored = stored_plan(saved)
@@ -44,7 +44,7 @@ def run(stored: Stored, options: RunOptions, *, watch: Callable[[RunStep], None]
         UsageError: PyTorch is not installed; others of `execute.running.run_plan`.
     """
     try:
-        from shardwright.execute.running import run_plan  # PyTorch is an extra
+        from shardwright.execute.launch.running import run_plan  # PyTorch is an extra
     except ImportError as error:
         raise UsageError("run needs PyTorch", hint="pip install 'shardwright[run]'") from error
     for what, word, known in (("backend", options.backend, BACKENDS), ("formats", options.formats, FORMATS)):
@@ -78,7 +78,7 @@ def tokenise(texts: tuple[Path, ...], tokens: Path) -> tuple[int, int]:
         UsageError: PyTorch is not installed. DataError: see `execute.tokenizer.tokenise`.
     """
     try:
-        from shardwright.execute import tokenizer  # its module of files needs PyTorch, an extra
+        from shardwright.execute.training import tokenizer  # its module of files needs PyTorch, an extra
     except ImportError as error:
         raise UsageError("tokenise needs PyTorch", hint="pip install 'shardwright[run]'") from error
     count = tokenizer.tokenise(texts, tokens) if texts else tokenizer.tokenise_shipped(tokens)

@@ -12,17 +12,17 @@ from shardwright.files.stored import StoredPlan, document_of, stored_answer
 from shardwright.hardware.overrides import effective_memory, scale_network
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer, Goodput, Sensitivity
-from shardwright.search.bounded import Bounded, bound_space
-from shardwright.search.find import find, find_bounded
-from shardwright.search.kernels import load_kernels
+from shardwright.search.grid.bounded import Bounded, bound_space
+from shardwright.search.grid.find import find, find_bounded
+from shardwright.search.grid.kernels import load_kernels
+from shardwright.search.grid.recheck import Recheck, recheck
+from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
-from shardwright.search.recheck import Recheck, recheck
 from shardwright.search.request import Request
-from shardwright.search.space import Space
-from shardwright.simulator.plans import simulate_grid
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.grid_rules import GridFacts
+from shardwright.simulator.simulate import simulate_grid
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.rules import GridFacts
 
 FAILURES_PER_DEVICE_HOUR = 419 / (16384 * 54 * 24)
 """Unexpected interruptions of the Llama 3 405B run: 419 in 54 days on 16,384 devices (Llama Team 2024, section 3.3.4)."""

@@ -9,10 +9,10 @@ from shardwright.api.simulations import simulated
 from shardwright.hardware.overrides import effective_memory
 from shardwright.program.problem import Problem
 from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointAnswer, find_joint
-from shardwright.search.joint.written import short_text, written
+from shardwright.search.joint.write import general_plan, short_text
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
-from shardwright.strategy.grid_notation import print_grid
+from shardwright.strategy.text.grid_notation import print_grid
 
 SPACES = {"joint": FOUND_ORDERS, "joint-named": NAMED_ORDERS}
 """Names of joint spaces, and the orders that each has."""
@@ -59,4 +59,4 @@ def _joint_simulation(request: Request, problem: Problem, answer: JointAnswer) -
     if answer.best is None:
         assert answer.grid is not None
         return simulated(request, problem, name=print_grid(answer.grid.grid), grid=answer.grid.grid)
-    return simulated(request, problem, name=short_text(answer.best.plan), grid=None, plan=written(problem, answer.best.plan))
+    return simulated(request, problem, name=short_text(answer.best.plan), grid=None, plan=general_plan(problem, answer.best.plan))

@@ -10,15 +10,15 @@ from shardwright.errors import ClusterError, UsageError, nearest
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.overrides import effective_memory, limit_devices, reserve_memory
-from shardwright.hardware.profile_apply import apply_profile, profiled_cluster
+from shardwright.hardware.profile.apply import apply_profile, profiled_cluster
 from shardwright.job.border import job_from_flags
-from shardwright.model.catalog import load_model
+from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
+from shardwright.search.grid.space import Space, exhaustive_space, restricted, standard_space
 from shardwright.search.request import Request
-from shardwright.search.space import Space, exhaustive_space, restricted, standard_space
-from shardwright.strategy.grid_facts import grid_facts
-from shardwright.strategy.grid_rules import GridFacts
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.rules import GridFacts
 
 Progress = Callable[[str, int, int], None]
 
@@ -71,7 +71,7 @@ def _is_file(text: str) -> bool:
 
 def _load_cluster(text: str) -> Cluster:
     if _is_file(text):
-        from shardwright.hardware.yaml_cluster import load_cluster  # pydantic and yaml only where a file is read
+        from shardwright.hardware.files.yaml_cluster import load_cluster  # pydantic and yaml only where a file is read
 
         return load_cluster(text)
     return parse_cluster(text)

@@ -6,10 +6,10 @@ from shardwright.api.problems import facts_of
 from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem
 from shardwright.schedules.grid_order import order_violations
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_rules import SCHEDULES, require_legal
-from shardwright.strategy.plan import Plan
-from shardwright.strategy.verify import require_valid
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.rules import SCHEDULES, require_legal
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.verify.check import require_valid
 
 
 def check_grid(problem: Problem, grid: Grid) -> None:

@@ -12,26 +12,26 @@ from shardwright.errors import DataError, InfeasibleError, StrategyError
 from shardwright.files.leaves import require_same
 from shardwright.files.plan_source import read_strategy
 from shardwright.files.stored import StoredSimulation, document_of, stored_simulation
-from shardwright.model.catalog import load_model
-from shardwright.program.action_check import action_violations
-from shardwright.program.action_rows import action_rows
+from shardwright.model.catalog.catalog import load_model
+from shardwright.program.orders.check import action_violations
+from shardwright.program.orders.rows import action_rows
 from shardwright.program.problem import Problem
-from shardwright.program.stage_edges import stage_edges
-from shardwright.program.stage_parts import plan_stages
+from shardwright.program.stages.edges import stage_edges
+from shardwright.program.stages.parts import plan_stages
 from shardwright.report.plan_picture import Picture, picture_of
 from shardwright.report.plan_ways import device_text
 from shardwright.search.orders.resolve_plan import is_open, resolved
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation, Verified
-from shardwright.simulator.plans import simulate_plan
 from shardwright.simulator.predict import predict, predict_plan
 from shardwright.simulator.prediction import Prediction
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_match import grid_of
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.grid_rules import canonical, violations
-from shardwright.strategy.order import Named, Table
-from shardwright.strategy.plan import Plan
+from shardwright.simulator.simulate import simulate_plan
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.match import grid_of
+from shardwright.strategy.grid.rules import canonical, violations
+from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.plan import Plan
 from shardwright.units import format_bytes
 
 SMALL = 16

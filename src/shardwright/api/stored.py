@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from shardwright.api.problems import problem_of
 from shardwright.files.stored import StoredSimulation
 from shardwright.program.problem import Problem
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_notation import print_grid
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.plan import Plan
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.grid_notation import print_grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

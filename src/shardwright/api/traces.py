@@ -9,8 +9,8 @@ from shardwright.errors import DataError, UsageError
 from shardwright.program.step_trace import StepTrace
 from shardwright.program.trace_times import Compared, compared
 from shardwright.search.orders.resolve_plan import resolved
-from shardwright.simulator.plan_trace import simulated_trace
-from shardwright.simulator.plans import simulate_plan
+from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.trace import simulated_trace
 
 
 def trace(stored: Stored, *, devices: Sequence[int] = ()) -> StepTrace:

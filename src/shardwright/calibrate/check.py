@@ -11,17 +11,17 @@ import torch
 from shardwright.calibrate.settings import CheckRow, Progress
 from shardwright.calibrate.step import MeasuredStep, measure_step
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog import find_accelerator
-from shardwright.hardware.profile import Profile
-from shardwright.hardware.profile_apply import profiled_cluster
+from shardwright.hardware.catalog.catalog import find_accelerator
+from shardwright.hardware.profile.apply import profiled_cluster
+from shardwright.hardware.profile.profile import Profile
 from shardwright.job.border import job_from_flags
-from shardwright.model.huggingface import model_from_config
+from shardwright.model.families.huggingface import model_from_config
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
 from shardwright.simulator.predict import predict
 from shardwright.simulator.prediction import Prediction
-from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid.axes import Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from scipy.optimize import least_squares, nnls
 from shardwright.dtype import Dtype
 from shardwright.errors import DataError
 from shardwright.hardware.device import Evidence, Origin
-from shardwright.hardware.profile import (
+from shardwright.hardware.profile.profile import (
     AttentionPoint,
     AttentionProfile,
     CollectiveFit,

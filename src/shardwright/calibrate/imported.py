@@ -10,7 +10,7 @@ from shardwright.calibrate.fit_profile import fit_collective
 from shardwright.calibrate.kineto import read_kineto, shortest
 from shardwright.calibrate.nccl_tests import by_group, read_nccl_tests
 from shardwright.errors import DataError
-from shardwright.hardware.profile import CollectiveFit, Method, Profile
+from shardwright.hardware.profile.profile import CollectiveFit, Method, Profile
 
 Points = Mapping[tuple[str, int], tuple[tuple[int, float], ...]]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardwright.errors import DataError
-from shardwright.hardware.profile import KernelShare
+from shardwright.hardware.profile.profile import KernelShare
 
 MAX_FILE_BYTES: Final = 1024**3
 _LONGEST_S: Final = 1e6

@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from shardwright.hardware.catalog import find_accelerator
+from shardwright.hardware.catalog.catalog import find_accelerator
 
 _MAKERS: Final = ("nvidia", "amd", "intel", "tesla", "instinct", "quadro")
 

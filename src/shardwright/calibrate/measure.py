@@ -18,7 +18,7 @@ from shardwright.calibrate.settings import Calibration, Progress
 from shardwright.calibrate.timing import TORCH_DTYPES, Timer, native_dtypes
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError
-from shardwright.hardware.profile import AttentionProfile, CollectiveFit, GemmProfile, HostFacts, Method, Profile
+from shardwright.hardware.profile.profile import AttentionProfile, CollectiveFit, GemmProfile, HostFacts, Method, Profile
 
 
 def measure_machine(settings: Calibration, *, progress: Progress | None = None) -> Profile:

@@ -11,7 +11,7 @@ import torch
 
 from shardwright.calibrate.timing import TORCH_DTYPES, Timer
 from shardwright.dtype import Dtype
-from shardwright.hardware.profile import GemmPoint
+from shardwright.hardware.profile.profile import GemmPoint
 
 Shape = tuple[int, int, int]
 

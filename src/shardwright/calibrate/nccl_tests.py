@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.hardware.profile import bus_share
+from shardwright.hardware.profile.profile import bus_share
 from shardwright.units import scale_decimal
 
 MAX_FILE_BYTES: Final = 64 * 1024**2

@@ -7,7 +7,7 @@ from functools import reduce
 from shardwright.calibrate.imported import joined, profile_of_nccl_tests, profile_of_trace
 from shardwright.calibrate.settings import Calibration, CheckRow, Progress
 from shardwright.errors import UsageError
-from shardwright.hardware.profile import Profile
+from shardwright.hardware.profile.profile import Profile
 
 EXTRA_HINT = "pip install 'shardwright[run]'"
 

@@ -13,8 +13,8 @@ from shardwright.cli.command import verb
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
 from shardwright.files.text import to_text
-from shardwright.hardware.catalog import ACCELERATORS
-from shardwright.model.catalog import ENTRIES
+from shardwright.hardware.catalog.catalog import ACCELERATORS
+from shardwright.model.catalog.catalog import ENTRIES
 from shardwright.report.tables import plain_table
 from shardwright.runtime.registry import load_runtime, runtime_names
 from shardwright.schedules.registry import SCHEDULES

@@ -15,7 +15,7 @@ from shardwright.files.stored import plan_document
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
 from shardwright.search.request import Request
-from shardwright.strategy.grid_notation import print_grid
+from shardwright.strategy.text.grid_notation import print_grid
 
 GENERAL = ("joint", "joint-named", "exact")
 """Spaces of general plans; their search is loaded where one is asked for."""

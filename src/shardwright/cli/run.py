@@ -14,8 +14,8 @@ from shardwright.api.stored import stored_plan
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import ShardwrightError, UsageError
-from shardwright.execute.launch import INTERRUPTED, is_rank, launch, write_error
-from shardwright.execute.run_report import BACKENDS, FORMATS, OWN, TEXT, RunOptions, RunStep
+from shardwright.execute.launch.launch import INTERRUPTED, is_rank, launch, write_error
+from shardwright.execute.launch.run_report import BACKENDS, FORMATS, OWN, TEXT, RunOptions, RunStep
 from shardwright.files.plan_file import read_saved
 from shardwright.files.text import to_text
 from shardwright.files.trace_file import trace_text

@@ -28,8 +28,8 @@ ALGORITHMS: Final = MappingProxyType(
 
 # What each library runs when nothing is tuned by hand. NCCL: src/graph/tuning.cc (ring, tree, NVLS) and src/enqueue.cc, where rooted
 # collectives other than broadcast and all_to_all are grouped sends; its PAT (one device a node) and CollNet are not here.
-# Messages: `execute.messages` cuts a sum in even shares that go straight to their owners and back, which is the ring's bytes (and in place
-# of its n - 1 hops one round, which the ring's latency is never below).
+# Messages: `execute.transport.messages` cuts a sum in even shares that go straight to their owners and back, which is the ring's
+# bytes (and in place of its n - 1 hops one round, which the ring's latency is never below).
 LIBRARIES: Final = MappingProxyType(
     {
         "any": tuple(ALGORITHMS),

@@ -17,21 +17,21 @@ from shardwright.cost.block_table import (
     unquantised_operators,
     work_seconds,
 )
+from shardwright.cost.columns import block_context, problem_machine
 from shardwright.cost.communication import Network, measured_groups
 from shardwright.cost.compute import Machine, sixteen_bit
+from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
+from shardwright.cost.family_costs import local_sizes
 from shardwright.cost.kernel_lookup import attention_table_for, gemm_grid_for, grouped_table_for
-from shardwright.cost.plan_costs import local_sizes
-from shardwright.cost.plan_network import group_span, kind_problem, network_of_devices
-from shardwright.cost.tables import block_context, problem_machine
+from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
 from shardwright.hardware.device import Evidence, Origin
-from shardwright.hardware.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
-from shardwright.program.block import Kernel, Move, Phase, Work
-from shardwright.program.cell_structure import CellStructure
-from shardwright.program.lower_block import lower_block
+from shardwright.program.block.block import BlockWork, Kernel, Move, Phase
+from shardwright.program.block.cell_structure import CellStructure
+from shardwright.program.block.lower_block import lower_block
+from shardwright.program.block.sizes import Degrees
+from shardwright.program.layout.replica import replica
 from shardwright.program.problem import Problem
-from shardwright.program.replica import replica
-from shardwright.program.sizes import Degrees
-from shardwright.program.stage_parts import Segment, StageParts
+from shardwright.program.stages.parts import Segment, StageParts
 
 FAMILIES: Final = ("GEMM", "experts' GEMM", "attention", "element-wise", "scan", "collectives")
 _FAMILY: Final = {
@@ -122,7 +122,7 @@ def _spent(own: Problem, problem: Problem, segment: Segment, *, local: int, base
     return spent
 
 
-def _kernel_origin(work: Work, degrees: Degrees, machine: Machine) -> Origin:
+def _kernel_origin(work: BlockWork, degrees: Degrees, machine: Machine) -> Origin:
     if work.kernel is Kernel.ELEMENT:
         return _BANDWIDTH
     if work.kernel is Kernel.SCAN:
@@ -143,7 +143,7 @@ def _kernel_origin(work: Work, degrees: Degrees, machine: Machine) -> Origin:
     return _table(device.name) if bool(inside[0]) else rates.origin
 
 
-def _attention_origin(work: Work, machine: Machine) -> Origin:
+def _attention_origin(work: BlockWork, machine: Machine) -> Origin:
     assert work.attention is not None
     table = attention_table_for(machine.accelerator, machine.attention, work.attention)
     if table is None:

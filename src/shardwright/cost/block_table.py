@@ -24,14 +24,14 @@ from shardwright.cost.compute import (
     scan_seconds,
     sixteen_bit,
 )
+from shardwright.cost.degree_rows import Rows
 from shardwright.cost.host import HostClock, PairedLayer
 from shardwright.cost.overlap import products_yield
-from shardwright.cost.rows import Rows
-from shardwright.model.operator import OperatorClass
-from shardwright.program.block import BlockProgram, Exposure, Kernel, Move, Phase, Recomputable, Work
-from shardwright.program.latent import norms, rebuilt
-from shardwright.program.selective import saved_products
-from shardwright.program.sizes import Degrees, evaluate, evaluate_sum
+from shardwright.model.ir.operator import OperatorClass
+from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase, Recomputable
+from shardwright.program.block.latent import norms, rebuilt
+from shardwright.program.block.selective import saved_products
+from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
 from shardwright.runtime.runtime import ExpertDispatch, FullRecompute, Runtime, SelectiveRecompute, TpOverlap
 
 FloatArray = npt.NDArray[np.float64]
@@ -205,7 +205,7 @@ def _phase(phase: Phase) -> int:
     return PHASES.index(phase.value)
 
 
-def _redone_share(program: BlockProgram, work: Work, degrees: Degrees, runtime: Runtime) -> FloatArray | float:
+def _redone_share(program: BlockProgram, work: BlockWork, degrees: Degrees, runtime: Runtime) -> FloatArray | float:
     """Share of a forward kernel that a selective recompute runs again: cores; or all but cores and the products that the policy keeps."""
     core = work.attention is not None or any(o.name == work.operator and o.attention is not None for o in program.operators)
     if runtime.selective_recompute is SelectiveRecompute.CORE:
@@ -223,7 +223,7 @@ def _redone_share(program: BlockProgram, work: Work, degrees: Degrees, runtime: 
     return share
 
 
-def work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
+def work_seconds(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
     """Seconds and FLOPs of one kernel."""
     n_rows = np.shape(degrees["mbs"])[0]
     if work.kernel is Kernel.ELEMENT:
@@ -259,7 +259,7 @@ def work_seconds(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatA
 
 
 def gemm_shape(
-    work: Work, degrees: Degrees
+    work: BlockWork, degrees: Degrees
 ) -> tuple[tuple[IntArray, IntArray, IntArray], IntArray | int, tuple[IntArray, IntArray] | None]:
     """(m, n, k) as the phase computes it, the number of equal GEMMs, and for experts (tokens of one, smaller side of its matrix)."""
     assert work.m is not None
@@ -274,7 +274,7 @@ def gemm_shape(
     return (m, n, k), groups, experts
 
 
-def _gemm(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
+def _gemm(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
     (m, n, k), groups, experts = gemm_shape(work, degrees)
     flops = np.asarray(2.0 * m * n * k * groups, dtype=np.float64)
     extra = np.asarray(8.0 * m * n * groups, dtype=np.float64) if work.accumulate else 0.0
@@ -282,17 +282,17 @@ def _gemm(work: Work, degrees: Degrees, machine: Machine) -> tuple[FloatArray, F
     return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, launches=launches, extra_bytes=extra, experts=experts), flops
 
 
-def products(program: BlockProgram) -> dict[tuple[str, Phase], Work]:
+def products(program: BlockProgram) -> dict[tuple[str, Phase], BlockWork]:
     """The linear operators' GEMMs by operator and phase."""
     return {(w.operator, w.phase): w for w in program.works if w.kernel is Kernel.GEMM and w.attention is None}
 
 
-def cut_product(move: Move, gemms: Mapping[tuple[str, Phase], Work]) -> Work | None:
+def cut_product(move: Move, gemms: Mapping[tuple[str, Phase], BlockWork]) -> BlockWork | None:
     """The GEMM that is cut into pieces to meet `move`; None if none is."""
     return gemms.get((move.beside or move.operator, move.phase)) if move.exposure is Exposure.BESIDE_GEMM else None
 
 
-def cut_seconds(work: Work, degrees: Degrees, machine: Machine, *, pieces: IntArray) -> FloatArray:
+def cut_seconds(work: BlockWork, degrees: Degrees, machine: Machine, *, pieces: IntArray) -> FloatArray:
     """What a GEMM takes longer in pieces along its tokens, one for each member of the group: slower products, and launches.
 
     Quantised once for all pieces: the others cost a 16-bit product's launch.

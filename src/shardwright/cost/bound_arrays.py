@@ -104,7 +104,7 @@ class Outer(NamedTuple):
     start: IntArray
 
 
-class Choices(NamedTuple):
+class ChoiceArrays(NamedTuple):
     """Memory choices. zero options: stage, and which sharding group (offset of its mesh row). redo options: mode (0 none, 1 selective,
     2 full) and k (index of redone layers). offload: percent. zero_lists, redo_lists: rows of option numbers, -1 = end.
     """

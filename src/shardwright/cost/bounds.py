@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.compiled import compiled
-from shardwright.cost.bound_arrays import MAX_RANKS, SCHEDULE_1F1B, SCHEDULE_GPIPE, Choices, Costs, Facts, Outer, Patterns, Scratch
+from shardwright.cost.bound_arrays import MAX_RANKS, SCHEDULE_1F1B, SCHEDULE_GPIPE, ChoiceArrays, Costs, Facts, Outer, Patterns, Scratch
 from shardwright.cost.terms import (
     backward_layer,
     forward_layer,
@@ -272,7 +272,7 @@ def _bound_outer(
     costs: Costs,
     patterns: Patterns,
     outer: Outer,
-    choices: Choices,
+    choices: ChoiceArrays,
     facts: Facts,
     i: int,
     time_out: FloatArray,
@@ -340,7 +340,7 @@ def _bound_all(
     costs: Costs,
     patterns: Patterns,
     outer: Outer,
-    choices: Choices,
+    choices: ChoiceArrays,
     facts: Facts,
     time_out: FloatArray,
     memory_out: FloatArray,
@@ -349,7 +349,7 @@ def _bound_all(
         _bound_outer(scratch, costs, patterns, outer, choices, facts, i, time_out, memory_out)
 
 
-def bound_members(costs: Costs, patterns: Patterns, outer: Outer, choices: Choices, facts: Facts) -> tuple[FloatArray, FloatArray]:
+def bound_members(costs: Costs, patterns: Patterns, outer: Outer, choices: ChoiceArrays, facts: Facts) -> tuple[FloatArray, FloatArray]:
     """B0 of every member: seconds (inf where memory cannot fit), and a lower bound of the fullest rank in bytes.
 
     Members of outer row i are its zero options x its redo options x all offload options, in this order, from `outer.start[i]`.

@@ -11,10 +11,10 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import collective_seconds
 from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, span_of
-from shardwright.cost.rows import Rows
+from shardwright.cost.degree_rows import Rows
+from shardwright.hardware.catalog.kernel_tables import SAME_LINKS, TABLE_ORIGIN, CollectiveCurve, collective_curves, curve_seconds
 from shardwright.hardware.cluster import Cluster, Tier
 from shardwright.hardware.device import Evidence, Origin
-from shardwright.hardware.kernel_tables import SAME_LINKS, TABLE_ORIGIN, CollectiveCurve, collective_curves, curve_seconds
 from shardwright.hardware.link import Link
 
 FloatArray = npt.NDArray[np.float64]

@@ -19,10 +19,10 @@ from shardwright.cost.kernel_lookup import (
     tile_padding,
 )
 from shardwright.dtype import Dtype
-from shardwright.hardware.constants import SHIPPED, Constants, clock_ratio
+from shardwright.hardware.catalog.constants import SHIPPED, Constants, clock_ratio
+from shardwright.hardware.catalog.kernel_tables import attention_fraction, gemm_correction, grouped_correction
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
-from shardwright.hardware.kernel_tables import attention_fraction, gemm_correction, grouped_correction
-from shardwright.model.operator import AttentionShape, Mask, ScanShape
+from shardwright.model.ir.operator import AttentionShape, Mask, ScanShape
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
 
 FloatArray = npt.NDArray[np.float64]

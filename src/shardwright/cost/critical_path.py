@@ -1,6 +1,6 @@
 """Tier B1: the longest path through the actual order with uncontended durations, without building a Program.
 
-The same tasks and dependencies as `program.lower_plan` lays out for one class a pipeline rank, walked row by row on an integer clock.
+The same tasks and dependencies as `program.lower` lays out for one class a pipeline rank, walked row by row on an integer clock.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.compiled import compiled
-from shardwright.cost.member import StepCosts
+from shardwright.cost.step_costs import StepCosts
 from shardwright.hardware.cluster import Tier
 from shardwright.program.problem import Problem
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable
-from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid.axes import Grid
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 Int64 = npt.NDArray[np.int64]

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.communication import move_seconds
-from shardwright.cost.plan_network import group_span, network_of_devices, plan_tiers, tiers_between
+from shardwright.cost.device_network import group_span, network_of_devices, plan_tiers, tiers_between
 from shardwright.hardware.cluster import Tier
 from shardwright.program.problem import Problem
-from shardwright.program.stage_edges import Messages
+from shardwright.program.stages.edges import Messages
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.compute import Machine
-from shardwright.model.operator import OperatorClass
-from shardwright.program.block import BlockProgram, Kernel, Phase, Work
-from shardwright.program.placing import is_routed
-from shardwright.program.sizes import Degrees, evaluate
+from shardwright.model.ir.operator import OperatorClass
+from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Phase
+from shardwright.program.block.placement import is_routed
+from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.runtime.runtime import Capture, ElementKernels, Runtime
 
 FloatArray = npt.NDArray[np.float64]
@@ -34,7 +34,7 @@ def replayed(klass: OperatorClass, *, routed: bool, capture: Capture) -> bool:
     return capture is Capture.ROUTER and klass is OperatorClass.ROUTER
 
 
-def launches(work: Work, degrees: Degrees, *, machine: Machine, runtime: Runtime) -> FloatArray:
+def launches(work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Runtime) -> FloatArray:
     """Kernels that the host launches for `work`: one; an expert's for each local expert; quantising its operand beside a GEMM.
 
     Forward quantises the input, the input gradient the output's gradient; the weight gradient
@@ -77,7 +77,7 @@ class HostClock:
         routed = operator in self._routed
         return not replayed(self._klass[operator], routed=routed, capture=self._runtime.capture)
 
-    def kernel(self, work: Work, seconds: FloatArray) -> None:
+    def kernel(self, work: BlockWork, seconds: FloatArray) -> None:
         """Count a kernel that keeps the device busy for `seconds`."""
         part = self._part(work.operator, work.phase)
         self._device[part] += seconds

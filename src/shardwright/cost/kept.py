@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.cost.block_table import ELEMENT, BlockTable, work_seconds
-from shardwright.cost.tables import problem_machine
-from shardwright.model.operator import Operator
-from shardwright.program.block import BlockProgram, Phase, Recomputable
+from shardwright.cost.columns import problem_machine
+from shardwright.model.ir.operator import Operator
+from shardwright.program.block.block import BlockProgram, Phase, Recomputable
+from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.program.problem import Problem
-from shardwright.program.sizes import Degrees, evaluate
-from shardwright.strategy.stages import How, Keep
+from shardwright.strategy.plan.stages import How, Keep
 
 
 def kept_variant(table: BlockTable, program: BlockProgram, keeps: tuple[Keep, ...], *, degrees: Degrees, problem: Problem) -> BlockTable:

@@ -9,15 +9,9 @@ import numpy.typing as npt
 
 from shardwright.compiled import compiled
 from shardwright.dtype import Dtype
+from shardwright.hardware.catalog.kernel_tables import AttentionTable, GemmGrid, GroupedTable, attention_fraction, kernel_tables
 from shardwright.hardware.device import Accelerator, AttentionRates, GemmRates
-from shardwright.hardware.kernel_tables import (
-    AttentionTable,
-    GemmGrid,
-    GroupedTable,
-    attention_fraction,
-    kernel_tables,
-)
-from shardwright.model.operator import AttentionShape
+from shardwright.model.ir.operator import AttentionShape
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -93,7 +87,8 @@ def grouped_table_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> Gr
 def attention_table_for(device: Accelerator, rates: AttentionRates, shape: AttentionShape) -> AttentionTable | None:
     """The measured table for heads of that shape on `device`; None where the device or the kernel generation has none.
 
-    A table is of the newest kernel on its device; cuDNN and flash-3 share it (see `hardware.rates`), on A100-class devices flash-2 too.
+    A table is of the newest kernel on its device; cuDNN and flash-3 share it (see `hardware.catalog.rates`), on A100-class
+    devices flash-2 too.
     """
     tables = kernel_tables(device.name)
     table = tables.attention_table(head_dim=shape.head_dim, value_dim=shape.value_dim) if tables is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.cost.compute import attention_flops
-from shardwright.model.block import MEMORY
+from shardwright.model.ir.block import MEMORY
 from shardwright.program.problem import Problem
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.hardware.constants import family_of
+from shardwright.hardware.catalog.constants import family_of
 
 _PERSISTENT: Final = ("hopper", "blackwell")
 

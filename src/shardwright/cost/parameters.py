@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.model.tensor import ParameterClass
-from shardwright.program.block import BlockProgram
-from shardwright.program.sizes import Degrees, evaluate
+from shardwright.model.ir.tensor import ParameterClass
+from shardwright.program.block.block import BlockProgram
+from shardwright.program.block.sizes import Degrees, evaluate
 
 IntArray = npt.NDArray[np.int64]
 

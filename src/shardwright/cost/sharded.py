@@ -7,10 +7,10 @@ import numpy.typing as npt
 
 from shardwright.collectives.extent import extent_of
 from shardwright.collectives.span import span_of
+from shardwright.cost.column_sums import SyncTable
 from shardwright.cost.communication import axes_of, network_of
-from shardwright.cost.rows import Rows
-from shardwright.cost.sync import SyncTable
-from shardwright.hardware.constants import slowdown_beside
+from shardwright.cost.degree_rows import Rows
+from shardwright.hardware.catalog.constants import slowdown_beside
 from shardwright.program.problem import Problem
 
 FloatArray = npt.NDArray[np.float64]

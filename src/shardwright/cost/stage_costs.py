@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.block_table import CP, EP, TP
-from shardwright.cost.member import RECOMPUTE_PART, StepCosts
-from shardwright.cost.plan_costs import FamilyCosts, slice_lengths
+from shardwright.cost.family_costs import FamilyCosts, slice_lengths
+from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts
 from shardwright.program.instances import TaskKind
-from shardwright.program.plan_program import DeviceClass, Holders, class_numbers
-from shardwright.program.plan_sync import Holdings
 from shardwright.program.problem import Problem
-from shardwright.program.stage_parts import StageParts
-from shardwright.strategy.plan import Plan
+from shardwright.program.program import DeviceClass, Holders, class_numbers
+from shardwright.program.stages.holdings import Holdings
+from shardwright.program.stages.parts import StageParts
+from shardwright.strategy.plan.plan import Plan
 
 Int64 = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]

@@ -15,10 +15,10 @@ from pydantic.functional_validators import PlainValidator
 
 from shardwright.errors import DataError, ShardwrightError, nearest
 from shardwright.files.faces import Names, fields_of, mapped
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_notation import parse_grid
-from shardwright.strategy.plan import Plan
-from shardwright.strategy.plan_json import plan_from_json
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.grid_notation import parse_grid
+from shardwright.strategy.text.json import plan_from_json
 
 LARGEST: Final = 1e30
 

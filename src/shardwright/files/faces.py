@@ -1,7 +1,7 @@
 """How the project's dataclasses stand in a file: their types are the schema, in both directions.
 
 A dataclass is an object of its fields, pairs of a name and numbers are an object, an enumeration is its value, a tuple a list, a grid its
-notation, a general plan what `strategy.plan_json` makes of it. `Names` says where a field has another name in the file.
+notation, a general plan what `strategy.text.json` makes of it. `Names` says where a field has another name in the file.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_notation import print_grid
-from shardwright.strategy.plan import Plan
-from shardwright.strategy.plan_json import plan_to_json
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.grid_notation import print_grid
+from shardwright.strategy.text.json import plan_to_json
 
 Names = Mapping[type, Mapping[str, str]]
 """Names of a class's fields in a file: ``outer.inner`` stands in an object of its own, an empty name is left out."""

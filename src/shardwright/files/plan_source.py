@@ -11,13 +11,13 @@ from shardwright.errors import StrategyError, UsageError
 from shardwright.files.plan_file import parse_saved
 from shardwright.files.stored import StoredPlan
 from shardwright.files.text import read_text
-from shardwright.model.catalog import load_model
-from shardwright.model.graph import Model
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_notation import parse_grid
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.plan import Plan
+from shardwright.model.catalog.catalog import load_model
+from shardwright.model.ir.graph import Model
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.grid_notation import parse_grid
+from shardwright.strategy.text.parser import parse_plan
 
 _SUFFIXES: Final = (".plan", ".json", ".txt")
 _HINT: Final = "a .plan text, or what `shardwright plan -o` wrote"

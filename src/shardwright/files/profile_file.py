@@ -17,7 +17,7 @@ from shardwright.files.border import Factor, FromOne, Mirror, Number, Positive, 
 from shardwright.files.faces import Names, fields_of, filed
 from shardwright.files.text import decoded, read_text
 from shardwright.hardware.device import Evidence, Origin
-from shardwright.hardware.profile import (
+from shardwright.hardware.profile.profile import (
     AttentionPoint,
     AttentionProfile,
     CollectiveFit,

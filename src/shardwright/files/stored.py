@@ -13,8 +13,8 @@ from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
 from shardwright.simulator.prediction import Prediction, Source, StageMemory
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.plan import Plan
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.plan.plan import Plan
 
 PLAN_SCHEMA: Final = "shardwright.plan"
 SIMULATION_SCHEMA: Final = "shardwright.simulation"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.errors import ClusterError, nearest
-from shardwright.hardware.catalog import accelerator_names, find_accelerator
+from shardwright.hardware.catalog.catalog import accelerator_names, find_accelerator
+from shardwright.hardware.catalog.instances import find_instance, instance_names
+from shardwright.hardware.catalog.nodes import node_of, smaller_node
+from shardwright.hardware.catalog.published import find_published, published_cluster, published_names
 from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup, NodeKind
-from shardwright.hardware.instances import find_instance, instance_names
-from shardwright.hardware.nodes import node_of, smaller_node
-from shardwright.hardware.published import find_published, published_cluster, published_names
 
 MAX_TEXT: Final = 4096
 MAX_TERMS: Final = 64

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from shardwright.errors import ClusterError
+from shardwright.hardware.catalog.nodes import smaller_node
 from shardwright.hardware.cluster import Cluster, NodeGroup, NodeKind
-from shardwright.hardware.nodes import smaller_node
 
 
 def scale_network(cluster: Cluster, *, factor: float) -> Cluster:

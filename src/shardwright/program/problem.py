@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwright.hardware.catalog.constants import SHIPPED, Constants
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.constants import SHIPPED, Constants
 from shardwright.job.training import TrainingJob
-from shardwright.model.graph import Model
+from shardwright.model.ir.graph import Model
 from shardwright.runtime.runtime import Runtime
 
 

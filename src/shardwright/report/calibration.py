@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.calibrate.settings import CheckRow
-from shardwright.hardware.profile import FitError, Profile
+from shardwright.hardware.profile.profile import FitError, Profile
 from shardwright.report.tables import plain_table
 from shardwright.units import GIGA, TERA, format_bytes, format_percent, format_seconds
 

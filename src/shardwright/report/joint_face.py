@@ -7,14 +7,14 @@ from dataclasses import replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.model.graph import Model
-from shardwright.program.action_rows import TABLE_SEARCH
+from shardwright.model.ir.graph import Model
+from shardwright.program.orders.rows import TABLE_SEARCH
 from shardwright.report.terminal import certificate_text, render_simulation
 from shardwright.search.certificate import Certificate
 from shardwright.search.simulation import Simulation
-from shardwright.strategy.notation import print_plan
-from shardwright.strategy.order import Named, Table
-from shardwright.strategy.plan import Plan
+from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.notation import print_plan
 from shardwright.units import format_percent, format_seconds
 
 

@@ -11,9 +11,9 @@ from shardwright.schedules.draw import draw
 from shardwright.schedules.entries import actions_of, row_entries, table_of
 from shardwright.schedules.registry import SCHEDULES, schedule_table
 from shardwright.schedules.table import ActionTable
-from shardwright.strategy.lane import Lane
-from shardwright.strategy.order import Named, Table
-from shardwright.strategy.plan import Plan
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.plan import Plan
 
 MAX_ROWS = 16
 MAX_ACTIONS = 512

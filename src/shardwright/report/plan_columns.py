@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from shardwright.errors import StrategyError
-from shardwright.model.graph import Model
-from shardwright.strategy.coverage import Piece, stage_pieces
-from shardwright.strategy.lane import Lane
-from shardwright.strategy.plan import Plan
-from shardwright.strategy.stages import Placement, Stage
+from shardwright.model.ir.graph import Model
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stages import Placement, Stage
+from shardwright.strategy.verify.coverage import Piece, stage_pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

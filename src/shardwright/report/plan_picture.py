@@ -13,15 +13,15 @@ from string import ascii_uppercase
 
 import numpy as np
 
-from shardwright.model.graph import Model, Run
+from shardwright.model.ir.graph import Model, Run
 from shardwright.report.order_picture import OrderPicture, order_pictures
 from shardwright.report.plan_columns import Stretch, stretches
 from shardwright.report.plan_ways import Int64, classes_of, device_text, ways
 from shardwright.report.split_tree import TreeNode, split_tree
-from shardwright.strategy.base_notation import print_bases
-from shardwright.strategy.lane import Lane, Role
-from shardwright.strategy.plan import Plan
-from shardwright.strategy.stages import Placement, Stage
+from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stages import Placement, Stage
+from shardwright.strategy.text.base_notation import print_bases
 
 MAX_NAME = 40
 

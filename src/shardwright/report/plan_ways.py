@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.errors import StrategyError
-from shardwright.strategy.split import Split, num_leaves
-from shardwright.strategy.tree_shape import MAX_LISTED
+from shardwright.strategy.plan.split import Split, num_leaves
+from shardwright.strategy.plan.tree_shape import MAX_LISTED
 
 Int64 = npt.NDArray[np.int64]
 

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from shardwright.execute.proof import Proof
-from shardwright.search.recheck import Recheck
+from shardwright.execute.proof.proof import Proof
+from shardwright.search.grid.recheck import Recheck
 from shardwright.search.simulation import Verified
 from shardwright.units import format_percent
 

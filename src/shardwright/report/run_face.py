@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.execute.run_report import RunReport, RunStep
+from shardwright.execute.launch.run_report import RunReport, RunStep
 from shardwright.report.plan_ways import device_text
 from shardwright.report.tables import plain_table
 from shardwright.units import format_bytes, format_count, format_seconds

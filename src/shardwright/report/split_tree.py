@@ -9,7 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from shardwright.report.plan_ways import Int64, device_text
-from shardwright.strategy.split import Split
+from shardwright.strategy.plan.split import Split
 
 MAX_BRANCHES = 12
 

@@ -18,9 +18,9 @@ from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
 from shardwright.simulator.prediction import Prediction
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_notation import print_grid
-from shardwright.strategy.order import Named
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.plan.order import Named
+from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes, format_percent, format_seconds
 
 BAR_WIDTH = 30

@@ -14,7 +14,7 @@ from shardwright.errors import DataError, StrategyError
 from shardwright.schedules.entries import Entry, actions_of, row_entries, slots, table_of
 from shardwright.schedules.letters import format_action, parse_action
 from shardwright.schedules.table import ActionTable
-from shardwright.strategy.order import Action, Kind
+from shardwright.strategy.plan.order import Action, Kind
 
 
 def format_csv(table: ActionTable, *, lanes: tuple[str, ...] = ()) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.errors import StrategyError
 from shardwright.schedules.table import KINDS, ActionTable, Int32
-from shardwright.strategy.order import Action, Kind
+from shardwright.strategy.plan.order import Action, Kind
 
 Entry = Action | tuple[Action, Action]
 """One action, or a pair that runs overlapped."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.errors import StrategyError
 from shardwright.schedules.registry import schedule
-from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.violation import Violation
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.schedules.entries import Entry, actions_of
-from shardwright.strategy.order import Action, Kind
+from shardwright.strategy.plan.order import Action, Kind
 
 PAIR: Final = "OVERLAP_F_B"
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from shardwright.search.request import Request
 from shardwright.simulator.prediction import Prediction
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.plan import Plan
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

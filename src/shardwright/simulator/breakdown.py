@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.block_table import CP, EP, PARTS, TP
-from shardwright.cost.member import PART_NAMES
 from shardwright.cost.stage_costs import action_seconds, exposed_seconds, paired
+from shardwright.cost.step_costs import PART_NAMES
 from shardwright.program.instances import Stream, TaskKind
-from shardwright.program.plan_program import PlanProgram
-from shardwright.simulator.plans import PlanResult
+from shardwright.program.program import Program
+from shardwright.simulator.simulate import SimulatedPlan
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 UNEVEN = "uneven"
@@ -34,23 +34,23 @@ class _Columns:
     action: npt.NDArray[np.bool_]
 
 
-def _columns(program: PlanProgram) -> _Columns:
+def _columns(program: Program) -> _Columns:
     kind, klass = (column[program.instances.template] for column in (program.templates.kind, program.templates.klass))
     return _Columns(kind, klass, kind <= int(TaskKind.R))
 
 
-def critical_class(result: PlanResult) -> int:
+def critical_class(result: SimulatedPlan) -> int:
     """The class of devices whose actions take longest in all; the first of equal ones."""
     return _critical(result, _columns(result.program))
 
 
-def _critical(result: PlanResult, tasks: _Columns) -> int:
+def _critical(result: SimulatedPlan, tasks: _Columns) -> int:
     busy = np.zeros(len(result.program.classes), dtype=np.int64)
     np.add.at(busy, tasks.klass[tasks.action], (result.timeline.finish - result.timeline.start)[tasks.action])
     return int(busy.argmax())
 
 
-def breakdown(result: PlanResult) -> tuple[tuple[str, float], ...]:
+def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
     """Where the step of the critical class of devices goes, (name, seconds); the parts add up to the step.
 
     The critical class is the one whose actions take longest. Parts: kernels by family, exposed communication by axis, recompute, slowdown
@@ -87,7 +87,7 @@ def breakdown(result: PlanResult) -> tuple[tuple[str, float], ...]:
     return tuple((name, float(value)) for name, value in parts.items() if value > 1e-12 or name in ("gemm", "bubble", "optimizer"))
 
 
-def _priced(result: PlanResult, klass: int, parts: dict[str, float]) -> float:
+def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float:
     """Add the priced parts of the class's actions to `parts`; seconds that those actions wait for slower devices of their stage.
 
     Of a pair that runs overlapped the kernels count in full and the communication only as far as it outlasts them.

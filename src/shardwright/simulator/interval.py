@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp
 from typing import Final
 
-from shardwright.hardware.constants import clock_name
+from shardwright.hardware.catalog.constants import clock_name
 from shardwright.hardware.device import Evidence
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ElementKernels

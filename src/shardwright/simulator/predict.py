@@ -6,22 +6,22 @@ from collections import Counter
 from dataclasses import replace
 
 from shardwright.cost.answered import answered, shares
+from shardwright.cost.columns import problem_machine
 from shardwright.cost.compute import Machine
+from shardwright.cost.device_network import kind_of, of_kind
 from shardwright.cost.kernel_lookup import attention_is_tabled
 from shardwright.cost.model_flops import model_flops
-from shardwright.cost.plan_network import kind_of, of_kind
-from shardwright.cost.tables import problem_machine
 from shardwright.program.problem import Problem
 from shardwright.simulator.breakdown import breakdown, critical_class
 from shardwright.simulator.interval import doubts, interval
-from shardwright.simulator.plans import PlanResult, plan_of_grid, simulate_plan
 from shardwright.simulator.prediction import Prediction, Source, StageMemory
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.plan import Plan
+from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_plan
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.plan.plan import Plan
 from shardwright.units import format_bytes, format_seconds
 
 
-def predict_plan(problem: Problem, plan: Plan, result: PlanResult | None = None) -> Prediction:
+def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = None) -> Prediction:
     """Time and memory of one legal plan.
 
     Its `stages` are the classes of devices that do the same, in the order of the Program, each with how many devices it has. The worst
@@ -88,18 +88,18 @@ def _kinds(problem: Problem, plan: Plan) -> Counter[int]:
     return Counter(_kind(problem, device) for device in range(plan.devices))
 
 
-def predict(problem: Problem, grid: Grid, result: PlanResult | None = None) -> Prediction:
+def predict(problem: Problem, grid: Grid, result: SimulatedPlan | None = None) -> Prediction:
     """Time and memory of one legal grid: of the plan that it is."""
     return predict_plan(problem, plan_of_grid(problem, grid), result)
 
 
-def _sources(problem: Problem, plan: Plan, result: PlanResult) -> tuple[Source, ...]:
+def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Source, ...]:
     """Those of every kind of node that the plan uses, each said once; then what answered for its kernels."""
     known = dict.fromkeys(s for kind in sorted(_kinds(problem, plan)) for s in problem_sources(_of_kind(problem, kind)))
     return (*known, *_answers(problem, result))
 
 
-def _answers(problem: Problem, result: PlanResult) -> tuple[Source, ...]:
+def _answers(problem: Problem, result: SimulatedPlan) -> tuple[Source, ...]:
     """One line a family of kernels: what share of its seconds each table, fit or assumption answered for; the origin is the largest's."""
     return tuple(
         Source(

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.hardware.constants import DECLARED, SHIPPED
+from shardwright.hardware.catalog.constants import DECLARED, SHIPPED
 from shardwright.validation.accuracy_tables import far_rows, percent, table
 from shardwright.validation.bars import BarResult, coverage, judge_bar, rank_correlation, selected, sweeps, weak_scaling
 from shardwright.validation.facts import Bar, Facts, Remark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardwright.strategy.grid_notation import print_grid
+from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_percent
 from shardwright.validation.case import Case
 from shardwright.validation.facts import Remark

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.training import TrainingJob
-from shardwright.model.graph import Model
-from shardwright.strategy.grid import Grid
+from shardwright.model.ir.graph import Model
+from shardwright.strategy.grid.axes import Grid
 from shardwright.validation.measurements import Measurement, MemoryKind
 
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.errors import ModelError
-from shardwright.model.catalog import catalog_entry
-from shardwright.model.decoder import decoder_model
-from shardwright.model.dense import attention_operators, decoder_block, embedding_block, head_block, layer_block
-from shardwright.model.experts import moe_operators
-from shardwright.model.fields import MAX_LAYERS
-from shardwright.model.graph import Model
-from shardwright.model.huggingface import model_from_config
-from shardwright.model.operator import AttentionShape, ExpertShape
+from shardwright.model.blocks.decoder import decoder_model
+from shardwright.model.blocks.dense import attention_operators, decoder_block, embedding_block, head_block, layer_block
+from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.catalog.catalog import catalog_entry
+from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.ir.fields import MAX_LAYERS
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.validation.case import SkipReason
 from shardwright.validation.measurements import Measurement
 

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.hardware.constants import DECLARED, Constants
+from shardwright.hardware.catalog.constants import DECLARED, Constants
 from shardwright.validation.case import Case
 from shardwright.validation.predict import Evaluator
 

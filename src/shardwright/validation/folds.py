@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.errors import DataError, UsageError, nearest
-from shardwright.hardware.constants import SHIPPED, Constants, names
+from shardwright.hardware.catalog.constants import SHIPPED, Constants, names
 from shardwright.units import GIGA
 from shardwright.validation.case import Case
 from shardwright.validation.fit import Fit, Progress, refine, row_weights

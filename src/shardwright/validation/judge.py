@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from shardwright.errors import ClusterError, InfeasibleError, ModelError, RuntimeModelError, StrategyError, UsageError, nearest
 from shardwright.simulator.prediction import Doubt, Prediction
-from shardwright.strategy.grid_notation import print_grid
+from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.case import Case, MeasuredKind, Skip, SkipReason
 from shardwright.validation.fit import Progress
 from shardwright.validation.folds import FOLDS, fold_key

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
-from shardwright.hardware.constants import SHIPPED, Constants
+from shardwright.hardware.catalog.constants import SHIPPED, Constants
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.plans import simulate_grid
 from shardwright.simulator.predict import predict
 from shardwright.simulator.prediction import Prediction
+from shardwright.simulator.simulate import simulate_grid
 from shardwright.validation.case import Case
 
 MIN_TASKS = 64

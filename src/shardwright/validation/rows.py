@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from shardwright.errors import ClusterError, RuntimeModelError, StrategyError, UsageError
-from shardwright.hardware.catalog import find_accelerator
+from shardwright.hardware.catalog.catalog import find_accelerator
+from shardwright.hardware.catalog.nodes import node_of, smaller_node
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device import Accelerator
 from shardwright.hardware.expression import fill_nodes
-from shardwright.hardware.nodes import node_of, smaller_node
 from shardwright.job.border import job_from_flags
 from shardwright.job.training import TrainingJob
-from shardwright.model.graph import Model
+from shardwright.model.ir.graph import Model
 from shardwright.runtime.registry import load_runtime
-from shardwright.strategy.grid import Grid, Recompute
-from shardwright.strategy.grid_facts import grid_facts
-from shardwright.strategy.grid_rules import violations
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.rules import violations
 from shardwright.units import GIB, TERA
 from shardwright.validation.case import Case, MeasuredKind, Skip, SkipReason
 from shardwright.validation.complete import Completed, complete

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.hardware.constants import SHIPPED
+from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.simulator.prediction import Prediction
 from shardwright.validation.case import Case, Skip
 from shardwright.validation.fit import Fit, Progress, fit

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.catalog import load_model
-from shardwright.model.graph import Model
-from shardwright.model.tensor import Dim
+from shardwright.model.catalog.catalog import load_model
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.tensor import Dim
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.exact.options import Illegal, StageOption, price_stage, stage_of_blocks
@@ -29,8 +29,8 @@ from shardwright.search.exact.orders import Int64
 from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.trees import TreeSpace
-from shardwright.simulator.plans import simulate_plan
-from shardwright.strategy.split import Split
+from shardwright.simulator.simulate import simulate_plan
+from shardwright.strategy.plan.split import Split
 
 Devices = tuple[int, ...]
 Tree = Split | None

@@ -16,8 +16,8 @@ import pytest
 from shardwright.cost.critical_path import jitter
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.catalog import load_model
-from shardwright.model.tensor import Dim
+from shardwright.model.catalog.catalog import load_model
+from shardwright.model.ir.tensor import Dim
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.certificate import Certificate
@@ -27,12 +27,12 @@ from shardwright.search.exact.orders import num_orders, pipeline_orders, stage_o
 from shardwright.search.exact.shapes import plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace, device_labels, partitions
 from shardwright.search.exact.trees import Node, TreeSpace, labelled_trees, split_on, tree_placements
-from shardwright.simulator.plans import simulate_plan
-from shardwright.strategy.notation import print_plan
-from shardwright.strategy.order import Action, Kind, Table
-from shardwright.strategy.parser import parse_plan
-from shardwright.strategy.plan import ALL, Plan, Shards
-from shardwright.strategy.verify import verify
+from shardwright.simulator.simulate import simulate_plan
+from shardwright.strategy.plan.order import Action, Kind, Table
+from shardwright.strategy.plan.plan import ALL, Plan, Shards
+from shardwright.strategy.text.notation import print_plan
+from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.verify.check import verify
 from shardwright.units import PICOSECONDS_PER_SECOND
 from tests.search.exact.brute_exact import Found, Instance, brute_force, cluster_of, draw_instance, model_of
 from tests.tiers import seeds

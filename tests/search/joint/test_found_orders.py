@@ -8,29 +8,29 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.member import held_bytes
+from shardwright.cost.step_costs import held_bytes
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.overrides import effective_memory
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.schedules.table import I, W
+from shardwright.search.grid.prepare import facts_of as kernel_facts
+from shardwright.search.grid.space import standard_space
 from shardwright.search.joint.any_order import any_order_frames
 from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.joint.find import FOUND_ORDERS, find_joint
-from shardwright.search.joint.frames import Frame, frames_of, joint_space
+from shardwright.search.joint.layer_counts import any_order_bounds, layer_counts
 from shardwright.search.joint.member import ChunkChoice, JointPlan, compose, plan_of_cut, plan_of_sizes
 from shardwright.search.joint.ordered import SECOND, activation_room, closed_in_turn, ordered
-from shardwright.search.joint.quick import frame_bounds
+from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space, shaped_space
+from shardwright.search.joint.quick_bounds import shape_bounds
 from shardwright.search.joint.recomputed import options_of_rank, recomputed_in_order
 from shardwright.search.joint.score import Scored, evaluate, path_score
 from shardwright.search.joint.solve import RankChoice, solve
-from shardwright.search.joint.spreads import any_order_bounds, spreads
-from shardwright.search.joint.written import written
-from shardwright.search.prepare import facts_of as kernel_facts
-from shardwright.search.space import standard_space
-from shardwright.simulator.plans import simulate_plan
-from shardwright.strategy.order import Named
-from shardwright.strategy.verify import verify
+from shardwright.search.joint.write import general_plan
+from shardwright.simulator.simulate import simulate_plan
+from shardwright.strategy.plan.order import Named
+from shardwright.strategy.verify.check import verify
 from tests.search.joint.test_joint import ROUNDING, pipelined_case, tight_capacity
 from tests.search.problems import facts_of, real_problem
 from tests.tiers import seeds
@@ -40,10 +40,10 @@ RECOMPUTING = 0.4
 """Share of ranks that recompute some layers in full, and share of ranks that recompute some selectively."""
 
 
-def random_plan(generator: random.Random, framed: object, frame: Frame, layers: int) -> JointPlan | None:
+def random_plan(generator: random.Random, framed: object, frame: PipelineShape, layers: int) -> JointPlan | None:
     """A member of a frame with any order, its order still open."""
     if frame.chunks > 1:
-        shapes = spreads(layers, frame.ranks, frame.chunks)
+        shapes = layer_counts(layers, frame.ranks, frame.chunks)
         if not len(shapes):
             return None
         shape = shapes[generator.randrange(len(shapes))]
@@ -63,12 +63,12 @@ def test_bounds_hold_for_found_orders(seed: int, record_property: Callable[[str,
     generator = random.Random(seed)
     case = pipelined_case(seed)
     problem, capacity = case.problem, effective_memory(case.problem.cluster)
-    framed = frames_of(problem, joint_space(case.space), case.facts)
+    framed = shaped_space(problem, joint_space(case.space), case.facts)
     if framed is None:
         pytest.skip("the runtime has no 1F1B")
     chain, facts = chain_of(problem.model), kernel_facts(problem, devices=case.space.devices, capacity=capacity)
     frames = any_order_frames(framed, len(chain))
-    quick = frame_bounds(problem, replace(framed, frames=frames), chain, facts) * facts.jitter
+    quick = shape_bounds(problem, replace(framed, frames=frames), chain, facts) * facts.jitter
     seen: Counter[str] = Counter()
     for place in generator.sample(range(len(frames)), min(12, len(frames))):
         frame = frames[place]
@@ -126,7 +126,7 @@ def test_never_worse_than_named_orders(seed: int) -> None:
     assert certificate.enumerated == certificate.infeasible + certificate.bounded + certificate.scored + certificate.simulated
     assert certificate.enumerated >= named.certificate.enumerated
     if found.best is not None:
-        plan = written(case.problem, found.best.plan)
+        plan = general_plan(case.problem, found.best.plan)
         assert not verify(plan, model=case.problem.model, global_batch=case.problem.job.global_batch)
         again = simulate_plan(case.problem, plan)
         assert again.step_time_s == found.step_time_s
@@ -144,7 +144,7 @@ def test_no_named_order_of_the_cut_is_faster(seed: int, record_property: Callabl
         pytest.skip("nothing fits")
     if found.best is None or found.best.plan.table is None:
         pytest.skip("a grid or a named order is best")
-    plan = written(case.problem, found.best.plan)
+    plan = general_plan(case.problem, found.best.plan)
     compared = 0
     for name in SCHEDULES:
         try:
@@ -180,7 +180,7 @@ def test_recompute_and_order_together_beat_every_uniform_recompute() -> None:
     facts = facts_of(problem)
     space = standard_space(problem, facts)
     chosen = {"pp": (4,), "vpp": (1,), "tp": (2,), "cp": (1,), "mbs": (1,)}
-    framed = frames_of(problem, joint_space(replace(space, values=tuple((a, chosen.get(a, v)) for a, v in space.values))), facts)
+    framed = shaped_space(problem, joint_space(replace(space, values=tuple((a, chosen.get(a, v)) for a, v in space.values))), facts)
     assert framed is not None
     frame = any_order_frames(framed, facts.layers)[0]
 
@@ -209,7 +209,7 @@ def test_what_an_option_says_is_what_the_plan_takes(seed: int) -> None:
     generator = random.Random(seed)
     case = pipelined_case(seed)
     problem, capacity = case.problem, effective_memory(case.problem.cluster)
-    framed = frames_of(problem, joint_space(case.space), case.facts)
+    framed = shaped_space(problem, joint_space(case.space), case.facts)
     if framed is None:
         pytest.skip("the runtime has no 1F1B")
     frames = [frame for frame in any_order_frames(framed, case.facts.layers) if frame.chunks == 1]
@@ -235,7 +235,7 @@ def test_room_is_the_inverse_of_what_is_reserved(seed: int) -> None:
     generator = random.Random(seed)
     case = pipelined_case(seed)
     problem, capacity = case.problem, effective_memory(case.problem.cluster)
-    framed = frames_of(problem, joint_space(case.space), case.facts)
+    framed = shaped_space(problem, joint_space(case.space), case.facts)
     if framed is None:
         pytest.skip("the runtime has no 1F1B")
     plan = random_plan(generator, framed, any_order_frames(framed, case.facts.layers)[0], case.facts.layers)
@@ -252,7 +252,7 @@ def test_closed_in_turn_keeps_every_action() -> None:
     """The same actions, weight gradients behind their input gradients, and chunks closed from the deepest on."""
     problem = real_problem("llama-3.1-8b", "h100-sxm:16", seq_len=4096, global_batch=64)
     facts = facts_of(problem)
-    framed = frames_of(problem, joint_space(standard_space(problem, facts)), facts)
+    framed = shaped_space(problem, joint_space(standard_space(problem, facts)), facts)
     assert framed is not None
     frames = [f for f in any_order_frames(framed, facts.layers) if f.chunks == 2 and f.ranks == 4]
     checked = 0

@@ -11,24 +11,24 @@ import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.overrides import effective_memory
-from shardwright.search.find import find
+from shardwright.search.grid.find import find
+from shardwright.search.grid.prepare import facts_of as kernel_facts
+from shardwright.search.grid.space import standard_space
 from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.joint.find import find_joint
-from shardwright.search.joint.frames import frames_of, joint_space
+from shardwright.search.joint.layer_counts import layer_count_bounds, layer_counts, least_redone
 from shardwright.search.joint.member import plan_of_cut, plan_of_sizes
-from shardwright.search.joint.quick import frame_bounds
+from shardwright.search.joint.pipeline_shapes import joint_space, shaped_space
+from shardwright.search.joint.quick_bounds import shape_bounds
 from shardwright.search.joint.score import evaluate, path_score
 from shardwright.search.joint.solve import RankChoice, solve
-from shardwright.search.joint.spreads import least_redone, spread_bounds, spreads
-from shardwright.search.joint.written import written
-from shardwright.search.prepare import facts_of as kernel_facts
-from shardwright.search.space import standard_space
-from shardwright.simulator.plans import simulate_grid, simulate_plan
-from shardwright.strategy.chunks import chunk_layers
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.verify import verify
+from shardwright.search.joint.write import general_plan
+from shardwright.simulator.simulate import simulate_grid, simulate_plan
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.chunks import chunk_layers
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.verify.check import verify
 from tests.search.problems import Case, facts_of, real_problem, small_case
 from tests.tiers import seeds
 
@@ -78,7 +78,9 @@ def test_never_worse_than_a_grid_and_accounted_for(block: int, record_property: 
         if answer.best is not None:
             seen["joint is better"] += 1
             assert max(answer.best.need) <= capacity
-            broken = verify(written(case.problem, answer.best.plan), model=case.problem.model, global_batch=case.problem.job.global_batch)
+            broken = verify(
+                general_plan(case.problem, answer.best.plan), model=case.problem.model, global_batch=case.problem.job.global_batch
+            )
             assert not broken, broken
         seen["problems"] += 1
     for name, number in seen.items():
@@ -102,7 +104,7 @@ def test_joint_never_loses(seed: int) -> None:
     if answer.best is None:
         assert answer.step_time_s == best.prediction.step_time_s
     else:
-        assert simulate_plan(case.problem, written(case.problem, answer.best.plan)).step_time_s == answer.step_time_s
+        assert simulate_plan(case.problem, general_plan(case.problem, answer.best.plan)).step_time_s == answer.step_time_s
 
 
 def test_first_and_last_are_in_the_space(record_property: Callable[[str, object], None]) -> None:
@@ -139,7 +141,7 @@ def test_a_grid_composed_is_the_grid() -> None:
     """Time and peak of a plan that is a grid are the grid's, with several chunks and with recompute."""
     problem = real_problem("llama-3.1-8b", "h100-sxm:32", seq_len=4096, global_batch=64)
     facts = facts_of(problem)
-    framed = frames_of(problem, joint_space(standard_space(problem, facts)), facts)
+    framed = shaped_space(problem, joint_space(standard_space(problem, facts)), facts)
     assert framed is not None
     compared = 0
     for frame in framed.frames[::97]:
@@ -151,7 +153,7 @@ def test_a_grid_composed_is_the_grid() -> None:
         grid: Grid = plan.grids[0]
         done = evaluate(problem, path_score(problem, framed, plan))
         assert done.seconds == simulate_grid(problem, grid).step_time_s
-        assert written(problem, plan) == plan_of(grid, model=problem.model, global_batch=64)
+        assert general_plan(problem, plan) == plan_of(grid, model=problem.model, global_batch=64)
         compared += 1
     assert compared > 20
 
@@ -162,11 +164,11 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
     generator = random.Random(seed)
     case = pipelined_case(seed)
     problem, capacity = case.problem, effective_memory(case.problem.cluster)
-    framed = frames_of(problem, joint_space(case.space), case.facts)
+    framed = shaped_space(problem, joint_space(case.space), case.facts)
     if framed is None:
         pytest.skip("the runtime has no 1F1B")
     chain, facts = chain_of(problem.model), kernel_facts(problem, devices=case.space.devices, capacity=capacity)
-    quick = frame_bounds(problem, framed, chain, facts) * facts.jitter
+    quick = shape_bounds(problem, framed, chain, facts) * facts.jitter
     seen = 0
     for place in generator.sample(range(len(framed.frames)), min(40, len(framed.frames))):
         frame = framed.frames[place]
@@ -184,7 +186,7 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
                 )
                 plan = plan_of_cut(framed, frame, cut)
             else:
-                shapes = spreads(len(chain), frame.ranks, frame.chunks)
+                shapes = layer_counts(len(chain), frame.ranks, frame.chunks)
                 if not len(shapes):
                     break
                 shape = shapes[generator.randrange(len(shapes))]
@@ -199,7 +201,7 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
             assert quick[place] <= scored.seconds * ROUNDING
             assert lower <= scored.seconds * ROUNDING, (frame, plan)
             if frame.chunks > 1:
-                assert (spread_bounds(exact, pipe, shape[None])[0] + norm) * facts.jitter * (1 - 1e-9) <= scored.seconds * ROUNDING
+                assert (layer_count_bounds(exact, pipe, shape[None])[0] + norm) * facts.jitter * (1 - 1e-9) <= scored.seconds * ROUNDING
             seen += 1
     assert seen or quick.min() == float("inf")
 
@@ -224,7 +226,7 @@ def test_no_member_beats_the_certificate(record_property: Callable[[str, object]
         case = pipelined_case(seed)
         problem, capacity = case.problem, effective_memory(case.problem.cluster)
         answer = find_joint(problem, case.space, case.facts, capacity=capacity)
-        framed = frames_of(problem, joint_space(case.space), case.facts)
+        framed = shaped_space(problem, joint_space(case.space), case.facts)
         if framed is None:
             continue
         layers = len(chain_of(problem.model))
@@ -232,7 +234,7 @@ def test_no_member_beats_the_certificate(record_property: Callable[[str, object]
             if frame.chunks > 1:
                 plans = [
                     plan_of_sizes(framed, frame, tuple(shape.tolist()), (0,) * len(shape))
-                    for shape in spreads(layers, frame.ranks, frame.chunks)[:40]
+                    for shape in layer_counts(layers, frame.ranks, frame.chunks)[:40]
                 ]
             else:
                 plans = [

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shardwright.cost.terms import reserved_bytes, temporary_bytes
-from shardwright.search.joint import labels
-from shardwright.search.joint.labels import Pipeline, Splits, in_flight
+from shardwright.search.joint import label_program as labels
+from shardwright.search.joint.label_program import Pipeline, Splits, in_flight
 from shardwright.search.joint.solve import PRECISION, solve
 from tests.tiers import seeds
 

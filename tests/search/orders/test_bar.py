@@ -7,16 +7,16 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from shardwright.cost.member import price_grid, step_costs
+from shardwright.cost.step_costs import price_grid, step_costs
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import training_job
-from shardwright.model.catalog import load_model
+from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.orders.bounds import order_bounds
 from shardwright.search.orders.find import find_order
 from shardwright.search.orders.problem import OrderProblem
-from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid.axes import Grid
 from tests.search.orders.replay import chain
 
 RANKS, MICROBATCHES = 16, 64

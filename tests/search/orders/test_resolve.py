@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
-from shardwright.program.action_check import action_violations
-from shardwright.program.action_rows import ActionRows, action_rows
-from shardwright.program.participation import participation
+from shardwright.program.orders.check import action_violations
+from shardwright.program.orders.participation import participation
+from shardwright.program.orders.rows import ActionRows, action_rows
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.find import find_order
 from shardwright.search.orders.problem import Int64
 from shardwright.search.orders.resolve import found_rows, resolve
 from shardwright.search.orders.times import StageTimes
-from shardwright.strategy.lane import Lane
-from shardwright.strategy.order import Named, Table
-from shardwright.strategy.plan import Plan
-from shardwright.strategy.stages import Stage
-from shardwright.strategy.verify import verify
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stages import Stage
+from shardwright.strategy.verify.check import verify
 from tests.program.rows import Act, entries, peaks, plan_of, run_rows, stage, zoo
 from tests.search.orders.replay import problem_of
 from tests.strategy.zoo_models import encoders_and_llm

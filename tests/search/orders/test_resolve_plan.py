@@ -9,23 +9,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.plan_network import kind_problem
+from shardwright.cost.device_network import kind_problem
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.overrides import reserve_memory
 from shardwright.job.training import training_job
-from shardwright.program.action_check import action_violations
-from shardwright.program.action_rows import action_rows
+from shardwright.program.orders.check import action_violations
+from shardwright.program.orders.rows import action_rows
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.resolve import resolve
 from shardwright.search.orders.resolve_plan import is_open, resolved, stage_times
-from shardwright.simulator.plans import simulate_plan
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.order import Named
-from shardwright.strategy.plan import Plan
+from shardwright.simulator.simulate import simulate_plan
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.plan import Plan
 from tests.search.problems import real_problem, small_problem
 from tests.strategy.zoo_models import dense
 from tests.strategy.zoo_plans import zoo

@@ -10,17 +10,17 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from shardwright.execute.native.experts import Permute, Products, Route, Unpermute
+from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
+from shardwright.execute.native.experts import NativePermute, NativeUnpermute, Products, Route
 from shardwright.execute.numerics.attention import visible
 from shardwright.execute.numerics.rotary import rotary_rates
-from shardwright.execute.parameters import Key, origin
-from shardwright.execute.place import Settings
-from shardwright.execute.stage_nodes import Node, stage_nodes
-from shardwright.model.block import INPUT
-from shardwright.model.graph import Model
-from shardwright.model.operator import AttentionShape, Operator, OperatorKind
-from shardwright.program.stage_parts import StageParts
-from shardwright.strategy.stages import How
+from shardwright.execute.shares.parameters import Key, origin
+from shardwright.execute.transport.torch_device import Settings
+from shardwright.model.ir.block import INPUT
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
+from shardwright.program.stages.parts import StageParts
+from shardwright.strategy.plan.stages import How
 
 Keyed = Mapping[str, tuple[Key, Callable[[torch.Tensor], torch.Tensor]]]
 """By name of a module's parameter: whose elements it has, and the whole of it from the whole of that."""
@@ -41,7 +41,7 @@ class Projection(nn.Module):  # type: ignore[misc]
         return tuple(part(x) for part in self.parts)
 
 
-class Norm(nn.Module):  # type: ignore[misc]
+class NativeNorm(nn.Module):  # type: ignore[misc]
     """RMSNorm or LayerNorm of the whole width, or of every head of queries and keys; what follows them passes through."""
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
@@ -66,7 +66,7 @@ class Norm(nn.Module):  # type: ignore[misc]
         return (*normed, *values[len(normed) :])
 
 
-class Rotary(nn.Module):  # type: ignore[misc]
+class NativeRotary(nn.Module):  # type: ignore[misc]
     """Queries and keys turned by their positions, element i with element i + half; values pass through (arXiv 2104.09864)."""
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
@@ -135,7 +135,7 @@ class Gate(nn.Module):  # type: ignore[misc]
         return (x * torch.sigmoid(score),)
 
 
-class Residual(nn.Module):  # type: ignore[misc]
+class NativeResidual(nn.Module):  # type: ignore[misc]
     """The sum of its inputs."""
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor]:
@@ -165,22 +165,22 @@ def _step(operator: Operator, *, settings: Settings, again: bool) -> nn.Module:
         case OperatorKind.LINEAR:
             return Projection(operator)
         case OperatorKind.NORM:
-            return Norm(operator, settings=settings)
+            return NativeNorm(operator, settings=settings)
         case OperatorKind.ROTARY:
-            return Rotary(operator, settings=settings)
+            return NativeRotary(operator, settings=settings)
         case OperatorKind.ATTENTION:
             assert operator.attention is not None
             return Core(operator.attention, again=again)
         case OperatorKind.ACTIVATION:
             return Gate() if len(operator.inputs) > 1 else Activation(operator)
         case OperatorKind.RESIDUAL:
-            return Residual()
+            return NativeResidual()
         case OperatorKind.EMBEDDING:
             return Lookup(operator)
         case OperatorKind.ROUTE:
             return Route(operator)
         case OperatorKind.PERMUTE:
-            return Unpermute() if operator.name.endswith("unpermute") else Permute(operator)
+            return NativeUnpermute() if operator.name.endswith("unpermute") else NativePermute(operator)
         case OperatorKind.GROUPED_LINEAR:
             return Products(operator)
     raise AssertionError(operator.kind)

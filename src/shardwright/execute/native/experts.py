@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from shardwright.model.operator import Operator
+from shardwright.model.ir.operator import Operator
 
 
 class Route(nn.Module):  # type: ignore[misc]
@@ -35,7 +35,7 @@ class Route(nn.Module):  # type: ignore[misc]
         return (picked * self.own["expert_scale"][chosen] if "expert_scale" in self.own else picked), chosen
 
 
-class Permute(nn.Module):  # type: ignore[misc]
+class NativePermute(nn.Module):  # type: ignore[misc]
     """Rows of tokens, copied to every expert that they chose."""
 
     def __init__(self, operator: Operator) -> None:
@@ -68,7 +68,7 @@ class Products(nn.Module):  # type: ignore[misc]
         return (*found, counts, order)
 
 
-class Unpermute(nn.Module):  # type: ignore[misc]
+class NativeUnpermute(nn.Module):  # type: ignore[misc]
     """y = sum over a token's experts of probability x row."""
 
     def forward(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.model.graph import Model
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_match import grid_of
-from shardwright.strategy.order import Named, Table
-from shardwright.strategy.plan import Plan
+from shardwright.model.ir.graph import Model
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.match import grid_of
+from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.plan import Plan
 
 PLACED = ("1f1b", "interleaved-1f1b", "zb-v", "hanayo")
 """A schedule of every placement of one lane: one chunk a rank, several in a loop, a V, waves."""

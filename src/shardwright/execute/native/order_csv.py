@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from shardwright.errors import StrategyError
-from shardwright.program.action_rows import action_rows
+from shardwright.program.orders.rows import action_rows
 from shardwright.schedules.csv import format_csv
 from shardwright.schedules.table import ActionTable
-from shardwright.strategy.plan import Plan
+from shardwright.strategy.plan.plan import Plan
 
 
 def schedule_csv(plan: Plan) -> str:

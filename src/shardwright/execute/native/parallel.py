@@ -18,10 +18,10 @@ from torch.distributed.tensor.parallel import (
 
 from shardwright.execute.native.decoder import Layer, Stage, step_path
 from shardwright.execute.native.torch_private import own_part
-from shardwright.execute.parameters import Source
-from shardwright.model.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.tensor import Dim
-from shardwright.strategy.grid import Grid
+from shardwright.execute.shares.parameters import Source
+from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.tensor import Dim
+from shardwright.strategy.grid.axes import Grid
 
 CUT = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
 """Dims that tensor parallelism cuts."""

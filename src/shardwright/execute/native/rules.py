@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from math import gcd
 
 from shardwright.errors import StrategyError
-from shardwright.execute.optimizer import require_adamw
+from shardwright.execute.training.optimizer import require_adamw
 from shardwright.job.training import TrainingJob
-from shardwright.model.graph import Model
-from shardwright.model.operator import Mask, Operator, OperatorClass, OperatorKind
-from shardwright.model.tensor import Dim, ParameterClass
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_facts import grid_facts
-from shardwright.strategy.grid_schedules import grid_schedule
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Mask, Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.tensor import Dim, ParameterClass
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.schedules import grid_schedule
 from shardwright.strategy.violation import Violation
 
 RULES = (
@@ -31,7 +31,7 @@ RULES = (
 
 
 def expressible(model: Model, grid: Grid, *, job: TrainingJob) -> Violation | None:
-    """Why PyTorch cannot run `grid` by itself; None if it can. The grid must be legal (`strategy.grid_rules`)."""
+    """Why PyTorch cannot run `grid` by itself; None if it can. The grid must be legal (`strategy.grid.rules`)."""
     return next(refusals(model, grid, job=job), None)
 
 

@@ -18,26 +18,26 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
-from shardwright.execute.device import Batch
+from shardwright.execute.interpreter.device import Batch
 from shardwright.execute.native.decoder import Stage
 from shardwright.execute.native.order_csv import schedule_csv
 from shardwright.execute.native.parallel import grid_mesh, place
 from shardwright.execute.native.rules import require_expressible
 from shardwright.execute.native.torch_private import pipeline
-from shardwright.execute.optimizer import AdamW, clip_factor
-from shardwright.execute.parameters import Source
-from shardwright.execute.place import Settings
-from shardwright.execute.run_rank import Batches, process_group
-from shardwright.execute.train import StepReport
+from shardwright.execute.shares.parameters import Source
+from shardwright.execute.training.optimizer import AdamW, clip_factor
+from shardwright.execute.training.process_group import process_group
+from shardwright.execute.training.train import Batches, StepReport
+from shardwright.execute.transport.torch_device import Settings
 from shardwright.job.training import TrainingJob
-from shardwright.model.graph import Model
-from shardwright.program.stage_parts import plan_stages
-from shardwright.strategy.grid import Grid
-from shardwright.strategy.grid_facts import grid_facts
-from shardwright.strategy.grid_plan import plan_of
-from shardwright.strategy.grid_rules import require_legal
-from shardwright.strategy.order import Table
-from shardwright.strategy.verify import require_valid
+from shardwright.model.ir.graph import Model
+from shardwright.program.stages.parts import plan_stages
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.rules import require_legal
+from shardwright.strategy.plan.order import Table
+from shardwright.strategy.verify.check import require_valid
 
 IGNORED = -100
 """PyTorch's label of a token without a loss."""

@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional
 
 from shardwright.execute.numerics.protocol import Values, Weights
-from shardwright.execute.place import Place
-from shardwright.model.operator import OperatorClass
+from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.model.ir.operator import OperatorClass
 
 GATE_EXTENT = {1: 0, 2: 1, 4: 3, 5: 0, 6: 3}
 """Which extent of a fused projection is the gate, by how many it writes.
@@ -16,7 +16,7 @@ GATE_EXTENT = {1: 0, 2: 1, 4: 3, 5: 0, 6: 3}
 """
 
 
-def activation(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
+def activation(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
     """GELU in its tanh form of one extent; silu(first) x second of two; or, with two inputs, first x act(gate).
 
     The gate's act is silu behind a scan and sigmoid elsewhere; one narrower than what it scales holds one score a head (or a token). What

@@ -12,10 +12,10 @@ from shardwright.execute.numerics.boxes import fine, given, hollow, numbers, ret
 from shardwright.execute.numerics.groups import members
 from shardwright.execute.numerics.keys import Keys, gathered, own_positions, passed, sent_back
 from shardwright.execute.numerics.local import detached, gradients
-from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
-from shardwright.execute.place import Place
-from shardwright.execute.requests import Task
-from shardwright.model.operator import AttentionShape, Mask
+from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
+from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.model.ir.operator import AttentionShape, Mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Attention:
     its output and the logarithm of its denominator are kept.
     """
 
-    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`.
 
         Raises:
@@ -57,9 +57,11 @@ class Attention:
             out, normal = _more(place, query, keys, out, normal)
         out = out.flatten(-2).to(query.dtype)
         kept = tuple(tuple(v if i < 3 else hollow(v) for i, v in enumerate(values)) for values in inputs)
-        return (out,), Saved(inputs=kept, own=(out, normal))
+        return (out,), SavedTensors(inputs=kept, own=(out, normal))
 
-    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         query, key, value = _parts(saved.inputs)
         out, normal = saved.own
@@ -81,7 +83,7 @@ class Attention:
             return (returned(saved.inputs[0], {0: dq, 1: dk, 2: dv}),)
         return returned(saved.inputs[0], {0: dq}), returned(saved.inputs[1], {0: dk, 1: dv})
 
-    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`: of a sink, -p(sink) x <output, its gradient>, summed over tokens."""
         yield from ()
         if not place.operator.parameters:
@@ -92,13 +94,13 @@ class Attention:
         return {name: -(share * _by_head(place, fine(given(grads[0])) * out)).sum((0, 1))}
 
 
-def shape_of(place: Place) -> AttentionShape:
+def shape_of(place: OperatorShare) -> AttentionShape:
     """The shape of the place's core."""
     assert place.operator.attention is not None
     return place.operator.attention
 
 
-def _scores(place: Place, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+def _scores(place: OperatorShare, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """(samples, heads, queries, keys), -inf where a query does not see a key.
 
     Args:
@@ -117,14 +119,14 @@ def _scores(place: Place, query: torch.Tensor, key: torch.Tensor, positions: tor
     return scores.masked_fill(~visible(shape, distance, positions), -torch.inf)
 
 
-def _reads(place: Place, like: torch.Tensor) -> torch.Tensor:
+def _reads(place: OperatorShare, like: torch.Tensor) -> torch.Tensor:
     """Which local key head each local query head reads."""
     shape = shape_of(place)
     heads = torch.arange(*place.heads, device=like.device)
     return heads * shape.kv_heads // shape.heads - place.kv_heads[0]
 
 
-def _weighed(place: Place, scores: torch.Tensor, normal: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _weighed(place: OperatorShare, scores: torch.Tensor, normal: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(exp(scores - normal) V, sum of exp(scores - normal)) by (samples, queries, heads); a query that has seen no key has zeros."""
     v = value.unflatten(-1, (-1, shape_of(place).value_dim)).transpose(1, 2)[:, _reads(place, value)]
     p = (scores - _finite(normal).transpose(1, 2).unsqueeze(-1)).exp()
@@ -135,7 +137,9 @@ def _finite(normal: torch.Tensor) -> torch.Tensor:
     return normal.masked_fill(normal == -torch.inf, 0)
 
 
-def _more(place: Place, query: torch.Tensor, keys: Keys, out: torch.Tensor, normal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _more(
+    place: OperatorShare, query: torch.Tensor, keys: Keys, out: torch.Tensor, normal: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The output and the logarithm of the denominator once a block of keys has joined."""
     scores = _scores(place, query, keys.key, keys.positions)
     total = torch.logaddexp(normal, scores.logsumexp(-1).transpose(1, 2))
@@ -144,7 +148,7 @@ def _more(place: Place, query: torch.Tensor, keys: Keys, out: torch.Tensor, norm
 
 
 def _back(
-    place: Place, query: torch.Tensor, keys: Keys, normal: torch.Tensor, grad: torch.Tensor, products: torch.Tensor
+    place: OperatorShare, query: torch.Tensor, keys: Keys, normal: torch.Tensor, grad: torch.Tensor, products: torch.Tensor
 ) -> tuple[torch.Tensor, Keys]:
     """(gradient of the queries, of a block of keys and values), from the whole softmax's denominator and <output, its gradient>."""
     with torch.enable_grad():
@@ -155,7 +159,7 @@ def _back(
     return dq, Keys(key=dk, value=dv, positions=keys.positions)
 
 
-def _by_head(place: Place, elements: torch.Tensor) -> torch.Tensor:
+def _by_head(place: OperatorShare, elements: torch.Tensor) -> torch.Tensor:
     return elements.unflatten(-1, (-1, shape_of(place).value_dim)).sum(-1)
 
 
@@ -184,5 +188,5 @@ def _parts(inputs: tuple[Values, ...]) -> tuple[torch.Tensor, torch.Tensor, torc
     return query, key, value
 
 
-def _own_positions(place: Place, like: torch.Tensor) -> torch.Tensor:
+def _own_positions(place: OperatorShare, like: torch.Tensor) -> torch.Tensor:
     return numbers(own_positions(place), like=like)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from shardwright.execute.numerics.protocol import Gradients, Values
-from shardwright.program.layout import Indices
+from shardwright.program.layout.layout import Indices
 
 
 def numbers(indices: Indices, *, like: torch.Tensor) -> torch.Tensor:

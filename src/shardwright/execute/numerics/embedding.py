@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from shardwright.execute.numerics.boxes import column, fine, given, numbers
-from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
-from shardwright.execute.place import Place
-from shardwright.execute.requests import Task
+from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
+from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.torch_device import OperatorShare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Embedding:
     attention (no operator reads it): its gradient is zero.
     """
 
-    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         yield from ()
         ids = column(inputs[0][0])[..., 0]
@@ -32,14 +32,16 @@ class Embedding:
                 y = y + weights[name][numbers(place.positions, like=ids)]
             if kind == "types" and _first(place):
                 y = y + weights[name][0]
-        return (y,), Saved(inputs=inputs)
+        return (y,), SavedTensors(inputs=inputs)
 
-    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`: token ids have none."""
         yield from ()
         return (None,) * len(saved.inputs)
 
-    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         grad = fine(given(grads[0]))
@@ -57,18 +59,18 @@ class Embedding:
         return found
 
 
-def _rows(place: Place, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _rows(place: OperatorShare, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(row of the local table, 0 for ids outside; whether the id is inside)."""
     low, high = place.reads[0]
     inside = (ids >= low) & (ids < high)
     return torch.where(inside, ids - low, 0), inside
 
 
-def _first(place: Place) -> bool:
+def _first(place: OperatorShare) -> bool:
     low, high = place.reads[0]
     return low == 0 and high > low
 
 
-def _others(place: Place) -> list[tuple[str, str]]:
+def _others(place: OperatorShare) -> list[tuple[str, str]]:
     """(name, last word of it) of the parameters beside the table."""
     return [(p.name, p.name.rpartition(".")[2]) for p in place.operator.parameters[1:]]

@@ -14,13 +14,13 @@ import torch
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import fine, given, hollow, returned
 from shardwright.execute.numerics.linear import names, sum_of
-from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
+from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.numerics.routes import collected, dispatched
-from shardwright.execute.place import Place
-from shardwright.execute.requests import Task
+from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.torch_device import OperatorShare
 
 
-def route(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
+def route(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
     """The `topk` experts of the highest score, ties to the lower number: (their probabilities, their numbers as int64).
 
     Scores are softmax(router); with a stored correction sigmoid(router), and the correction counts in the choice only. Probabilities are
@@ -54,16 +54,18 @@ def route(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
 class Permute:
     """Rows of tokens, copied to every expert that they chose. Inputs: x and ``route``'s (probabilities, numbers), of the same tokens."""
 
-    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         x, (probabilities, chosen) = inputs[0][0], inputs[1]
         routes, rows = yield from dispatched(
             place, chosen, lambda tokens, _: x.flatten(0, 1)[tokens], width=x.shape[-1], like=x, what="rows"
         )
-        saved = Saved(inputs=((hollow(x),), (hollow(probabilities), chosen)), own=(routes,))
+        saved = SavedTensors(inputs=((hollow(x),), (hollow(probabilities), chosen)), own=(routes,))
         return (rows.unsqueeze(0), routes), saved
 
-    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`: gradients of all copies of a token, added where it is held. Probabilities have theirs from ``unpermute``."""
         (x,), (_, chosen) = saved.inputs
         rows = given(grads[0]).squeeze(0) if grads else x.new_zeros((0, x.shape[-1]))  # nobody returns rows of experts that are not here
@@ -73,7 +75,7 @@ class Permute:
             dx.view(-1, x.shape[-1]).index_add_(0, tokens, part)
         return (dx,), returned(saved.inputs[1], {})
 
-    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         return {}
@@ -83,7 +85,7 @@ class Permute:
 class Unpermute:
     """y = sum over a token's experts of probability x row. Inputs: the experts' rows and ``route``'s values where the tokens are held."""
 
-    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         (rows, routes), (probabilities, chosen) = inputs
         answers = yield from collected(place, chosen, routes, rows.squeeze(0), what="rows")
@@ -93,9 +95,11 @@ class Unpermute:
             each.index_put_((tokens, slots), part, accumulate=True)
         each = each.unflatten(0, chosen.shape[:2])
         y = (probabilities.unsqueeze(-1) * each).sum(-2)
-        return (y,), Saved(inputs=((hollow(rows), routes), inputs[1]), own=(each,))
+        return (y,), SavedTensors(inputs=((hollow(rows), routes), inputs[1]), own=(each,))
 
-    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         (_, _), (probabilities, chosen) = saved.inputs
         each = saved.own[0]
@@ -112,7 +116,7 @@ class Unpermute:
         )
         return (rows.unsqueeze(0), None), (products, None)
 
-    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         return {}
@@ -125,7 +129,7 @@ class GroupedLinear:
     Where the contracted width is cut, y is a part of a sum, and the device of the first part adds the bias.
     """
 
-    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         yield from ()
         x, routes = inputs[0][0].squeeze(0), inputs[0][-1]
@@ -134,10 +138,12 @@ class GroupedLinear:
         outputs = [_product(x, weights[name], counts) for name in matrices]
         if biases and _first(place):
             outputs = [y + weights[name][routes[0]] for y, name in zip(outputs, biases, strict=True)]
-        saved = Saved(inputs=((inputs[0][0], *(hollow(v) for v in inputs[0][1:-1]), routes),))
+        saved = SavedTensors(inputs=((inputs[0][0], *(hollow(v) for v in inputs[0][1:-1]), routes),))
         return (*(y.unsqueeze(0) for y in outputs), routes), saved
 
-    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         yield from ()
         counts = _counts(place, saved.inputs[0][-1])
@@ -145,7 +151,7 @@ class GroupedLinear:
         dx = sum_of([_product(given(g).squeeze(0), weights[name].transpose(1, 2), counts) for g, name in pairs])
         return (returned(saved.inputs[0], {0: dx.unsqueeze(0)}),)
 
-    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         x, routes = saved.inputs[0][0].squeeze(0), saved.inputs[0][-1]
@@ -162,7 +168,7 @@ class GroupedLinear:
         return {p.name: found[p.name] for p in place.operator.parameters if p.trainable}
 
 
-def _counts(place: Place, routes: torch.Tensor) -> list[int]:
+def _counts(place: OperatorShare, routes: torch.Tensor) -> list[int]:
     low, high = place.experts
     counts: list[int] = torch.bincount(routes[0], minlength=high - low).tolist()
     return counts if high > low else []
@@ -174,6 +180,6 @@ def _product(x: torch.Tensor, weight: torch.Tensor, counts: list[int]) -> torch.
     return torch.cat([part @ matrix for part, matrix in zip(x.split(counts), weight, strict=True)])
 
 
-def _first(place: Place) -> bool:
+def _first(place: OperatorShare) -> bool:
     low, high = place.reads[0]
     return low == 0 and high > low

@@ -7,17 +7,19 @@ from math import prod
 
 import torch
 
-from shardwright.execute.place import Place
-from shardwright.execute.requests import Exchange, Reduce, Reduction, Task
+from shardwright.execute.transport.requests import Exchange, Reduce, Reduction, Task
+from shardwright.execute.transport.torch_device import OperatorShare
 
 
-def members(place: Place, name: str) -> tuple[int, ...]:
+def members(place: OperatorShare, name: str) -> tuple[int, ...]:
     """The devices of a group, sorted; () where nothing is split (one device or none)."""
     group = place.groups.get(name, ())
     return tuple(sorted(group)) if len(group) > 1 else ()
 
 
-def reduced(place: Place, group: str, tensor: torch.Tensor, *, what: str, reduction: Reduction = Reduction.SUM) -> Task[torch.Tensor]:
+def reduced(
+    place: OperatorShare, group: str, tensor: torch.Tensor, *, what: str, reduction: Reduction = Reduction.SUM
+) -> Task[torch.Tensor]:
     """The reduction of all members' tensors; the tensor itself where nothing is split.
 
     Args:
@@ -32,7 +34,7 @@ def reduced(place: Place, group: str, tensor: torch.Tensor, *, what: str, reduct
 
 
 def exchanged(
-    place: Place,
+    place: OperatorShare,
     group: tuple[int, ...],
     gives: dict[int, torch.Tensor],
     receives: Mapping[int, tuple[int, ...]],

@@ -8,9 +8,9 @@ import torch
 
 from shardwright.execute.numerics.boxes import numbers
 from shardwright.execute.numerics.groups import exchanged, members
-from shardwright.execute.place import Place
-from shardwright.execute.requests import Task
-from shardwright.program.layout import Indices, count
+from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.program.layout.layout import Indices, count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Keys:
         return Keys(key=self.key + other.key, value=self.value + other.value, positions=self.positions)
 
 
-def own_positions(place: Place) -> Indices:
+def own_positions(place: OperatorShare) -> Indices:
     """Positions of the device's own keys."""
     if place.key_positions:
         return place.key_positions
@@ -34,11 +34,11 @@ def own_positions(place: Place) -> Indices:
     return place.memory_positions if cross else place.positions
 
 
-def _positions(place: Place, device: int) -> Indices:
+def _positions(place: OperatorShare, device: int) -> Indices:
     return own_positions(place) if device == place.device else place.ring_positions[device]
 
 
-def passed(place: Place, keys: Keys, step: int, *, what: str) -> Task[Keys]:
+def passed(place: OperatorShare, keys: Keys, step: int, *, what: str) -> Task[Keys]:
     """What the device before holds, given what this one holds to the device behind; blocks have travelled `step` hops then."""
     group = members(place, "ring")
     index = group.index(place.device)
@@ -52,7 +52,7 @@ def passed(place: Place, keys: Keys, step: int, *, what: str) -> Task[Keys]:
     return Keys(key=key, value=value, positions=positions)
 
 
-def gathered(place: Place, keys: Keys, *, what: str) -> Task[Keys]:
+def gathered(place: OperatorShare, keys: Keys, *, what: str) -> Task[Keys]:
     """Keys of all members of ``gather``, in the order of the members; the device's own where there is no such group."""
     group = members(place, "gather")
     if not group:
@@ -69,7 +69,7 @@ def gathered(place: Place, keys: Keys, *, what: str) -> Task[Keys]:
     return Keys(key=key, value=value, positions=positions)
 
 
-def sent_back(place: Place, grads: Keys, own_count: int) -> Task[tuple[torch.Tensor, torch.Tensor]]:
+def sent_back(place: OperatorShare, grads: Keys, own_count: int) -> Task[tuple[torch.Tensor, torch.Tensor]]:
     """The gradients of the device's own keys and values, summed over the members of ``gather``.
 
     Args:

@@ -8,10 +8,10 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import given, only, returned
-from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
-from shardwright.execute.place import Place
-from shardwright.execute.requests import Task
-from shardwright.model.tensor import ParameterClass
+from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
+from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.model.ir.tensor import ParameterClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Linear:
     projection) is not used; its gradient is zero.
     """
 
-    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`.
 
         Raises:
@@ -45,9 +45,11 @@ class Linear:
             outputs[0] = outputs[0] + x @ weights[name]
         if biases and first_part(place):
             outputs = [y + weights[name] for y, name in zip(outputs, biases, strict=True)]
-        return tuple(outputs), Saved(inputs=tuple(only(values, 0) for values in inputs))
+        return tuple(outputs), SavedTensors(inputs=tuple(only(values, 0) for values in inputs))
 
-    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         yield from ()
         matrices, _ = names(place)
@@ -56,7 +58,7 @@ class Linear:
         pieces = torch.split(dx, [values[0].shape[-1] for values in saved.inputs], dim=-1)
         return tuple(returned(values, {0: piece}) for values, piece in zip(saved.inputs, pieces, strict=True))
 
-    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         x = _joined(saved.inputs).flatten(0, 1)
@@ -73,7 +75,7 @@ class Linear:
         }
 
 
-def names(place: Place) -> tuple[list[str], list[str]]:
+def names(place: OperatorShare) -> tuple[list[str], list[str]]:
     """(weights, biases) in the order of the extents written; no biases where the operator has none."""
     count = len(place.operator.writes)
     listed = [p.name for p in place.operator.parameters]
@@ -81,12 +83,12 @@ def names(place: Place) -> tuple[list[str], list[str]]:
     return listed[:count], biases
 
 
-def adapters(place: Place) -> list[str]:
+def adapters(place: OperatorShare) -> list[str]:
     """Names of the adapters of the first weight."""
     return [p.name for p in place.operator.parameters if p.klass is ParameterClass.LORA]
 
 
-def _check_whole(place: Place) -> None:
+def _check_whole(place: OperatorShare) -> None:
     operator = place.operator
     cut = place.reads[0] != (0, operator.reads[0].size)
     if cut and any(extent.dim is operator.reads[0].dim for extent in operator.writes):
@@ -97,7 +99,7 @@ def _check_whole(place: Place) -> None:
         )
 
 
-def first_part(place: Place) -> bool:
+def first_part(place: OperatorShare) -> bool:
     """The device has the first part of what the operator contracts (all of it, where it is not cut)."""
     low, high = place.reads[0]
     return low == 0 and high > low

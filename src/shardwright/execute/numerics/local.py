@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
-from shardwright.execute.place import Place
-from shardwright.execute.requests import Task
+from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
+from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.torch_device import OperatorShare
 
-Function = Callable[[Place, tuple[Values, ...], Weights], Values]
+Function = Callable[[OperatorShare, tuple[Values, ...], Weights], Values]
 
 
 def detached(tensor: torch.Tensor) -> torch.Tensor:
@@ -38,14 +38,16 @@ class Local:
 
     function: Function
 
-    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         yield from ()
         with torch.no_grad():
             outputs = self.function(place, inputs, weights)
-        return outputs, Saved(inputs=inputs)
+        return outputs, SavedTensors(inputs=inputs)
 
-    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         yield from ()
         with torch.enable_grad():
@@ -55,7 +57,7 @@ class Local:
             found = iter(gradients(outputs, leaves, grads))
         return tuple(tuple(next(found) if v.requires_grad else None for v in values) for values in inputs)
 
-    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         names = [p.name for p in place.operator.parameters if p.trainable]

@@ -8,9 +8,9 @@ import torch
 
 from shardwright.execute.numerics.boxes import column, fine, given
 from shardwright.execute.numerics.groups import reduced
-from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
-from shardwright.execute.place import Place
-from shardwright.execute.requests import Reduction, Task
+from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
+from shardwright.execute.transport.requests import Reduction, Task
+from shardwright.execute.transport.torch_device import OperatorShare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Loss:
     Cut by vocabulary (`groups["vocab"]`), the maxima, sums and labels' logits are reduced: every device of the group has the whole value.
     """
 
-    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         logits, labels = fine(inputs[0][0]), column(inputs[-1][0])
         top = logits.amax(-1, keepdim=True) if logits.shape[-1] else logits.new_full((*logits.shape[:-1], 1), -torch.inf)
@@ -31,10 +31,12 @@ class Loss:
         sums = yield from reduced(place, "vocab", sums, what="sum")
         normal = top + sums[..., :1].log()
         value = torch.where(labels >= 0, normal - sums[..., 1:], 0)
-        saved = Saved(inputs=inputs, own=(normal,))
+        saved = SavedTensors(inputs=inputs, own=(normal,))
         return (value,), saved
 
-    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`: (softmax - one) x gradient; every device of the vocabulary's group is given the gradient of the whole value."""
         yield from ()
         logits, labels = fine(saved.inputs[0][0]), column(saved.inputs[-1][0])
@@ -45,13 +47,13 @@ class Loss:
             dx.scatter_add_(-1, rows, torch.where(inside, -scale, 0))
         return (dx.to(saved.inputs[0][0].dtype),), None
 
-    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         return {}
 
 
-def _target(place: Place, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _target(place: OperatorShare, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(column of the local logits, 0 for labels outside; whether the label is inside)."""
     low, high = place.reads[0]
     inside = (labels >= low) & (labels < high)

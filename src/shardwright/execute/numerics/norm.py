@@ -9,9 +9,9 @@ import torch
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import fine, given, only, returned
 from shardwright.execute.numerics.groups import members, reduced
-from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
-from shardwright.execute.place import Place
-from shardwright.execute.requests import Task
+from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
+from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.torch_device import OperatorShare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Norm:
     `groups["hidden"]`, its sums are reduced, forward and backward; a head that several devices hold counts once.
     """
 
-    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         (values,) = inputs
         outputs, own = [], []
@@ -53,9 +53,11 @@ class Norm:
             outputs.append(_affine(y, part, weights).reshape(values[part.index].shape).to(values[part.index].dtype))
             own += [mean, scale, copies if copies is not None else x.new_ones(1)]
         passed = [values[min(i, len(values) - 1)] for i in range(len(parts), len(place.operator.writes))]
-        return (*outputs, *passed), Saved(inputs=(only(values, *(part.index for part in parts)),), own=tuple(own))
+        return (*outputs, *passed), SavedTensors(inputs=(only(values, *(part.index for part in parts)),), own=tuple(own))
 
-    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         (values,) = saved.inputs
         found: dict[int, torch.Tensor] = {}
@@ -76,7 +78,7 @@ class Norm:
             found[source] = found[source] + given(grads[i]) if source in found else given(grads[i])
         return (returned(values, found),)
 
-    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         found = {}
@@ -90,7 +92,7 @@ class Norm:
         return {p.name: found[p.name] for p in place.operator.parameters if p.trainable}
 
 
-def _parts(place: Place) -> list[_Part]:
+def _parts(place: OperatorShare) -> list[_Part]:
     operator = place.operator
     biased = len(operator.parameters) == 2 and len(operator.reads) == 1
     parts = []
@@ -112,7 +114,7 @@ def _parts(place: Place) -> list[_Part]:
     return parts
 
 
-def _copies(place: Place, part: _Part, x: torch.Tensor) -> Task[torch.Tensor | None]:
+def _copies(place: OperatorShare, part: _Part, x: torch.Tensor) -> Task[torch.Tensor | None]:
     """How many devices of the group hold each local element; None where no run can have copies (or nothing is split)."""
     extent = place.operator.reads[part.index]
     if not part.split or extent.quantum == 1:
@@ -124,7 +126,7 @@ def _copies(place: Place, part: _Part, x: torch.Tensor) -> Task[torch.Tensor | N
     return counts[low:high].repeat_interleave(extent.quantum)
 
 
-def _statistics(place: Place, part: _Part, x: torch.Tensor, copies: torch.Tensor | None) -> Task[tuple[torch.Tensor, torch.Tensor]]:
+def _statistics(place: OperatorShare, part: _Part, x: torch.Tensor, copies: torch.Tensor | None) -> Task[tuple[torch.Tensor, torch.Tensor]]:
     """(mean, 1 / sqrt(var + eps)) of every block; mean 0 without a bias."""
     eps = place.settings.eps
     if not part.split:
@@ -147,7 +149,7 @@ def _blocks(x: torch.Tensor, part: _Part) -> torch.Tensor:
     return x.unsqueeze(-2) if part.split else x.unflatten(-1, (-1, part.block))
 
 
-def _normed(part: _Part, saved: Saved) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _normed(part: _Part, saved: SavedTensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(normed input by blocks, its scale, copies of each element)."""
     mean, scale, copies = saved.own[3 * part.index : 3 * part.index + 3]
     x = _blocks(fine(saved.inputs[0][part.index]), part)

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import torch
 
-from shardwright.execute.place import Place
-from shardwright.execute.requests import Task
+from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.torch_device import OperatorShare
 
 Values = tuple[torch.Tensor, ...]
 """What an operator writes: one tensor for each extent, (samples, positions, elements) of the device's box in the order of its index lists.
@@ -23,7 +23,7 @@ Weights = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedTensors:
     """What backward needs of a forward pass; no tensor in it has an autograd graph.
 
     Args:
@@ -37,7 +37,7 @@ class Saved:
 class Numerics(Protocol):
     """An operator's numbers. All three are generators (`Task`); one without communication yields nothing."""
 
-    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """What the operator writes, and what its backward needs.
 
         Args:
@@ -48,7 +48,9 @@ class Numerics(Protocol):
         """
         ...
 
-    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
         """Gradient of each input: one tensor for each extent (zeros for those that the operator does not read), or None for the whole
         input where it has no gradient (ids, labels).
 
@@ -56,7 +58,7 @@ class Numerics(Protocol):
         """
         ...
 
-    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """Gradient of each trainable parameter's slice from the device's own tokens and parts, in the weights' dtype or a finer one.
 
         Where the operator cuts a dim that the parameter lacks, it is this device's part of a sum.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.errors import StrategyError
-from shardwright.execute.cut_blocks import GATHER, SCATTER
 from shardwright.execute.numerics.activation import activation
 from shardwright.execute.numerics.attention import Attention
+from shardwright.execute.numerics.cuts import GATHER, SCATTER
 from shardwright.execute.numerics.embedding import Embedding
 from shardwright.execute.numerics.experts import GroupedLinear, Permute, Unpermute, route
 from shardwright.execute.numerics.linear import Linear
@@ -19,7 +19,7 @@ from shardwright.execute.numerics.residual import Residual
 from shardwright.execute.numerics.rotary import Rotary
 from shardwright.execute.numerics.scan import conv, scan
 from shardwright.execute.numerics.slots import Gather, Scatter, spread, weighed
-from shardwright.model.operator import Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 
 NUMERICS: Final[dict[OperatorKind, Numerics]] = {
     OperatorKind.LINEAR: Linear(),

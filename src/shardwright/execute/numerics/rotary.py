@@ -8,9 +8,9 @@ from math import pi
 import torch
 
 from shardwright.execute.numerics.boxes import given, numbers, only, returned
-from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
-from shardwright.execute.place import Place, Settings
-from shardwright.execute.requests import Task
+from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
+from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.torch_device import OperatorShare, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +22,10 @@ class Rotary:
     The whole head is turned otherwise.
     """
 
-    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         yield from ()
-        saved = Saved(inputs=tuple(only(values) for values in inputs))
+        saved = SavedTensors(inputs=tuple(only(values) for values in inputs))
         width = place.operator.reads[0].quantum
         if len(inputs) == 1:
             query, key, *rest = inputs[0]
@@ -36,7 +36,9 @@ class Rotary:
         key = torch.cat([heads, turned.unsqueeze(-2).expand(*heads.shape[:-1], -1)], dim=-1).flatten(-2)
         return (_turned(query, place, width, rope.shape[-1]), key, value), saved
 
-    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         yield from ()
         query, key, value = (given(g) for g in grads)
@@ -54,7 +56,7 @@ class Rotary:
             returned(saved.inputs[2], {1: shared}),
         )
 
-    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         return {}
@@ -73,7 +75,7 @@ def rotary_rates(settings: Settings, half: int, *, on: torch.device) -> torch.Te
     return rates * (kept + (1 - kept) / longer.factor)
 
 
-def _turned(x: torch.Tensor, place: Place, width: int, rope: int, *, sign: int = 1) -> torch.Tensor:
+def _turned(x: torch.Tensor, place: OperatorShare, width: int, rope: int, *, sign: int = 1) -> torch.Tensor:
     """The last `rope` elements of every head of `width`, turned by the tokens' positions (`sign` -1: back)."""
     heads = x.unflatten(-1, (-1, width))
     half = rope // 2

@@ -12,16 +12,16 @@ import torch
 
 from shardwright.execute.numerics.boxes import numbers
 from shardwright.execute.numerics.groups import exchanged
-from shardwright.execute.place import Place, Routed
-from shardwright.execute.requests import Task
-from shardwright.program.layout import Box
+from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.torch_device import OperatorShare, Routed
+from shardwright.program.layout.layout import Box
 
 Pairs = tuple[torch.Tensor, torch.Tensor]
 """(row of the token in the local tokens, choice), in the order of (expert, token number)."""
 
 
 def dispatched(
-    place: Place,
+    place: OperatorShare,
     chosen: torch.Tensor,
     rows_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     *,
@@ -64,7 +64,7 @@ def dispatched(
 
 
 def collected(
-    place: Place, chosen: torch.Tensor, routes: torch.Tensor, rows: torch.Tensor, *, what: str
+    place: OperatorShare, chosen: torch.Tensor, routes: torch.Tensor, rows: torch.Tensor, *, what: str
 ) -> Task[list[tuple[Pairs, torch.Tensor]]]:
     """What every device with experts answers for the tokens held here: (pairs, their rows), by device.
 
@@ -86,7 +86,7 @@ def collected(
     return [(expected[d], came[d]) for d in sorted(expected)]
 
 
-def _routing(place: Place) -> dict[int, Routed]:
+def _routing(place: OperatorShare) -> dict[int, Routed]:
     """Of every device, in order; the device alone where nothing is split."""
     if place.routing:
         return dict(sorted(place.routing.items()))
@@ -94,7 +94,7 @@ def _routing(place: Place) -> dict[int, Routed]:
     return {place.device: Routed(home=tokens, serves=tokens, experts=place.experts)}
 
 
-def _tokens(place: Place, box: Box, *, like: torch.Tensor) -> torch.Tensor:
+def _tokens(place: OperatorShare, box: Box, *, like: torch.Tensor) -> torch.Tensor:
     """Numbers of a box's tokens, in the order of its rows."""
     if not box:
         return numbers((), like=like)
@@ -102,7 +102,7 @@ def _tokens(place: Place, box: Box, *, like: torch.Tensor) -> torch.Tensor:
     return (samples.unsqueeze(-1) * place.length + positions).flatten()
 
 
-def _pairs(place: Place, chosen: torch.Tensor, held: torch.Tensor, to: Routed) -> Pairs:
+def _pairs(place: OperatorShare, chosen: torch.Tensor, held: torch.Tensor, to: Routed) -> Pairs:
     """Pairs of the tokens `held` here that go to a device."""
     low, high = to.experts
     flat = chosen.flatten(0, 1)
@@ -112,7 +112,7 @@ def _pairs(place: Place, chosen: torch.Tensor, held: torch.Tensor, to: Routed) -
     return tokens[order], slots[order]
 
 
-def _giver(place: Place, routing: dict[int, Routed], to: int, tokens: torch.Tensor) -> torch.Tensor:
+def _giver(place: OperatorShare, routing: dict[int, Routed], to: int, tokens: torch.Tensor) -> torch.Tensor:
     """Which device gives each of the tokens to the device `to`."""
     giver = torch.full_like(tokens, -1)
     for device in (to, *routing):

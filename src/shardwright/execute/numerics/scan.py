@@ -9,14 +9,14 @@ from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import fine, numbers
 from shardwright.execute.numerics.keys import own_positions
 from shardwright.execute.numerics.protocol import Values, Weights
-from shardwright.execute.place import Place
-from shardwright.model.operator import ScanShape
+from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.model.ir.operator import ScanShape
 
 FIRST_CHANNEL = {2: 0, 5: 1, 6: 0}
 """First extent of a fused projection that is convolved, by how many it writes: x z (Mamba-1), z x B C dt (Mamba-2), q k v z b a (delta)."""
 
 
-def conv(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
+def conv(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
     """silu of a depthwise causal convolution: y_t = silu(sum over i of w_i x_(t - taps + 1 + i) + b), zeros before the sequence.
 
     Inputs begin with the sequence (`Place.key_positions`); outputs are those of the place's own positions.
@@ -33,14 +33,14 @@ def conv(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
     return tuple(_own(place, y) for y in outputs)
 
 
-def scan(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
+def scan(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
     """The recurrence of the operator's family, from the start of the sequence; outputs are those of the place's own positions."""
     own = {p.name.rpartition(".")[2]: fine(weights[p.name]) for p in place.operator.parameters}
     found = _recurrence(place, tuple(tuple(fine(v) for v in values) for values in inputs), own)
     return (_own(place, found.to(inputs[0][0].dtype)),)
 
 
-def _recurrence(place: Place, inputs: tuple[Values, ...], own: Weights) -> torch.Tensor:
+def _recurrence(place: OperatorShare, inputs: tuple[Values, ...], own: Weights) -> torch.Tensor:
     shape = place.operator.scan
     assert shape is not None
     if len(inputs) == 3:
@@ -113,7 +113,7 @@ def _delta(
     return (torch.stack(outputs, dim=1) if outputs else v).flatten(-2)
 
 
-def _own(place: Place, y: torch.Tensor) -> torch.Tensor:
+def _own(place: OperatorShare, y: torch.Tensor) -> torch.Tensor:
     """Rows of the place's own positions.
 
     Raises:

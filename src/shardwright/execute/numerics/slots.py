@@ -7,20 +7,20 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from shardwright.execute.numerics.protocol import Gradients, Saved, Values, Weights
+from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.numerics.routes import collected, dispatched
-from shardwright.execute.place import Place
-from shardwright.execute.requests import Task
-from shardwright.model.tensor import Extent
+from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.model.ir.tensor import Extent
 
 
-def spread(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
+def spread(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
     """The token's row in all its slots, and the experts' numbers. Inputs: x and ``route``'s (probabilities, numbers)."""
     x, (_, chosen) = inputs[0][0], inputs[1]
     return x.unsqueeze(-2).expand(*chosen.shape, x.shape[-1]).flatten(-2), chosen
 
 
-def weighed(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Values:
+def weighed(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
     """y = sum over a token's slots of probability x row. Inputs: slots with the experts' numbers and ``route``'s values."""
     slots, probabilities = inputs[0][0], inputs[1][0]
     return ((probabilities.unsqueeze(-1) * slots.unflatten(-1, (probabilities.shape[-1], -1))).sum(-2),)
@@ -30,21 +30,23 @@ def weighed(place: Place, inputs: tuple[Values, ...], weights: Weights) -> Value
 class Scatter:
     """Slots of tokens, sent to the chosen experts: rows by (expert, token), the device's part of the width. Input: slots, numbers."""
 
-    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         *slots, chosen = inputs[0]
         routes, rows = yield from _sent(place, slots, chosen, extents=place.operator.writes, what="slots")
         parts = (part[:, low:high] for part, (low, high) in zip(rows, place.writes, strict=True))
-        return (*(part.unsqueeze(0) for part in parts), routes), Saved(inputs=((chosen,),), own=(routes, slots[0].new_empty(0)))
+        return (*(part.unsqueeze(0) for part in parts), routes), SavedTensors(inputs=((chosen,),), own=(routes, slots[0].new_empty(0)))
 
-    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         routes, like = saved.own
         rows = _padded(place, grads, place.operator.writes, routes.shape[1], like)
         slots = yield from _brought(place, rows, routes, saved.inputs[0][0], extents=place.operator.writes, what="slot gradients")
         return ((*slots, None),)
 
-    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         return {}
@@ -57,16 +59,18 @@ class Gather:
     Devices with other parts of the width, or of a sum over it, add up; one of those with the same answers for all.
     """
 
-    def forward(self, place: Place, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, Saved]]:
+    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         (*rows, routes), (*read, chosen) = inputs
         extents = place.operator.reads
         whole = _padded(place, [part for part in rows if part.is_floating_point()], extents, routes.shape[1], read[0])
         slots = yield from _brought(place, whole, routes, chosen, extents=extents, what="made slots")
         kept = tuple(one.new_zeros(()).expand(one.shape) for one in read)
-        return (*slots, chosen), Saved(inputs=((*rows, routes), (*kept, chosen)))
+        return (*slots, chosen), SavedTensors(inputs=((*rows, routes), (*kept, chosen)))
 
-    def input_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[tuple[Gradients | None, ...]]:
+    def input_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         *read, chosen = saved.inputs[1]
         extents = place.operator.reads
@@ -79,14 +83,14 @@ class Gather:
         parts = (part[:, low:high].unsqueeze(0) for part, (low, high) in zip(rows, place.reads, strict=True))
         return (*parts, None), (*(torch.zeros_like(one) for one in read), None)
 
-    def weight_grad(self, place: Place, saved: Saved, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         return {}
 
 
 def _sent(
-    place: Place, slots: list[torch.Tensor], chosen: torch.Tensor, *, extents: tuple[Extent, ...], what: str
+    place: OperatorShare, slots: list[torch.Tensor], chosen: torch.Tensor, *, extents: tuple[Extent, ...], what: str
 ) -> Task[tuple[torch.Tensor, tuple[torch.Tensor, ...]]]:
     """(routes, rows of every extent) of the device's experts."""
     sizes = [e.size for e in extents]
@@ -99,7 +103,7 @@ def _sent(
 
 
 def _brought(
-    place: Place, rows: torch.Tensor, routes: torch.Tensor, chosen: torch.Tensor, *, extents: tuple[Extent, ...], what: str
+    place: OperatorShare, rows: torch.Tensor, routes: torch.Tensor, chosen: torch.Tensor, *, extents: tuple[Extent, ...], what: str
 ) -> Task[list[torch.Tensor]]:
     """Slots of every extent, of the tokens held here."""
     answers = yield from collected(place, chosen, routes, rows, what=what)
@@ -110,7 +114,7 @@ def _brought(
 
 
 def _padded(
-    place: Place, parts: Gradients | list[torch.Tensor], extents: tuple[Extent, ...], rows: int, like: torch.Tensor
+    place: OperatorShare, parts: Gradients | list[torch.Tensor], extents: tuple[Extent, ...], rows: int, like: torch.Tensor
 ) -> torch.Tensor:
     """The device's parts of all extents as rows of the whole width, zeros elsewhere; zeros where it has none."""
     held = place.reads if extents is place.operator.reads else place.writes

@@ -10,12 +10,12 @@ from itertools import pairwise, product
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.parameters import Key
+from shardwright.execute.shares.parameters import Key
 from shardwright.execute.weights.families import Family, Rule
-from shardwright.model.graph import Model
-from shardwright.model.operator import Operator
-from shardwright.model.tensor import Parameter
-from shardwright.program.layout import Box, Interval, count, normal
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.tensor import Parameter
+from shardwright.program.layout.layout import Box, Interval, count, normal
 
 MOST_RUNS = 64
 """Indices in more stretches than this are read as one stretch that covers them."""

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.place import LongerRotary, Settings
+from shardwright.execute.transport.torch_device import LongerRotary, Settings
 from shardwright.execute.weights.families import Family, family_of
 from shardwright.execute.weights.read import CONFIG
-from shardwright.model.fields import Fields
-from shardwright.model.graph import Model
-from shardwright.model.huggingface import parse_config
-from shardwright.model.operator import OperatorKind
+from shardwright.model.families.huggingface import parse_config
+from shardwright.model.ir.fields import Fields
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import OperatorKind
 
 SILU, GELU = ("silu", "swish"), ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
 ACTIVATION = ("hidden_act", "hidden_activation", "activation_function")

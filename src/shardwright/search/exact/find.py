@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 
 from shardwright.cost.critical_path import jitter
-from shardwright.cost.plan_network import kind_problem
+from shardwright.cost.device_network import kind_problem
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.certificate import Certificate
@@ -25,10 +25,10 @@ from shardwright.search.exact.orders import Int64, num_orders, pipeline_orders
 from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace, Partition, partitions, stage_trees
 from shardwright.search.exact.trees import split_on
-from shardwright.search.find import problem_text, universal_bound
+from shardwright.search.grid.find import problem_text, universal_bound
 from shardwright.search.limit import Limit, limit_of
 from shardwright.search.simulation import Simulation
-from shardwright.strategy.plan import Plan
+from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 Progress = Callable[[str, int, int], None]

@@ -8,28 +8,28 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.critical_path import picoseconds
-from shardwright.cost.plan_costs import FamilyCosts, family_costs
+from shardwright.cost.family_costs import FamilyCosts, family_costs
 from shardwright.cost.stage_costs import PlanCosts
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster
-from shardwright.model.operator import Operator
-from shardwright.program.action_rows import TABLE_SEARCH, ActionRows
+from shardwright.model.ir.operator import Operator
 from shardwright.program.instances import TaskKind
-from shardwright.program.lower_plan import lower_plan
-from shardwright.program.plan_program import PlanShape, device_classes
-from shardwright.program.plan_sync import Holdings, plan_holdings
+from shardwright.program.lower import lower_plan
+from shardwright.program.orders.rows import TABLE_SEARCH, ActionRows
 from shardwright.program.problem import Problem
-from shardwright.program.stage_edges import border_layout
-from shardwright.program.stage_parts import StageParts, plan_stages
+from shardwright.program.program import TaskShape, device_classes
+from shardwright.program.stages.edges import border_layout
+from shardwright.program.stages.holdings import Holdings, plan_holdings
+from shardwright.program.stages.parts import StageParts, plan_stages
 from shardwright.schedules.table import B, F
 from shardwright.search.exact.trees import tree_placements
-from shardwright.simulator.plan_memory import plan_memory
-from shardwright.strategy.lane import Lane
-from shardwright.strategy.order import Named
-from shardwright.strategy.plan import Plan, Shards
-from shardwright.strategy.split import Split
-from shardwright.strategy.stages import Item, Stage
-from shardwright.strategy.verify import verify
+from shardwright.simulator.device_memory import plan_memory
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.plan import Plan, Shards
+from shardwright.strategy.plan.split import Split
+from shardwright.strategy.plan.stages import Item, Stage
+from shardwright.strategy.verify.check import verify
 
 Int64 = npt.NDArray[np.int64]
 LANE = "main"
@@ -176,7 +176,7 @@ def _room(problem: Problem, plan: Plan, costs: PlanCosts, parts: StageParts, *, 
     alone = replace(plan, lanes=(replace(plan.lanes[0], stages=plan.lanes[0].stages[:1]),))
     rows = flight_rows((parts.devices,), microbatches, flying=microbatches)
     classes = device_classes(((parts,),), rows)
-    shape = PlanShape(tied={}, pieces={}, coupled={}, holders={}, gathers=False, blocking=False, reduces_last=False)
+    shape = TaskShape(tied={}, pieces={}, coupled={}, holders={}, gathers=False, blocking=False, reduces_last=False)
     program = lower_plan(alone, stages=((parts,),), rows=rows, classes=classes, edges=(), shape=shape)
     for flying in range(microbatches, 0, -1):
         memory = plan_memory(problem, replace(program, rows=flight_rows((parts.devices,), microbatches, flying=flying)), costs)

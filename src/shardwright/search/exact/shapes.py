@@ -7,21 +7,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.plan_costs import FamilyCosts
+from shardwright.cost.family_costs import FamilyCosts
 from shardwright.cost.stage_costs import PlanCosts
-from shardwright.program.action_rows import TABLE_SEARCH
 from shardwright.program.instances import Stream, TaskKind
-from shardwright.program.lower_plan import lower_plan
-from shardwright.program.plan_program import LaneEdge, PlanProgram, PlanShape, device_classes
-from shardwright.program.plan_sync import Holdings
+from shardwright.program.lower import lower_plan
+from shardwright.program.orders.rows import TABLE_SEARCH
 from shardwright.program.problem import Problem
+from shardwright.program.program import Program, TaskShape, device_classes
+from shardwright.program.stages.edges import LaneEdge
+from shardwright.program.stages.holdings import Holdings
 from shardwright.search.exact.options import LANE, StageOption, flight_rows
 from shardwright.search.exact.orders import Int32, Int64, finish_times
-from shardwright.simulator.plan_tasks import plan_kernel_tasks
-from shardwright.simulator.plans import lane_edges
-from shardwright.strategy.lane import Lane
-from shardwright.strategy.order import Action, Kind, Named, Table
-from shardwright.strategy.plan import Plan, Shards
+from shardwright.simulator.simulate import lane_edges
+from shardwright.simulator.tasks import plan_kernel_tasks
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import Action, Kind, Named, Table
+from shardwright.strategy.plan.plan import Plan, Shards
 
 Messages = dict[tuple[int, int], LaneEdge]
 """Edges already derived, by the ids of the options on both sides."""
@@ -132,7 +133,7 @@ def shape_tasks(
 
 def _lowered(
     problem: Problem, options: tuple[StageOption, ...], *, microbatches: int, shards: tuple[Shards, ...], messages: Messages
-) -> tuple[PlanProgram, PlanCosts, bool]:
+) -> tuple[Program, PlanCosts, bool]:
     """The Program under the order that runs all forwards first, its costs, and whether sends hold up their sender."""
     plan = plan_of_stages(problem, options, microbatches=microbatches, shards=shards)
     stages = tuple(replace(option.parts, chunk=chunk) for chunk, option in enumerate(options))
@@ -145,7 +146,7 @@ def _lowered(
     costs = PlanCosts.of(problem, plan, (stages,), families, holdings)
     rows = flight_rows(tuple(s.devices for s in stages), microbatches, flying=microbatches)
     classes = device_classes((stages,), rows)
-    shape = PlanShape(
+    shape = TaskShape(
         tied={},
         pieces=costs.pieces,
         coupled=costs.coupled,
@@ -168,7 +169,7 @@ def _edge(problem: Problem, options: tuple[StageOption, ...], chunk: int, messag
     return replace(found, edge=replace(found.edge, source=chunk - 1, target=chunk))
 
 
-def _places(program: PlanProgram, microbatches: int) -> tuple[Int64, Int64, Int64]:
+def _places(program: Program, microbatches: int) -> tuple[Int64, Int64, Int64]:
     """(classes, 2 m) first and last task of each action, and the send that it ends in or -1."""
     shape = (len(program.classes), 2 * microbatches)
     first, last, send = np.full(shape, -1, dtype=np.int64), np.full(shape, -1, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
@@ -184,7 +185,7 @@ def _places(program: PlanProgram, microbatches: int) -> tuple[Int64, Int64, Int6
     return first, last, send
 
 
-def _of_order(program: PlanProgram, links: Int64, last: Int64) -> npt.NDArray[np.bool_]:
+def _of_order(program: Program, links: Int64, last: Int64) -> npt.NDArray[np.bool_]:
     """Links that come from a row of the order: from a stage's action, or its send, to another action of that stage."""
     instances = program.instances
     chunk = np.array([t.chunk for t in program.templates])[instances.template]

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
-from shardwright.cost.plan_network import network_among
+from shardwright.cost.device_network import network_among
 from shardwright.errors import UsageError
 from shardwright.hardware.cluster import Cluster
-from shardwright.model.tensor import Dim
+from shardwright.model.ir.tensor import Dim
 from shardwright.program.problem import Problem
 from shardwright.search.exact.trees import Node, TreeSpace, labelled_trees
-from shardwright.strategy.plan import Shards
+from shardwright.strategy.plan.plan import Shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
-from shardwright.model.operator import Operator
-from shardwright.model.tensor import Dim
-from shardwright.strategy.split import Split
-from shardwright.strategy.stages import Placement, Selector
-from shardwright.strategy.verify_stages import has_dim
+from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.tensor import Dim
+from shardwright.strategy.plan.split import Split
+from shardwright.strategy.plan.stages import Placement, Selector
+from shardwright.strategy.verify.stages import has_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,14 @@ import numpy as np
 from shardwright.cost.bound_arrays import Facts
 from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
-from shardwright.search.joint.frames import Frame, Framed
+from shardwright.search.joint.layer_counts import any_order_bounds, layer_counts
 from shardwright.search.joint.member import JointPlan, compose, plan_of_cut, plan_of_sizes
 from shardwright.search.joint.ordered import Ordered, named_orders, order_bound, ordered
-from shardwright.search.joint.quick import frame_bounds
+from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
+from shardwright.search.joint.quick_bounds import shape_bounds
 from shardwright.search.joint.recomputed import recomputed_in_order
 from shardwright.search.joint.score import Scored, path_score
 from shardwright.search.joint.solve import solve
-from shardwright.search.joint.spreads import any_order_bounds, spreads
 from shardwright.search.joint.state import Progress, Search
 
 CHUNKS = (2, 4, 8)
@@ -40,7 +40,7 @@ CLOSE = 1.01
 """Largest ratio of an estimate to the best known time that is worth a full search."""
 
 
-def any_order_frames(framed: Framed, layers: int) -> tuple[Frame, ...]:
+def any_order_frames(framed: ShapedSpace, layers: int) -> tuple[PipelineShape, ...]:
     """The frames with one chunk a rank, their order open; of each split alone, more chunks, looped, and two on a V."""
     single = [frame for frame in framed.frames if frame.chunks == 1]
     frames = [replace(frame, any_order=True) for frame in single]
@@ -48,7 +48,7 @@ def any_order_frames(framed: Framed, layers: int) -> tuple[Frame, ...]:
     for outer, ranks, microbatches, zero in lone:
         for chunks in CHUNKS:
             if chunks * ranks <= layers + 2 and ranks > 1:
-                frame = Frame(outers=(outer,), ranks=ranks, chunks=chunks, microbatches=microbatches, zero=zero, any_order=True)
+                frame = PipelineShape(outers=(outer,), ranks=ranks, chunks=chunks, microbatches=microbatches, zero=zero, any_order=True)
                 frames += [frame, replace(frame, folded=True)] if chunks == 2 else [frame]
     return tuple(frames)
 
@@ -61,14 +61,14 @@ class _Candidate:
     plan: JointPlan
 
 
-def search_orders(search: Search, frames: tuple[Frame, ...], facts: Facts, progress: Progress | None) -> bool:
+def search_orders(search: Search, frames: tuple[PipelineShape, ...], facts: Facts, progress: Progress | None) -> bool:
     """Bound every frame, and try the cuts with the least bounds. Whether the deadline did not cut in.
 
     Bounds go into `search.lower` behind those of the frames with named orders.
     """
     framed, first = search.framed, len(search.framed.frames)
     jitter = facts.jitter * (1 - 1e-9)
-    quick = frame_bounds(search.problem, replace(framed, frames=frames), chain_of(search.problem.model), facts) * jitter
+    quick = shape_bounds(search.problem, replace(framed, frames=frames), chain_of(search.problem.model), facts) * jitter
     order = np.argsort(quick, kind="stable")
     waiting: list[_Candidate] = []
     for turn, place in enumerate(order.tolist()):
@@ -88,7 +88,7 @@ def search_orders(search: Search, frames: tuple[Frame, ...], facts: Facts, progr
     return not search.limit.passed()
 
 
-def _cuts(search: Search, frame: Frame, facts: Facts, jitter: float) -> tuple[float, list[_Candidate]]:
+def _cuts(search: Search, frame: PipelineShape, facts: Facts, jitter: float) -> tuple[float, list[_Candidate]]:
     """The bound of a frame with one chunk a rank, and the cuts that its labels like."""
     problem, framed, chain = search.problem, search.framed, chain_of(search.problem.model)
     splits, pipe = splits_of(problem, framed, chain, frame, facts), pipeline_of(problem, frame, facts)
@@ -98,10 +98,10 @@ def _cuts(search: Search, frame: Frame, facts: Facts, jitter: float) -> tuple[fl
     return lower, [_Candidate(bound_s=lower, plan=plan_of_cut(framed, frame, cut)) for cut in solved.cuts]
 
 
-def _shapes(search: Search, frame: Frame, facts: Facts, jitter: float) -> tuple[float, list[_Candidate]]:
+def _shapes(search: Search, frame: PipelineShape, facts: Facts, jitter: float) -> tuple[float, list[_Candidate]]:
     """The bound of a frame with several chunks a rank, and the shapes with the least ones."""
     problem, framed, chain = search.problem, search.framed, chain_of(search.problem.model)
-    shapes = spreads(len(chain), frame.ranks, frame.chunks)
+    shapes = layer_counts(len(chain), frame.ranks, frame.chunks)
     if not len(shapes):
         return float("inf"), []
     key = frame.outers[0], frame.zero

@@ -6,12 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.bound_arrays import Facts
-from shardwright.cost.layout import is_layer
+from shardwright.cost.chunk_layout import is_layer
 from shardwright.program.problem import Problem
-from shardwright.search.joint import labels
+from shardwright.search.joint import label_program as labels
 from shardwright.search.joint.chain import Chain
-from shardwright.search.joint.frames import Frame, Framed
-from shardwright.search.joint.labels import Pipeline, Splits
+from shardwright.search.joint.label_program import Pipeline, Splits
+from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -31,7 +31,7 @@ def border_tier(problem: Problem, stride: int) -> int:
     return next((index for index, tier in enumerate(tiers) if stride < tier.num_devices), len(tiers) - 1)
 
 
-def pipeline_of(problem: Problem, frame: Frame, facts: Facts) -> Pipeline:
+def pipeline_of(problem: Problem, frame: PipelineShape, facts: Facts) -> Pipeline:
     """What the label program knows of a frame beside its splits."""
     return Pipeline(
         ranks=frame.ranks,
@@ -47,7 +47,7 @@ def pipeline_of(problem: Problem, frame: Frame, facts: Facts) -> Pipeline:
     )
 
 
-def splits_of(problem: Problem, framed: Framed, chain: Chain, frame: Frame, facts: Facts) -> Splits:
+def splits_of(problem: Problem, framed: ShapedSpace, chain: Chain, frame: PipelineShape, facts: Facts) -> Splits:
     """The arrays of the frame's splits.
 
     With several chunks a rank holds positions from all over the chain: every position is then priced as the cheapest, in each quantity.
@@ -78,7 +78,7 @@ def splits_of(problem: Problem, framed: Framed, chain: Chain, frame: Frame, fact
     return Splits(sums=sums, again=again, fixed=_fixed(problem, framed, layer, mesh, frame, facts))
 
 
-def _per_block(problem: Problem, framed: Framed, layer: IntArray, mesh: IntArray, zero: int, facts: Facts) -> FloatArray:
+def _per_block(problem: Problem, framed: ShapedSpace, layer: IntArray, mesh: IntArray, zero: int, facts: Facts) -> FloatArray:
     """(rows, blocks, splits): every row of `Splits.sums` for one block."""
     costs = framed.costs
     is_inner = np.array([is_layer(b) for b in problem.model.blocks])[:, None]
@@ -102,7 +102,7 @@ def _per_block(problem: Problem, framed: Framed, layer: IntArray, mesh: IntArray
     return result
 
 
-def _tied_bytes(framed: Framed, mesh: IntArray, facts: Facts) -> FloatArray:
+def _tied_bytes(framed: ShapedSpace, mesh: IntArray, facts: Facts) -> FloatArray:
     """(blocks, splits) parameters and gradients alone."""
     costs = framed.costs
     dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
@@ -111,7 +111,7 @@ def _tied_bytes(framed: Framed, mesh: IntArray, facts: Facts) -> FloatArray:
     return result
 
 
-def least_border(problem: Problem, framed: Framed, outers: tuple[int, ...]) -> float:
+def least_border(problem: Problem, framed: ShapedSpace, outers: tuple[int, ...]) -> float:
     """Seconds that a send between any two of these splits takes at least: all activations once, over all devices of a rank.
 
     A split without sequence parallelism may send each of tp copies, which a receiver with another split need not have.
@@ -125,7 +125,7 @@ def least_border(problem: Problem, framed: Framed, outers: tuple[int, ...]) -> f
     return min(found)
 
 
-def _fixed(problem: Problem, framed: Framed, layer: IntArray, mesh: IntArray, frame: Frame, facts: Facts) -> FloatArray:
+def _fixed(problem: Problem, framed: ShapedSpace, layer: IntArray, mesh: IntArray, frame: PipelineShape, facts: Facts) -> FloatArray:
     costs = framed.costs
     fixed = np.zeros((len(layer), COLUMNS))
     tiers = np.array([border_tier(problem, int(framed.columns["s_pp"][row])) for row in frame.outers], dtype=np.int64)

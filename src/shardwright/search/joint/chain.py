@@ -8,10 +8,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.layout import has_head, is_layer
-from shardwright.model.graph import Model
-from shardwright.program.chunks import Content
-from shardwright.strategy.grid_facts import layer_runs
+from shardwright.cost.chunk_layout import has_head, is_layer
+from shardwright.model.ir.graph import Model
+from shardwright.program.stages.chunks import Content
+from shardwright.strategy.grid.facts import layer_runs
 
 IntArray = npt.NDArray[np.int64]
 
@@ -51,7 +51,7 @@ class Chain:
 
 @lru_cache(maxsize=64)
 def chain_of(model: Model) -> Chain:
-    """The chain of `model`, as `program.chunks` spreads it."""
+    """The chain of `model`, as `program.stages.chunks` spreads it."""
     names = {run.name for run in layer_runs(model)}
     before: list[int] = []
     layers: list[tuple[int, ...]] = []

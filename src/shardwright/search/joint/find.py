@@ -13,23 +13,23 @@ from shardwright.cost.critical_path import order_table
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
-from shardwright.search.find import find, problem_text, universal_bound
+from shardwright.search.grid.find import find, problem_text, universal_bound
+from shardwright.search.grid.prepare import facts_of
+from shardwright.search.grid.space import Space
 from shardwright.search.joint.any_order import any_order_frames, search_orders
 from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
-from shardwright.search.joint.frames import Frame, frames_of, joint_space
-from shardwright.search.joint.labels import Pipeline, Splits
+from shardwright.search.joint.label_program import Pipeline, Splits
+from shardwright.search.joint.layer_counts import layer_count_bounds, layer_count_path, layer_counts, least_redone, shape_times
 from shardwright.search.joint.member import plan_of_cut, plan_of_sizes, split_grid
-from shardwright.search.joint.quick import frame_bounds
+from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space, shaped_space
+from shardwright.search.joint.quick_bounds import shape_bounds
 from shardwright.search.joint.score import Scored
 from shardwright.search.joint.solve import Solved, load_label_kernels, solve
-from shardwright.search.joint.spreads import least_redone, shape_times, spread_bounds, spread_path, spreads
 from shardwright.search.joint.state import Progress, Search
 from shardwright.search.limit import limit_of
-from shardwright.search.prepare import facts_of
 from shardwright.search.simulation import Simulation
-from shardwright.search.space import Space
-from shardwright.strategy.grid_rules import GridFacts
+from shardwright.strategy.grid.rules import GridFacts
 
 NAMED_ORDERS, FOUND_ORDERS = "named", "found"
 OPEN_LIMIT = 1e9
@@ -115,7 +115,7 @@ def find_joint(
     limit = limit_of(time_limit_s, stop_at=stop)
     grid, refusal = _best_grid(problem, space, facts, capacity, time_limit_s / 2, grid_stop, progress)
     joint = joint_space(space, any_order=orders == FOUND_ORDERS)
-    framed = frames_of(problem, joint, facts)
+    framed = shaped_space(problem, joint, facts)
     best_s = grid.certificate.best_s if grid else OPEN_LIMIT
     lower, sizes, search = float("inf"), [], None
     complete = grid is None or grid.certificate.optimal
@@ -168,14 +168,14 @@ def _best_grid(
         return None, error
 
 
-def _num_members(frame: Frame, layers: int) -> int:
+def _num_members(frame: PipelineShape, layers: int) -> int:
     """Members of a frame: cuts times splits of each rank times whether what is not recomputed in full is so selectively.
 
     How many layers a rank recomputes in full is not counted: the fewest that fit stand for the others, which are slower.
     """
     if frame.chunks == 1:
         return comb(layers - 1, frame.ranks - 1) * int((2 * len(frame.outers)) ** frame.ranks)
-    return len(spreads(layers, frame.ranks, frame.chunks))
+    return len(layer_counts(layers, frame.ranks, frame.chunks))
 
 
 def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> bool:
@@ -183,7 +183,7 @@ def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> b
     problem, framed = search.problem, search.framed
     chain = chain_of(problem.model)
     alike, jitter = is_alike(chain), kernel_facts.jitter * (1 - 1e-9)
-    quick = frame_bounds(problem, framed, chain, kernel_facts) * jitter
+    quick = shape_bounds(problem, framed, chain, kernel_facts) * jitter
     order = np.argsort(quick, kind="stable")
     _begin(search, order[:FIRST_LOOKS].tolist(), kernel_facts)
     waiting: list[tuple[float, int, Solved]] = []
@@ -238,21 +238,21 @@ def _begin(search: Search, places: list[int], facts: Facts) -> None:
         frame = search.framed.frames[place]
         if frame.chunks == 1:
             continue
-        shapes = spreads(len(chain), frame.ranks, frame.chunks)
+        shapes = layer_counts(len(chain), frame.ranks, frame.chunks)
         if len(shapes):
             pipe = pipeline_of(search.problem, frame, facts)
             exact = splits_of(search.problem, search.framed, chain, replace(frame, chunks=1), facts)
-            shape = shapes[int(spread_bounds(exact, pipe, shapes).argmin())]
+            shape = shapes[int(layer_count_bounds(exact, pipe, shapes).argmin())]
             redone = least_redone(exact, pipe, shape)
             if redone is not None:
                 search.attempt(plan_of_sizes(search.framed, frame, tuple(shape.tolist()), tuple(redone.tolist())))
     search.infeasible, search.scored, search.simulated = counted
 
 
-def _spread(search: Search, frame: Frame, pipe: Pipeline, exact: Splits, norm: float, jitter: float, bound: float) -> float:
+def _spread(search: Search, frame: PipelineShape, pipe: Pipeline, exact: Splits, norm: float, jitter: float, bound: float) -> float:
     """Try every shape of a frame with several chunks a rank in order of its bound; a lower bound of what is not simulated."""
-    shapes = spreads(len(chain_of(search.problem.model)), frame.ranks, frame.chunks)
-    bounds = (spread_bounds(exact, pipe, shapes) + norm) * jitter
+    shapes = layer_counts(len(chain_of(search.problem.model)), frame.ranks, frame.chunks)
+    bounds = (layer_count_bounds(exact, pipe, shapes) + norm) * jitter
     grid = split_grid(search.framed, frame.outers[0], chunks=frame.chunks, zero=frame.zero)
     table = order_table(grid, microbatches=frame.microbatches)
     order = np.argsort(bounds, kind="stable")
@@ -265,14 +265,14 @@ def _spread(search: Search, frame: Frame, pipe: Pipeline, exact: Splits, norm: f
             least = min(least, float(bounds[row]))
             break
         redone = np.zeros_like(shapes[row])
-        path = (spread_path(times, pipe, table, place) + norm) * jitter * (1 - 1e-7)
+        path = (layer_count_path(times, pipe, table, place) + norm) * jitter * (1 - 1e-7)
         if path < search.enough_s:
             needed = least_redone(exact, pipe, shapes[row])
             if needed is None:
                 search.infeasible += 1
                 continue
             if needed.any():
-                redone, path = needed, (spread_path(times, pipe, table, place, needed) + norm) * jitter * (1 - 1e-7)
+                redone, path = needed, (layer_count_path(times, pipe, table, place, needed) + norm) * jitter * (1 - 1e-7)
         paths.append((path, row, tuple(redone.tolist())))
     for path, row, first in sorted(paths):
         if path >= search.enough_s:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.layout import Layout, has_head, is_layer
-from shardwright.cost.member import RECOMPUTE_PART, Priced, StepCosts, again_bytes, step_costs
+from shardwright.cost.chunk_layout import ChunkLayout, has_head, is_layer
+from shardwright.cost.step_costs import RECOMPUTE_PART, Priced, StepCosts, again_bytes, step_costs
 from shardwright.cost.terms import temporary_bytes
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable
 from shardwright.search.joint.arrays import least_border
 from shardwright.search.joint.chain import Chain, chain_of
-from shardwright.search.joint.frames import Frame, Framed
+from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
 from shardwright.search.joint.solve import Cut, RankChoice
-from shardwright.strategy.grid import Grid
+from shardwright.strategy.grid.axes import Grid
 
 IntArray = npt.NDArray[np.int64]
 
@@ -75,7 +75,7 @@ class JointPlan:
         return len(set(self.outers)) == 1
 
 
-def split_grid(framed: Framed, outer: int, *, chunks: int, zero: int) -> Grid:
+def split_grid(framed: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Grid:
     """The grid that has a split on every rank."""
     c = {name: int(column[outer]) for name, column in framed.columns.items()}
     return Grid(
@@ -96,7 +96,7 @@ def split_grid(framed: Framed, outer: int, *, chunks: int, zero: int) -> Grid:
     )
 
 
-def plan_of_cut(framed: Framed, frame: Frame, cut: Cut) -> JointPlan:
+def plan_of_cut(framed: ShapedSpace, frame: PipelineShape, cut: Cut) -> JointPlan:
     """The plan that a cut of a frame with one chunk a rank means."""
     outers = tuple(frame.outers[choice.split] for choice in cut)
     grids = {outer: split_grid(framed, outer, chunks=frame.chunks, zero=frame.zero) for outer in set(outers)}
@@ -110,7 +110,7 @@ def plan_of_cut(framed: Framed, frame: Frame, cut: Cut) -> JointPlan:
     )
 
 
-def plan_of_sizes(framed: Framed, frame: Frame, sizes: tuple[int, ...], redone: tuple[int, ...]) -> JointPlan:
+def plan_of_sizes(framed: ShapedSpace, frame: PipelineShape, sizes: tuple[int, ...], redone: tuple[int, ...]) -> JointPlan:
     """The plan whose chunks have these layers and recompute so many of them in full."""
     grid = split_grid(framed, frame.outers[0], chunks=frame.chunks, zero=frame.zero)
     p = frame.ranks
@@ -129,7 +129,7 @@ def _chunk(layers: int, choice: RankChoice) -> ChunkChoice:
     return ChunkChoice(layers=layers, redone=redone, selective=min(choice.selective, layers - redone))
 
 
-def layout_of_plan(problem: Problem, plan: JointPlan) -> Layout:
+def layout_of_plan(problem: Problem, plan: JointPlan) -> ChunkLayout:
     """How the plan spreads the model's blocks."""
     chain = chain_of(problem.model)
     contents, at = [], 0
@@ -142,7 +142,7 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> Layout:
             counts[c, block] += count
     by_rank = np.zeros((plan.ranks, counts.shape[1]), dtype=np.int64)
     np.add.at(by_rank, list(plan.owners), counts)
-    return Layout(
+    return ChunkLayout(
         contents=tuple(contents),
         counts=counts,
         layer=np.array([is_layer(b) for b in problem.model.blocks]),
@@ -167,7 +167,7 @@ def redone_of(chain: Chain, plan: JointPlan) -> tuple[IntArray, IntArray]:
     return np.array(full), np.array(selective)
 
 
-def compose(problem: Problem, framed: Framed, plan: JointPlan) -> StepCosts:
+def compose(problem: Problem, framed: ShapedSpace, plan: JointPlan) -> StepCosts:
     """The step of `plan`: columns of each rank from the step that its split would make of the whole cut, with its own recompute."""
     layout = layout_of_plan(problem, plan)
     by_outer = {outer: _plain(problem, framed, plan, layout, outer) for outer in dict.fromkeys(plan.outers)}
@@ -178,7 +178,7 @@ def compose(problem: Problem, framed: Framed, plan: JointPlan) -> StepCosts:
     return _with_recompute(problem, framed, plan, layout, merged)
 
 
-def _plain(problem: Problem, framed: Framed, plan: JointPlan, layout: Layout, outer: int) -> StepCosts:
+def _plain(problem: Problem, framed: ShapedSpace, plan: JointPlan, layout: ChunkLayout, outer: int) -> StepCosts:
     prepared = framed.prepared
     priced = Priced(
         layers=prepared.layers,
@@ -226,7 +226,7 @@ def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) ->
     )
 
 
-def _with_recompute(problem: Problem, framed: Framed, plan: JointPlan, layout: Layout, step: StepCosts) -> StepCosts:
+def _with_recompute(problem: Problem, framed: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts) -> StepCosts:
     """The step with what each chunk recomputes: seconds, saved bytes and the largest temporary."""
     if not any(chunk.redone or chunk.selective for chunk in plan.chunks):
         return step
@@ -248,7 +248,7 @@ def _with_recompute(problem: Problem, framed: Framed, plan: JointPlan, layout: L
     return replace(with_made_again(framed, plan, layout, step, again), parts=parts, backward_s=parts[1].sum(axis=1), saved_bytes=saved)
 
 
-def with_made_again(framed: Framed, plan: JointPlan, layout: Layout, step: StepCosts, again: IntArray) -> StepCosts:
+def with_made_again(framed: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts, again: IntArray) -> StepCosts:
     """A step without recompute with the temporaries of a backward that makes `again` bytes anew, (ranks,)."""
     layers = framed.prepared.layers
     # Without recompute nothing is made again, so the blocks are those of the logits and of the ends' gradients.

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.critical_path import border_picoseconds, jitter
-from shardwright.cost.member import StepCosts, reserve_factor
+from shardwright.cost.step_costs import StepCosts, reserve_factor
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, I, W
-from shardwright.search.joint.frames import Framed
 from shardwright.search.joint.member import JointPlan, compose
+from shardwright.search.joint.pipeline_shapes import ShapedSpace
 from shardwright.search.orders.bounds import order_bounds
 from shardwright.search.orders.find import find_order, found_order
 from shardwright.search.orders.found import codes_of, weigh
@@ -91,7 +91,7 @@ def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArra
     return np.rint(forward * units).astype(np.int64), np.rint(backward * units).astype(np.int64)
 
 
-def order_bound(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int) -> float:
+def order_bound(problem: Problem, framed: ShapedSpace, plan: JointPlan, *, capacity: int) -> float:
     """Seconds of the step that no order of `plan` that fits ends before, reductions left out; inf if none fits."""
     costs = compose(problem, framed, plan)
     try:
@@ -106,7 +106,7 @@ def _step_seconds(problem: Problem, plan: JointPlan, costs: StepCosts, makespan:
     return (makespan / SECOND + rest) * jitter(problem, plan.grids[0].devices)
 
 
-def ordered(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int, effort: float) -> Ordered | None:
+def ordered(problem: Problem, framed: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float) -> Ordered | None:
     """`plan` with the best order found for it; None if no order of it fits.
 
     Args:
@@ -119,7 +119,7 @@ def ordered(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int,
     return in_order(problem, framed, plan, find_order(asked, effort=effort).table, capacity=capacity)
 
 
-def in_order(problem: Problem, framed: Framed, plan: JointPlan, table: ActionTable, *, capacity: int) -> Ordered | None:
+def in_order(problem: Problem, framed: ShapedSpace, plan: JointPlan, table: ActionTable, *, capacity: int) -> Ordered | None:
     """`plan` with the actions of `table`, weight gradients where reductions end first; None if it does not fit."""
     costs = compose(problem, framed, plan)
     try:
@@ -135,7 +135,7 @@ def in_order(problem: Problem, framed: Framed, plan: JointPlan, table: ActionTab
     return min(found, key=lambda one: one.estimate_s, default=None)
 
 
-def named_orders(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int) -> Iterator[Ordered]:
+def named_orders(problem: Problem, framed: ShapedSpace, plan: JointPlan, *, capacity: int) -> Iterator[Ordered]:
     """`plan` under each schedule of the registry that lies as its chunks do and fits; no estimate is above what the order takes.
 
     Left out: schedules that overlap pairs of actions, which the joint space has not.

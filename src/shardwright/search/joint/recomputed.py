@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.member import StepCosts, again_bytes
+from shardwright.cost.step_costs import StepCosts, again_bytes
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.joint.chain import chain_of
-from shardwright.search.joint.frames import Framed
 from shardwright.search.joint.member import ChunkChoice, JointPlan, compose, layout_of_plan, with_made_again
 from shardwright.search.joint.ordered import SECOND, Ordered, activation_room, in_order, order_problem
+from shardwright.search.joint.pipeline_shapes import ShapedSpace
 from shardwright.search.orders.memory_option import MemoryOption
 from shardwright.search.orders.with_memory import order_with_memory
 
@@ -23,7 +23,7 @@ MOST_OPTIONS = 16
 """Options of one chunk that a search chooses from."""
 
 
-def recomputed_in_order(problem: Problem, framed: Framed, plan: JointPlan, *, capacity: int, effort: float) -> Ordered | None:
+def recomputed_in_order(problem: Problem, framed: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float) -> Ordered | None:
     """`plan` with the recompute of each rank and the order found together; None where nothing fits or everything does without recompute.
 
     A rank recomputes any number of its first layers in full and any number of the next ones selectively. Which of these it takes decides
@@ -57,7 +57,7 @@ def recomputed_in_order(problem: Problem, framed: Framed, plan: JointPlan, *, ca
 
 
 def _choices(
-    problem: Problem, framed: Framed, plan: JointPlan, costs: StepCosts, rank: int, *, capacity: int
+    problem: Problem, framed: ShapedSpace, plan: JointPlan, costs: StepCosts, rank: int, *, capacity: int
 ) -> dict[ChunkChoice, MemoryOption]:
     """What a rank may recompute, but for what another choice beats in time and in memory; an even selection of very many."""
     layers = plan.chunks[rank].layers
@@ -74,7 +74,7 @@ def _choices(
 
 
 def options_of_rank(
-    problem: Problem, framed: Framed, plan: JointPlan, costs: StepCosts, rank: int, chunks: list[ChunkChoice], *, capacity: int
+    problem: Problem, framed: ShapedSpace, plan: JointPlan, costs: StepCosts, rank: int, chunks: list[ChunkChoice], *, capacity: int
 ) -> dict[ChunkChoice, MemoryOption]:
     """Each of `chunks` as an option of the rank's order search: nanoseconds and bytes.
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwright.cost.critical_path import order_table, path_seconds
-from shardwright.cost.member import StepCosts
+from shardwright.cost.rank_memory import reserved_bytes
+from shardwright.cost.step_costs import StepCosts
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable
-from shardwright.search.joint.frames import Framed
 from shardwright.search.joint.member import JointPlan, compose
-from shardwright.search.joint.written import written
-from shardwright.simulator.memory import reserved_bytes
-from shardwright.simulator.plans import PlanResult, simulate_plan
+from shardwright.search.joint.pipeline_shapes import ShapedSpace
+from shardwright.search.joint.write import general_plan
+from shardwright.simulator.simulate import SimulatedPlan, simulate_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Scored:
     costs: StepCosts
     seconds: float
     need: tuple[int, ...]
-    result: PlanResult | None = None
+    result: SimulatedPlan | None = None
 
 
 def order_of(plan: JointPlan) -> ActionTable:
@@ -38,7 +38,7 @@ def order_of(plan: JointPlan) -> ActionTable:
     return plan.table if plan.table is not None else order_table(plan.grids[0], microbatches=plan.microbatches)
 
 
-def path_score(problem: Problem, framed: Framed, plan: JointPlan) -> Scored:
+def path_score(problem: Problem, framed: ShapedSpace, plan: JointPlan) -> Scored:
     """The longest path through the plan's order (B1), and a lower bound of each rank's peak.
 
     Borders between unlike splits take the least they can.
@@ -51,5 +51,5 @@ def path_score(problem: Problem, framed: Framed, plan: JointPlan) -> Scored:
 
 def evaluate(problem: Problem, scored: Scored) -> Scored:
     """The simulation (S) of a scored plan."""
-    result = simulate_plan(problem, written(problem, scored.plan))
+    result = simulate_plan(problem, general_plan(problem, scored.plan))
     return replace(scored, seconds=result.step_time_s, need=tuple(m.reserved for m in result.memory), result=result)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.search.joint import labels
-from shardwright.search.joint.labels import OPTIONS, Cells, Pipeline, Splits, fill, reach
+from shardwright.search.joint import label_program as labels
+from shardwright.search.joint.label_program import OPTIONS, Cells, Pipeline, Splits, fill, reach
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

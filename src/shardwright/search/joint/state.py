@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from shardwright.program.problem import Problem
-from shardwright.search.joint.frames import Framed
-from shardwright.search.joint.labels import Splits
+from shardwright.search.joint.label_program import Splits
 from shardwright.search.joint.member import ChunkChoice, JointPlan
+from shardwright.search.joint.pipeline_shapes import ShapedSpace
 from shardwright.search.joint.score import Scored, evaluate, path_score
 from shardwright.search.limit import Limit
 
@@ -28,7 +28,7 @@ class Search:
     """
 
     problem: Problem
-    framed: Framed
+    framed: ShapedSpace
     capacity: int
     best_s: float
     best: Scored | None = None

@@ -9,19 +9,19 @@ from itertools import product
 import numpy as np
 
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.program.action_graph import chains
-from shardwright.program.action_rows import TABLE_SEARCH, ActionRows, action_rows
-from shardwright.program.action_tables import table_of
-from shardwright.program.participation import Participation, participation
+from shardwright.program.orders.graph import chains
+from shardwright.program.orders.participation import Participation, participation
+from shardwright.program.orders.rows import TABLE_SEARCH, ActionRows, action_rows
+from shardwright.program.orders.tables import table_of
 from shardwright.schedules.entries import row_entries
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.find import find_order
-from shardwright.search.orders.meeting import NEVER, Meeting, improve, list_sequence, run_sequence
-from shardwright.search.orders.meeting_problem import MeetingProblem, meeting_problem, rows_in_order, sequence_of
 from shardwright.search.orders.problem import LARGEST, Int64, OrderProblem
+from shardwright.search.orders.shared_actions import NEVER, SharedActions, improve, list_sequence, run_sequence
+from shardwright.search.orders.shared_actions_problem import SharedActionsProblem, rows_in_order, sequence_of, shared_actions_problem
 from shardwright.search.orders.times import StageTimes
-from shardwright.strategy.order import Named, Table
-from shardwright.strategy.plan import Plan
+from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.plan import Plan
 
 PATIENCE = (0, 8, 16)
 """Sixteenths of a weight gradient that must fit into a gap before it is begun."""
@@ -101,7 +101,7 @@ def found_rows(
     Raises:
         InfeasibleError: no order that was tried keeps within the limits.
     """
-    problem = meeting_problem(plan, lanes=lanes, take=take, times=times)
+    problem = shared_actions_problem(plan, lanes=lanes, take=take, times=times)
     arrays = problem.arrays
     work = np.zeros(len(arrays.limit), np.int64)
     np.add.at(work, arrays.row, np.repeat(arrays.time, np.diff(arrays.row_start)))
@@ -119,13 +119,13 @@ def found_rows(
     return rows_in_order(problem, best)
 
 
-def _ends(arrays: Meeting, sequence: Int64) -> int:
+def _ends(arrays: SharedActions, sequence: Int64) -> int:
     """When a sequence ends; NEVER if it does not fit."""
     rows = len(arrays.limit)
     return int(run_sequence(arrays, sequence, np.zeros(len(sequence), np.int64), np.zeros(rows, np.int64), np.zeros(rows, np.int64)))
 
 
-def _sequences(plan: Plan, problem: MeetingProblem, *, lanes: tuple[int, ...], effort: float) -> Iterator[Int64]:
+def _sequences(plan: Plan, problem: SharedActionsProblem, *, lanes: tuple[int, ...], effort: float) -> Iterator[Int64]:
     """Named schedules, then list schedules under a grid of policies, few microbatches at once first."""
     names = tuple(plan.lanes[lane].name for lane in lanes)
     for name in SCHEDULES:

@@ -11,23 +11,23 @@ from typing import TypeGuard
 import numpy as np
 
 from shardwright.cost.crossings import crossing_seconds
-from shardwright.cost.member import held_bytes
-from shardwright.cost.plan_network import kind_problem
+from shardwright.cost.device_network import kind_problem
 from shardwright.cost.stage_costs import PlanCosts
+from shardwright.cost.step_costs import held_bytes
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.program.action_rows import TABLE_SEARCH, action_rows
 from shardwright.program.instances import TaskKind
-from shardwright.program.plan_program import LaneEdge
+from shardwright.program.orders.rows import TABLE_SEARCH, action_rows
 from shardwright.program.problem import Problem
-from shardwright.program.stage_parts import StageParts, plan_stages
+from shardwright.program.stages.edges import LaneEdge
+from shardwright.program.stages.parts import StageParts, plan_stages
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.problem import LARGEST, Int64
 from shardwright.search.orders.resolve import resolve
 from shardwright.search.orders.times import StageTimes
-from shardwright.simulator.plans import lane_edges, price_stages, simulate_plan, summings_of
-from shardwright.strategy.order import Named, Table
-from shardwright.strategy.plan import Plan
-from shardwright.strategy.verify import require_valid
+from shardwright.simulator.simulate import lane_edges, price_stages, simulate_plan, summings_of
+from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.verify.check import require_valid
 from shardwright.units import format_bytes
 
 _PER_SECOND = 10**9

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.errors import UsageError
-from shardwright.program.action_graph import Edges
+from shardwright.program.orders.graph import Edges
 from shardwright.search.orders.problem import LARGEST, Int64
 
 

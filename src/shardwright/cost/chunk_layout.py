@@ -1,0 +1,90 @@
+"""How a pipeline spreads a model's blocks, as matrices: what composing a step needs of (pp, vpp) and nothing of degrees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import OperatorClass
+from shardwright.program.stages.chunks import Content, chunk_contents
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_ENDS = (OperatorClass.EMBED, OperatorClass.HEAD)
+
+
+def is_layer(block: Block) -> bool:
+    """The block is no embedding and no head: recompute applies to it."""
+    return not any(o.klass in _ENDS for o in block.operators)
+
+
+def has_head(block: Block) -> bool:
+    """The block computes logits."""
+    return any(o.klass is OperatorClass.HEAD for o in block.operators)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkLayout:
+    """c = chunk, r = pipeline rank, b = block of the model.
+
+    Args:
+        contents: blocks of each chunk in order. counts: (c, b). layer, head: (b,) which blocks are layers, compute logits.
+        first, last: (c,) the first and last block of each chunk. by_rank: (r, b) blocks of each rank.
+        pp, vpp: ranks, and chunks a rank.
+    """
+
+    contents: tuple[Content, ...]
+    counts: IntArray
+    layer: BoolArray
+    head: BoolArray
+    first: IntArray
+    last: IntArray
+    by_rank: IntArray
+    pp: int
+    vpp: int
+
+
+def layout_of(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()) -> ChunkLayout:
+    """The layout of `model` on pp x vpp chunks.
+
+    Raises:
+        StrategyError: layers do not divide (rule ``grid.layers``).
+    """
+    contents = chunk_contents(model, pp=pp, vpp=vpp, first=first, last=last, layers=layers)
+    counts = np.zeros((len(contents), len(model.blocks)), dtype=np.int64)
+    for c, content in enumerate(contents):
+        for block, count in content:
+            counts[c, block] += count
+    return ChunkLayout(
+        contents=contents,
+        counts=counts,
+        layer=np.array([is_layer(b) for b in model.blocks]),
+        head=np.array([has_head(b) for b in model.blocks]),
+        first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
+        last=np.array([content[-1][0] if content else 0 for content in contents], dtype=np.int64),
+        by_rank=counts.reshape(vpp, pp, -1).sum(axis=0),
+        pp=pp,
+        vpp=vpp,
+    )
+
+
+def recomputed(layout: ChunkLayout, layers: int) -> IntArray:
+    """(c, b) blocks of each chunk that are recomputed in full: its first `layers` layers, 0 = all of them."""
+    whole = layout.counts * layout.layer
+    if not layers or layers >= whole.sum(axis=1).max():
+        return whole
+    if int(layout.layer.sum()) == 1:
+        return np.minimum(whole, layers)
+    result = np.zeros_like(whole)
+    for c, content in enumerate(layout.contents):
+        left = layers
+        for block, count in content:
+            taken = min(left, count) if layout.layer[block] else 0
+            result[c, block] += taken
+            left -= taken
+    return result

@@ -1,0 +1,284 @@
+"""Everything that the bounds and the pricing of plans read: block tables over layer rows, synchronisation over mesh rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.span import Span
+from shardwright.cost.block_table import MODES, PARTS, PHASES, BlockTable, block_table, local_degrees
+from shardwright.cost.column_sums import SyncTable, sync_table
+from shardwright.cost.communication import Network, axes_of, border_seconds, move_seconds, network_of, span_along, tokens_copied
+from shardwright.cost.compute import Machine, machine_of
+from shardwright.cost.degree_rows import Rows
+from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
+from shardwright.cost.scales import scale_seconds
+from shardwright.cost.sharded import copy_seconds, overlap_slowdown
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import OperatorKind
+from shardwright.program.block.block import BlockProgram, Move
+from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.local_size import Context
+from shardwright.program.block.lower_block import lower_block
+from shardwright.program.problem import Problem
+from shardwright.runtime.runtime import ScaleGroup
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTable:
+    """All blocks of the model over n layer rows; first axis = block.
+
+    Args:
+        seconds: (blocks, phases, parts, n). saved_bytes: (blocks, modes, n). transient_bytes, flops: (blocks, n).
+        logits_bytes: (n,) peak of logits and their copies in the head. logits_blocks: (n,) the allocator's blocks of them.
+        overlap_buffers: (n,) bytes of tensor-parallel overlap outside the allocator. border: (tiers, n) seconds of one send across a tier.
+        border_bytes: (n,) bytes a device sends across a pipeline border.
+    """
+
+    seconds: FloatArray
+    saved_bytes: IntArray
+    transient_bytes: IntArray
+    flops: FloatArray
+    overlappable: FloatArray
+    logits_bytes: IntArray
+    logits_blocks: IntArray
+    overlap_buffers: IntArray
+    border: FloatArray
+    border_bytes: IntArray
+
+
+def block_context(problem: Problem, block: Block) -> Context:
+    """What lowering `block` needs of the problem."""
+    job = problem.job
+    return Context(
+        tokens=job.tokens(block.sequence) or job.sequence_length,
+        memory_tokens=job.tokens(block.memory) if block.memory else 0,
+        element=job.activation.bits // 8,
+        # A 4-bit operand carries scales and is kept beside its transpose: a byte.
+        gemm_element=max(job.compute.bits // 8, 1),
+        runtime=problem.runtime,
+        dropout=job.dropout,
+        imbalance_percent=round(100 * job.expert_imbalance),
+    )
+
+
+def structure_of(*, sp: bool, gather: bool, tp: int) -> Structure:
+    """The structure of a grid: experts have their own mesh unless tokens are copied over tp."""
+    return Structure(sequence_parallel=sp, gather=gather, routed=sp or tp == 1)
+
+
+def programs_of(problem: Problem, structure: Structure) -> tuple[BlockProgram, ...]:
+    """Every block of the model, lowered under `structure`."""
+    return tuple(lower_block(b, structure, block_context(problem, b)) for b in problem.model.blocks)
+
+
+def problem_machine(problem: Problem) -> Machine:
+    """Rates of the (first) accelerator under the job's dtype and the runtime's kernels."""
+    return machine_of(
+        problem.cluster.node.accelerator,
+        compute=problem.job.compute,
+        attention=problem.runtime.attention_kernel,
+        elements=problem.runtime.element_kernels,
+        constants=problem.constants,
+        eight_bit=problem.runtime.attention_eight_bit,
+    )
+
+
+def layer_table(problem: Problem, rows: Rows) -> LayerTable:
+    """Price every block of the model for every row; rows of one structure are priced together."""
+    machine, network = problem_machine(problem), network_of(problem.cluster, library=problem.runtime.collective_library)
+    blocks, n = len(problem.model.blocks), len(rows)
+    seconds = np.zeros((blocks, len(PHASES), len(PARTS), n))
+    saved = np.zeros((blocks, len(MODES), n), dtype=np.int64)
+    transient = np.zeros((blocks, n), dtype=np.int64)
+    flops, hidden = np.zeros((blocks, n)), np.zeros((blocks, n))
+    stream = np.zeros(n, dtype=np.int64)
+    routed = (rows["sp"] == 1) | (rows["tp"] == 1)
+    for sp, gather, route in np.unique(np.stack([rows["sp"], rows["gather"], routed]), axis=1).T:
+        chosen = (rows["sp"] == sp) & (rows["gather"] == gather) & (routed == route)
+        some = rows.take(chosen)
+        structure = Structure(sequence_parallel=bool(sp), gather=bool(gather), routed=bool(route))
+        for index, block in enumerate(problem.model.blocks):
+            context = block_context(problem, block)
+            table: BlockTable = block_table(
+                lower_block(block, structure, context),
+                local=local_degrees(some, sequence=context.tokens),
+                spans=partial(_move_span, rows=some, network=network),
+                machine=machine,
+                network=network,
+                runtime=problem.runtime,
+                wait_s=problem.constants.collective_wait_s,
+            )
+            seconds[index][:, :, chosen] = table.seconds
+            saved[index][:, chosen] = table.saved_bytes
+            transient[index][chosen] = table.transient_bytes
+            flops[index][chosen] = table.flops
+            hidden[index][chosen] = table.overlappable
+            stream[chosen] = np.maximum(stream[chosen], table.input_bytes)
+    border, sent = _borders(problem, rows, stream, network)
+    logits, logits_blocks = _logits_bytes(problem, rows)
+    return LayerTable(
+        seconds=seconds,
+        saved_bytes=saved,
+        transient_bytes=transient,
+        flops=flops,
+        overlappable=hidden,
+        logits_bytes=logits,
+        logits_blocks=logits_blocks,
+        overlap_buffers=overlap_buffer_bytes(
+            problem, tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]), cut=(rows["tp"] > 1) & (rows["sp"] == 1)
+        ),
+        border=border,
+        border_bytes=sent,
+    )
+
+
+def _move_span(move: Move, *, rows: Rows, network: Network) -> Span:
+    """The groups of a move: along its axis."""
+    return span_along(move.axes[0], rows, network)
+
+
+def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -> tuple[FloatArray, IntArray]:
+    """A border sends each device's part of the stream; copies over tp are sent once and gathered behind, if the runtime does so."""
+    copied = (rows["sp"] == 0) & (rows["tp"] > 1)
+    if not problem.runtime.p2p_scatter_gather or not copied.any():
+        return border_seconds(rows, network, volume=stream.astype(np.float64)), stream
+    sent = np.where(copied, -(-stream // rows["tp"]), stream)
+    gathered = move_seconds(Collective.ALL_GATHER, volume=stream.astype(np.float64), span=span_along("tp", rows, network), network=network)
+    return border_seconds(rows, network, volume=sent.astype(np.float64)) + np.where(copied, gathered, 0.0), sent
+
+
+def _logits_bytes(problem: Problem, rows: Rows) -> tuple[IntArray, IntArray]:
+    """Bytes of logits and their copies at the peak of the loss, and of the allocator's blocks for them.
+
+    Runtime's bytes an element x tokens x ceil(vocab / tp).
+    """
+    runtime = problem.runtime
+    if not any(o.kind is OperatorKind.LOSS for b in problem.model.blocks for o in b.operators):
+        return np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+    elements = rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]) * -(-problem.model.vocab // rows["tp"])
+    more = np.where(rows["tp"] > 1, runtime.split_logits_bytes, 0)
+    return elements * (runtime.logits_bytes + more), elements * ((runtime.logits_blocks_bytes or runtime.logits_bytes) + more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshTable:
+    """Synchronisation over n mesh rows.
+
+    Args:
+        sync: per block. norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
+        slowdown: (n,) factor on kernels beside a layer's gather or reduction.
+        gather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gather and reduction (see `sharded`).
+        scales_s: (n,) seconds that each pass of a chunk waits for its scales (see `scales`).
+        gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end (`Runtime.gradient_passes`).
+        embedding_bytes: (n,) temporary of the embedding's or head's weight gradient.
+        communicator_bytes: (n,) buffers of the communicators, outside the allocator.
+    """
+
+    sync: SyncTable
+    norm_s: FloatArray
+    slowdown: FloatArray
+    gather_copy_s: FloatArray
+    reduce_copy_s: FloatArray
+    scales_s: FloatArray
+    gradient_bytes: IntArray
+    embedding_bytes: IntArray
+    communicator_bytes: IntArray
+
+
+def shared_parameters(model: Model) -> frozenset[str]:
+    """Parameters of the first block that the last one uses too, as ``block.parameter``: tied embeddings."""
+    first, last = (model.blocks[model.runs[at].block] for at in (0, -1))
+    owned = {f"{first.name}.{p.name}" for o in first.operators for p in o.parameters}
+    return frozenset(owned & {p.tied_to for o in last.operators for p in o.parameters if p.tied_to})
+
+
+def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
+    """Price the step's end for every mesh row and sharding group."""
+    network = network_of(problem.cluster, library=problem.runtime.collective_library)
+    # Rows do not tell whether the stream is cut by position: what more devices sum there is not priced at all.
+    programs = programs_of(problem, Structure(sequence_parallel=True, routed=True))
+    copied = tokens_copied(rows)
+    moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
+    repeats = [0] * len(programs)
+    for run in problem.model.runs:
+        repeats[run.block] += run.count
+    sync = sync_table(
+        programs,
+        unrouted=programs_of(problem, Structure(sequence_parallel=True, routed=False)) if moe and bool(copied.any()) else (),
+        repeats=tuple(repeats),
+        rows=rows,
+        shard=shard,
+        network=network,
+        job=problem.job,
+        runtime=problem.runtime,
+        shared=shared_parameters(problem.model),
+    )
+    n = len(rows)
+    norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), span=span_along("world", rows, network), network=network)
+    table_elements = -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
+    gather_copy, reduce_copy = copy_seconds(problem, sync)
+    # Groups that lie unlike each other in the units of the network are priced by the plan alone.
+    alike = lies_in_units(rows, tuple(t.num_devices for t in network.tiers))
+    sync = replace(
+        sync,
+        **{name: getattr(sync, name) * alike for name in ("all_reduce", "reduce", "gather", "tied_all_reduce", "tied_reduce")},
+    )
+    return MeshTable(
+        sync=sync,
+        norm_s=norm,
+        communicator_bytes=communicator_bytes(problem, num_communicators(rows)),
+        slowdown=np.where(alike, overlap_slowdown(problem, rows), 1.0),
+        gather_copy_s=gather_copy,
+        reduce_copy_s=reduce_copy,
+        scales_s=np.zeros(n)
+        + scale_seconds(
+            problem,
+            lambda group: span_along("tp-cp" if group is ScaleGroup.TENSOR else "stage", rows, network),
+            network,
+            quantise_kernels=problem_machine(problem).quantise_kernels,
+        ),
+        gradient_bytes=_gradient_bytes(problem, rows),
+        embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,
+    )
+
+
+def lies_in_units(rows: Rows, units: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    """(n,) every run of axes, from the innermost on, fits into units of each tier or fills them: all groups of an axis lie alike."""
+    alike = np.ones(len(rows), dtype=np.bool_)
+    for axis in ("tp", "cp", "dp", "pp"):
+        end = rows[axis] * rows[f"s_{axis}"]
+        for unit in units[:-1]:
+            alike &= (rows[axis] == 1) | (end % unit == 0) | (unit % np.maximum(end, 1) == 0)
+    return alike
+
+
+_GROUPS: Final = ("tp", "dp-cp", "ep", "etp", "pp", "world")
+
+
+def num_communicators(rows: Rows) -> IntArray:
+    """(n,) groups of more than one device that a device is in: tp, cp, holders of its gradients, ep, etp, its pipeline, all devices."""
+    groups = (rows["cp"] > 1).astype(np.int64)
+    for axis in _GROUPS:
+        size = np.ones(len(rows), dtype=np.int64)
+        for degree, _ in axes_of(axis, rows):
+            size = size * degree
+        groups += size > 1
+    return groups
+
+
+def _gradient_bytes(problem: Problem, rows: Rows) -> IntArray:
+    """Traffic an element of passes over all local gradients: the runtime's, and two where it scales them for several holders."""
+    runtime = problem.runtime
+    scaled = (rows["dp"] * rows["cp"] > 1) & runtime.scales_gradients
+    passes: IntArray = runtime.gradient_passes + np.where(scaled, 2, 0)
+    return passes * (runtime.gradient_dtype.bits // 8)

@@ -1,0 +1,387 @@
+"""Seconds and bytes of every family of devices of every stage of a general plan, from the same tables and terms as a grid's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.extent import extent_of
+from shardwright.cost.block_table import MODES, BlockTable, block_table
+from shardwright.cost.chunk_layout import ChunkLayout, has_head, is_layer
+from shardwright.cost.columns import LayerTable, MeshTable, block_context, problem_machine
+from shardwright.cost.communication import move_seconds
+from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
+from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
+from shardwright.cost.gradient_sums import ShardRule, group_shares, shard_rule, sync_of
+from shardwright.cost.kept import kept_variant
+from shardwright.cost.scales import scale_seconds
+from shardwright.cost.sharded import copy_seconds
+from shardwright.cost.step_costs import Choices, Priced, StepCosts, compose
+from shardwright.hardware.catalog.constants import slowdown_beside
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.operator import OperatorClass, OperatorKind
+from shardwright.model.ir.tensor import Dim, ParameterClass
+from shardwright.program.block.cell_structure import CellStructure
+from shardwright.program.block.lower_block import lower_block
+from shardwright.program.layout.cells import Cell, StageCells, indices, largest_remainder
+from shardwright.program.layout.layout import count
+from shardwright.program.layout.replica import replica
+from shardwright.program.problem import Problem
+from shardwright.program.stages.holdings import HeldParameters, Holdings
+from shardwright.program.stages.parts import Segment, StageParts
+from shardwright.runtime.runtime import ScaleGroup
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stages import How, Keep
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyCosts:
+    """One family of one stage.
+
+    Args:
+        slices: one composed step of one chunk for each slice of a microbatch (one if it is whole). coupled: devices that a blocking
+            collective inside the stage joins with it, counted from the stage's first. operators: names of those that run here.
+        shares: of a device's link on each tier that the sums of its gradients fill while they run; () = it sums with nobody.
+    """
+
+    slices: tuple[StepCosts, ...]
+    coupled: tuple[int, ...]
+    operators: frozenset[str]
+    shares: tuple[float, ...]
+
+
+def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
+    """Tokens of each slice of a lane's sequence, by weight; one if it is whole."""
+    weights = plan.lanes[lane].slices
+    return largest_remainder(length, weights) if weights else (length,)
+
+
+def family_costs(
+    problem: Problem, plan: Plan, stage: StageParts, family: int, *, holdings: Holdings, shape: tuple[int, int]
+) -> FamilyCosts:
+    """Price one family of one stage.
+
+    Args:
+        holdings: see `plan_holdings`. shape: (devices of the plan, sets of devices that are stages).
+    """
+    device = stage.families[family][0]
+    own = kind_problem(problem, device)
+    held = [holdings.get((stage.lane, stage.chunk, n, device), ()) for n in range(len(stage.segments))]
+    rule = shard_rule(plan)
+    here = [_Segment(segment, items) for segment, items in zip(stage.segments, held, strict=True)]
+    lengths = slice_lengths(plan, stage.lane, length=problem.job.sequence_length)
+    coupled: set[int] = {device}
+    steps = []
+    for number in range(len(lengths)):
+        cut = lengths[: number + 1] if len(lengths) > 1 else None
+        steps.append(_compose(own, problem, stage, device, here, rule=rule, shape=shape, cut=cut, coupled=coupled))
+    groups = held_groups(held)
+    local = device - stage.base
+    runs = frozenset(
+        f"{s.block.name}.{o.name}" for s in stage.segments for o in s.block.operators if local in s.cells.cells.get(o.klass, {})
+    )
+    return FamilyCosts(
+        slices=tuple(steps),
+        coupled=tuple(sorted(d - stage.base for d in coupled)),
+        operators=runs,
+        shares=group_shares(problem, groups[0], rule=rule) if groups else (),
+    )
+
+
+def held_groups(held: list[tuple[HeldParameters, ...]]) -> tuple[tuple[int, ...], ...]:
+    """Groups of more than one device, by falling number of elements that they sum; those of experts alone, then of tied weights alone,
+    come last.
+    """
+    elements: dict[tuple[int, ...], list[int]] = {}
+    for items in held:
+        for h in items:
+            if len(h.group) > 1 and h.trainable:
+                sums = elements.setdefault(h.group, [0, 0, 0])
+                sums[2 if h.near != h.group else h.klass is ParameterClass.EXPERTS] -= h.elements * h.layers
+    return tuple(sorted(elements, key=lambda g: (*elements[g], g)))
+
+
+def main_contributions(held: list[tuple[HeldParameters, ...]]) -> int:
+    """Devices that sum most of the dense elements (1 = most are summed with nobody): the degree that data parallelism amounts to."""
+    elements: dict[tuple[int, ...], int] = {}
+    for h in (h for items in held for h in items):
+        if h.trainable and h.near == h.group and h.klass is not ParameterClass.EXPERTS:
+            elements[h.group] = elements.get(h.group, 0) + h.elements * h.layers
+    return len(max(elements, key=lambda g: (elements[g], g))) if elements else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """A segment and what the device holds of one of its layers."""
+
+    segment: Segment
+    held: tuple[HeldParameters, ...]
+
+
+def _compose(
+    own: Problem,
+    problem: Problem,
+    stage: StageParts,
+    device: int,
+    here: list[_Segment],
+    *,
+    rule: ShardRule,
+    shape: tuple[int, int],
+    cut: tuple[int, ...] | None,
+    coupled: set[int],
+) -> StepCosts:
+    """One slice's step of one chunk, composed by the grid's own function."""
+    tables, buffers = [], []
+    for part in here:
+        segment, base = part.segment, place_in_network(problem, stage.base)
+        table, held, joined = _table(Same(problem), Same(segment.block), segment.cells, segment.keeps, (device - stage.base, base), cut)
+        tables.append(table)
+        buffers.append(held)
+        coupled |= {d + stage.base for d in joined}
+    layers = _layer_table(own, stage, device, here, tables, buffers)
+    meshes = _mesh_table(own, problem, stage, device, here, rule=rule, shape=shape)
+    counts = np.array([[p.segment.count for p in here]], dtype=np.int64)
+    layout = ChunkLayout(
+        contents=(tuple((i, p.segment.count) for i, p in enumerate(here)),),
+        counts=counts,
+        layer=np.array([is_layer(p.segment.block) for p in here], dtype=np.bool_),
+        head=np.array([has_head(p.segment.block) for p in here], dtype=np.bool_),
+        first=np.zeros(1, dtype=np.int64),
+        last=np.array([max(len(here) - 1, 0)], dtype=np.int64),
+        by_rank=counts,
+        pp=1,
+        vpp=1,
+    )
+    modes = np.zeros((1, len(here), len(MODES)), dtype=np.int64)
+    for i, part in enumerate(here):
+        modes[0, i, recompute_mode(part.segment.keeps)] = part.segment.count
+    strongest = max((recompute_mode(p.segment.keeps) for p in here), default=0)
+    choices = Choices(zero=rule.zero, offload=rule.offload, modes=modes, mode=strongest)
+    return compose(own, choices, Priced(layers=layers, layer_row=0, meshes=meshes, mesh_row=0, layout=layout))
+
+
+def recompute_mode(keeps: tuple[Keep, ...]) -> int:
+    """Index into MODES: 2 if the whole block is recomputed, 1 if the core is, else 0 (single operators: see `kept`)."""
+    names = {name for keep in keeps if keep.how is How.RECOMPUTE for name in keep.operators}
+    return 2 if "full" in names else 1 if names == {"core"} else 0
+
+
+_WIDTHS = (Dim.WIDTH, Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB)
+_PRODUCTS = (OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM, OperatorClass.HEAD)
+
+
+def _ways(cell: Cell | None, *dims: Dim) -> int:
+    """Parts along these dims."""
+    if cell is None:
+        return 1
+    return prod(s.parts if isinstance(s.parts, int) else len(s.parts) for s in cell.way(*dims))
+
+
+def _products(cells: StageCells) -> OperatorClass:
+    """The class of the operators whose products a stage's devices share."""
+    return next((k for k in _PRODUCTS if k in cells.cells), OperatorClass.STREAM)
+
+
+def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
+    """What the sizes of a block on one device are evaluated with; all others are numbers already (see `block_table`)."""
+    core = structure.cell(OperatorClass.CORE) or structure.cell(_products(structure.stage))
+    ring = _ways(core, Dim.SEQUENCE)
+    samples = count(indices(core.way(Dim.BATCH), structure.stage.samples)) if core is not None else structure.stage.samples
+    sizes = {"mbs": max(samples, 1), "ring": ring, "positions": -(-structure.length // ring)}
+    return {name: np.array([value], dtype=np.int64) for name, value in sizes.items()}
+
+
+def _communicators(cells: StageCells, device: int, *, length: int, contributions: int, shape: tuple[int, int]) -> int:
+    """Groups of more than one device that a device is in, as `tables.num_communicators` counts them."""
+    main, expert = cells.cells.get(_products(cells), {}).get(device), cells.cells.get(OperatorClass.EXPERTS, {}).get(device)
+    routed = expert is not None and CellStructure(stage=replica(cells, device), device=device, length=length).routed
+    groups = (
+        _ways(main, *_WIDTHS),
+        _ways(main, Dim.SEQUENCE),
+        contributions,
+        _ways(expert, Dim.EXPERTS),
+        _ways(expert, *_WIDTHS) if routed else 1,
+        shape[1],
+        shape[0],
+    )
+    return sum(size > 1 for size in groups)
+
+
+def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> tuple[int, ...]:
+    """Devices that reduce the largest magnitudes of a chunk's operands together: those with its samples, or the whole stage."""
+    cells = stage.segments[0].cells if stage.segments else None
+    tree = replica(cells, device - stage.base).cells.get(_products(cells), {}) if cells is not None else {}
+    mine = tree.get(device - stage.base)
+    if group is ScaleGroup.STAGE or mine is None:
+        return stage.devices
+    return tuple(d + stage.base for d, cell in tree.items() if cell.way(Dim.BATCH) == mine.way(Dim.BATCH))
+
+
+T = TypeVar("T")
+
+
+class Same(Generic[T]):
+    """A value that equals only itself, where comparing all that is in it takes longer than what is kept for it saves."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.value is self.value
+
+
+def place_in_network(problem: Problem, base: int) -> int:
+    """What a stage's first device is to its costs: its number, in a uniform network inside the unit after which it repeats."""
+    tiers = problem.cluster.tiers()
+    if not problem.cluster.is_uniform:
+        return base
+    return base % tiers[-2].num_devices if len(tiers) > 1 else 0
+
+
+@lru_cache(maxsize=4096)
+def _table(
+    known: Same[Problem],
+    of: Same[Block],
+    cells: StageCells,
+    keeps: tuple[Keep, ...],
+    place: tuple[int, int],
+    cut: tuple[int, ...] | None,
+) -> tuple[BlockTable, int, tuple[int, ...]]:
+    """One block on one device: its row, bytes of tensor-parallel overlap's buffers, and the devices that blocking collectives join with
+    it, counted from the stage's first; equal blocks of a stage, and of stages that are alike, are priced once.
+
+    Args:
+        place: the device, counted from the stage's first, and that one's place in the network.
+    """
+    problem, block, (local, base) = known.value, of.value, place
+    own = kind_problem(problem, base + local)
+    context = block_context(own, block)
+    if cut is not None:
+        context = replace(context, tokens=cut[-1], before=cut[:-1])
+    island = own.cluster.tiers()[0].num_devices
+    structure = CellStructure(stage=replica(cells, local), device=local, length=context.tokens, island=island)
+    program = lower_block(block, structure, context)
+    local_to = local_sizes(structure)
+    joined = {d for move in program.moves for d in move.group}
+    network = network_of_devices(problem, tuple(sorted(d + base for d in joined | {local})))
+    table = block_table(
+        program,
+        local=local_to,
+        spans=lambda move: group_span(tuple(d + base for d in move.group) or (local + base,), network),
+        machine=problem_machine(own),
+        network=network,
+        runtime=own.runtime,
+        wait_s=own.constants.collective_wait_s,
+    )
+    products = _products(cells)
+    buffers = overlap_buffer_bytes(
+        own,
+        tokens=np.array([structure.tokens(products, own.job.sequence_length).times], dtype=np.int64),
+        cut=np.array([structure.sequence_parallel and _ways(structure.cell(products), *_WIDTHS) > 1]),
+    )
+    return kept_variant(table, program, keeps, degrees=local_to, problem=own), int(buffers[0]), tuple(joined)
+
+
+def _layer_table(
+    own: Problem, stage: StageParts, device: int, here: list[_Segment], tables: list[BlockTable], buffers: list[int]
+) -> LayerTable:
+    loss = [_logits(own, stage, device, part.segment) for part in here]
+    border = np.zeros((len(own.cluster.tiers()), 1))
+    return LayerTable(
+        seconds=np.stack([t.seconds for t in tables]),
+        saved_bytes=np.stack([t.saved_bytes for t in tables]),
+        transient_bytes=np.stack([t.transient_bytes for t in tables]),
+        flops=np.stack([t.flops for t in tables]),
+        overlappable=np.stack([t.overlappable for t in tables]),
+        logits_bytes=np.array([max(a for a, _ in loss)], dtype=np.int64),
+        logits_blocks=np.array([max(b for _, b in loss)], dtype=np.int64),
+        overlap_buffers=np.array([max(buffers)], dtype=np.int64),
+        border=border,
+        border_bytes=np.zeros(1, dtype=np.int64),
+    )
+
+
+def _logits(own: Problem, stage: StageParts, device: int, segment: Segment) -> tuple[int, int]:
+    """Bytes of logits and their copies at the peak of the loss, and of the allocator's blocks for them."""
+    runtime = own.runtime
+    loss = next((o for o in segment.block.operators if o.kind is OperatorKind.LOSS), None)
+    if loss is None:
+        return 0, 0
+    length = own.job.sequence_length
+    structure = CellStructure(stage=segment.cells, device=device - stage.base, length=length)
+    if not structure.runs(loss):
+        return 0, 0
+    width = structure.part(loss.reads[0], loss).times
+    elements = structure.tokens(loss.klass, length).times * width
+    more = runtime.split_logits_bytes if width < loss.reads[0].size else 0
+    return elements * (runtime.logits_bytes + more), elements * ((runtime.logits_blocks_bytes or runtime.logits_bytes) + more)
+
+
+def _mesh_table(
+    own: Problem, problem: Problem, stage: StageParts, device: int, here: list[_Segment], *, rule: ShardRule, shape: tuple[int, int]
+) -> MeshTable:
+    sync = sync_of(problem, [part.held for part in here], layers=tuple(part.segment.count for part in here), rule=rule)
+    groups = held_groups([part.held for part in here])
+    group = groups[0] if groups else ()
+    network = network_of_devices(problem, group or (0,))
+    everyone = tuple(range(shape[0]))
+    among = network_of_devices(problem, everyone)
+    norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=group_span(everyone, among), network=among)
+    contributions = main_contributions([part.held for part in here])
+    groups_of = max(
+        (
+            _communicators(p.segment.cells, device - stage.base, length=own.job.sequence_length, contributions=contributions, shape=shape)
+            for p in here
+        ),
+        default=0,
+    )
+    copies = copy_seconds(own, sync)
+    runtime = own.runtime
+    passes = runtime.gradient_passes + (2 if len(group) > 1 and runtime.scales_gradients else 0)
+    table = max((h.elements for part in here for h in part.held if h.klass.value in ("embed", "head")), default=0)
+    return MeshTable(
+        sync=sync,
+        norm_s=norm,
+        communicator_bytes=communicator_bytes(own, np.array([groups_of], dtype=np.int64)),
+        slowdown=np.array([group_slowdown(own, problem, group)]),
+        gather_copy_s=copies[0],
+        reduce_copy_s=copies[1],
+        scales_s=scale_seconds(
+            own,
+            lambda scales: group_span(_scale_group(scales, stage, device), network),
+            network,
+            quantise_kernels=problem_machine(own).quantise_kernels,
+        ),
+        gradient_bytes=np.array([passes * (runtime.gradient_dtype.bits // 8)], dtype=np.int64),
+        embedding_bytes=np.array([table * runtime.embedding_gradient_bytes], dtype=np.int64),
+    )
+
+
+def group_slowdown(own: Problem, problem: Problem, group: tuple[int, ...]) -> float:
+    """Factor on kernels that run beside a group's collectives; see `sharded.overlap_slowdown`."""
+    if len(group) < 2:
+        return 1.0
+    from_ring = ring_share(problem, group)
+    factor = slowdown_beside(own.constants, factor=own.cluster.node.accelerator.overlap_slowdown)
+    return 1.0 + (factor - 1.0) * from_ring
+
+
+def ring_share(problem: Problem, group: tuple[int, ...]) -> float:
+    """Bandwidth of a flat ring over the group, over the island's full rate, at most 1."""
+    network = network_of_devices(problem, group)
+    ring = float(extent_of(group_span(group, network)).ring_seconds_per_byte[0]) * network.tiers[0].bandwidth
+    return 1.0 / max(ring, 1.0) if ring > 0.0 else 0.0

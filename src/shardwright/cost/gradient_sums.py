@@ -1,0 +1,182 @@
+"""ZeRO for general plans: what a device's gradient groups cost by layer, as the table that grids have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.cost.column_sums import ShardedElements, SyncTable, broadcast_seconds, gradient_bytes, wire_shares
+from shardwright.cost.communication import move_seconds
+from shardwright.cost.device_network import group_span, network_of_devices
+from shardwright.model.ir.tensor import ParameterClass
+from shardwright.program.problem import Problem
+from shardwright.program.stages.holdings import HeldParameters
+from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, State
+from shardwright.units import MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRule:
+    """ZeRO as a stage (0 to 3) that says when collectives run, and how many members share each state.
+
+    Args:
+        degrees: of each class (optimizer, gradient, parameter; 0 = all). offload: percent of the optimizer's states on the host.
+        gather, reduce: cadence of parameters and of gradients.
+    """
+
+    zero: int
+    degrees: dict[ParameterClass, tuple[int, int, int]]
+    offload: int
+    gather: Cadence = Cadence.STEP
+    reduce: Cadence = Cadence.STEP
+
+
+def shard_rule(plan: Plan) -> ShardRule:
+    """The rules of a plan: the last that names a class, or all, holds for it.
+
+    Left out: the cadence of gathers and reductions is that of dense parameters for all classes.
+    """
+
+    def last(*names: str) -> Shards | None:
+        chosen = [r for r in plan.shards if not r.parameters or set(r.parameters) & set(names)]
+        return chosen[-1] if chosen else None
+
+    dense = last(ParameterClass.DENSE.value) or last(*(k.value for k in ParameterClass))
+    if dense is None:
+        return ShardRule(zero=0, degrees={}, offload=0)
+    degrees = {k: (r.optimizer, r.gradient, r.parameter) for k in ParameterClass if (r := last(k.value)) is not None}
+    of_dense = (dense.optimizer, dense.gradient, dense.parameter)
+    zero = next((level for level, wanted in zip((3, 2, 1), reversed(of_dense), strict=True) if wanted != 1), 0)
+    offload = dict(dense.host).get(State.OPTIMIZER, 0)
+    return ShardRule(zero=zero, degrees=degrees, offload=offload, gather=dense.gather, reduce=dense.reduce)
+
+
+def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int = 1) -> int:
+    """Members, of a group of so many, that share one copy of the state which ZeRO stage `level` begins to shard."""
+    wanted = rule.degrees.get(klass, (1, 1, 1))[level - 1]
+    if wanted == ALL or wanted >= members:
+        return members
+    return max(d for d in range(1, wanted + 1) if members % d == 0)
+
+
+def cuts_of(held: list[tuple[HeldParameters, ...]], *, rule: ShardRule) -> tuple[ShardedElements, ...]:
+    """All trainable elements of a device by how their states are cut, experts last."""
+    found: dict[tuple[bool, int, int, int], int] = {}
+    for h in (h for items in held for h in items if h.trainable):
+        optimizer, gradient, parameter = (degree(rule, h.klass, len(h.near), level=level) for level in (1, 2, 3))
+        key = (h.klass is ParameterClass.EXPERTS, optimizer, gradient, parameter)
+        found[key] = found.get(key, 0) + h.elements * h.layers
+    cuts = (ShardedElements(elements=n, optimizer=o, gradient=g, parameter=p) for (_, o, g, p), n in sorted(found.items()))
+    return tuple(cuts) or (ShardedElements(elements=0, optimizer=1, gradient=1, parameter=1),)
+
+
+def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...], rule: ShardRule) -> SyncTable:
+    """Synchronisation of one layer of each segment, as a table of one row.
+
+    A layer below the runtime's bucket size shares its bucket's latency with its neighbours, as in `sync_table`.
+
+    Args:
+        layers: of each segment. Parameters of some of them (the others are shared with other stages) are spread over all.
+    """
+    blocks = len(held)
+    seconds = {name: np.zeros((blocks, 1)) for name in ("all_reduce", "reduce", "gather")}
+    tied = {"all_reduce": np.zeros(1), "reduce": np.zeros(1)}
+    counts = {name: np.zeros((blocks, 1), dtype=np.int64) for name in ("dense", "experts", "spread", "frozen", "tied")}
+    shards = {ParameterClass.DENSE: 1, ParameterClass.EXPERTS: 1}
+    whole: dict[tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int], int] = {}
+    for h in (h for items in held for h in items if h.trainable):
+        kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
+        key = (h.group, h.near, kind, degree(rule, h.klass, len(h.near)))
+        whole[key] = whole.get(key, 0) + h.elements * h.layers
+    for b, (items, count) in enumerate(zip(held, layers, strict=True)):
+        together: dict[tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int], int] = {}
+        for h in items:
+            kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
+            name = "frozen" if not h.trainable else "experts" if kind is ParameterClass.EXPERTS else "dense"
+            counts[name][b, 0] += -(-h.elements * h.layers // count)
+            if h.trainable:
+                shard = degree(rule, h.klass, len(h.near))
+                key = (h.group, h.near, kind, shard)
+                together[key] = together.get(key, 0) + h.elements * h.layers
+                shards[kind] = max(shards[kind], shard)
+        for (group, near, kind, shard), elements in together.items():
+            alone = _layer(problem, group, near, elements / count, shard)
+            if problem.runtime.zero1_broadcasts:
+                alone["gather"] = _broadcast(problem, group, near, whole[group, near, kind, shard], shard) * elements / count
+            for name, spent in alone.items():
+                if near == group or name not in tied:
+                    seconds[name][b, 0] += spent
+                else:
+                    tied[name] += spent * count
+    return SyncTable(
+        all_reduce=seconds["all_reduce"],
+        reduce=seconds["reduce"],
+        gather=seconds["gather"],
+        tied_all_reduce=tied["all_reduce"],
+        tied_reduce=tied["reduce"],
+        shard=np.array([shards[ParameterClass.DENSE]], dtype=np.int64),
+        expert_shard=np.array([shards[ParameterClass.EXPERTS]], dtype=np.int64),
+        cuts=cuts_of(held, rule=rule),
+        **counts,
+    )
+
+
+def _layer(problem: Problem, group: tuple[int, ...], near: tuple[int, ...], elements: float, shard: int) -> dict[str, float]:
+    """Seconds to sum, to reduce into shards, and to gather one layer's elements over one group."""
+    if len(group) < 2:
+        return dict.fromkeys(("all_reduce", "reduce", "gather"), 0.0)
+    network = network_of_devices(problem, group)
+    inner, across = _sharing(group, near, shard)
+    wire, stored, bucket = gradient_bytes(problem.job, problem.runtime), problem.job.parameter.bits // 8, problem.runtime.bucket_bytes
+    gradient = max(elements * float(wire), float(bucket))
+    parameter = max(elements * float(stored), float(bucket) * stored / wire)
+    share = elements * float(wire) / gradient
+
+    def spent(kind: Collective, volume: float, members: tuple[int, ...]) -> float:
+        return float(move_seconds(kind, volume=np.array([volume]), span=group_span(members, network), network=network)[0])
+
+    return {
+        "all_reduce": share * spent(Collective.ALL_REDUCE, gradient, group),
+        "reduce": share * (spent(Collective.REDUCE_SCATTER, gradient, inner) + spent(Collective.ALL_REDUCE, gradient / shard, across)),
+        "gather": share * spent(Collective.ALL_GATHER, parameter, inner),
+    }
+
+
+def _broadcast(problem: Problem, group: tuple[int, ...], near: tuple[int, ...], held: int, shard: int) -> float:
+    """Seconds an element of `held` elements that each member of a sharding group broadcasts its part of."""
+    inner = _sharing(group, near, shard)[0]
+    if len(inner) < 2:
+        return 0.0
+    network, stored = network_of_devices(problem, inner), problem.job.parameter.bits // 8
+    sizes = np.array([float(held)]), np.array([shard], dtype=np.int64)
+    spent = broadcast_seconds(sizes[0], span=group_span(inner, network), shard=sizes[1], network=network, stored=stored)
+    return float(spent[0]) / held
+
+
+def _sharing(group: tuple[int, ...], near: tuple[int, ...], shard: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Devices that share one copy of the states, and those that hold the same piece; other stages' holders of a tied weight come last.
+
+    The first of the groups that `program.contribution.shard_groups` makes.
+    """
+    ordered = near if near == group else (*near, *sorted(set(group).difference(near)))
+    if len(ordered) % shard:
+        return near[:shard], (near[0], *ordered[len(near) :])
+    return ordered[:shard], ordered[::shard]
+
+
+SMALLEST_BUCKET_BYTES = 64 * MIB
+
+
+def group_shares(problem: Problem, group: tuple[int, ...], *, rule: ShardRule) -> tuple[float, ...]:
+    """Share of a device's link on each tier of the group's network that its reduction fills while it runs; see `sync.wire_shares`."""
+    network = network_of_devices(problem, group)
+    shard = degree(rule, ParameterClass.DENSE, len(group)) if rule.zero else 1
+    inner, across = _sharing(group, group, shard)
+    bucket = max(problem.runtime.bucket_bytes, SMALLEST_BUCKET_BYTES)
+    parts = (
+        (Collective.REDUCE_SCATTER, group_span(inner, network), bucket),
+        (Collective.ALL_REDUCE, group_span(across, network), bucket // shard),
+    )
+    return wire_shares(parts, network=network)

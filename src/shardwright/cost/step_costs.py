@@ -1,0 +1,373 @@
+"""Seconds and bytes of one strategy's tasks, composed from rows of the tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.block_table import MODES, PARTS
+from shardwright.cost.chunk_layout import ChunkLayout, layout_of, recomputed
+from shardwright.cost.column_sums import ShardedElements
+from shardwright.cost.columns import LayerTable, MeshTable, layer_table, mesh_table
+from shardwright.cost.degree_rows import rows_of
+from shardwright.cost.device_buffers import context_bytes
+from shardwright.cost.terms import (
+    backward_layer,
+    forward_layer,
+    gathered_elements,
+    optimizer_seconds,
+    parameter_bytes,
+    reserved_bytes,
+    temporary_bytes,
+)
+from shardwright.program.problem import Problem
+from shardwright.program.stages.chunks import Content
+from shardwright.strategy.grid.axes import Grid, Recompute
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+MAX_PIECES = 4
+"""Gradient buckets that a chunk's last backward is cut into at most: enough for the overlap, few enough for the clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts:
+    """One strategy's step, before it is put in order. c = chunk, r = pipeline rank.
+
+    Args:
+        forward_s, backward_s: (c,) seconds of F and of B (recompute included). weight_s: (c,) what W takes of B where they are apart.
+        parts: (2, c, parts + 3): F and B by part, then recompute, exposed sharding traffic and the reduction of scales.
+        border_s: (tiers,) seconds of a send across each tier.
+        gather_s, reduce_s: (c,) parameters gathered at the start of the step, gradients reduced at its end. pieces: (c,).
+        tied_s: (c,) gradients of weights that other chunks use too, reduced after all others.
+        optimizer_s: (r,) update and clipping; update_s: of it the update alone;
+            after_s: (r,) parameters gathered at the end of the step.
+        static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch;
+            restored_bytes: what an early recompute makes again.
+        logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary;
+            again_bytes: of them what a layer's backward makes again.
+        outside_bytes: items (name, (r,) bytes) outside the allocator. slowdown: of kernels beside a collective.
+    """
+
+    contents: tuple[Content, ...]
+    forward_s: FloatArray
+    backward_s: FloatArray
+    weight_s: FloatArray
+    parts: FloatArray
+    border_s: FloatArray
+    gather_s: FloatArray
+    reduce_s: FloatArray
+    tied_s: FloatArray
+    pieces: IntArray
+    optimizer_s: FloatArray
+    update_s: FloatArray
+    after_s: FloatArray
+    static_bytes: tuple[tuple[str, IntArray], ...]
+    saved_bytes: IntArray
+    restored_bytes: IntArray
+    transient_bytes: IntArray
+    logits_bytes: IntArray
+    blocks_bytes: IntArray
+    again_bytes: IntArray
+    outside_bytes: tuple[tuple[str, IntArray], ...]
+    flops: float
+    slowdown: float
+
+
+RECOMPUTE_PART = len(PARTS)
+SHARDING_PART = len(PARTS) + 1
+SCALES_PART = len(PARTS) + 2
+PART_NAMES = (*PARTS, "recompute", "sharding", "scales")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """Where a grid's numbers stand in the tables, and how its pipeline spreads the blocks."""
+
+    layers: LayerTable
+    layer_row: int
+    meshes: MeshTable
+    mesh_row: int
+    layout: ChunkLayout
+
+
+def price_grid(problem: Problem, grid: Grid) -> Priced:
+    """Tables of one row for one grid."""
+    rows = rows_of([grid])
+    shard = np.array([grid.shard or grid.dp * grid.cp], dtype=np.int64)
+    return Priced(
+        layers=layer_table(problem, rows),
+        layer_row=0,
+        meshes=mesh_table(problem, rows, shard),
+        mesh_row=0,
+        layout=layout_of(problem.model, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Memory choices of some pipeline ranks.
+
+    Args:
+        zero: ZeRO stage. offload: percent of the optimizer's states on the host.
+        modes: (c, b, modes) blocks of each chunk under each recompute option (MODES). mode: the strongest one that is used.
+    """
+
+    zero: int
+    offload: int
+    modes: IntArray
+    mode: int
+
+
+def grid_choices(grid: Grid, layout: ChunkLayout) -> Choices:
+    """The memory choices of a grid."""
+    modes = np.zeros((*layout.counts.shape, len(MODES)), dtype=np.int64)
+    if grid.recompute is Recompute.FULL:
+        modes[:, :, 2] = recomputed(layout, grid.recompute_layers)
+    elif grid.recompute is Recompute.SELECTIVE:
+        modes[:, :, 1] = layout.counts
+    modes[:, :, 0] = layout.counts - modes.sum(axis=2)
+    return Choices(zero=grid.zero, offload=grid.offload, modes=modes, mode=MODES.index(grid.recompute.value))
+
+
+def step_costs(problem: Problem, grid: Grid, priced: Priced) -> StepCosts:
+    """Compose the step of `grid` from its rows."""
+    return compose(problem, grid_choices(grid, priced.layout), priced)
+
+
+def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
+    """Compose a step from rows of the tables: of a grid, or of one device's chunks of a general plan."""
+    layout, layers, row = priced.layout, priced.layers, priced.layer_row
+    gather, reduce = _layer_sync(priced, choices.zero)
+    parts = _parts(problem, choices, priced, gather, reduce)
+    each = choices.zero >= 2 and problem.runtime.reduce_every_microbatch
+    filled = layout.counts.sum(axis=1) > 0
+    if choices.zero == 3:
+        parts[0, :, SHARDING_PART] += np.where(filled, gather[layout.first], 0.0)
+        parts[1, :, SHARDING_PART] += np.where(filled, gather[layout.last], 0.0)
+    if each:
+        parts[1, :, SHARDING_PART] += np.where(filled, reduce[layout.first], 0.0)
+    start = layout.counts @ gather if choices.zero in (1, 2) else np.zeros(len(filled))
+    end = np.zeros(len(filled)) if each else layout.counts @ reduce
+    optimizer, update, after, start = _step_end(problem, choices, priced, start)
+    heads = (layout.by_rank[:, layout.head] > 0).any(axis=1)
+    logits = np.where(heads, layers.logits_bytes[row], 0)
+    again, table = _temporaries(choices, priced)
+    return StepCosts(
+        contents=layout.contents,
+        forward_s=parts[0].sum(axis=1),
+        backward_s=parts[1].sum(axis=1),
+        weight_s=layout.counts @ layers.seconds[:, 2, :, row].sum(axis=1),
+        parts=parts,
+        border_s=layers.border[:, row],
+        gather_s=start,
+        reduce_s=end,
+        tied_s=_tied_seconds(choices, priced),
+        pieces=pieces_of(problem, layout),
+        optimizer_s=optimizer,
+        update_s=update,
+        after_s=after,
+        static_bytes=_static_bytes(problem, choices, priced),
+        saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
+        restored_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :1, row] - layers.saved_bytes[:, :, row]),
+        transient_bytes=np.array(
+            [int(temporary_bytes(float(a), float(e), float(x))) for a, e, x in zip(again, table, logits, strict=True)], dtype=np.int64
+        ),
+        logits_bytes=logits,
+        blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + again + table,
+        again_bytes=again,
+        outside_bytes=_outside_bytes(problem, priced),
+        flops=float(layout.counts.sum(axis=0) @ layers.flops[:, row]),
+        slowdown=float(priced.meshes.slowdown[priced.mesh_row]),
+    )
+
+
+def _layer_sync(priced: Priced, zero: int) -> tuple[FloatArray, FloatArray]:
+    """(b,) seconds to gather one layer's parameters, and to reduce its gradients."""
+    sync, row = priced.meshes.sync, priced.mesh_row
+    if zero == 0:
+        return np.zeros(sync.gather.shape[0]), sync.all_reduce[:, row]
+    return sync.gather[:, row], sync.reduce[:, row]
+
+
+def _tied_seconds(choices: Choices, priced: Priced) -> FloatArray:
+    """(c,) seconds to sum the gradients of weights that the first and the last chunk share (or, of one chunk, that others share)."""
+    sync, row = priced.meshes.sync, priced.mesh_row
+    tied = np.zeros(len(priced.layout.contents))
+    tied[[0, -1]] = (sync.tied_reduce if choices.zero else sync.tied_all_reduce)[row]
+    return tied
+
+
+def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArray, reduce: FloatArray) -> FloatArray:
+    """(2, c, parts) seconds of F and B of each chunk by part, recompute and exposed sharding included."""
+    seconds = priced.layers.seconds[:, :, :, priced.layer_row]
+    slowdown, every = float(priced.meshes.slowdown[priced.mesh_row]), problem.runtime.reduce_every_microbatch
+    blocks, zero = seconds.shape[0], choices.zero
+    kept = np.zeros((2, blocks, len(PART_NAMES)))
+    # What selective and full recompute add.
+    more = np.zeros((2, blocks, len(PART_NAMES)))
+    kept[0, :, : len(PARTS)] = seconds[:, 0]
+    kept[1, :, : len(PARTS)] = seconds[:, 1] + seconds[:, 2]
+    more[0, :, RECOMPUTE_PART] = seconds[:, 3].sum(axis=1)
+    more[1, :, RECOMPUTE_PART] = seconds[:, 4].sum(axis=1)
+    if zero >= 2:
+        for b in range(blocks):
+            g, r = float(gather[b]), float(reduce[b])
+            copy, back = float(priced.meshes.gather_copy_s[b, priced.mesh_row]), float(priced.meshes.reduce_copy_s[b, priced.mesh_row])
+            forward, plain = float(kept[0, b].sum()), float(kept[1, b].sum())
+            kept[0, b, SHARDING_PART] = forward_layer(forward, g, copy, zero, slowdown) - forward
+            kept[1, b, SHARDING_PART] = backward_layer(plain, g, r, copy, back, zero, every, slowdown) - plain
+            for mode in range(2):
+                longer = plain + float(more[mode, b, RECOMPUTE_PART])
+                slower = backward_layer(longer, g, r, copy, back, zero, every, slowdown) - longer
+                more[mode, b, SHARDING_PART] = slower - kept[1, b, SHARDING_PART]
+    parts: FloatArray = np.einsum("cb,kbp->kcp", priced.layout.counts, kept)
+    parts[1] += np.einsum("cbm,mbp->cp", choices.modes[:, :, 1:], more)
+    parts[:, :, SCALES_PART] = priced.meshes.scales_s[priced.mesh_row]
+    return parts
+
+
+def pieces_of(problem: Problem, layout: ChunkLayout) -> IntArray:
+    """(c,) buckets of each chunk: one if nothing hides them; else one a layer up to MAX_PIECES."""
+    if not problem.runtime.overlap_grad_reduce:
+        return np.ones(len(layout.contents), dtype=np.int64)
+    result: IntArray = np.clip(layout.counts.sum(axis=1), 1, MAX_PIECES)
+    return result
+
+
+def _step_end(
+    problem: Problem, choices: Choices, priced: Priced, start: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Seconds of each rank's end of the step, of its update alone, and end gathers; and the gathers left at the start of the step."""
+    row = priced.mesh_row
+    device = problem.cluster.node.accelerator
+    bandwidth = device.memory_bandwidth * device.element_efficiency
+    traffic, rate, share = update_bytes(problem), host_update_rate(problem), choices.offload / 100.0
+    pp, vpp = priced.layout.pp, priced.layout.vpp
+    optimizer, update = np.empty(pp), np.empty(pp)
+    for r, cuts in enumerate(_cuts(choices, priced)):
+        spent = sum(optimizer_seconds(float(c.elements), float(c.optimizer), traffic, bandwidth, share, rate) for c in cuts)
+        spent += sum(float(c.elements) for c in cuts) * float(priced.meshes.gradient_bytes[row]) / bandwidth
+        update[r] = spent
+        optimizer[r] = spent + priced.meshes.norm_s[row]
+    if problem.runtime.overlap_param_gather:
+        return optimizer, update, np.zeros(pp), start
+    return optimizer, update, start.reshape(vpp, pp).sum(axis=0), np.zeros_like(start)
+
+
+def update_bytes(problem: Problem) -> float:
+    """Traffic of one element's update: states read and written, gradient read twice (norm, update), parameter written, gradient zeroed
+    (with the whole buffer where the runtime's `gradient_passes` count it).
+    """
+    job, runtime = problem.job, problem.runtime
+    gradient = (2.0 if runtime.gradient_passes else 3.0) * (runtime.gradient_dtype.bits // 8)
+    return 2.0 * job.optimizer.state_bytes + gradient + job.parameter.bits // 8
+
+
+def shard_bytes(problem: Problem) -> float:
+    """Bytes of a parameter's ZeRO-3 shard beside the optimizer's master copy."""
+    return 0.0 if problem.runtime.gathers_from_master else problem.job.parameter.bits / 8
+
+
+def host_update_rate(problem: Problem) -> float:
+    """Elements/s that one device's share of the host updates: gradient down, update in host memory, parameter up, in series."""
+    node, job = problem.cluster.node, problem.job
+    gradient = problem.runtime.gradient_dtype.bits // 8
+    over_pcie = (gradient + job.parameter.bits // 8) / node.host.pcie.achieved
+    in_memory = update_bytes(problem) * node.num_devices / node.host.memory_bandwidth
+    return 1.0 / (over_pcie + in_memory)
+
+
+def _cuts(choices: Choices, priced: Priced) -> list[tuple[ShardedElements, ...]]:
+    """Trainable elements of each rank by how their states are cut.
+
+    A rank with a tied weight but without its owner holds a copy of its own, with gradient and states (Megatron-LM's and DeepSpeed's
+    tied embeddings under pipeline parallelism).
+    """
+    sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
+    if sync.cuts:
+        return [sync.cuts]
+    dense, experts = by_rank @ sync.dense[:, row], by_rank @ sync.experts[:, row]
+    dense[1:] += np.where(by_rank > 0, sync.tied[:, row][None, :], 0).max(axis=1)[1:]
+
+    def cut(elements: int, shard: int) -> ShardedElements:
+        optimizer, gradient, parameter = (shard if choices.zero >= level else 1 for level in (1, 2, 3))
+        return ShardedElements(elements=elements, optimizer=optimizer, gradient=gradient, parameter=parameter)
+
+    shards = int(sync.shard[row]), int(sync.expert_shard[row])
+    return [(cut(int(d), shards[0]), cut(int(e), shards[1])) for d, e in zip(dense, experts, strict=True)]
+
+
+def _static_bytes(problem: Problem, choices: Choices, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
+    """Parameters, gradients, optimizer states and workspace of each rank (ceil of equal shards)."""
+    sync, row, by_rank, layer = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank, priced.layout.layer
+    frozen, ranks = by_rank @ sync.frozen[:, row], _cuts(choices, priced)
+    if choices.zero < 3:
+        # Summed by more devices than the rest, so sharded further: only what is never sharded is counted.
+        frozen = frozen + by_rank @ sync.spread[:, row]
+
+    def held(level: int) -> IntArray:
+        return np.array([sum(c.held(level) for c in cuts) for cuts in ranks], dtype=np.int64)
+
+    block = sync.dense[:, row] + sync.experts[:, row]
+    largest = np.where((by_rank > 0) & layer, block[None, :], 0).max(axis=1)
+    ends = (by_rank * ~layer) @ block
+    prefetch, width, cut_width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8, shard_bytes(problem)
+    gathered = [gathered_elements(float(e), float(most), prefetch) for e, most in zip(ends, largest, strict=True)]
+    parameters = [
+        int(parameter_bytes(choices.zero, float(sum(c.elements for c in cuts)), float(s), float(f), whole, width, cut_width))
+        for cuts, s, f, whole in zip(ranks, held(3), frozen, gathered, strict=True)
+    ]
+    return (
+        ("parameters", np.array(parameters, dtype=np.int64)),
+        ("gradients", held(2) * (problem.runtime.gradient_dtype.bits // 8)),
+        ("optimizer", held(1) * problem.job.optimizer.state_bytes * (100 - choices.offload) // 100),
+        ("workspace", np.full(priced.layout.pp, problem.runtime.workspace_bytes, dtype=np.int64)),
+    )
+
+
+def _temporaries(choices: Choices, priced: Priced) -> tuple[IntArray, IntArray]:
+    """(r,) bytes of the largest temporary of each kind: what a layer's backward makes again, and an embedding's or head's gradient."""
+    layout, row, held = priced.layout, priced.layer_row, priced.layout.by_rank > 0
+    end = np.where((held & ~layout.layer).any(axis=1), priced.meshes.embedding_bytes[priced.mesh_row], 0)
+    again = again_bytes(priced.layers.saved_bytes[:, :, row], choices.mode)
+    return np.where(held & layout.layer, again, 0).max(axis=1), end
+
+
+def again_bytes(saved: IntArray, mode: int) -> IntArray:
+    """(b,) or (b, n) bytes that a layer's backward makes again under recompute option `mode` of `saved`, (b, modes) or (b, modes, n)."""
+    result: IntArray = np.maximum(saved[:, 0] - saved[:, mode], 0)
+    return result
+
+
+def _outside_bytes(problem: Problem, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
+    """Communication buffers and context of each rank."""
+    buffers = int(priced.meshes.communicator_bytes[priced.mesh_row] + priced.layers.overlap_buffers[priced.layer_row])
+    return (
+        ("communication", np.full(priced.layout.pp, buffers, dtype=np.int64)),
+        ("context", np.full(priced.layout.pp, context_bytes(problem), dtype=np.int64)),
+    )
+
+
+def held_bytes(problem: Problem, costs: StepCosts, allocated: IntArray) -> tuple[IntArray, IntArray]:
+    """(r,) bytes that the allocator holds for `allocated`, and that the device holds in all."""
+    factor = reserve_factor(problem)
+    reserved = np.array(
+        [
+            int(reserved_bytes(float(a), float(t), float(x), float(b), factor))
+            for a, t, x, b in zip(allocated, costs.transient_bytes, costs.logits_bytes, costs.blocks_bytes, strict=True)
+        ],
+        dtype=np.int64,
+    )
+    outside = np.zeros_like(reserved)
+    for _, values in costs.outside_bytes:
+        outside = outside + values
+    return reserved, reserved + outside
+
+
+def reserve_factor(problem: Problem) -> float:
+    """Least ratio of what the allocator holds to what is allocated."""
+    return (100 + problem.runtime.allocator_reserve_percent) / 100

@@ -1,0 +1,315 @@
+"""One layer on one device: its operators forward, back, and their weights' gradients, with what moves between them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import zip_longest
+
+import torch
+
+from shardwright.execute.interpreter.earlier_slices import EarlierSlices
+from shardwright.execute.numerics.boxes import numbers
+from shardwright.execute.numerics.cuts import is_chosen, is_stand_in
+from shardwright.execute.numerics.protocol import Gradients, Values
+from shardwright.execute.numerics.registry import numerics_of
+from shardwright.execute.redistribution.edges import Edge, Exit, edges, exits, given_back, is_passed
+from shardwright.execute.redistribution.shared_keys import Back
+from shardwright.execute.redistribution.transfer import moved, scoped
+from shardwright.execute.shares.layer_state import BlockRun, Inputs, LayerState, changed, kept
+from shardwright.execute.shares.operator_shares import place_of
+from shardwright.execute.shares.parameters import ParameterStore
+from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.model.ir.block import INPUT, MEMORY
+from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.program.block.placement import is_routed
+from shardwright.program.layout.layout import Indices, Layout
+
+
+def _edges(run: BlockRun, reader: Operator, name: str) -> tuple[Edge, ...]:
+    """How an input reaches `reader`, extent by extent."""
+    site = run.site
+    return edges(site.cells, run.block, reader, name, base=site.base, length=site.length, memory_length=site.memory_length)
+
+
+def run_forward(
+    run: BlockRun,
+    reads: Inputs,
+    store: ParameterStore,
+    losses: dict[object, torch.Tensor],
+    past: EarlierSlices,
+) -> Task[tuple[Gradients, LayerState]]:
+    """The layer's output on this device (None where it has none), and what its backward needs.
+
+    Args:
+        reads: what other layers, or other operators of a block that a cut lies in, made.
+        past: keys of the microbatch's earlier slices.
+    """
+    state = LayerState(lacking=bool(run.again))
+    values: dict[str, Gradients] = {INPUT: (None,), MEMORY: (None,), **reads}
+    there: dict[object, torch.Tensor | None] = {}
+    for operator in (o for o in run.block.operators if o.name not in reads):
+        place = place_of(run.site, operator)
+        inputs: list[tuple[torch.Tensor | None, ...]] = []
+        for name in operator.inputs:
+            if operator.kind is OperatorKind.EMBEDDING:
+                continue
+            if is_passed(run.block, operator, name):
+                inputs.append(values[name])
+            else:
+                inputs.append((yield from _brought(run, operator, name, values, there, store)))
+        if place is None or not (_has_tokens(place) or is_routed(operator)):
+            values[operator.name] = _nothing(run, operator, values)
+            continue
+        inputs += _data(run, operator, place)
+        given = tuple(_given(run, operator, name, one, store) for name, one in zip_longest(operator.inputs, inputs, fillvalue=""))
+        if run.site.whole:
+            given = past.longer(operator, given, part=len(run.site.earlier))
+        made, saved = yield from scoped(numerics_of(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F"))
+        state.ran[operator.name] = kept(run, operator, given, saved)
+        values[operator.name] = made
+        if operator.kind is OperatorKind.LOSS:
+            losses[run.key[0], run.run, run.key[2], place.samples, place.positions] = made[0].sum()
+    last = run.block.operators[-1]
+    if last.kind is OperatorKind.LOSS:
+        return (None,), state
+    outputs = list(values[last.name])
+    for index, way in enumerate(_exits(run, last)):
+        key = ("exit", index) if index else ("exit",)
+        outputs[index] = yield from _moved(run, store, outputs[index], way.made, way.streamed, key, numbers=is_chosen(way.extent))
+    return tuple(outputs), state
+
+
+def run_again(run: BlockRun, state: LayerState, store: ParameterStore, past: EarlierSlices) -> Task[None]:
+    """Run again the operators of the layer whose outputs, or what they save, were not kept; their readers have them back."""
+    values: dict[str, tuple[torch.Tensor | None, ...]] = {}
+    there: dict[object, torch.Tensor | None] = {}
+    for operator in run.block.operators:
+        again = operator.name in run.again
+        made = {n: i for i, n in enumerate(operator.inputs) if n in run.dropped and (again or n in operator.keeps)}
+        fresh: dict[int, Values] = {}
+        for name, number in made.items():
+            passed = is_passed(run.block, operator, name)
+            found = values[name] if passed else (yield from _brought(run, operator, name, values, there, store))
+            fresh[number] = _given(run, operator, name, found, store)
+        ran = state.ran.get(operator.name)
+        if ran is None:
+            values[operator.name] = (None,) * len(operator.writes)
+            continue
+        if fresh and run.site.whole:
+            given = tuple(fresh.get(i, came) for i, came in enumerate(ran.inputs or ran.saved.inputs))
+            longer = past.longer(operator, given, part=len(run.site.earlier))
+            fresh = {number: longer[number] for number in fresh}
+        if again:
+            place = place_of(run.site, operator)
+            assert place is not None
+            given = tuple(fresh.get(i, came) for i, came in enumerate(ran.inputs))
+            weights = _weights(run, operator, place, store)
+            outputs, ran.saved = yield from scoped(numerics_of(operator).forward(place, given, weights), (*run.key, "F"))
+            values[operator.name], ran.inputs = outputs, ()
+        else:
+            ran.saved = changed(ran.saved, {(n, i): fresh[n][i] for n, i in ran.lacks})
+    state.lacking = False
+
+
+def _nothing(run: BlockRun, operator: Operator, values: dict[str, tuple[torch.Tensor | None, ...]]) -> tuple[torch.Tensor | None, ...]:
+    """What a device without the operator has of its output: of experts that it has not, no rows."""
+    maker = next((o for o in run.block.operators if o.name == operator.inputs[0]), None)
+    if is_routed(operator) and maker is not None and is_routed(maker) and values[maker.name][0] is not None:
+        return values[maker.name]
+    return (None,) * len(operator.writes)
+
+
+def _given(run: BlockRun, operator: Operator, name: str, found: tuple[torch.Tensor | None, ...] | str, store: ParameterStore) -> Values:
+    """Tensors of an input; of tokens that the device does not hold, none."""
+    assert not isinstance(found, str)
+    dtype, on = store.precision.compute, store.on
+    if is_routed(operator) and all(t is None for t in found):
+        maker = next((o for o in run.block.operators if o.name == name), None)
+        if maker is not None and is_stand_in(maker):
+            kinds = (torch.int64 if is_chosen(e) else dtype for e in maker.writes)
+            return tuple(torch.zeros((0, 0, e.size), dtype=kind, device=on) for e, kind in zip(maker.writes, kinds, strict=True))
+        if maker is not None and maker.kind is OperatorKind.ROUTE:
+            width = maker.writes[0].size
+            return (torch.zeros((0, 0, width), dtype=dtype, device=on), torch.zeros((0, 0, width), dtype=torch.int64, device=on))
+        return (torch.zeros((0, 0, operator.reads[0].size), dtype=dtype, device=on),)
+    return tuple(t for t in found if t is not None)
+
+
+def _has_tokens(place: OperatorShare) -> bool:
+    return bool(place.samples) and bool(place.positions)
+
+
+def _exits(run: BlockRun, last: Operator) -> tuple[Exit, ...]:
+    return exits(run.site.cells, last, base=run.site.base, length=run.site.length)
+
+
+def _brought(
+    run: BlockRun,
+    operator: Operator,
+    name: str,
+    values: dict[str, tuple[torch.Tensor | None, ...]],
+    there: dict[object, torch.Tensor | None],
+    store: ParameterStore,
+) -> Task[tuple[torch.Tensor | None, ...]]:
+    """All extents of one input in the cells of `operator`; an extent that several operators want alike moves once."""
+    found: list[torch.Tensor | None] = []
+    for edge in _edges(run, operator, name):
+        key = (name, edge.index, edge.wanted)
+        if key not in there:
+            what = ("F", operator.name, name, edge.index)
+            value = values[name][edge.index]
+            there[key] = yield from _moved(run, store, value, edge.made, edge.wanted, what, numbers=is_chosen(edge.extent))
+        found.append(there[key])
+    return tuple(found)
+
+
+def _data(run: BlockRun, operator: Operator, place: OperatorShare) -> list[tuple[torch.Tensor | None, ...]]:
+    """Token ids of a lookup, features of a first layer, labels of a loss."""
+    if operator.kind is OperatorKind.EMBEDDING:
+        return [(_rows(run.data[run.block.sequence], place.samples, place.positions).unsqueeze(-1),)]
+    if operator.kind is OperatorKind.LOSS:
+        return [(_rows(run.data["labels"], place.samples, place.positions).unsqueeze(-1),)]
+    return []
+
+
+def _rows(whole: torch.Tensor, samples: Indices, positions: Indices) -> torch.Tensor:
+    """The device's part of (samples, positions)."""
+    return whole.index_select(0, numbers(samples, like=whole)).index_select(1, numbers(positions, like=whole))
+
+
+def _moved(
+    run: BlockRun,
+    store: ParameterStore,
+    value: torch.Tensor | None,
+    source: Layout,
+    wanted: Layout,
+    what: tuple[Hashable, ...],
+    numbers: bool = False,
+) -> Task[torch.Tensor | None]:
+    """An activation or its gradient in another layout; `numbers`: whole ones."""
+    device, dtype = run.site.device + run.site.base, torch.int64 if numbers else store.precision.compute
+    return (yield from moved(value, source, wanted, device=device, key=(*run.key, *what), dtype=dtype, on=store.on))
+
+
+def _weights(run: BlockRun, operator: Operator, place: OperatorShare, store: ParameterStore) -> dict[str, torch.Tensor]:
+    return {p.name: store.use(run.run, run.layer, operator, p, place.parameters[p.name]) for p in operator.parameters}
+
+
+def run_backward(run: BlockRun, state: LayerState, gradients: Gradients, store: ParameterStore, past: EarlierSlices) -> Task[Inputs]:
+    """Cotangents of what the layer read, on this device.
+
+    Args:
+        gradients: of every extent of its output.
+    """
+    waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]] = {}
+    cotangents: dict[str, list[torch.Tensor | None]] = {}
+    last = run.block.operators[-1]
+    if last.kind is not OperatorKind.LOSS:
+        cotangents[last.name] = list(gradients)
+        for index, way in enumerate(_exits(run, last)):
+            device, key = run.site.device + run.site.base, (*run.key, "enter", index)
+            here, dtype = gradients[index], store.precision.compute
+            cotangents[last.name][index] = yield from given_back(here, way.back, device=device, key=key, dtype=dtype, on=store.on)
+    for operator in reversed(run.block.operators):
+        yield from _collect(run, operator.name, waiting, cotangents, store)
+        if is_stand_in(operator):
+            continue
+        ran = state.ran.get(operator.name)
+        backs: tuple[Gradients | None, ...] = ()
+        if ran is not None:
+            place = place_of(run.site, operator)
+            assert place is not None
+            ran.grads = _output_grads(run, operator, place, cotangents, store)
+            weights = _weights(run, operator, place, store)
+            backs = yield from scoped(numerics_of(operator).input_grad(place, ran.saved, ran.grads, weights), (*run.key, "I"))
+            if run.site.whole:
+                backs = past.shorter(operator, backs)
+        if operator.kind is OperatorKind.EMBEDDING:
+            continue
+        for number, name in enumerate(operator.inputs):
+            back = backs[number] if ran is not None else None
+            if is_passed(run.block, operator, name):
+                _keep(cotangents, name, back or ())
+                continue
+            for edge in _edges(run, operator, name):
+                if not edge.back:
+                    continue
+                part = back[edge.index] if back is not None else None
+                sums = waiting.setdefault((name, edge.index), {}).setdefault(edge.back, [])
+                sums.append(part)
+    yield from _collect(run, INPUT, waiting, cotangents, store)
+    yield from _collect(run, MEMORY, waiting, cotangents, store)
+    return {name: tuple(cotangents.get(name, ())) for name in state.sources}
+
+
+def _keep(cotangents: dict[str, list[torch.Tensor | None]], name: str, parts: Gradients) -> None:
+    """Add gradients of a value that did not move."""
+    known = cotangents.setdefault(name, [])
+    known += [None] * (len(parts) - len(known))
+    for index, part in enumerate(parts):
+        if part is not None:
+            before = known[index]
+            known[index] = part if before is None else before + part
+
+
+def _collect(
+    run: BlockRun,
+    name: str,
+    waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]],
+    cotangents: dict[str, list[torch.Tensor | None]],
+    store: ParameterStore,
+) -> Task[None]:
+    """Sum what the readers of `name` return where it was made; what returns in one layout moves together."""
+    indices = sorted(index for known, index in waiting if known == name)
+    for index in indices:
+        total: torch.Tensor | None = None
+        for number, (back, parts) in enumerate(waiting.pop((name, index)).items()):
+            here = [p for p in parts if p is not None]
+            value = sum(here[1:], here[0]) if here else None
+            device, key = run.site.device + run.site.base, (*run.key, "B", name, index, number)
+            value = yield from given_back(value, back, device=device, key=key, dtype=store.precision.compute, on=store.on)
+            if value is not None:
+                total = value if total is None else total + value
+        known = cotangents.setdefault(name, [])
+        known += [None] * (index + 1 - len(known))
+        if total is not None:
+            known[index] = total if known[index] is None else known[index] + total
+
+
+def _output_grads(
+    run: BlockRun, operator: Operator, place: OperatorShare, cotangents: dict[str, list[torch.Tensor | None]], store: ParameterStore
+) -> Gradients:
+    """Cotangents of all extents that an operator wrote, zeros where nobody read; of a loss, the factor of each token."""
+    if is_routed(operator) or (operator.kind is OperatorKind.ROUTE and len(operator.writes) == 1):
+        return tuple(cotangents.get(operator.name, ()))
+    shape = (_count(place.samples), _count(place.positions))
+    dtype, on = store.precision.compute, store.on
+    if operator.kind is OperatorKind.LOSS:
+        return (torch.full((*shape, 1), run.scale, dtype=store.precision.statistics, device=on),)
+    known = cotangents.get(operator.name, [])
+    found = []
+    for index, (low, high) in enumerate(place.writes):
+        value = known[index] if index < len(known) else None
+        found.append(torch.zeros((*shape, high - low), dtype=dtype, device=on) if value is None else value)
+    return tuple(found)
+
+
+def _count(indices: Indices) -> int:
+    return sum(b - a for a, b in indices)
+
+
+def run_weights(run: BlockRun, state: LayerState, store: ParameterStore) -> Task[None]:
+    """Add every operator's weight gradients to the device's own."""
+    for operator in reversed(run.block.operators):
+        ran = state.ran.get(operator.name)
+        if ran is None or not operator.parameters:
+            continue
+        place = place_of(run.site, operator)
+        assert place is not None
+        weights = _weights(run, operator, place, store)
+        found = yield from scoped(numerics_of(operator).weight_grad(place, ran.saved, ran.grads, weights), (*run.key, "W"))
+        for parameter in operator.parameters:
+            if parameter.trainable and parameter.name in found:
+                box = place.parameters[parameter.name]
+                store.add(run.run, run.layer, operator, parameter, box, found[parameter.name])

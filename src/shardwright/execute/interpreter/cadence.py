@@ -1,0 +1,110 @@
+"""When sharded parameters are whole, and when gradients are summed: around every layer's work, or once a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from shardwright.execute.interpreter.stage_nodes import Node
+from shardwright.execute.shares.flat import Stretch, write_values
+from shardwright.execute.shares.parameters import ParameterStore, origin
+from shardwright.execute.shares.shards import Bucket, gathered, summed
+from shardwright.execute.transport.requests import Task
+
+Views = dict[int, tuple[Stretch, ...]]
+
+
+class Around:
+    """What a device does around a layer's work; this one does nothing."""
+
+    works = False
+    """Whether it does anything."""
+
+    def begin(self, node: Node) -> Task[None]:
+        """Before a pass of a layer."""
+        yield from ()
+
+    def end(self, node: Node, *, weights: bool) -> Task[None]:
+        """After it. `weights`: it made weight gradients."""
+        yield from ()
+
+
+NOTHING = Around()
+
+
+@dataclass(slots=True)
+class Cadenced(Around):
+    """Parameters are gathered for each pass of a layer and dropped after it; gradients are summed after each microbatch's.
+
+    Only of buckets that all their devices work on together; others are gathered and summed once a step.
+
+    Args:
+        buckets: of the device. pieces: of those whose parameters are sharded. uses, sums: gather at each use; sum after each microbatch.
+        total: by bucket, the device's piece of the gradient of the microbatches so far.
+    """
+
+    device: int
+    store: ParameterStore
+    buckets: tuple[Bucket, ...]
+    views: Views
+    pieces: dict[int, torch.Tensor]
+    uses: bool
+    sums: bool
+    total: dict[int, torch.Tensor] = field(default_factory=dict)
+    _known: dict[int, tuple[Node, tuple[Bucket, ...]]] = field(default_factory=dict)
+
+    @property
+    def works(self) -> bool:  # type: ignore[override]
+        """Some bucket has another cadence than the step's."""
+        return any(self.gathers(b) or self.adds(b) for b in self.buckets)
+
+    def gathers(self, bucket: Bucket) -> bool:
+        """Its parameters are gathered at each use."""
+        return self.uses and bucket.together and bucket.number in self.pieces
+
+    def adds(self, bucket: Bucket) -> bool:
+        """Its gradients are summed after each microbatch."""
+        return self.sums and bucket.together
+
+    def begin(self, node: Node) -> Task[None]:
+        """See `Around`."""
+        for bucket in filter(self.gathers, self._of(node)):
+            yield from filled(self.device, bucket, self.views[bucket.number], self.pieces[bucket.number])
+
+    def end(self, node: Node, *, weights: bool) -> Task[None]:
+        """See `Around`."""
+        for bucket in filter(self.adds, self._of(node) if weights else ()):
+            piece = yield from summed(self.device, bucket, self.views[bucket.number], precision=self.store.precision, level=2)
+            known = self.total.get(bucket.number)
+            self.total[bucket.number] = piece if known is None else known.add_(piece)
+            for stretch in self.views[bucket.number]:
+                for part in stretch.parts:
+                    part.held.gradient = None
+        dropped({b.number for b in self._of(node) if self.gathers(b)}, self.views)
+
+    def _of(self, node: Node) -> tuple[Bucket, ...]:
+        """Buckets of a layer's parameters on the device."""
+        if id(node) not in self._known:
+            segment, model = node.segment, self.store.model
+            keys = {origin(model, segment.run, node.layer, o, p).key for o in segment.block.operators for p in o.parameters if p.trainable}
+            self._known[id(node)] = node, tuple(b for b in self.buckets if any(key in keys for key, _ in b.boxes))
+        return self._known[id(node)][1]
+
+
+def filled(device: int, bucket: Bucket, view: tuple[Stretch, ...], piece: torch.Tensor) -> Task[None]:
+    """Gather a sharded parameter for use."""
+    whole = yield from gathered(device, bucket, piece, have=3, want=0, key="use")
+    for held in (p.held for s in view for p in s.parts):
+        if not held.value.numel():
+            held.value = held.value.new_empty([sum(b - a for a, b in dim) for dim in held.box])
+    write_values(view, whole)
+
+
+def dropped(numbers: set[int], views: Views) -> None:
+    """Drop values of parts all of whose elements are in sharded buckets, of which `numbers` are."""
+    keep = {id(p.held) for number, view in views.items() if number not in numbers for s in view for p in s.parts} if numbers else set()
+    for number in numbers:
+        for held in (p.held for s in views[number] for p in s.parts):
+            if id(held) not in keep:
+                held.value = held.value.new_empty(0)

@@ -1,0 +1,149 @@
+"""What really happened, and when: a recorder that tasks of devices tell what they do, and that sees what they ask."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.distributed as dist
+
+from shardwright.execute.transport.record import moved
+from shardwright.execute.transport.requests import Answer, Post, Request, T, Take, Task
+from shardwright.program.instances import TaskKind
+from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, merged, sorted_spans
+
+Tell = Callable[[TaskKind | None, tuple[int, int, int, int]], None]
+"""Told what a device begins: its kind and (lane, chunk, microbatch, slice); None: nothing more."""
+
+STEP_LEVEL = (-1, -1, -1, 0)
+"""The place of what is no action of the order."""
+
+
+def silent(kind: TaskKind | None, place: tuple[int, int, int, int]) -> None:
+    """Nobody listens."""
+
+
+class Recorder:
+    """Spans of the last step that its devices took.
+
+    Args:
+        clock: seconds that only grow. settle: called before each reading, such as ``torch.cuda.synchronize``, so that an accelerator's work
+            counts where it was asked for; overlap of kernels is lost by that. held: bytes that the rank's accelerator holds now, such as
+            ``torch.cuda.memory_allocated``; None = not known.
+
+    Times are by `clock`, set once by the computer's time: ranks of one machine agree as well as its clock is read, machines as well as
+    theirs are kept together; `merged` takes out what contradicts the order of events.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        settle: Callable[[], None] | None = None,
+        held: Callable[[], int] | None = None,
+    ) -> None:
+        self._clock, self._settle, self._held = clock, settle, held
+        self._offset = time.time() - clock()
+        self._devices: tuple[int, ...] = ()
+        self._spans: list[Span] = []
+        self._memory: list[Sample] = []
+        self._doing: dict[int, tuple[TaskKind, tuple[int, int, int, int], float]] = {}
+
+    def watched(self, tasks: Mapping[int, Task[T]]) -> dict[int, Task[T]]:
+        """The same tasks of a step, by device, and what they ask is recorded; what was recorded before is forgotten."""
+        self._devices = tuple(sorted(tasks))
+        self._spans, self._memory, self._doing = [], [], {}
+        return {device: self._watched(device, task) for device, task in tasks.items()}
+
+    def tell(self, device: int) -> Tell:
+        """What the task of `device` calls when it begins something."""
+
+        def begins(kind: TaskKind | None, place: tuple[int, int, int, int]) -> None:
+            now = self._now()
+            before = self._doing.pop(device, None)
+            if before is not None:
+                done, (lane, chunk, microbatch, part), start = before
+                self._spans.append(
+                    Span(
+                        device=device,
+                        track=Track.SYNC if done in (TaskKind.GATHER, TaskKind.REDUCE) else Track.COMPUTE,
+                        kind=done.name,
+                        start_s=start,
+                        end_s=now,
+                        lane=lane,
+                        chunk=chunk,
+                        microbatch=microbatch,
+                        slice=part,
+                    )
+                )
+            if self._held is not None:
+                self._memory.append(Sample(device=device, time_s=now, held=self._held()))
+            if kind is not None:
+                self._doing[device] = kind, place, now
+
+        return begins
+
+    def trace(self, *, plan: str) -> StepTrace:
+        """The last step of this rank's devices, from its first span on; see `collected` for the other ranks' too."""
+        zero = min((span.start_s for span in self._spans), default=0.0)
+        part = StepTrace(
+            plan=plan,
+            origin=Origin.MEASURED,
+            devices=tuple(TracedDevice(device=device) for device in self._devices),
+            spans=sorted_spans(self._spans),
+            step_s=0.0,
+            memory=tuple(self._memory),
+            zero_s=zero + self._offset,
+        )
+        return merged([part.from_s(zero)])
+
+    def _now(self) -> float:
+        if self._settle is not None:
+            self._settle()
+        return self._clock()
+
+    def _watched(self, device: int, task: Task[T]) -> Task[T]:
+        answer: Answer = None
+        try:
+            while True:
+                try:
+                    request = task.send(answer)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                start = self._now()
+                answer = yield request
+                self._spans.append(self._asked(device, request, start=start, end=self._now()))
+        finally:
+            task.close()
+
+    def _asked(self, device: int, request: Request, *, start: float, end: float) -> Span:
+        what = moved(device, request)
+        kind, (lane, chunk, microbatch, part), _ = self._doing.get(device, (None, STEP_LEVEL, 0.0))
+        return Span(
+            device=device,
+            track=Track.MESSAGES if isinstance(request, Post | Take) else Track.COLLECTIVES,
+            kind=what.kind,
+            start_s=start,
+            end_s=end,
+            lane=lane,
+            chunk=chunk,
+            microbatch=microbatch,
+            slice=part,
+            within=kind.name if kind is not None else "",
+            size=(what.sent + what.received) * what.element,
+        )
+
+
+def collected(part: StepTrace | None) -> StepTrace:
+    """The parts of all ranks as one trace. All ranks of the process group call it; a rank without devices gives None.
+
+    Raises:
+        DataError: as `merged`.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        return merged([part] if part is not None else [])
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, part)
+    return merged([one for one in found if one is not None])

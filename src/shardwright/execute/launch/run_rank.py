@@ -1,0 +1,68 @@
+"""One rank of a run: what ``torchrun`` (or a spawned process) executes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from shardwright.errors import StrategyError
+from shardwright.execute.interpreter.recorder import Recorder
+from shardwright.execute.shares.parameters import Source
+from shardwright.execute.state.checkpoint_ranks import begun_rank, save_rank
+from shardwright.execute.training.process_group import process_group
+from shardwright.execute.training.train import Batches, StepReport, Training, train_rank
+from shardwright.execute.transport.distributed import Network
+
+
+def ranks_of(known: Training, *, ranks: int) -> Mapping[int, int]:
+    """The rank of every device: one rank a device, in order.
+
+    Raises:
+        StrategyError: run.world if the numbers differ.
+    """
+    if ranks != len(known.devices):
+        raise StrategyError(
+            f"the plan has {len(known.devices)} devices, {ranks} ranks run", hint=f"start {len(known.devices)} ranks", rule="run.world"
+        )
+    return {device: rank for rank, device in enumerate(known.devices)}
+
+
+def run_rank(
+    known: Training,
+    *,
+    source: Source,
+    batches: Batches,
+    steps: int,
+    checkpoints: Path | None = None,
+    every: int = 0,
+    timeout_s: float = 300.0,
+    report: Callable[[StepReport], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+    recorder: Recorder | None = None,
+) -> list[StepReport]:
+    """Train this rank's device until step `steps`, from the newest checkpoint if there is one. All ranks call it.
+
+    Args:
+        source: first values of parameters. checkpoints: folder of this run, seen by all ranks. every: steps between checkpoints; 0 = one at
+            the end. report: is told of every step. stop: asked in every step; once it is true on a rank, all stop after that step, and
+            save. recorder: has the last step.
+
+    Raises:
+        StrategyError: run.world; errors of `Network`. DataError: the newest checkpoint is not usable.
+    """
+    with process_group(timeout_s=timeout_s, alone=len(known.devices) == 1) as (rank, ranks):
+        placed = ranks_of(known, ranks=ranks)
+        own = tuple(d for d, r in placed.items() if r == rank)
+        members = begun_rank(own, known, checkpoints, source=source, rank=rank, ranks=ranks)
+        done = next(iter(members.values())).steps
+        reports = []
+        with Network(placed, timeout_s=timeout_s, on=known.on) as network:
+            for one in train_rank(network, members, known, (batches(step) for step in range(done, steps)), stop=stop, recorder=recorder):
+                reports.append(one)
+                if report is not None:
+                    report(one)
+                if checkpoints is not None and (one.stopped or one.step == steps or (every and one.step % every == 0)):
+                    save_rank(members, known, checkpoints, rank=rank)
+                if one.stopped:
+                    break
+    return reports

@@ -1,0 +1,105 @@
+"""What a run is asked, and what it found; made by `execute.launch.running`, read without PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from shardwright.program.step_trace import StepTrace
+
+TEXT = "text"
+OWN = "shardwright"
+NATIVE = "torch-native"
+FORMATS = {"job": "the job's own number formats", "fp32": "float32 throughout", "fp64": "float64 throughout"}
+BACKENDS = {OWN: "the plan's Program, interpreted", NATIVE: "grids alone: DTensor, FSDP2 and torch.distributed.pipelining"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a run is asked beside its plan.
+
+    Args:
+        data: (sequence, file of tokens) of each. steps: to be done in all, those of the checkpoint included. weights: folder of Hugging
+            Face safetensors to begin from; None = drawn from `seed`. checkpoints: folder of this run's checkpoints, from the newest of
+            which it goes on; None = none. every: steps between checkpoints; 0 = one at the end.
+        rate, decay, clip: of AdamW (clip 0 = no limit). seed: of first parameters, and of the order of windows. shuffle: windows in an
+            order drawn for each pass, not as they stand. on: ``cpu``, ``cuda``, or empty = an accelerator if there is one.
+        backend: one of `BACKENDS`. formats: one of `FORMATS`. trace: record the last step. timeout_s: longest wait for another rank in
+            seconds.
+    """
+
+    data: tuple[tuple[str, Path], ...]
+    steps: int
+    weights: Path | None = None
+    checkpoints: Path | None = None
+    every: int = 0
+    rate: float = 1e-3
+    decay: float = 0.1
+    clip: float = 1.0
+    seed: int = 0
+    shuffle: bool = False
+    on: str = ""
+    backend: str = OWN
+    formats: str = "job"
+    trace: bool = False
+    timeout_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStep:
+    """A step that was done: number (1 for the first), mean loss before the update, norm of the gradient, seconds."""
+
+    step: int
+    loss: float
+    norm: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMemory:
+    """Peak of a class of devices in bytes.
+
+    Args:
+        devices: of the class. holds: text such as ``embed + 7 layers``. predicted: what is allocated at the peak. measured: largest of the
+            class, allocated on the device; on a CPU, what the process became larger while it ran.
+    """
+
+    devices: tuple[int, ...]
+    holds: str
+    predicted: int
+    measured: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """What a run found.
+
+    Args:
+        steps: done in this run. tokens: of a step. predicted_s: seconds a step that were predicted. memory: by class of devices.
+        on: type of the devices that computed. first: steps that a checkpoint had. stopped: asked to stop before its end.
+        checkpoint: folder of the last one that was saved; None = none. trace: of the last step.
+        remarks: what the engine does otherwise than the plan says, with the same losses.
+    """
+
+    steps: tuple[RunStep, ...]
+    tokens: int
+    predicted_s: float
+    memory: tuple[RunMemory, ...]
+    on: str
+    first: int = 0
+    stopped: bool = False
+    checkpoint: Path | None = None
+    trace: StepTrace | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def step_s(self) -> float:
+        """Median seconds of a step; the first, which warms up, counts only if it is alone."""
+        seconds = [s.seconds for s in self.steps]
+        return median(seconds[1:] or seconds) if seconds else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Text tokens a second."""
+        return self.tokens / self.step_s if self.step_s else 0.0

@@ -1,0 +1,256 @@
+"""A run on this process's devices, from a file of tokens to a report: what every rank does, and one process alone."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+from shardwright.errors import StrategyError, UsageError
+from shardwright.execute.interpreter.recorder import Recorder, collected
+from shardwright.execute.launch.run_rank import ranks_of, run_rank
+from shardwright.execute.launch.run_report import NATIVE, OWN, RunMemory, RunOptions, RunReport, RunStep
+from shardwright.execute.native.form import native_form
+from shardwright.execute.native.rules import remarks, require_expressible
+from shardwright.execute.native.train import train_native
+from shardwright.execute.numerics.precision import Precision, precision_of, uniform
+from shardwright.execute.shares.parameters import Source
+from shardwright.execute.state.checkpoint import latest
+from shardwright.execute.state.initial import InitialValues
+from shardwright.execute.training.data import open_tokens
+from shardwright.execute.training.optimizer import AdamW
+from shardwright.execute.training.process_group import process_group
+from shardwright.execute.training.train import StepReport, training
+from shardwright.execute.transport.torch_device import Settings
+from shardwright.execute.weights.read import open_weights
+from shardwright.execute.weights.settings import settings_of
+from shardwright.program.problem import Problem
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.plan.order import Table
+from shardwright.strategy.plan.plan import Plan
+
+Watch = Callable[[RunStep], None]
+
+
+@dataclass(slots=True)
+class Stop:
+    """Whether this rank was asked to stop; ranks tell each other in the sum of a step's losses, so that all stop after the same one."""
+
+    asked: bool = False
+
+    def __call__(self) -> bool:
+        """Asked in every step."""
+        return self.asked
+
+
+@dataclass(slots=True)
+class _Log:
+    """Steps as they end, with their seconds."""
+
+    watch: Watch | None
+    steps: list[RunStep] = field(default_factory=list)
+    stopped: bool = False
+    clock: float = field(default_factory=time.monotonic)
+
+    def add(self, one: StepReport) -> None:
+        """A step has ended."""
+        now = time.monotonic()
+        self.steps.append(RunStep(step=one.step, loss=one.loss, norm=one.norm, seconds=now - self.clock))
+        self.clock, self.stopped = now, one.stopped
+        if self.watch is not None:
+            self.watch(self.steps[-1])
+
+
+def run_plan(
+    problem: Problem,
+    plan: Plan,
+    options: RunOptions,
+    *,
+    name: str,
+    predicted_s: float,
+    memory: tuple[RunMemory, ...],
+    watch: Watch | None = None,
+) -> RunReport:
+    """Train under `plan` as this rank (as torchrun's environment says), or alone where the plan has one device.
+
+    Everything that can be checked is checked before the first step.
+
+    Args:
+        name: of the plan. predicted_s, memory: what was predicted, by class of
+            devices. watch: is told of every step; on rank 0 only.
+
+    Raises:
+        StrategyError: the plan breaks a rule or holds what is not executed; run.world, run.peer, run.timeout. DataError: tokens, weights or
+            the newest checkpoint cannot be used. UsageError: there is no such device; nothing is left to do.
+    """
+    on = _device(options.on)
+    model, job = problem.model, problem.job
+    rule = AdamW(rate=options.rate, decay=options.decay, clip=options.clip)
+    precision, settings, source = _precision(problem, options), _settings(problem, options), first_values(problem, options)
+    known = training(
+        model, job, plan, rule=rule, settings=settings, precision=precision, on=on, island=problem.cluster.tiers()[0].num_devices
+    )
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks_of(known, ranks=world)
+    share = (int(os.environ.get("RANK", "0")), world)
+    tokens = open_tokens(dict(options.data), model=model, job=job, seed=options.seed if options.shuffle else None, share=share)
+    _check_left(options)
+    native = _native(problem, plan, options) if options.backend == NATIVE else None
+    with process_group(timeout_s=options.timeout_s, alone=len(known.devices) == 1 and native is None) as (rank, ranks):
+        placed = ranks_of(known, ranks=ranks)
+        before = _held(on)
+        log = _Log(watch=watch if rank == 0 else None)
+        recorder = _recorder(on) if options.trace else None
+        with _interruptible() as stop:
+            if native is not None:
+                for one in train_native(
+                    model,
+                    job,
+                    native[0],
+                    source=source,
+                    batches=tokens.batch,
+                    steps=options.steps,
+                    rule=rule,
+                    settings=settings,
+                    dtype=precision.master or precision.parameter,
+                    compute=precision.compute,
+                    order=native[1],
+                    device=on.type,
+                    timeout_s=options.timeout_s,
+                    stop=stop,
+                ):
+                    log.add(one)
+            else:
+                run_rank(
+                    known,
+                    source=source,
+                    batches=tokens.batch,
+                    steps=options.steps,
+                    checkpoints=options.checkpoints,
+                    every=options.every,
+                    timeout_s=options.timeout_s,
+                    report=log.add,
+                    stop=stop,
+                    recorder=recorder,
+                )
+        trace = collected(recorder.trace(plan=name)) if recorder is not None and log.steps else None
+        held = _all_held(max(_held(on) - before, 0) if on.type == "cpu" else torch.cuda.max_memory_allocated(on), ranks=ranks)
+    steps = log.steps
+    most = {device: held[rank] for device, rank in placed.items()}
+    return RunReport(
+        steps=tuple(steps),
+        tokens=problem.job.tokens_per_step,
+        predicted_s=predicted_s,
+        memory=tuple(replace(m, measured=max((most[d] for d in m.devices if d in most), default=0)) for m in memory),
+        on=on.type,
+        first=steps[0].step - 1 if steps else options.steps,
+        stopped=log.stopped,
+        checkpoint=latest(options.checkpoints) if options.checkpoints is not None else None,
+        trace=trace,
+        remarks=remarks(native[0]) if native is not None else (),
+    )
+
+
+def first_values(problem: Problem, options: RunOptions) -> Source:
+    """Parameters that a run begins with: those of a folder, or drawn from the seed.
+
+    Raises:
+        DataError: the folder's are of another model, or lack.
+    """
+    if options.weights is None:
+        return InitialValues(model=problem.model, seed=options.seed, dtype=torch.float32)
+    return open_weights(options.weights, model=problem.model, dtype=torch.float32)
+
+
+def _settings(problem: Problem, options: RunOptions) -> Settings:
+    if options.weights is None:
+        return Settings(seed=options.seed)
+    return settings_of(options.weights, model=problem.model, seed=options.seed)
+
+
+def _precision(problem: Problem, options: RunOptions) -> Precision:
+    if options.formats == "job":
+        return precision_of(problem.job, gradient=problem.runtime.gradient_dtype)
+    return uniform(torch.float32 if options.formats == "fp32" else torch.float64)
+
+
+def _recorder(on: torch.device) -> Recorder:
+    if on.type != "cuda":
+        return Recorder()
+    return Recorder(settle=torch.cuda.synchronize, held=torch.cuda.memory_allocated)
+
+
+def _native(problem: Problem, plan: Plan, options: RunOptions) -> tuple[Grid, Table | None]:
+    """The grid that PyTorch's own engine runs, and the table of its order, if it has no named one.
+
+    Raises:
+        StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: checkpoints or a trace are asked for.
+    """
+    found = native_form(plan, model=problem.model)
+    if found is None:
+        raise StrategyError(
+            "no grid says this plan, and PyTorch's engine runs grids", hint=f"--backend {OWN} runs any plan", rule="native.grid"
+        )
+    if options.checkpoints is not None:
+        raise UsageError(f"--backend {NATIVE} saves no checkpoints", hint=f"--backend {OWN}, or leave out --checkpoints")
+    if options.trace:
+        raise UsageError(f"--backend {NATIVE} records no trace", hint=f"--backend {OWN}, or PyTorch's own profiler")
+    require_expressible(problem.model, found[0], job=problem.job)
+    return found
+
+
+def _device(text: str) -> torch.device:
+    if text.startswith("cuda") and not torch.cuda.is_available():
+        raise UsageError("there is no CUDA device here", hint="--on cpu")
+    if text not in ("", "cpu") and not text.startswith("cuda"):
+        raise UsageError(f"--on {text[:40]!r} is no device that runs plans", hint="cpu or cuda")
+    return torch.device(text or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def _check_left(options: RunOptions) -> None:
+    newest = latest(options.checkpoints) if options.checkpoints is not None else None
+    if newest is not None and int(newest.name.rpartition("-")[2]) >= options.steps:
+        raise UsageError(f"{newest} has all {options.steps} steps", hint="more --steps, or another --checkpoints folder")
+
+
+def _held(on: torch.device) -> int:
+    """Bytes: what this process has had at most."""
+    if on.type != "cpu":
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _all_held(own: int, *, ranks: int) -> list[int]:
+    if ranks == 1:
+        return [own]
+    found = [torch.zeros(1, dtype=torch.int64) for _ in range(ranks)]
+    dist.all_gather(found, torch.tensor([own]))
+    return [int(one) for one in found]
+
+
+@contextmanager
+def _interruptible() -> Iterator[Stop]:
+    """The first interrupt asks to stop after the step, the second stops at once."""
+    stop = Stop()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

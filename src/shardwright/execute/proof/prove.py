@@ -1,0 +1,131 @@
+"""Proof that a plan trains: on a small model of the same structure, its loss and every gradient are those of the unsplit model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from shardwright.errors import StrategyError
+from shardwright.execute.proof.proof import Proof
+from shardwright.execute.proof.shorten import num_operators, shortened
+from shardwright.execute.proof.shrink import shrink_for
+from shardwright.execute.shares.parameters import Key, seeded
+from shardwright.execute.training.step import StepResult, differences, run_step, unsplit
+from shardwright.execute.transport.record import Trace
+from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.tensor import Dim
+from shardwright.program.layout.cells import indices, largest_remainder
+from shardwright.program.stages.parts import StageParts, plan_stages
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.verify.check import require_valid
+
+FEWEST = 8
+"""Positions of a sequence that nothing cuts."""
+MOST_OPERATORS = 20_000_000
+"""Operators that a step on virtual devices may run: some hours."""
+SHORT_OPERATORS = 20_000
+"""Operators that a step is shortened to where its plan allows: about half a minute."""
+
+
+def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress: Callable[[str, int, int], None] | None = None) -> Proof:
+    """Run a step of `plan` and of the unsplit model on virtual devices, with the same parameters and tokens.
+
+    The model keeps its heads and experts, its widths are divided (`shrink_for`); sequences are as short as the plan's cuts allow. A step of
+    more than SHORT_OPERATORS has fewer layers and microbatches (`shorten.shortened`). Leaves out: number formats below float64, and time.
+
+    Args:
+        seed: of parameters and tokens. progress: told of each phase.
+
+    Raises:
+        StrategyError: the plan breaks a rule, holds what is not executed (execute.*), or is too large for one process (execute.size).
+    """
+    require_valid(plan, model=model, global_batch=job.global_batch)
+    tell = progress or (lambda phase, done, total: None)
+    tell("shrink the model", 0, 0)
+    model, job, plan = shortened(model, job, plan, most=SHORT_OPERATORS)
+    small = shrink_for(plan, model=model)
+    stages = plan_stages(plan, model=small, unfolded=True)
+    count = num_operators((small, job, plan), stages)
+    if count > MOST_OPERATORS:
+        raise StrategyError(
+            f"a step runs {count} operators on {plan.devices} devices, more than {MOST_OPERATORS} in one process",
+            hint="prove the same plan with fewer replicas, microbatches or layers",
+            rule="execute.size",
+        )
+    short = replace(job, sequences=tuple(replace(s, tokens=min(s.tokens, _fewest(s, plan, stages))) for s in job.sequences))
+    batch = made_batch(small, short, seed=seed)
+    source, trace = seeded(small, seed=seed), Trace()
+    tell(f"run the unsplit model, then {count:,} operators on {plan.devices} virtual devices", 0, 0)
+    whole = run_step(small, short, unsplit(small, short), batch=batch, source=source)
+    parts = run_step(small, short, plan, batch=batch, source=source, trace=trace)
+    moved: dict[str, tuple[int, int]] = {}
+    for record in trace.records:
+        requests, elements = moved.get(record.kind, (0, 0))
+        moved[record.kind] = (requests + 1, elements + record.sent)
+    return Proof(
+        model=small,
+        devices=len(parts.stores),
+        tokens={s.name: s.tokens for s in short.sequences},
+        loss=float(parts.loss),
+        loss_difference=float(parts.loss - whole.loss),
+        gradients=_gradients(small, parts, whole),
+        moved=dict(sorted(moved.items())),
+    )
+
+
+def made_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torch.Tensor]:
+    """Random token ids of every sequence of the job, and labels of the text; one label in eight is left out of the loss."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def ids(tokens: int) -> torch.Tensor:
+        return torch.randint(0, model.vocab, (job.global_batch, tokens), generator=generator)
+
+    batch = {s.name: ids(s.tokens) for s in job.sequences}
+    labels = ids(job.sequence_length)
+    left_out = torch.rand(labels.shape, generator=generator) < 1 / 8
+    return batch | {"labels": labels.masked_fill(left_out, -1)}
+
+
+def _fewest(sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts, ...], ...]) -> int:
+    """The least power of two of positions that leaves no device, and no slice, without any."""
+    ways = {
+        (lane.slices, cell.way(Dim.SEQUENCE))
+        for lane, parts in zip(plan.lanes, stages, strict=True)
+        for stage in parts
+        for segment in stage.segments
+        for cells in segment.cells.cells.values()
+        for cell in cells.values()
+    }
+    length = FEWEST
+    while length < sequence.tokens:
+        if all(all(indices(way, part) for part in (largest_remainder(length, slices) if slices else (length,))) for slices, way in ways):
+            break
+        length *= 2
+    return length
+
+
+def _gradients(model: Model, parts: StepResult, whole: StepResult) -> dict[str, float]:
+    """By parameter: difference in units of what it is compared with."""
+    (store,) = whole.stores.values()
+    largest = {key: _largest(held.gradient) for key, boxes in store.held.items() for held in boxes.values()}
+    floor = 1e-3 * max(largest.values())
+    found: dict[str, float] = {}
+    for key, _, difference in differences(parts, whole):
+        name = parameter_name(model, key)
+        unit = max(largest[key], floor)
+        found[name] = max(found.get(name, 0.0), difference / unit if difference else 0.0)
+    return found
+
+
+def _largest(gradient: torch.Tensor | None) -> float:
+    return float(gradient.abs().max()) if gradient is not None else 0.0
+
+
+def parameter_name(model: Model, key: Key) -> str:
+    """``run.layer/parameter``, without the layer where there is one."""
+    run, layer, _, name = key
+    place = model.runs[run]
+    return f"{place.name}.{layer}/{name}" if place.count > 1 else f"{place.name}/{name}"

@@ -1,0 +1,132 @@
+"""A small model of the same structure: every width divided, every count (layers, heads, experts) kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import gcd, prod
+
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.tensor import Dim, Extent, Parameter
+from shardwright.program.layout.cells import cut_dims, reference_runs
+from shardwright.program.stages.parts import plan_stages
+from shardwright.strategy.plan.plan import Plan
+
+SMALLEST = 4
+"""Least width that a head keeps: rotary positions turn pairs."""
+VOCAB = 64
+"""Most rows of a small vocabulary."""
+
+
+def shrink(model: Model, *, most: int = 0, vocab: int = VOCAB) -> Model:
+    """`model` with hidden, feed-forward, head and latent widths divided by one number, and a small vocabulary.
+
+    The number is the largest power of two that divides all of them and leaves heads of at least SMALLEST elements. Chunks of scans keep
+    their length. A plan of the model is one of the small model too where the widths that are left have enough runs for its cuts; heads and
+    experts keep their number.
+
+    Args:
+        most: largest number to divide by; 0 = any. vocab: most rows of the vocabulary.
+    """
+    divisor = min(largest_divisor(model), most or largest_divisor(model))
+    blocks = tuple(_block(b, divisor, vocab) for b in model.blocks)
+    return replace(model, blocks=blocks, hidden=model.hidden // divisor, vocab=min(model.vocab, vocab))
+
+
+def shrink_for(plan: Plan, *, model: Model) -> Model:
+    """The smallest such model in which every part that `plan` cuts a width into still has a run of its own.
+
+    Without that the small model's devices would hold copies, or nothing, where the real one's hold parts.
+    """
+    most, vocab = largest_divisor(model), VOCAB
+    while True:
+        small = shrink(model, most=most, vocab=vocab)
+        lacking = {dim for dim in (Dim.HIDDEN, Dim.FFN, Dim.VOCAB) if not _enough(plan, dim, model=model, small=small)}
+        if Dim.VOCAB in lacking:
+            vocab *= 2
+        elif lacking:
+            most //= 2
+        else:
+            return small
+
+
+def _enough(plan: Plan, dim: Dim, *, model: Model, small: Model) -> bool:
+    """Every operator's cut of `dim` finds in the small model's runs what it finds in the model's."""
+    for one, other in zip(_cuts(plan, dim, model), _cuts(plan, dim, small), strict=True):
+        (parts, runs), (_, fewer) = one, other
+        if fewer < runs and fewer < parts:
+            return False
+    return True
+
+
+def _cuts(plan: Plan, dim: Dim, model: Model) -> Iterator[tuple[int, int]]:
+    """(parts, runs) of a dim for every device's every operator."""
+    for stage in (stage for lane in plan_stages(plan, model=model) for stage in lane):
+        for segment in stage.segments:
+            for operator in segment.block.operators:
+                for cell in dict.fromkeys(segment.cells.cells.get(operator.klass, {}).values()):
+                    way = cut_dims(cell, operator).get(dim, ())
+                    yield prod(step.total for step in way), reference_runs(operator, dim)
+
+
+def _widths(model: Model) -> list[int]:
+    found = [model.hidden]
+    for operator in (o for b in model.blocks for o in b.operators):
+        extents = [*operator.reads, *operator.writes, *(e for p in operator.parameters for e in p.extents)]
+        found += [e.quantum for e in extents if e.dim is Dim.HEADS and e.quantum > 1]
+        found += [e.size for e in extents if e.dim in (Dim.HIDDEN, Dim.FFN) and e.size > 1]
+        if operator.attention is not None:
+            found += [operator.attention.head_dim, operator.attention.value_dim]
+        if operator.scan is not None:
+            found += [s for s in (operator.scan.head_dim, operator.scan.state) if s > 1]
+    return found
+
+
+def largest_divisor(model: Model) -> int:
+    """The largest power of two that divides all widths and leaves at least SMALLEST elements of each."""
+    widths = _widths(model)
+    common = gcd(*widths)
+    divisor = 1
+    while common % (2 * divisor) == 0 and min(widths) // (2 * divisor) >= SMALLEST:
+        divisor *= 2
+    return divisor
+
+
+def _extent(extent: Extent, divisor: int, vocab: int) -> Extent:
+    if extent.dim is Dim.VOCAB:
+        return replace(extent, size=min(extent.size, vocab), quantum=1)
+    if extent.dim is Dim.HEADS and extent.quantum > 1:
+        return replace(extent, size=extent.size // divisor, quantum=extent.quantum // divisor)
+    if extent.dim in (Dim.HIDDEN, Dim.FFN) and extent.size > 1:
+        return replace(extent, size=extent.size // divisor)
+    return extent
+
+
+def _parameter(parameter: Parameter, divisor: int, vocab: int) -> Parameter:
+    return replace(parameter, extents=tuple(_extent(e, divisor, vocab) for e in parameter.extents))
+
+
+def _operator(operator: Operator, divisor: int, vocab: int) -> Operator:
+    attention, scan = operator.attention, operator.scan
+    if attention is not None:
+        attention = replace(attention, head_dim=attention.head_dim // divisor, value_dim=attention.value_dim // divisor)
+    if scan is not None:
+        scan = replace(
+            scan,
+            head_dim=scan.head_dim // divisor if scan.head_dim > 1 else 1,
+            state=scan.state // divisor if scan.state > 1 else 1,
+        )
+    return replace(
+        operator,
+        reads=tuple(_extent(e, divisor, vocab) for e in operator.reads),
+        writes=tuple(_extent(e, divisor, vocab) for e in operator.writes),
+        parameters=tuple(_parameter(p, divisor, vocab) for p in operator.parameters),
+        attention=attention,
+        scan=scan,
+    )
+
+
+def _block(block: Block, divisor: int, vocab: int) -> Block:
+    return replace(block, operators=tuple(_operator(o, divisor, vocab) for o in block.operators))

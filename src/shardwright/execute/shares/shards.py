@@ -1,0 +1,270 @@
+"""ZeRO as the plan says: buckets of parameters whose gradients the same devices sum, and which piece of each a device owns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
+
+import torch
+
+from shardwright.cost.gradient_sums import ShardRule, degree
+from shardwright.errors import StrategyError
+from shardwright.execute.numerics.precision import Precision
+from shardwright.execute.shares.flat import Stretch, gradients_of, stretches
+from shardwright.execute.shares.gradients import Groups, dims_in_order
+from shardwright.execute.shares.parameters import Key, ParameterStore
+from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take, Task
+from shardwright.model.ir.graph import Model
+from shardwright.program.layout.layout import Box
+from shardwright.program.stages.holdings import ParameterPlace, parameter_places, shares_of
+from shardwright.program.stages.parts import StageParts
+from shardwright.program.transition.steps import even
+from shardwright.strategy.plan.plan import Cadence
+
+Interval = tuple[int, int]
+Places = Mapping[Key, tuple[ParameterPlace, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharers:
+    """Devices, sorted, that share states of a bucket.
+
+    Args:
+        degrees: members that share one copy of the optimizer's states, of the gradient and of the parameter; each divides the one before.
+    """
+
+    devices: tuple[int, ...]
+    degrees: tuple[int, int, int]
+
+    def piece(self, device: int, elements: int, level: int) -> Interval:
+        """[low, high) of so many elements that a device owns of the state that ZeRO stage `level` shards.
+
+        Pieces are nested: of the optimizer's states in that of the gradient, and that in the parameter's. Runs of consecutive members
+        each own everything once.
+        """
+        position = self.devices.index(device)
+        low, high = 0, elements
+        for outer, finer in pairwise((1, *reversed(self.degrees[level - 1 :]))):
+            low, high = even(low, high, finer // outer)[(position // outer) % (finer // outer)]
+        return low, high
+
+    def run(self, device: int, level: int) -> tuple[int, ...]:
+        """The run of consecutive members that own all pieces of a state together."""
+        size = self.degrees[level - 1]
+        start = self.devices.index(device) // size * size
+        return self.devices[start : start + size]
+
+    def alike(self, device: int, level: int) -> tuple[int, ...]:
+        """Members that own the same piece as `device`."""
+        size = self.degrees[level - 1]
+        return self.devices[self.devices.index(device) % size :: size]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Elements whose gradient the same devices sum, and whose states the same devices share: flat.
+
+    Args:
+        number: of all buckets. boxes: parameters and their boxes, dims sorted by name. members: who sums, sorted. copies: (member,
+            duplicates ..) that are sent the sum. sharers: disjoint; each shares its own copy of the states. counted: no other bucket of
+            duplicates has been counted for the same elements. together: all devices have the same stages work on it.
+    """
+
+    number: int
+    boxes: tuple[tuple[Key, tuple[Box, ...]], ...]
+    sizes: tuple[int, ...]
+    members: tuple[int, ...]
+    copies: tuple[tuple[int, ...], ...]
+    sharers: tuple[Sharers, ...]
+    counted: bool
+    together: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Of all boxes."""
+        return sum(self.sizes)
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Members and duplicates."""
+        return tuple(sorted({*self.members, *(d for group in self.copies for d in group)}))
+
+    def sharing(self, device: int) -> Sharers:
+        """With whom a device shares states."""
+        return next(s for s in self.sharers if device in s.devices)
+
+    def answers(self, device: int) -> bool:
+        """The device's piece of the states is the one that is counted, of all copies."""
+        first = self.sharers[0]
+        return self.counted and device in first.devices and first.devices.index(device) < first.degrees[0]
+
+
+def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, model: Model, rule: ShardRule) -> tuple[Bucket, ...]:
+    """The buckets of a plan.
+
+    Where parameters are gathered at each use, or gradients summed after each microbatch, a bucket is of one layer.
+
+    Left out: units ``dim0`` and ``whole`` and shares by memory: a bucket is cut evenly, as one flat tensor. Frozen parameters are whole.
+
+    Raises:
+        StrategyError: zero.nested if degrees of a group do not divide each other.
+    """
+    places = parameter_places(stages, model=model)
+    found: dict[tuple[object, ...], list[tuple[Key, tuple[Box, ...], int]]] = {}
+    by_layer = (rule.gather, rule.reduce) != (Cadence.STEP, Cadence.STEP)
+    for key in sorted(groups):
+        stages_of: dict[int, set[tuple[int, int]]] = {}
+        for place in places[key]:
+            for device in place.devices:
+                stages_of.setdefault(device, set()).add((place.stage.lane, place.stage.chunk))
+        first: dict[int, str] = {}
+        for place in places[key]:
+            for device in place.devices:
+                first.setdefault(device, place.operator.name)
+        for group in groups[key]:
+            for number, own in enumerate(group.groups):
+                members = tuple(sorted(own))
+                holders = sorted({*members, *(d for copy in group.copies for d in copy)})
+                names = list(dict.fromkeys(first[d] for d in holders))
+                sharers = []
+                for name in names:
+                    devices = tuple(d for d in holders if first[d] == name)
+                    cut = [degree(rule, places[key][0].parameter.klass, len(devices), level=level) for level in (1, 2, 3)]
+                    _nested(cut, key)
+                    sharers.append(Sharers(devices=devices, degrees=(cut[0], cut[1], cut[2])))
+                together = len({frozenset(stages_of[d]) for d in holders}) == 1
+                mark = (members, group.copies, tuple(sharers), number == 0, together, key[:2] if by_layer else ())
+                found.setdefault(mark, []).append((key, group.boxes, group.elements))
+    return tuple(
+        Bucket(
+            number=number,
+            boxes=tuple((key, boxes) for key, boxes, _ in parts),
+            sizes=tuple(size for _, _, size in parts),
+            members=cast(tuple[int, ...], members),
+            copies=cast(tuple[tuple[int, ...], ...], copies),
+            sharers=cast(tuple[Sharers, ...], sharers),
+            counted=bool(counted),
+            together=bool(together),
+        )
+        for number, ((members, copies, sharers, counted, together, _), parts) in enumerate(found.items())
+    )
+
+
+def _nested(cut: list[int], key: Key) -> None:
+    for finer, outer in pairwise(cut):
+        if finer % outer:
+            raise StrategyError(
+                f"states of {key[2]}.{key[3]} are cut {'/'.join(map(str, cut))}",
+                hint="degrees of optimizer, gradient and parameter each divide the one before",
+                rule="zero.nested",
+            )
+
+
+def hold(device: int, places: Places, *, length: int, store: ParameterStore) -> None:
+    """Make every trainable part that a device needs, before its first use."""
+    for key, uses in places.items():
+        order = dims_in_order(store.model, key)
+        for place in uses:
+            if not place.parameter.trainable or device not in place.devices:
+                continue
+            for share in shares_of(place, base=0, length=length):
+                if share.device == device:
+                    box = tuple(share.need[order.index(i)] for i in range(len(order)))
+                    store.part(key, box)
+
+
+def views(device: int, buckets: tuple[Bucket, ...], store: ParameterStore) -> dict[int, tuple[Stretch, ...]]:
+    """The device's parts behind each of its buckets."""
+    return {b.number: stretches(b.boxes, store) for b in buckets if device in b.devices}
+
+
+def summed(device: int, bucket: Bucket, view: tuple[Stretch, ...], *, precision: Precision, level: int = 1) -> Task[torch.Tensor]:
+    """The device's piece of the whole gradient of a bucket.
+
+    Pieces are reduced to their owners: to the members of a run, then the sums over runs. Where other stages' copies or duplicates share the
+    sum, all sum everything and keep their piece.
+
+    Args:
+        level: whose piece: 1 = of the optimizer, who reads the step's whole gradient; 2 = of the gradient, kept between microbatches.
+    """
+    own = gradients_of(view, dtype=precision.gradient).to(precision.wire)
+    sharers = bucket.sharing(device)
+    cut = sharers.degrees[level - 1]
+    if cut > 1 and sharers.devices == bucket.members and not bucket.copies:
+        return (yield from _scattered(device, bucket, sharers, own, level=level)).to(precision.gradient)
+    total = own
+    if device in bucket.members and len(bucket.members) > 1:
+        total = cast(torch.Tensor, (yield Reduce(group=bucket.members, tensor=own, key=("gradient", bucket.number))))
+    for sender, *others in bucket.copies:
+        if sender == device:
+            for other in others:
+                yield Post(to=other, tensor=total, key=("copy", bucket.number, other))
+        elif device in others:
+            key = ("copy", bucket.number, device)
+            total = cast(torch.Tensor, (yield Take(source=sender, shape=tuple(own.shape), key=key, dtype=own.dtype)))
+    total = total.to(precision.gradient)
+    if cut == 1:
+        return total
+    low, high = sharers.piece(device, bucket.elements, level)
+    return total[low:high].clone()
+
+
+def _scattered(device: int, bucket: Bucket, sharers: Sharers, own: torch.Tensor, *, level: int) -> Task[torch.Tensor]:
+    """Pieces to their owners in the run, summed in the order of devices; then over runs."""
+    run, pieces = sharers.run(device, level), {d: sharers.piece(d, bucket.elements, level) for d in sharers.devices}
+    low, high = pieces[device]
+    came = cast(
+        dict[int, torch.Tensor],
+        (
+            yield Exchange(
+                group=run,
+                gives={d: own[pieces[d][0] : pieces[d][1]] for d in run if d != device},
+                receives={d: (high - low,) for d in run if d != device},
+                key=("scatter", bucket.number),
+                kind="reduce_scatter",
+                elements=bucket.elements,
+                dtype=own.dtype,
+            )
+        ),
+    )
+    came = {**came, device: own[low:high]}
+    total = sum((came[d] for d in run[1:]), came[run[0]].clone())
+    across = sharers.alike(device, level)
+    if len(across) > 1:
+        total = cast(torch.Tensor, (yield Reduce(group=across, tensor=total, key=("across", bucket.number))))
+    return total
+
+
+def gathered(device: int, bucket: Bucket, piece: torch.Tensor, *, have: int, want: int, key: str) -> Task[torch.Tensor]:
+    """The piece of stage `want` (0: everything), from pieces of stage `have` of the members of a run."""
+    sharers = bucket.sharing(device)
+    run = sharers.run(device, have)
+
+    def wanted(one: int) -> Interval:
+        return sharers.piece(one, bucket.elements, want) if want else (0, bucket.elements)
+
+    low, high = wanted(device)
+    group = tuple(d for d in run if wanted(d) == (low, high))
+    pieces = {d: sharers.piece(d, bucket.elements, have) for d in group}
+    if len(group) == 1:
+        return piece
+    came = cast(
+        dict[int, torch.Tensor],
+        (
+            yield Exchange(
+                group=group,
+                gives={d: piece for d in group if d != device},
+                receives={d: (b - a,) for d, (a, b) in pieces.items() if d != device},
+                key=(key, bucket.number),
+                kind="all_gather",
+                elements=high - low,
+                dtype=piece.dtype,
+            )
+        ),
+    )
+    result = piece.new_empty(high - low)
+    for d, (a, b) in pieces.items():
+        result[a - low : b - low] = piece if d == device else came[d]
+    return result

@@ -1,0 +1,101 @@
+"""AdamW on flat pieces of parameters, and the gradient's global norm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shardwright.errors import StrategyError
+from shardwright.execute.numerics.precision import Precision
+from shardwright.execute.shares.offload import host_like
+from shardwright.job.training import Optimizer, OptimizerFamily
+
+SMALL = 1e-6
+"""Added to a norm before dividing by it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdamW:
+    """Adam with decoupled weight decay, and clipping by the global norm.
+
+    m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  p <- p (1 - rate decay) - rate m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
+
+    Args:
+        rate: learning rate. betas: of the moments. decay: of every parameter. clip: largest norm of the whole gradient; 0 = no limit.
+
+    Source: Loshchilov and Hutter, Decoupled weight decay regularization (2019), algorithm 2.
+    """
+
+    rate: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    decay: float = 0.1
+    clip: float = 1.0
+
+
+@dataclass(slots=True)
+class Moments:
+    """States of a piece: first and second moment; the master copy, if there is one."""
+
+    first: torch.Tensor
+    second: torch.Tensor
+    master: torch.Tensor | None = None
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """By name."""
+        return {"first": self.first, "second": self.second, **({} if self.master is None else {"master": self.master})}
+
+
+def moments(piece: torch.Tensor, *, precision: Precision, host: bool = False) -> Moments:
+    """States before the first step: where the piece lies, or in host memory."""
+
+    def like(dtype: torch.dtype) -> torch.Tensor:
+        return host_like(piece, dtype=dtype) if host else torch.empty_like(piece, dtype=dtype)
+
+    first, second = (like(dtype).zero_() for dtype in precision.states)
+    return Moments(first=first, second=second, master=None if precision.master is None else like(precision.master).copy_(piece))
+
+
+def require_adamw(optimizer: Optimizer) -> None:
+    """Refuse a job whose optimizer is not executed.
+
+    Raises:
+        StrategyError: run.optimizer for another family than AdamW.
+    """
+    if optimizer.family is not OptimizerFamily.ADAMW:
+        raise StrategyError(f"optimizer {optimizer.family} is not executed", hint="use adamw", rule="run.optimizer")
+
+
+def clip_factor(norm: torch.Tensor, rule: AdamW) -> torch.Tensor:
+    """Factor of every gradient: min(1, clip / (norm + SMALL))."""
+    if not rule.clip:
+        return torch.ones_like(norm)
+    return torch.clamp(rule.clip / (norm + SMALL), max=1.0)
+
+
+def update(piece: torch.Tensor, gradient: torch.Tensor, states: Moments, *, step: int, rule: AdamW, factor: torch.Tensor) -> torch.Tensor:
+    """The new values of a piece; its states change in place.
+
+    Args:
+        piece, gradient: flat, of equal shape; they go to where the states lie, and the new values come back. step: 1 for the first.
+            factor: of the gradient.
+
+    The update is made in the finest of the formats.
+    """
+    there = states.first.device
+    gradient, factor = gradient.to(there), factor.to(there)
+    master = piece.to(there) if states.master is None else states.master
+    fine = max((gradient.dtype, master.dtype, states.first.dtype), key=lambda dtype: dtype.itemsize)
+    g = gradient.to(fine) * factor.to(fine)
+    first, second = rule.betas
+    m, v = states.first.to(fine).lerp_(g, 1 - first), states.second.to(fine).mul_(second).addcmul_(g, g, value=1 - second)
+    spread = (v / (1 - second**step)).sqrt_().add_(rule.eps)
+    new = master.to(fine) * (1 - rule.rate * rule.decay) - (rule.rate / (1 - first**step)) * m / spread
+    for state, value in ((states.first, m), (states.second, v)):
+        if state is not value:
+            state.copy_(value)
+    if states.master is not None:
+        states.master.copy_(new)
+    return new.to(device=piece.device, dtype=piece.dtype)

@@ -1,0 +1,37 @@
+"""The processes that train together: torchrun's, one that was started before, or this one alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from shardwright.errors import StrategyError
+
+
+@contextmanager
+def process_group(*, timeout_s: float = 300.0, alone: bool = False) -> Iterator[tuple[int, int]]:
+    """(rank, ranks) of a process group over gloo: one that runs already, or that of torchrun's environment.
+
+    Args:
+        alone: without such an environment this process is the only rank, and needs no group.
+
+    Raises:
+        StrategyError: run.world if the environment has no RANK and WORLD_SIZE.
+    """
+    if dist.is_initialized():
+        yield dist.get_rank(), dist.get_world_size()
+        return
+    if alone and "WORLD_SIZE" not in os.environ:
+        yield 0, 1
+        return
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+        raise StrategyError("RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not set", hint="start with torchrun", rule="run.world")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout_s))
+    try:
+        yield dist.get_rank(), dist.get_world_size()
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,56 @@
+"""A tokenizer that needs no file: the bytes of a text; and the text that is shipped for a first run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import numpy as np
+
+from shardwright.errors import DataError
+from shardwright.execute.training.data import write_tokens
+
+BEGIN, END = 256, 257
+VOCABULARY = 258
+"""256 bytes, and what stands before and behind a document."""
+NAME = "bytes"
+
+
+def encode(text: str | bytes) -> np.ndarray:
+    """Tokens of a document: `BEGIN`, its bytes in UTF-8, `END`."""
+    content = text.encode() if isinstance(text, str) else text
+    return np.concatenate([[BEGIN], np.frombuffer(content, dtype=np.uint8), [END]]).astype(np.uint16)
+
+
+def decode(tokens: Iterable[int]) -> str:
+    """The text of tokens; those that are no bytes, as a model's larger vocabulary may give, are left out."""
+    return bytes(t for t in tokens if 0 <= t < 256).decode(errors="replace")
+
+
+def tokenise(texts: Path | Sequence[Path], tokens: Path) -> int:
+    """Make a file of tokens, and its description, of text files, each a document; how many tokens.
+
+    Raises:
+        DataError: a file cannot be read, or is empty; the result cannot be written.
+    """
+    documents = []
+    for path in [texts] if isinstance(texts, Path) else texts:
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror}", hint="give a file of text") from None
+        if not content:
+            raise DataError(f"{path} is empty", hint="give a file of text")
+        documents.append(encode(content))
+    if not documents:
+        raise DataError(f"{tokens}: no text to make tokens of", hint="give at least one file of text")
+    row = np.concatenate(documents)
+    write_tokens(tokens, row, vocabulary=VOCABULARY, tokenizer=NAME)
+    return len(row)
+
+
+def tokenise_shipped(tokens: Path) -> int:
+    """`tokenise` of the text that is shipped."""
+    with as_file(files("shardwright.execute") / "harbour.txt") as path:
+        return tokenise(path, tokens)

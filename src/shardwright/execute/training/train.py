@@ -1,0 +1,302 @@
+"""Train under a plan: every device keeps its parts and its piece of the optimizer's states between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+
+from shardwright.cost.gradient_sums import shard_rule
+from shardwright.errors import StrategyError
+from shardwright.execute.interpreter.cadence import Cadenced, dropped, filled
+from shardwright.execute.interpreter.device import Batch, DeviceWork, device_task
+from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, silent
+from shardwright.execute.numerics.boxes import fine
+from shardwright.execute.numerics.precision import Precision, uniform
+from shardwright.execute.shares.flat import Stretch, values_of, write_values
+from shardwright.execute.shares.offload import SHARE
+from shardwright.execute.shares.parameters import ParameterStore, Source
+from shardwright.execute.shares.shards import Bucket, Places, gathered, hold, plan_buckets, summed, views
+from shardwright.execute.training.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, update
+from shardwright.execute.training.step import prepare
+from shardwright.execute.transport.distributed import Network
+from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.record import Trace
+from shardwright.execute.transport.requests import Reduce, Task
+from shardwright.execute.transport.torch_device import Settings
+from shardwright.job.training import TrainingJob
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import OperatorKind
+from shardwright.program.instances import TaskKind
+from shardwright.program.layout.cells import token_box
+from shardwright.program.stages.holdings import parameter_places
+from shardwright.strategy.plan.plan import Cadence, Plan, State
+
+Batches = Callable[[int], Batch]
+"""The batch of a step, counted from 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What all devices know of a run.
+
+    Args:
+        places: uses of every parameter. counts: (lane, device) whose losses are counted; others have copies. precision: of all numbers.
+        on: where the devices of this process keep and compute them. host: percent of the optimizer's states in host memory.
+        uses, sums: parameters are gathered at each use; gradients are summed after each microbatch.
+    """
+
+    work: DeviceWork
+    places: Places
+    buckets: tuple[Bucket, ...]
+    rule: AdamW
+    settings: Settings
+    counts: frozenset[tuple[int, int]]
+    length: int
+    precision: Precision
+    on: torch.device | str = "cpu"
+    host: int = 0
+    uses: bool = False
+    sums: bool = False
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """All devices that do anything."""
+        return tuple(sorted(d for devices in self.work.rows.devices for d in devices))
+
+
+@dataclass(slots=True)
+class Member:
+    """A device between steps: its parts of parameters, and by bucket its pieces.
+
+    Args:
+        states: of its pieces; of those whose first elements' states are in host memory, of the rest. host: of those.
+        pieces: of parameters that are sharded between steps. steps: done so far.
+    """
+
+    device: int
+    store: ParameterStore
+    views: dict[int, tuple[Stretch, ...]]
+    states: dict[int, Moments] = field(default_factory=dict)
+    pieces: dict[int, torch.Tensor] = field(default_factory=dict)
+    host: dict[int, Moments] = field(default_factory=dict)
+    steps: int = 0
+
+    def shares(self, bucket: Bucket) -> Iterator[tuple[int, int, Moments]]:
+        """(first element, end, their states) of the device's piece of a bucket, in order."""
+        low, _ = bucket.sharing(self.device).piece(self.device, bucket.elements, 1)
+        for own in (self.host, self.states):
+            if bucket.number in own:
+                states = own[bucket.number]
+                yield low, low + states.first.numel(), states
+                low += states.first.numel()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What a step gave: number (1 for the first), mean loss before the update, norm of the gradient before clipping; whether to stop."""
+
+    step: int
+    loss: float
+    norm: float
+    stopped: bool = False
+
+
+def training(
+    model: Model,
+    job: TrainingJob,
+    plan: Plan,
+    *,
+    rule: AdamW | None = None,
+    settings: Settings | None = None,
+    dtype: torch.dtype = torch.float64,
+    precision: Precision | None = None,
+    on: torch.device | str = "cpu",
+    island: int = 0,
+) -> Training:
+    """Everything about a run that does not change.
+
+    Args:
+        dtype: of everything, where no `precision` is given. precision: see `precision_of`. on: torch device of this process. island:
+            devices a node.
+
+    Raises:
+        StrategyError: the plan breaks a rule, or holds what is not executed.
+    """
+    require_adamw(job.optimizer)
+    _require_executed_host(plan)
+    shards = shard_rule(plan)
+    work, groups = prepare(model, job, plan, island=island)
+    return Training(
+        work=work,
+        places=parameter_places(work.stages, model=model),
+        buckets=plan_buckets(work.stages, groups, model=model, rule=shards),
+        rule=rule or AdamW(),
+        settings=settings or Settings(),
+        counts=_counted(work, length=job.sequence_length),
+        length=job.sequence_length,
+        precision=precision or uniform(dtype),
+        on=on,
+        host=shards.offload,
+        uses=shards.gather is not Cadence.STEP,
+        sums=shards.reduce is not Cadence.STEP,
+    )
+
+
+def _require_executed_host(plan: Plan) -> None:
+    """Raise where a plan keeps something else than the optimizer's states on the host."""
+    for state in (s for rule in plan.shards for s, percent in rule.host if percent and s is not State.OPTIMIZER):
+        raise StrategyError(
+            f"the host share of {state.value} is not executed", hint="keep the optimizer's states there alone", rule="execute.host"
+        )
+
+
+def _counted(work: DeviceWork, *, length: int) -> frozenset[tuple[int, int]]:
+    """(lane, device): the first of the devices that compute the same tokens' losses."""
+    found = set()
+    for lane in work.stages:
+        for stage in lane:
+            for segment in stage.segments:
+                for operator in (o for o in segment.block.operators if o.kind is OperatorKind.LOSS):
+                    first: dict[object, int] = {}
+                    for device, cell in segment.cells.cells.get(operator.klass, {}).items():
+                        place = token_box(cell, samples=segment.cells.samples, length=length)
+                        first[place] = min(first.get(place, device), device)
+                    found |= {(stage.lane, device + stage.base) for device in first.values()}
+    return frozenset(found)
+
+
+def member(device: int, known: Training, *, source: Source) -> Member:
+    """A device before its first step."""
+    store = ParameterStore(model=known.work.model, source=source, settings=known.settings, precision=known.precision, on=known.on)
+    hold(device, known.places, length=known.length, store=store)
+    own = Member(device=device, store=store, views=views(device, known.buckets, store))
+    for bucket in _own(known, device):
+        values, sharers = values_of(own.views[bucket.number]), bucket.sharing(device)
+        low, high = sharers.piece(device, bucket.elements, 1)
+        middle = low + (high - low) * known.host // SHARE
+        if middle > low:
+            own.host[bucket.number] = moments(values[low:middle], precision=known.precision, host=True)
+        own.states[bucket.number] = moments(values[middle:high], precision=known.precision)
+        if sharers.degrees[2] > 1:
+            low, high = sharers.piece(device, bucket.elements, 3)
+            own.pieces[bucket.number] = values[low:high].clone()
+    dropped(set(own.pieces), own.views)
+    return own
+
+
+def _own(known: Training, device: int) -> Iterator[Bucket]:
+    return (b for b in known.buckets if device in b.devices)
+
+
+def step_task(
+    own: Member, known: Training, *, batch: Batch, stop: Callable[[], bool] | None = None, recorder: Recorder | None = None
+) -> Task[StepReport]:
+    """One training step of a device: gather, run, sum, clip, update, gather.
+
+    Args:
+        stop: asked once; where any device's is true, all reports say so. recorder: is told what begins.
+
+    Parameters that the plan gathers at every use, and gradients that it sums after every microbatch, are `Cadenced`.
+    """
+    device = own.device
+    mine = list(_own(known, device))
+    tell = recorder.tell(device) if recorder is not None else silent
+    if own.pieces:
+        tell(TaskKind.GATHER, STEP_LEVEL)
+    around = Cadenced(device, own.store, tuple(mine), own.views, own.pieces, uses=known.uses, sums=known.sums)
+    for bucket in mine:
+        if bucket.number in own.pieces and not around.gathers(bucket):
+            yield from filled(device, bucket, own.views[bucket.number], own.pieces[bucket.number])
+    outcome = yield from device_task(device, known.work, batch=batch, store=own.store, tell=tell, around=around)
+    tell(TaskKind.REDUCE, STEP_LEVEL)
+    gradients = {}
+    for bucket in mine:
+        total = around.total.get(bucket.number)
+        if total is None:
+            gradients[bucket.number] = yield from summed(device, bucket, own.views[bucket.number], precision=known.precision)
+        else:
+            wide, narrow = (bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1))
+            gradients[bucket.number] = total[narrow[0] - wide[0] : narrow[1] - wide[0]]
+    tell(TaskKind.STEP, STEP_LEVEL)
+    losses = [loss for key, loss in outcome.losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts]
+    squares = [fine(gradients[b.number]).square().sum(dtype=torch.float64) for b in mine if b.answers(device)]
+    sums = torch.stack(
+        [
+            torch.stack([torch.zeros((), dtype=torch.float64, device=known.on), *(t.double() for t in terms)]).sum()
+            for terms in (losses, squares, [torch.tensor(float(stop is not None and stop()), device=known.on)])
+        ]
+    )
+    if len(known.devices) > 1:
+        sums = cast(torch.Tensor, (yield Reduce(group=known.devices, tensor=sums, key="norm")))
+    norm = sums[1].sqrt()
+    own.steps += 1
+    factor = clip_factor(norm, known.rule)
+    for bucket in mine:
+        yield from _updated(own, bucket, gradients[bucket.number], known=known, factor=factor)
+    for boxes in own.store.held.values():
+        for held in boxes.values():
+            held.gradient = None
+    dropped(set(own.pieces), own.views)
+    tell(None, STEP_LEVEL)
+    return StepReport(step=own.steps, loss=float(sums[0]) * known.work.scale, norm=float(norm), stopped=bool(sums[2] > 0))
+
+
+def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor) -> Task[None]:
+    """Update the device's piece, and gather what it keeps of the parameter."""
+    view, sharers = own.views[bucket.number], bucket.sharing(own.device)
+    low, _ = sharers.piece(own.device, bucket.elements, 1)
+    sharded, step, rule = bucket.number in own.pieces, own.steps, known.rule
+    values, first = (own.pieces[bucket.number], sharers.piece(own.device, bucket.elements, 3)[0]) if sharded else (values_of(view), 0)
+    new = torch.cat(
+        [
+            update(values[a - first : b - first], gradient[a - low : b - low], states, step=step, rule=rule, factor=factor)
+            for a, b, states in own.shares(bucket)
+        ]
+    )
+    if bucket.number in own.pieces:
+        own.pieces[bucket.number] = yield from gathered(own.device, bucket, new, have=1, want=3, key="new")
+    else:
+        write_values(view, (yield from gathered(own.device, bucket, new, have=1, want=0, key="new")))
+
+
+def train(
+    members: Mapping[int, Member],
+    known: Training,
+    batches: Iterable[Batch],
+    *,
+    trace: Trace | None = None,
+    recorder: Recorder | None = None,
+) -> list[StepReport]:
+    """One step for every batch, all devices in this process; `recorder` has the last one then."""
+    reports = []
+    for batch in batches:
+        found = run(_tasks(members, known, batch, recorder), trace=trace)
+        reports.append(next(iter(found.values())))
+    return reports
+
+
+def train_rank(
+    network: Network,
+    members: Mapping[int, Member],
+    known: Training,
+    batches: Iterable[Batch],
+    *,
+    trace: Trace | None = None,
+    stop: Callable[[], bool] | None = None,
+    recorder: Recorder | None = None,
+) -> Iterator[StepReport]:
+    """One step for every batch, over the ranks of a network; `members`: devices of this rank; `recorder` has the last step taken."""
+    for batch in batches:
+        found = network.drive(_tasks(members, known, batch, recorder, stop=stop), trace=trace)
+        yield next(iter(found.values()))
+
+
+def _tasks(
+    members: Mapping[int, Member], known: Training, batch: Batch, recorder: Recorder | None, *, stop: Callable[[], bool] | None = None
+) -> dict[int, Task[StepReport]]:
+    """The next step of every member."""
+    tasks = {d: step_task(own, known, batch=batch, stop=stop, recorder=recorder) for d, own in members.items()}
+    return tasks if recorder is None else recorder.watched(tasks)

@@ -1,0 +1,97 @@
+"""Where an operator runs: one device's share of it, as its numerics need it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from shardwright.model.ir.operator import Operator
+from shardwright.program.layout.layout import Box, Indices, Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongerRotary:
+    """Rotary positions of a model that was trained on shorter sequences first: slow turns are made slower.
+
+    A turn that takes more than `trained` / `low` positions is `factor` times slower, one of less than `trained` / `high` is as it was, and
+    between the two, in proportion to turns in `trained` positions.
+
+    Args:
+        factor: above 1. trained: positions of the first training. low, high: turns in them; both 0: every turn is slower.
+
+    Source: Llama Team 2024 (arXiv 2407.21783), and the field ``rope_scaling`` of its configurations, types ``llama3`` and ``linear``.
+    """
+
+    factor: float
+    trained: float = 1.0
+    low: float = 0.0
+    high: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Numbers of a model that sizes do not tell.
+
+    Args:
+        rope_base: of rotary positions. longer: how they were made longer; None = not. eps: of norms. seed: of parameters that are made, not
+            loaded.
+    """
+
+    rope_base: float = 10000.0
+    longer: LongerRotary | None = None
+    eps: float = 1e-5
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """What a device is to routed tokens.
+
+    Args:
+        home: samples and positions whose tokens it holds with their probabilities; () = none. Devices may hold the same tokens.
+        serves: samples and positions whose tokens its experts work on; () = none. experts: which.
+        copy: another device has the same experts, the same part of their width and the same tokens, and answers for both.
+    """
+
+    home: Box
+    serves: Box
+    experts: Interval
+    copy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorShare:
+    """One operator on one device.
+
+    Args:
+        operator: what runs. samples, positions: the device's share of the microbatch and of the sequence (rows of its tensors, in order).
+        length: positions of the whole sequence. memory_positions, memory_length: of its memory sequence (cross-attention).
+        reads, writes: elements of each extent that the device has. parameters: by name, indices of each dim (in the order of its extents).
+        heads, kv_heads: query heads, and key heads that they read. experts: local experts. vocabulary: rows of the table or logits.
+        groups: devices for communication inside the operator, this one among them: ``vocab`` (other parts of the logits), ``hidden`` (other
+            parts of a norm's width, or of its heads where its gain spans them), ``ring`` or ``gather`` (other positions of the same heads,
+            whose keys are passed round or gathered); absent where nothing is split.
+        ring_positions: of every device of the ring or gather: positions of its keys (of its memory, in cross-attention).
+        key_positions: of the device's own keys where they are not its queries' (those of earlier slices too); empty = as the queries', or
+            as the memory's in cross-attention.
+        routing: of every device that routed tokens of this one may meet, this one among them; empty = nothing is split.
+        device: number of this device.
+    """
+
+    operator: Operator
+    device: int
+    samples: Indices
+    positions: Indices
+    length: int
+    reads: tuple[Interval, ...]
+    writes: tuple[Interval, ...]
+    parameters: dict[str, Box]
+    settings: Settings
+    memory_positions: Indices = ()
+    memory_length: int = 0
+    heads: Interval = (0, 0)
+    kv_heads: Interval = (0, 0)
+    experts: Interval = (0, 0)
+    groups: dict[str, tuple[int, ...]]
+    ring_positions: dict[int, Indices] = field(default_factory=dict)
+    key_positions: Indices = ()
+    routing: dict[int, Routed] = field(default_factory=dict)

@@ -1,0 +1,324 @@
+"""Cluster files: `load_cluster` reads an expression or a YAML file, `dump_cluster` writes one that loads as the same cluster.
+
+::
+
+    name: two-kinds
+    accelerators:
+      h100-capped: {like: h100-sxm, memory_gib: 78, sustained: 1.4}
+    nodes:
+      - {accelerator: h100-capped, count: 16, nic: {bandwidth_gbps: 400, latency_us: 10}}
+      - {instance: aws-p4d.24xlarge, count: 8}
+    fabric:
+      - {name: leaf, devices: 64, rails: true}
+      - {name: spine, oversubscription: 2}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from shardwright.dtype import Dtype
+from shardwright.errors import ClusterError, nearest
+from shardwright.hardware.catalog.catalog import accelerator, accelerator_names, find_accelerator, name_key
+from shardwright.hardware.catalog.instances import find_instance, instance_names
+from shardwright.hardware.catalog.nodes import node_of
+from shardwright.hardware.catalog.sheet import accelerator_from_sheet
+from shardwright.hardware.cluster import Cluster, FabricTier, Host, NodeGroup, NodeKind
+from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
+from shardwright.hardware.expression import MAX_DEVICES, parse_cluster
+from shardwright.hardware.files.yaml_dump import cluster_record
+from shardwright.hardware.files.yaml_schema import (
+    AcceleratorRecord,
+    AttentionRecord,
+    ClusterRecord,
+    DtypeName,
+    GemmRecord,
+    HostRecord,
+    LinkRecord,
+    NodesRecord,
+    OriginRecord,
+    Record,
+    TierRecord,
+)
+from shardwright.hardware.files.yaml_text import read_file, read_yaml, write_yaml
+from shardwright.hardware.link import Link
+from shardwright.units import BITS_PER_BYTE, GIB, scale_decimal
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+_YAML_START = re.compile(r"\{|(name|nodes|accelerators|fabric)\s*:")
+_FILE = Origin(evidence=Evidence.ASSUMED, reference="given in the cluster file")
+
+
+def load_cluster(text_or_path: str | Path) -> Cluster:
+    """The cluster of an expression, of YAML text, or of a file.
+
+    A Path, or a string that ends in ``.yaml``, ``.yml`` or ``.json``, is a file; a string of several lines, or one that starts with ``{``
+    or a key of the schema, is YAML; anything else is an expression (see `expression`).
+    """
+    if isinstance(text_or_path, Path):
+        return cluster_from_yaml(read_file(text_or_path))
+    text = text_or_path.strip()
+    if "\n" in text or _YAML_START.match(text):
+        return cluster_from_yaml(text_or_path)
+    if text.lower().endswith(_SUFFIXES):
+        return cluster_from_yaml(read_file(Path(text)))
+    return parse_cluster(text)
+
+
+def cluster_from_yaml(text: str) -> Cluster:
+    """The cluster that YAML text describes; its `expression` is the file's name field."""
+    value = read_yaml(text)
+    if not isinstance(value, Mapping):
+        raise ClusterError("a cluster file is a mapping with the key 'nodes'", hint="nodes: [{accelerator: h100-sxm, count: 2}]")
+    try:
+        record = ClusterRecord.model_validate(dict(value))
+    except ValidationError as error:
+        raise _first_error(error) from None
+    own = {name_key(name): (_accelerator(name, r), r.like or "") for name, r in record.accelerators.items()}
+    if len(own) < len(record.accelerators):
+        raise ClusterError(
+            "two accelerators of the cluster file have the same name", hint="case, hyphens, dots and underscores do not count"
+        )
+    groups = tuple(_group(r, index=i, own=own) for i, r in enumerate(record.nodes))
+    cluster = Cluster(expression=record.name, groups=groups, fabric=_fabric(record.fabric))
+    if cluster.num_devices > MAX_DEVICES:
+        raise ClusterError(f"{cluster.num_devices} devices in the cluster file", hint=f"at most {MAX_DEVICES}")
+    return cluster
+
+
+def dump_cluster(cluster: Cluster) -> str:
+    """YAML that `load_cluster` reads back as `cluster`: every number written out, catalog accelerators by name."""
+    return write_yaml(cluster_record(cluster))
+
+
+def _first_error(error: ValidationError) -> ClusterError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = [str(p)[:60] for p in first["loc"]]
+    path = ".".join(place) or "cluster file"
+    if first["type"] == "extra_forbidden":
+        return ClusterError(f"{path}: unknown key", hint=nearest(place[-1], _keys_at(tuple(first["loc"]))))
+    if first["type"] == "missing":
+        return ClusterError(f"{path}: required key is missing")
+    hint = "a bare number such as 10 or 1.0e-3" if first["type"] in ("float_type", "int_type") else ""
+    return ClusterError(f"{path}: {first['msg'][:200]}", hint=hint)
+
+
+_PARTS: Mapping[str, type[Record]] = {
+    "accelerators": AcceleratorRecord,
+    "nodes": NodesRecord,
+    "fabric": TierRecord,
+    "scale_up": LinkRecord,
+    "nic": LinkRecord,
+    "pcie": LinkRecord,
+    "host": HostRecord,
+    "gemm": GemmRecord,
+    "attention": AttentionRecord,
+    "origin": OriginRecord,
+    "failures_origin": OriginRecord,
+}
+
+
+def _keys_at(place: tuple[int | str, ...]) -> list[str]:
+    """Keys that are legal where the last element of `place` was written."""
+    inner = next((_PARTS[p] for p in reversed(place[:-1]) if isinstance(p, str) and p in _PARTS), ClusterRecord)
+    return list(inner.model_fields)
+
+
+def _origin(record: OriginRecord | None, *, otherwise: Origin) -> Origin:
+    return Origin(evidence=Evidence(record.evidence), reference=record.reference) if record else otherwise
+
+
+def _bytes_per_s(gigabits: float | None, gigabytes: float | None, *, path: str) -> float | None:
+    if gigabits is not None and gigabytes is not None:
+        raise ClusterError(f"{path}: bandwidth is given twice", hint="either _gbps (bits) or _gigabytes_per_s")
+    if gigabits is not None:
+        return scale_decimal(gigabits, 9) / BITS_PER_BYTE
+    return None if gigabytes is None else scale_decimal(gigabytes, 9)
+
+
+def _link(record: LinkRecord | None, base: Link, *, path: str) -> Link:
+    if record is None:
+        return base
+    outward = _bytes_per_s(record.bandwidth_gbps, record.bandwidth_gigabytes_per_s, path=path)
+    inward = _bytes_per_s(record.reverse_bandwidth_gbps, record.reverse_bandwidth_gigabytes_per_s, path=path)
+    kept = base.reverse_bandwidth if outward is None else 0.0
+    return Link(
+        latency_s=base.latency_s if record.latency_us is None else scale_decimal(record.latency_us, -6),
+        bandwidth=base.bandwidth if outward is None else outward,
+        reverse_bandwidth=kept if inward is None else inward,
+        efficiency=base.efficiency if record.efficiency is None else record.efficiency,
+        origin=_origin(record.origin, otherwise=_FILE),
+    )
+
+
+def _host(record: HostRecord | None, base: Host, *, path: str) -> Host:
+    if record is None:
+        return base
+    memory = record.memory_gigabytes_per_s
+    nvme = record.nvme_gigabytes_per_s
+    return Host(
+        memory_bytes=base.memory_bytes if record.memory_gib is None else round(record.memory_gib * GIB),
+        memory_bandwidth=base.memory_bandwidth if memory is None else scale_decimal(memory, 9),
+        pcie=_link(record.pcie, base.pcie, path=f"{path}.pcie"),
+        nvme_bytes=base.nvme_bytes if record.nvme_gib is None else round(record.nvme_gib * GIB),
+        nvme_bandwidth=base.nvme_bandwidth if nvme is None else scale_decimal(nvme, 9),
+        origin=_origin(record.origin, otherwise=_FILE) if record.origin else None,
+    )
+
+
+def _gemm(records: Mapping[DtypeName, GemmRecord]) -> tuple[GemmRates, ...]:
+    return tuple(
+        GemmRates(
+            dtype=Dtype(name),
+            compute_efficiency=r.compute_efficiency,
+            memory_efficiency=r.memory_efficiency,
+            overhead_s=scale_decimal(r.overhead_us, -6),
+            exponent=r.exponent,
+            sustained=r.sustained,
+            error=r.error,
+            origin=_origin(r.origin, otherwise=_FILE),
+        )
+        for name, r in records.items()
+    )
+
+
+def _attention(records: Mapping[str, AttentionRecord]) -> tuple[AttentionRates, ...]:
+    return tuple(
+        AttentionRates(
+            generation=name,
+            forward=tuple(sorted(r.forward.items())),
+            backward_ratio=r.backward_ratio,
+            reach=r.reach,
+            long_run=r.long_run,
+            backward=tuple((int(head), int(value), fraction) for head, value, fraction in r.backward),
+            origin=_origin(r.origin, otherwise=_FILE),
+        )
+        for name, r in records.items()
+    )
+
+
+def _accelerator(name: str, record: AcceleratorRecord) -> Accelerator:
+    base = accelerator(record.like) if record.like is not None else _from_nothing(name, record)
+    peaks = dict(base.peak_flops)
+    peaks.update({Dtype(n): scale_decimal(v, 12) for n, v in (record.peak_tflops or {}).items()})
+    gemm = {g.dtype: g for g in base.gemm} | {g.dtype: g for g in _gemm(record.gemm or {})}
+    attention = {a.generation: a for a in base.attention} | {a.generation: a for a in _attention(record.attention or {})}
+    bandwidth = record.memory_bandwidth_gigabytes_per_s
+    where = f"given in the cluster file, like {base.name}" if record.like else _FILE.reference
+    changed = replace(
+        base,
+        name=name,
+        vendor=record.vendor or base.vendor,
+        memory_bytes=base.memory_bytes if record.memory_gib is None else round(record.memory_gib * GIB),
+        memory_bandwidth=base.memory_bandwidth if bandwidth is None else scale_decimal(bandwidth, 9),
+        peak_flops=tuple(peaks.items()),
+        gemm=tuple(gemm.values()),
+        attention=tuple(attention.values()),
+        origin=_origin(record.origin, otherwise=Origin(evidence=Evidence.ASSUMED, reference=where)),
+        aliases=tuple(record.aliases or ()),
+    )
+    if record.sustained is not None:
+        factor = record.sustained
+        changed = replace(changed, gemm=tuple(replace(g, sustained=factor, origin=_FILE) for g in changed.gemm))
+    return _scalars(changed, record)
+
+
+def _scalars(base: Accelerator, record: AcceleratorRecord) -> Accelerator:
+    slowdown = record.overlap_slowdown
+    changed = replace(
+        base,
+        element_efficiency=base.element_efficiency if record.element_efficiency is None else record.element_efficiency,
+        launch_s=base.launch_s if record.launch_us is None else scale_decimal(record.launch_us, -6),
+        overlap_slowdown=base.overlap_slowdown if slowdown is None else slowdown,
+        assumed=base.assumed if record.assumed is None else tuple(record.assumed),
+    )
+    if record.failures_per_device_hour is None:
+        return changed
+    origin = _origin(record.failures_origin, otherwise=_FILE) if record.failures_origin else None
+    return replace(changed, failures_per_device_hour=record.failures_per_device_hour, failures_origin=origin)
+
+
+def _from_nothing(name: str, record: AcceleratorRecord) -> Accelerator:
+    if record.memory_gib is None or record.memory_bandwidth_gigabytes_per_s is None or record.peak_tflops is None:
+        needed = "memory_gib, memory_bandwidth_gigabytes_per_s and peak_tflops"
+        raise ClusterError(f"accelerators.{name[:60]}: needs {needed}", hint="or like: a catalog accelerator")
+    return accelerator_from_sheet(
+        name,
+        vendor=record.vendor or "unknown",
+        memory_gib=record.memory_gib,
+        bandwidth_gb_per_s=record.memory_bandwidth_gigabytes_per_s,
+        peak_flops=tuple((Dtype(n), scale_decimal(v, 12)) for n, v in record.peak_tflops.items()),
+        reference=_FILE.reference,
+        gemm=_gemm(record.gemm or {}),
+        attention=_attention(record.attention or {}),
+        evidence=Evidence.ASSUMED,
+    )
+
+
+def _base_kind(record: NodesRecord, *, path: str, own: Mapping[str, tuple[Accelerator, str]]) -> NodeKind:
+    if (record.accelerator is None) == (record.instance is None):
+        raise ClusterError(f"{path}: give either accelerator or instance", hint="accelerator: h100-sxm")
+    if record.instance is not None:
+        kind = find_instance(record.instance)
+        if kind is None:
+            raise ClusterError(f"{path}: unknown instance {record.instance[:60]!r}", hint=nearest(record.instance[:60], instance_names()))
+        return kind
+    name = record.accelerator or ""
+    mine = own.get(name_key(name))
+    if mine is not None:
+        device, like = mine
+        kind = node_of(accelerator(like) if like else device)
+        return replace(kind, accelerator=device, name=f"{device.name}-x{kind.num_devices}")
+    known = find_accelerator(name)
+    if known is None:
+        names = (*accelerator_names(), *(device.name for device, _ in own.values()))
+        raise ClusterError(f"{path}: unknown accelerator {name[:60]!r}", hint=nearest(name[:60], names))
+    return node_of(known)
+
+
+def _group(record: NodesRecord, *, index: int, own: Mapping[str, tuple[Accelerator, str]]) -> NodeGroup:
+    path = f"nodes.{index}"
+    base = _base_kind(record, path=path, own=own)
+    devices = record.devices_per_node or base.num_devices
+    whole = base.island == base.num_devices or base.island > devices > base.num_devices
+    island = record.island_devices or (devices if whole else base.island)
+    if island % devices and devices % island:
+        raise ClusterError(f"{path}: islands of {island} devices do not fit nodes of {devices}", hint="one must divide the other")
+    nics = record.nics or max(1, -(-base.nics * devices // base.num_devices))
+    reduces = record.in_network_reduction
+    kind = NodeKind(
+        name=record.name or base.name,
+        accelerator=base.accelerator,
+        num_devices=devices,
+        island=island,
+        scale_up=_link(record.scale_up, base.scale_up, path=f"{path}.scale_up"),
+        nics=nics,
+        nic=_link(record.nic, base.nic, path=f"{path}.nic"),
+        host=_host(record.host, base.host, path=f"{path}.host"),
+        in_network_reduction=base.in_network_reduction if reduces is None else reduces,
+    )
+    return NodeGroup(kind=kind, count=record.count)
+
+
+def _fabric(records: list[TierRecord]) -> tuple[FabricTier, ...]:
+    below = 0
+    for index, record in enumerate(records):
+        last = index == len(records) - 1
+        if (record.devices == 0 and not last) or (record.devices and record.devices <= below):
+            raise ClusterError(f"fabric.{index}: tiers go from the nodes upward, each larger", hint="only the last may leave out devices")
+        below = record.devices
+    return tuple(
+        FabricTier(
+            name=r.name,
+            num_devices=r.devices,
+            oversubscription=r.oversubscription,
+            latency_s=scale_decimal(r.latency_us, -6),
+            rails=r.rails,
+        )
+        for r in records
+    )

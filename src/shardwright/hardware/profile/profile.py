@@ -1,0 +1,249 @@
+"""Measured tables of one accelerator in one kind of node: kernel rates and collective curves, and what ships with the package.
+
+A profile holds achieved rates (FLOP/s, bytes/s), not shares of a peak: what they are shares of is the accelerator's business, which
+`hardware.profile.apply` brings in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.dtype import Dtype
+from shardwright.errors import DataError
+from shardwright.hardware.catalog.nccl_fits import NCCL_FITS
+from shardwright.hardware.device import Evidence, Origin
+from shardwright.units import GIGA
+
+_ORIGIN: Final = Origin(evidence=Evidence.FITTED, reference="alpha-beta fit of the NCCL tables of aiconfigurator-core 0.12.0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitError:
+    """How well a form fits the points it was fitted to: relative errors |fit / measured - 1|, their mean and 90th percentile."""
+
+    num_points: int
+    mean: float
+    p90: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmPoint:
+    """One measured GEMM: (m, n, k) in elements, seconds."""
+
+    dtype: Dtype
+    m: int
+    n: int
+    k: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmProfile:
+    """The four-number roofline of GEMMs in one dtype, and the points behind it.
+
+        t = ((2mnk / R)^q + (bytes / W)^q)^(1/q) + t0
+
+    Args:
+        flops_per_second: R. bytes_per_second: W. overhead_s: t0. exponent: q.
+        sustained: seconds of a GEMM in a run of seconds over its short measurement, >= 1.
+    """
+
+    dtype: Dtype
+    flops_per_second: float
+    bytes_per_second: float
+    overhead_s: float
+    exponent: float
+    sustained: float
+    error: FitError
+    points: tuple[GemmPoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionPoint:
+    """One measured causal attention: seconds of forward and backward of `batch` x `heads` heads of `head_dim` over `length` tokens."""
+
+    batch: int
+    heads: int
+    head_dim: int
+    length: int
+    forward_s: float
+    backward_s: float
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the forward under the causal mask: 2 x batch x heads x length x (length + 1) / 2 x 2 head_dim."""
+        return 2.0 * self.batch * self.heads * self.length * (self.length + 1) * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionProfile:
+    """Fused attention of one kernel generation.
+
+    Args:
+        generation: ``flash-2``, ``cudnn`` ... as in `AttentionRates`. dtype: in which it was measured.
+        curve: (tokens, FLOP/s of the forward under the causal mask), lengths rising.
+        backward_ratio: backward seconds over forward seconds.
+        error: of the curve and the ratio against all points, forward and backward.
+    """
+
+    generation: str
+    dtype: Dtype
+    curve: tuple[tuple[int, float], ...]
+    backward_ratio: float
+    error: FitError
+    points: tuple[AttentionPoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementProfile:
+    """Streaming kernels: t = launch_s + traffic / bytes_per_second; `points` are (bytes of traffic, seconds)."""
+
+    bytes_per_second: float
+    launch_s: float
+    error: FitError
+    points: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveFit:
+    """t = latency_s + bus bytes / bus_bandwidth for one collective over `num_devices` devices of an island.
+
+    Bus bytes are (n-1)/n of the full buffer, twice that for all_reduce.
+
+    Args:
+        latency_s: of a whole collective, not of a hop. bus_bandwidth, large_bandwidth: bytes/s, of the fit and at the largest message
+            measured (512 MiB in what ships).
+        error: mean relative error of the fit; p90_error: its 90th percentile, 0.0 where it is not known.
+        points: (bytes of the full buffer, seconds), rising; empty where only the fit is known.
+    """
+
+    collective: str
+    num_devices: int
+    latency_s: float
+    bus_bandwidth: float
+    large_bandwidth: float
+    error: float
+    origin: Origin
+    p90_error: float = 0.0
+    points: tuple[tuple[int, float], ...] = ()
+
+    def seconds(self, volume: float) -> float:
+        """Seconds for a full buffer of `volume` bytes."""
+        return self.latency_s + bus_share(self.collective, num_devices=self.num_devices) * volume / self.bus_bandwidth
+
+
+def bus_share(collective: str, *, num_devices: int) -> float:
+    """Bytes over one device's link a byte of the full buffer: 2 (n-1)/n for all_reduce, 1 for broadcast and send, else (n-1)/n.
+
+    Source: nccl-tests, doc/PERFORMANCE.md (bus bandwidth).
+    """
+    if collective in ("broadcast", "send"):
+        return 1.0
+    passes = 2 if collective == "all_reduce" else 1
+    return passes * (num_devices - 1) / num_devices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelShare:
+    """Seconds and number of kernels of one class in a trace: ``gemm``, ``attention``, ``nccl``, ``elementwise``, ``memcpy``, ``other``."""
+
+    kind: str
+    seconds: float
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """The machine around the accelerators.
+
+    Args:
+        num_devices: accelerators (or ranks that share the processor). num_cores, memory_bytes: of the host.
+        to_device, from_device: bytes/s of copies from and to pinned memory; 0.0 = not measured.
+    """
+
+    num_devices: int
+    num_cores: int
+    memory_bytes: int
+    to_device: float = 0.0
+    from_device: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """How a profile was measured.
+
+    Args:
+        device_name: as the driver or the operating system calls it. date: ISO day, as the caller gave it.
+        libraries: (name, version) pairs, torch first. repetitions, warm_up: runs of each kernel whose median counts, and before them.
+        threads: processor threads of one device; 0 = not a processor. sustained_s: seconds of each long run; 0.0 = none.
+        notes: what could not be measured, and why; files that were imported.
+    """
+
+    device_name: str
+    date: str
+    libraries: tuple[tuple[str, str], ...] = ()
+    repetitions: int = 0
+    warm_up: int = 0
+    threads: int = 0
+    sustained_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Measurements of one accelerator in one kind of node. Whatever was not measured is empty and stays as the catalog has it.
+
+    Args:
+        accelerator: a catalog name, or a new one.
+        memory_bytes: what a program may allocate on one device; 0 = not measured.
+        kernels: where the time of an imported trace went; nothing is priced from it.
+    """
+
+    accelerator: str
+    memory_bytes: int = 0
+    gemm: tuple[GemmProfile, ...] = ()
+    attention: tuple[AttentionProfile, ...] = ()
+    elements: ElementProfile | None = None
+    collectives: tuple[CollectiveFit, ...] = ()
+    kernels: tuple[KernelShare, ...] = ()
+    host: HostFacts | None = None
+    method: Method | None = None
+
+    @property
+    def reference(self) -> str:
+        """Name of the profile for the origin of a number: device, day, library."""
+        if self.method is None:
+            return f"profile of {self.accelerator}"
+        library = " ".join(self.method.libraries[0]) if self.method.libraries else ""
+        parts = (f"profile of {self.accelerator} ({self.method.device_name})", self.method.date, library)
+        return ", ".join(part for part in parts if part)
+
+    def collective(self, kind: str, *, num_devices: int) -> CollectiveFit | None:
+        """The fit of `kind` over `num_devices` devices; None where it was not measured."""
+        return next((c for c in self.collectives if c.collective == kind and c.num_devices == num_devices), None)
+
+
+def profiled_names() -> tuple[str, ...]:
+    """Accelerators with measured collectives, sorted."""
+    return tuple(sorted({row[0] for row in NCCL_FITS}))
+
+
+def shipped_profile(accelerator_name: str) -> Profile:
+    """What ships with the package about the accelerator of that catalog name; an error where nothing does."""
+    fits = tuple(
+        CollectiveFit(
+            collective=kind,
+            num_devices=devices,
+            latency_s=round(latency_us * 1e-6, 12),
+            bus_bandwidth=float(bus * GIGA),
+            large_bandwidth=float(large * GIGA),
+            error=error,
+            origin=_ORIGIN,
+        )
+        for name, kind, devices, latency_us, bus, large, error in NCCL_FITS
+        if name == accelerator_name
+    )
+    if not fits:
+        raise DataError(f"no measured profile of {accelerator_name[:60]!r}", hint="known: " + ", ".join(profiled_names()))
+    return Profile(accelerator=accelerator_name, collectives=fits)

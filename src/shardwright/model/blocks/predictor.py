@@ -1,0 +1,74 @@
+"""Multi-token prediction: modules after the last layer that predict one token further each (DeepSeek-V3, section 2.2).
+
+Module k joins the hidden state before it with the embedding of the next token, projects 2 x hidden to hidden and applies one more layer.
+Embedding and output weights are the main model's; the norms are its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.model.blocks.dense import head_block, hidden_extent, linear, norm
+from shardwright.model.ir.block import INPUT, Block
+from shardwright.model.ir.fields import Fields
+from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.tensor import Dim, Extent, Parameter, ParameterClass
+
+MAX_PREDICTORS = 64
+
+
+def predictor_modules(
+    fields: Fields, *, layer: Block, hidden: int, vocab: int, tied: bool, norm_bias: bool = False
+) -> tuple[tuple[Block, Block], ...]:
+    """(module, head) for each of ``num_nextn_predict_layers`` (absent = 0), for `decoder_model`.
+
+    Args:
+        layer: the decoder layer inside a module; its source is the block's input.
+        tied: the main head uses the embedding's weight (then the module's head does too).
+    """
+    count = fields.integer("num_nextn_predict_layers", "num_mtp_layers", minimum=0, maximum=MAX_PREDICTORS, default=0)
+    if not count:
+        return ()
+    module = predictor_block("mtp", layer=layer, hidden=hidden, vocab=vocab, norm_bias=norm_bias)
+    owner = "embed.embed.weight" if tied else "head.logits.weight"
+    head = head_block(hidden=hidden, vocab=vocab, tied=True, tied_to=owner, norm_bias=norm_bias, name="mtp_head")
+    return ((module, head),) * count
+
+
+def predictor_block(name: str, *, layer: Block, hidden: int, vocab: int, norm_bias: bool = False) -> Block:
+    """``lookup`` of the next tokens, norms of it and of the hidden state, their projection ``join``, then `layer`.
+
+    ``lookup`` reads the job's token ids, so it has no inputs.
+    """
+    rows, width = Extent(dim=Dim.VOCAB, size=vocab), hidden_extent(hidden)
+    shared = Parameter(name="embed.weight", extents=(rows, width), klass=ParameterClass.EMBED, tied_to="embed.embed.weight")
+    lookup = Operator(
+        name="lookup",
+        kind=OperatorKind.EMBEDDING,
+        klass=OperatorClass.EMBED,
+        inputs=(),
+        reads=(rows,),
+        writes=(width,),
+        parameters=(shared,),
+    )
+    join = linear("join", source="hidden_norm", reads=(hidden_extent(2 * hidden),), writes=(width,), klass=OperatorClass.STREAM)
+    joined = ("embed_norm", "hidden_norm")
+    return Block(
+        name=name,
+        operators=(
+            lookup,
+            norm("embed_norm", source="lookup", hidden=hidden, bias=norm_bias),
+            norm("hidden_norm", source=INPUT, hidden=hidden, bias=norm_bias),
+            replace(join, inputs=joined, keeps=joined),
+            *(_after(operator, source="join") for operator in layer.operators),
+        ),
+    )
+
+
+def _after(operator: Operator, *, source: str) -> Operator:
+    """The operator with `source` in the place of the block's input."""
+    return replace(
+        operator,
+        inputs=tuple(source if n == INPUT else n for n in operator.inputs),
+        keeps=tuple(source if n == INPUT else n for n in operator.keeps),
+    )

@@ -1,0 +1,169 @@
+"""Vision + language: a vision transformer, a projector, and a language model whose embedding takes the projected image in.
+
+Sequences: the transformer and the projector run over ``image``, whose tokens are patches; ``text`` counts all positions of the
+language model, image tokens among them. Where a projector merges several patches into one token, its operators carry the share of a
+token's work that falls to one patch (see `projector_operators`). The runs form a chain: ``vision_embed``, ``vision``, ``projector``,
+``embed``, layers, ``head``; ``embed`` looks up the job's token ids and writes image tokens (its memory, from ``projector``) over the
+placeholders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shardwright.model.blocks.dense import attention_operators, hidden_extent, layer_block, linear, mlp_operators, norm
+from shardwright.model.ir.block import INPUT, MEMORY, Block
+from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.operator import AttentionShape, Mask, Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.tensor import Dim, Extent, Parameter, ParameterClass
+
+IMAGE = "image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VisionShape:
+    """Sizes of a vision transformer.
+
+    Args:
+        layers, hidden, heads, ffn: of the transformer; hidden is a multiple of heads.
+        patch: input elements of a patch (channels x frames x pixels).
+        positions: elements of learned position and class tables; 0 = none.
+        bias: of all projections and norms of a layer. norm_bias: LayerNorms (else RMSNorms).
+        gated: feed-forward with a gate. qk_norm: norms of queries and keys. post_norms: norms behind the sub-blocks too.
+        patch_bias: of the patch projection. norm_before, norm_after: norms around the stack.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    ffn: int
+    patch: int
+    positions: int = 0
+    bias: bool = True
+    norm_bias: bool = True
+    gated: bool = False
+    qk_norm: bool = False
+    post_norms: bool = False
+    patch_bias: bool = False
+    norm_before: bool = False
+    norm_after: bool = False
+
+
+def vision_blocks(shape: VisionShape) -> tuple[Block, Block]:
+    """``vision_embed`` (patch projection, positions) and ``vision`` (one layer, every patch sees all others of the image)."""
+    width = hidden_extent(shape.hidden)
+    project = linear(
+        "patch", source=INPUT, reads=(hidden_extent(shape.patch),), writes=(width,), klass=OperatorClass.EMBED, bias=shape.patch_bias
+    )
+    if shape.positions:
+        table = Parameter(name="patch.positions", extents=(hidden_extent(shape.positions),), klass=ParameterClass.EMBED)
+        project = replace(project, parameters=(*project.parameters, table))
+    before = (norm("norm", source="patch", hidden=shape.hidden, bias=shape.norm_bias),) if shape.norm_before else ()
+    head_dim = shape.hidden // shape.heads
+    core = AttentionShape(heads=shape.heads, kv_heads=shape.heads, head_dim=head_dim, value_dim=head_dim, mask=Mask.FULL)
+    layer = layer_block(
+        "vision",
+        hidden=shape.hidden,
+        attention=attention_operators(
+            source="norm1", hidden=shape.hidden, shape=core, bias=shape.bias, output_bias=shape.bias, qk_norm=shape.qk_norm, rotary=False
+        ),
+        feed_forward=mlp_operators(source="norm2", hidden=shape.hidden, ffn=shape.ffn, gated=shape.gated, bias=shape.bias),
+        norm_bias=shape.norm_bias,
+        post_norms=shape.post_norms,
+    )
+    embed = Block(name="vision_embed", operators=(project, *before), sequence=IMAGE)
+    return embed, replace(layer, sequence=IMAGE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectorShape:
+    """Sizes of a projector: two linear layers with `inner` between, or one (`inner` 0); `norm`: width of a norm's gain before, 0 = none."""
+
+    inner: int
+    bias: bool = True
+    norm: int = 0
+
+
+def projector_operators(
+    shape: ProjectorShape, *, width: int, hidden: int, source: str, merge: int = 1, pooled: bool = False, prefix: str = ""
+) -> tuple[Operator, ...]:
+    """``(norm) up act down`` from patches to the width of the language model; ``out`` alone when there is one layer.
+
+    Args:
+        width: elements of a patch. hidden: of the language model. merge: patches that become one image token.
+        pooled: they are averaged (the first layer reads one patch's width); else they are joined (it reads merge x width).
+
+    An image token's GEMM of k x n counts k x n / merge a patch: FLOPs are exact, inputs of the first and outputs of the last layer are
+    counted once a patch. Parameters are whole.
+    """
+    if shape.inner % merge or (pooled and width % merge):
+        raise ValueError(f"a projector of {shape.inner or width} elements is not a multiple of the {merge} patches of an image token")
+    wide, out, klass = hidden_extent(width if pooled else width * merge), hidden_extent(hidden), OperatorClass.MLP
+    operators: list[Operator] = []
+    if shape.norm:
+        gain = norm(f"{prefix}norm", source=source, hidden=shape.norm, bias=True)
+        operators.append(replace(gain, reads=(hidden_extent(width),), writes=(hidden_extent(width),)))
+        source = f"{prefix}norm"
+    if not shape.inner:
+        one = linear(f"{prefix}out", source=source, reads=(wide,), writes=(out,), klass=klass, bias=shape.bias)
+        return (*operators, replace(one, reads=(hidden_extent(wide.size // merge),)))
+    inner, share = Extent(dim=Dim.FFN, size=shape.inner), Extent(dim=Dim.FFN, size=shape.inner // merge)
+    act = Operator(
+        name=f"{prefix}act",
+        kind=OperatorKind.ACTIVATION,
+        klass=klass,
+        inputs=(f"{prefix}up",),
+        reads=(share,),
+        writes=(share,),
+        keeps=(f"{prefix}up",),
+    )
+    up = linear(f"{prefix}up", source=source, reads=(wide,), writes=(inner,), klass=klass, bias=shape.bias)
+    down = linear(f"{prefix}down", source=act.name, reads=(inner,), writes=(out,), klass=klass, bias=shape.bias)
+    return (*operators, replace(up, writes=(share,)), act, replace(down, reads=(share,)))
+
+
+def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Operator], architecture: str) -> Model:
+    """`language` with a vision tower before its embedding.
+
+    Args:
+        language: its first run must be ``embed``. projector: operators from the last vision layer's output (`INPUT`).
+    """
+    embed, layer = vision_blocks(vision)
+    operators = tuple(projector)
+    if vision.norm_after:
+        first = norm("vision_norm", source=INPUT, hidden=vision.hidden, bias=vision.norm_bias)
+        operators = (first, *(_behind(operator) for operator in operators))
+    tower = (embed, layer, Block(name="projector", operators=operators, sequence=IMAGE))
+    count = len(tower)
+    blocks = (*tower, *(_merging(b, hidden=language.hidden) if b.name == "embed" else b for b in language.blocks))
+    runs = (
+        Run(name="vision_embed", block=0, count=1),
+        Run(name="vision", block=1, count=vision.layers, inputs=("vision_embed",)),
+        Run(name="projector", block=2, count=1, inputs=("vision",)),
+        *(replace(run, block=run.block + count, inputs=("projector",) if run.name == "embed" else run.inputs) for run in language.runs),
+    )
+    return replace(language, architecture=architecture, blocks=blocks, runs=runs)
+
+
+def _behind(operator: Operator) -> Operator:
+    """The operator with ``vision_norm`` in the place of the block's input."""
+    return replace(
+        operator,
+        inputs=tuple("vision_norm" if n == INPUT else n for n in operator.inputs),
+        keeps=tuple("vision_norm" if n == INPUT else n for n in operator.keeps),
+    )
+
+
+def _merging(embed: Block, *, hidden: int) -> Block:
+    """The embedding with ``merge``: image tokens are written over the placeholders of the looked-up text."""
+    width = hidden_extent(hidden)
+    merge = Operator(
+        name="merge",
+        kind=OperatorKind.PERMUTE,
+        klass=OperatorClass.STREAM,
+        inputs=(embed.operators[-1].name, MEMORY),
+        reads=(width,),
+        writes=(width,),
+    )
+    return replace(embed, operators=(*embed.operators, merge), memory=IMAGE)

@@ -1,0 +1,33 @@
+"""Which layers see only a window of the keys, in the spellings of different families."""
+
+from __future__ import annotations
+
+from shardwright.model.ir.fields import MAX_CONTEXT, Fields
+
+FULL = "full_attention"
+SLIDING = "sliding_attention"
+
+
+def windows_of(fields: Fields, *, layers: int, uniform: bool = False) -> tuple[int, ...]:
+    """Window of each layer in keys, 0 = all keys.
+
+    With ``layer_types`` the window holds where that says so. Without it: `uniform` puts the window on all layers
+    (Mistral, Mixtral, Phi-3); else ``layer_types`` must be written when there is a window.
+    """
+    window = fields.optional_integer("sliding_window", maximum=MAX_CONTEXT) or 0
+    kinds = fields.layer_types(layers=layers, allowed=(FULL, SLIDING))
+    if kinds:
+        if SLIDING in kinds and not window:
+            fields.missing("sliding_window")
+        return tuple(window if kind == SLIDING else 0 for kind in kinds)
+    if window and not uniform:
+        fields.missing("layer_types")
+    return (window,) * layers
+
+
+def windows_by_period(fields: Fields, *, layers: int, period: int) -> tuple[int, ...]:
+    """Window of each layer, every `period`-th layer seeing all keys; ``layer_types`` has the last word where it is written."""
+    if fields.present("layer_types"):
+        return windows_of(fields, layers=layers)
+    window = fields.integer("sliding_window", maximum=MAX_CONTEXT)
+    return tuple(0 if (i + 1) % period == 0 else window for i in range(layers))

@@ -1,0 +1,207 @@
+"""BERT and T5: encoders, and an encoder beside a decoder as a DAG of runs.
+
+Sequences: a BERT runs over ``text``; a T5's encoder runs over ``encoder``, its decoder over ``text`` with ``encoder`` as the memory of
+its cross-attention. The runs of T5 are ``encoder_embed``, ``encoder``, ``encoder_norm``, ``embed``, ``decoder``, ``head``; every
+decoder layer reads the output of ``encoder_norm``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.model.blocks.decoder import decoder_model
+from shardwright.model.blocks.dense import (
+    attention_operators,
+    core_operator,
+    embedding_block,
+    head_block,
+    head_extents,
+    hidden_extent,
+    layer_block,
+    linear,
+    mlp_operators,
+    norm,
+    residual,
+)
+from shardwright.model.ir.block import INPUT, MEMORY, Block
+from shardwright.model.ir.fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, Fields
+from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.operator import AttentionShape, Mask, Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.tensor import Dim, Extent, Parameter, ParameterClass
+
+ENCODER = "encoder"
+MAX_TYPES = 2**10
+MAX_BUCKETS = 2**16
+
+
+def build_bert(fields: Fields, *, name: str) -> Model:
+    """BERT with the masked-language-model head (`BertConfig`: tied, norms after the sub-blocks, biases everywhere, 2 segment types).
+
+    The transform before the logits is part of the head; pooler and next-sentence head are left out.
+    """
+    hidden, vocab = fields.hidden(), fields.vocab()
+    if fields.flag("is_decoder", default=False) or fields.flag("add_cross_attention", default=False):
+        fields.unsupported("is_decoder or add_cross_attention in this family")
+    if fields.string("position_embedding_type", default="absolute") != "absolute":
+        fields.unsupported("position_embedding_type other than absolute")
+    head_dim = fields.even_head_dim()
+    heads = fields.heads()
+    shape = AttentionShape(heads=heads, kv_heads=heads, head_dim=head_dim, value_dim=head_dim, mask=Mask.FULL)
+    layer = _post_norm_layer(
+        attention=attention_operators(source=INPUT, hidden=hidden, shape=shape, bias=True, output_bias=True, rotary=False),
+        feed_forward=mlp_operators(source="norm1", hidden=hidden, ffn=fields.ffn(), gated=False, bias=True),
+        hidden=hidden,
+    )
+    positions = fields.integer("max_position_embeddings", maximum=2**24)
+    embed = embedding_block(hidden=hidden, vocab=vocab, positions=positions, norm_after=True)
+    types = Parameter(
+        name="embed.types",
+        extents=(hidden_extent(fields.integer("type_vocab_size", default=2, maximum=MAX_TYPES)), hidden_extent(hidden)),
+        klass=ParameterClass.EMBED,
+    )
+    lookup = replace(embed.operators[0], parameters=(*embed.operators[0].parameters, types))
+    return decoder_model(
+        name,
+        architecture="BertForMaskedLM",
+        embed=replace(embed, operators=(lookup, *embed.operators[1:])),
+        layers=[layer] * fields.layers(),
+        head=_masked_head(hidden=hidden, vocab=vocab, tied=fields.flag("tie_word_embeddings", default=True)),
+        hidden=hidden,
+        vocab=vocab,
+        max_context=positions,
+    )
+
+
+def _post_norm_layer(*, attention: tuple[Operator, ...], feed_forward: tuple[Operator, ...], hidden: int) -> Block:
+    """norm(x + attention(x)), then norm(y + feed_forward(y)): the original Transformer's order."""
+    return Block(
+        name="layer",
+        operators=(
+            *attention,
+            residual("residual1", source=attention[-1].name, skip=INPUT, hidden=hidden),
+            norm("norm1", source="residual1", hidden=hidden, bias=True),
+            *feed_forward,
+            residual("residual2", source=feed_forward[-1].name, skip="norm1", hidden=hidden),
+            norm("norm2", source="residual2", hidden=hidden, bias=True),
+        ),
+    )
+
+
+def _masked_head(*, hidden: int, vocab: int, tied: bool) -> Block:
+    """``transform transform_act norm logits loss``: a square layer before the tied logits with their bias."""
+    width = hidden_extent(hidden)
+    transform = linear("transform", source=INPUT, reads=(width,), writes=(width,), klass=OperatorClass.STREAM, bias=True)
+    act = Operator(
+        name="transform_act",
+        kind=OperatorKind.ACTIVATION,
+        klass=OperatorClass.STREAM,
+        inputs=("transform",),
+        reads=(width,),
+        writes=(width,),
+        keeps=("transform",),
+    )
+    plain = head_block(hidden=hidden, vocab=vocab, tied=tied, bias=True, final_norm=True, norm_bias=True)
+    last = norm("norm", source="transform_act", hidden=hidden, bias=True)
+    return Block(name="head", operators=(transform, act, last, *plain.operators[1:]))
+
+
+def build_t5(fields: Fields, *, name: str) -> Model:
+    """T5, v1.1 and FLAN-T5 (`T5Config`: as many decoder as encoder layers, 32 position buckets, tied input embeddings).
+
+    Relative position biases are one table for each stack; it is stored by the stack's embedding run, as layers share it.
+    ``feed_forward_proj`` ``gated-...`` has two input projections. T5 v1.1 has untied logits (``tie_word_embeddings`` false).
+    """
+    hidden, vocab = fields.hidden(), fields.vocab()
+    heads = fields.integer("num_heads", "num_attention_heads", maximum=MAX_HEADS)
+    head_dim = fields.integer("d_kv", maximum=MAX_HEAD_DIM)
+    ffn = fields.integer("d_ff", maximum=MAX_FFN)
+    gated = _gated(fields)
+    encoders = fields.integer("num_layers", "num_hidden_layers", maximum=MAX_LAYERS)
+    decoders = fields.integer("num_decoder_layers", default=encoders, maximum=MAX_LAYERS)
+    buckets = fields.integer("relative_attention_num_buckets", default=32, maximum=MAX_BUCKETS)
+    tied = fields.flag("tie_word_embeddings", default=True)
+    own = AttentionShape(heads=heads, kv_heads=heads, head_dim=head_dim, value_dim=head_dim)
+    feed = mlp_operators(source="norm2", hidden=hidden, ffn=ffn, gated=gated)
+    encoder = layer_block(
+        "encoder",
+        hidden=hidden,
+        attention=attention_operators(source="norm1", hidden=hidden, shape=replace(own, mask=Mask.FULL), rotary=False),
+        feed_forward=feed,
+    )
+    table = Parameter(name="position_bias", extents=(hidden_extent(buckets), Extent(dim=Dim.HEADS, size=heads)))
+    embed = _with_parameter(embedding_block(hidden=hidden, vocab=vocab), table)
+    shared = replace(embed.operators[0].parameters[0], tied_to="embed.embed.weight")
+    lookup = replace(embed.operators[0], parameters=(shared, table))
+    blocks = (
+        Block(name="encoder_embed", operators=(lookup,), sequence=ENCODER),
+        replace(encoder, sequence=ENCODER),
+        Block(name="encoder_norm", operators=(norm("norm", source=INPUT, hidden=hidden),), sequence=ENCODER),
+        embed,
+        _cross_layer(hidden=hidden, own=own, feed_forward=feed),
+        head_block(hidden=hidden, vocab=vocab, tied=tied),
+    )
+    runs = (
+        Run(name="encoder_embed", block=0, count=1),
+        Run(name="encoder", block=1, count=encoders, inputs=("encoder_embed",)),
+        Run(name="encoder_norm", block=2, count=1, inputs=("encoder",)),
+        Run(name="embed", block=3, count=1),
+        Run(name="decoder", block=4, count=decoders, inputs=("embed", "encoder_norm")),
+        Run(name="head", block=5, count=1, inputs=("decoder",)),
+    )
+    return Model(name=name, architecture="T5ForConditionalGeneration", blocks=blocks, runs=runs, hidden=hidden, vocab=vocab, max_context=0)
+
+
+def _gated(fields: Fields) -> bool:
+    form = fields.string("feed_forward_proj", default="relu")
+    if form not in ("relu", "gelu", "gated-gelu", "gated-silu", "gated-relu"):
+        fields.fail(f"feed_forward_proj = {form[:40]!r} is not supported", hint="supported: relu, gelu, gated-gelu, gated-silu, gated-relu")
+    return form.startswith("gated-")
+
+
+def _with_parameter(block: Block, parameter: Parameter) -> Block:
+    first = block.operators[0]
+    return replace(block, operators=(replace(first, parameters=(*first.parameters, parameter)), *block.operators[1:]))
+
+
+def cross_attention_operators(*, source: str, hidden: int, shape: AttentionShape, prefix: str) -> tuple[Operator, ...]:
+    """Queries from `source`, keys and values from the block's memory: ``q kv core proj``."""
+    query, key, value, out = head_extents(shape)
+    width, klass = hidden_extent(hidden), OperatorClass.ATTN
+    core = core_operator(f"{prefix}core", source=f"{prefix}q", shape=replace(shape, cross=True, mask=Mask.FULL))
+    read = (f"{prefix}q", f"{prefix}kv")
+    return (
+        linear(f"{prefix}q", source=source, reads=(width,), writes=(query,), klass=klass),
+        linear(f"{prefix}kv", source=MEMORY, reads=(width,), writes=(key, value), klass=klass),
+        replace(core, inputs=read, keeps=(*read, core.name)),
+        linear(f"{prefix}proj", source=core.name, reads=(out,), writes=(width,), klass=klass),
+    )
+
+
+def _cross_layer(*, hidden: int, own: AttentionShape, feed_forward: tuple[Operator, ...]) -> Block:
+    """Causal self-attention, attention to the encoder's output, feed-forward, each a pre-norm residual."""
+    cross = cross_attention_operators(source="cross.norm", hidden=hidden, shape=own, prefix="cross.")
+    plain = layer_block(
+        "decoder",
+        hidden=hidden,
+        attention=attention_operators(source="norm1", hidden=hidden, shape=own, rotary=False),
+        feed_forward=feed_forward,
+    )
+    operators: list[Operator] = []
+    for operator in plain.operators:
+        operators.append(_reading(operator, source="residual1", instead="cross.residual"))
+        if operator.name == "residual1":
+            operators += [
+                norm("cross.norm", source="residual1", hidden=hidden),
+                *cross,
+                residual("cross.residual", source="cross.proj", skip="residual1", hidden=hidden),
+            ]
+    return replace(plain, operators=tuple(operators), memory=ENCODER)
+
+
+def _reading(operator: Operator, *, source: str, instead: str) -> Operator:
+    """The operator with `instead` in the place of the input `source`."""
+
+    def swapped(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(instead if n == source else n for n in names)
+
+    return replace(operator, inputs=swapped(operator.inputs), keeps=swapped(operator.keeps))

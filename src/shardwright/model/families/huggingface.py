@@ -1,0 +1,178 @@
+"""Hugging Face ``config.json`` to a model: the registry of architectures, and the door that nothing but `ModelError` leaves."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from shardwright.errors import ModelError, nearest
+from shardwright.model.families.special import EXTRA_REGISTRY
+from shardwright.model.ir.fields import Fields, shown
+from shardwright.model.ir.graph import Model
+
+Builder = Callable[..., Model]
+
+REGISTRY: Final[dict[str, str]] = {
+    "LlamaForCausalLM": "shardwright.model.families.llama:build",
+    "llama": "shardwright.model.families.llama:build",
+    "MistralForCausalLM": "shardwright.model.families.llama:build_mistral",
+    "mistral": "shardwright.model.families.llama:build_mistral",
+    "Phi3ForCausalLM": "shardwright.model.families.llama:build_phi3",
+    "phi3": "shardwright.model.families.llama:build_phi3",
+    "Qwen2ForCausalLM": "shardwright.model.families.llama:build_qwen2",
+    "qwen2": "shardwright.model.families.llama:build_qwen2",
+    "Qwen3ForCausalLM": "shardwright.model.families.llama:build_qwen3",
+    "qwen3": "shardwright.model.families.llama:build_qwen3",
+    "GemmaForCausalLM": "shardwright.model.families.gemma:build_gemma",
+    "gemma": "shardwright.model.families.gemma:build_gemma",
+    "Gemma2ForCausalLM": "shardwright.model.families.gemma:build_gemma2",
+    "gemma2": "shardwright.model.families.gemma:build_gemma2",
+    "Gemma3ForCausalLM": "shardwright.model.families.gemma:build_gemma3",
+    "gemma3_text": "shardwright.model.families.gemma:build_gemma3",
+    "GlmForCausalLM": "shardwright.model.families.glm:build_glm",
+    "glm": "shardwright.model.families.glm:build_glm",
+    "Glm4ForCausalLM": "shardwright.model.families.glm:build_glm4",
+    "glm4": "shardwright.model.families.glm:build_glm4",
+    "GPT2LMHeadModel": "shardwright.model.families.gpt:build_gpt2",
+    "gpt2": "shardwright.model.families.gpt:build_gpt2",
+    "GPTNeoXForCausalLM": "shardwright.model.families.gpt:build_gpt_neox",
+    "gpt_neox": "shardwright.model.families.gpt:build_gpt_neox",
+    "OPTForCausalLM": "shardwright.model.families.gpt:build_opt",
+    "opt": "shardwright.model.families.gpt:build_opt",
+    "BloomForCausalLM": "shardwright.model.families.gpt:build_bloom",
+    "bloom": "shardwright.model.families.gpt:build_bloom",
+    "MptForCausalLM": "shardwright.model.families.gpt:build_mpt",
+    "mpt": "shardwright.model.families.gpt:build_mpt",
+    "MPTForCausalLM": "shardwright.model.families.gpt:build_mpt",
+    "NemotronForCausalLM": "shardwright.model.families.gpt:build_nemotron",
+    "nemotron": "shardwright.model.families.gpt:build_nemotron",
+    "Olmo2ForCausalLM": "shardwright.model.families.llama:build_olmo2",
+    "olmo2": "shardwright.model.families.llama:build_olmo2",
+    "FalconForCausalLM": "shardwright.model.families.gpt:build_falcon",
+    "falcon": "shardwright.model.families.gpt:build_falcon",
+    "MixtralForCausalLM": "shardwright.model.families.moe:build_mixtral",
+    "mixtral": "shardwright.model.families.moe:build_mixtral",
+    "Qwen2MoeForCausalLM": "shardwright.model.families.moe:build_qwen2_moe",
+    "qwen2_moe": "shardwright.model.families.moe:build_qwen2_moe",
+    "Qwen3MoeForCausalLM": "shardwright.model.families.moe:build_qwen3_moe",
+    "qwen3_moe": "shardwright.model.families.moe:build_qwen3_moe",
+    "Glm4MoeForCausalLM": "shardwright.model.families.moe:build_glm4_moe",
+    "glm4_moe": "shardwright.model.families.moe:build_glm4_moe",
+    "GptOssForCausalLM": "shardwright.model.families.moe:build_gpt_oss",
+    "gpt_oss": "shardwright.model.families.moe:build_gpt_oss",
+    "DeepseekV2ForCausalLM": "shardwright.model.families.deepseek:build_v2",
+    "deepseek_v2": "shardwright.model.families.deepseek:build_v2",
+    "DeepseekV3ForCausalLM": "shardwright.model.families.deepseek:build_v3",
+    "deepseek_v3": "shardwright.model.families.deepseek:build_v3",
+    "kimi_k2": "shardwright.model.families.deepseek:build_v3",
+    "Llama4ForCausalLM": "shardwright.model.families.llama4:build",
+    "llama4_text": "shardwright.model.families.llama4:build",
+}
+MAX_FILE_BYTES: Final = 2**24
+MAX_PARAMETERS: Final = 10**17
+
+
+def known_architectures() -> tuple[str, ...]:
+    """Every architecture and model_type that has a builder."""
+    return tuple(sorted({**REGISTRY, **EXTRA_REGISTRY}))
+
+
+def load_config(path: str | Path) -> Model:
+    """The model of a ``config.json``.
+
+    Raises:
+        ModelError: no such file, not JSON, not an object, or anything `model_from_config` refuses.
+    """
+    shown_path = str(path)
+    try:
+        with Path(path).open("rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "not a readable path"
+        raise ModelError(f"{shown_path}: {reason}", hint="give a catalog name or the path of a config.json") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ModelError(f"{shown_path}: larger than {MAX_FILE_BYTES} bytes", hint="a config.json has some kilobytes")
+    return model_from_config(parse_config(content, source=shown_path), name=_model_name(Path(path)), source=shown_path)
+
+
+def parse_config(content: bytes, *, source: str) -> dict[str, Any]:
+    """The JSON object in `content` (UTF-8)."""
+    try:
+        value = json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ModelError(f"{source}: not UTF-8 text", hint="give a config.json") from None
+    except json.JSONDecodeError as error:
+        cut = error.pos >= len(error.doc.rstrip()) - 1 or error.msg.startswith("Unterminated")
+        what = "the file is empty" if not content.strip() else "the file is cut off" if cut else "not valid JSON"
+        place = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        raise ModelError(f"{source}: {what} ({place})", hint="give a complete config.json") from None
+    except (ValueError, RecursionError):
+        raise ModelError(f"{source}: not usable JSON (a number too long or nesting too deep)", hint="give a config.json") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{source}: the top of the file is {shown(value)}, not an object", hint="give a Hugging Face config.json")
+    return value
+
+
+def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = "") -> Model:
+    """The model that a Hugging Face configuration describes.
+
+    Args:
+        mapping: the configuration, old or new spellings.
+        name: what the model is called.
+        source: file it came from, for errors; `name` when empty.
+
+    The builder is found by ``architectures[0]``, or by ``model_type`` when no architecture is written.
+
+    Raises:
+        ModelError: unknown architecture, missing or absurd field, unsupported feature (each named).
+    """
+    fields = Fields(mapping, source or name)
+    key = architecture_of(fields)
+    build = _builder(key, fields)
+    try:
+        model = build(fields, name=name)
+    except ModelError:
+        raise
+    except (ValueError, OverflowError) as error:
+        # The types verify themselves at birth: a combination of fields that no getter refuses ends here.
+        hint = "compare them with the published configuration"
+        raise ModelError(f"{fields.source}: the fields do not fit together: {error}", hint=hint) from None
+    if model.num_parameters > MAX_PARAMETERS:
+        fields.fail(f"the fields describe {model.num_parameters:.3g} parameters", hint="check layers, hidden size, experts, vocabulary")
+    return model
+
+
+def architecture_of(fields: Fields) -> str:
+    """``architectures[0]``, or ``model_type`` where no architecture is written."""
+    names = fields.strings("architectures")
+    if len(names) > 1:
+        fields.fail(f"architectures lists {len(names)} names", hint="keep the one to plan")
+    return names[0] if names else fields.string("model_type")
+
+
+def _builder(key: str, fields: Fields) -> Builder:
+    """The builder of an architecture or model type."""
+    target = EXTRA_REGISTRY.get(key) or REGISTRY.get(key)
+    if target is None:
+        nested = fields.present("text_config", "llm_config", "language_config")
+        hint = "its text_config alone may be one that is" if nested else _near_architecture(key)
+        raise ModelError(f"{fields.source}: architecture {shown(key)} is not supported", hint=hint)
+    module, _, attribute = target.partition(":")
+    builder: Builder = getattr(importlib.import_module(module), attribute)
+    return builder
+
+
+def _near_architecture(key: str) -> str:
+    """The hint for an unknown architecture; spelled as the registry spells it."""
+    spelled = {known.lower(): known for known in known_architectures()}
+    hint = nearest(key[:100], spelled)
+    return re.sub(r"\w+", lambda word: spelled.get(word[0], word[0]), hint)
+
+
+def _model_name(path: Path) -> str:
+    """A name for the model of a file: the folder for ``config.json``, the stem for any other file."""
+    return path.resolve().parent.name or path.stem if path.name == "config.json" else path.stem

@@ -1,0 +1,112 @@
+"""Llama, Mistral, Phi-3, Qwen2, Qwen3, OLMo 2: RMSNorm, rotary, grouped queries, SwiGLU; they differ in biases, norms and windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardwright.model.blocks.decoder import configured_model, untied
+from shardwright.model.blocks.dense import QkNorm, attention_operators, decoder_block, layer_block, mlp_operators
+from shardwright.model.blocks.windows import windows_of
+from shardwright.model.ir.block import INPUT, Block
+from shardwright.model.ir.fields import MAX_LAYERS, Fields
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import AttentionShape
+
+
+def gated_layers(
+    fields: Fields,
+    *,
+    windows: Sequence[int],
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    attention_bias: bool = False,
+    output_bias: bool = False,
+    mlp_bias: bool = False,
+    qk_norm: bool = False,
+    post_norms: bool = False,
+) -> list[Block]:
+    """One SwiGLU layer per entry of `windows` (keys seen, 0 = all); `kv_heads`, `head_dim`: class defaults where there are any."""
+    width = fields.head_dim(default=head_dim)
+
+    def layer(label: str, window: int) -> Block:
+        return decoder_block(
+            label,
+            hidden=fields.hidden(),
+            attention=AttentionShape(
+                heads=fields.heads(), kv_heads=fields.kv_heads(default=kv_heads), head_dim=width, value_dim=width, window=window
+            ),
+            ffn=fields.ffn(),
+            gated=True,
+            attention_bias=attention_bias,
+            output_bias=output_bias,
+            mlp_bias=mlp_bias,
+            qk_norm=qk_norm,
+            post_norms=post_norms,
+        )
+
+    mixed = len(set(windows)) > 1
+    kinds = {window: layer("layer_window" if window and mixed else "layer", window) for window in dict.fromkeys(windows)}
+    return [kinds[window] for window in windows]
+
+
+def build(fields: Fields, *, name: str) -> Model:
+    """Llama 1, 2, 3.x (`LlamaConfig`: kv heads default to the heads, no biases, untied)."""
+    bias = fields.flag("attention_bias", default=False)
+    layers = gated_layers(
+        fields,
+        windows=(0,) * fields.layers(),
+        kv_heads=fields.heads(),
+        attention_bias=bias,
+        output_bias=bias,
+        mlp_bias=fields.flag("mlp_bias", default=False),
+    )
+    return configured_model(fields, name=name, architecture="LlamaForCausalLM", layers=layers, tied=untied(fields))
+
+
+def build_mistral(fields: Fields, *, name: str) -> Model:
+    """Mistral and Ministral (`MistralConfig`: no biases, untied; a null window sees all keys)."""
+    layers = gated_layers(fields, windows=windows_of(fields, layers=fields.layers(), uniform=True))
+    return configured_model(fields, name=name, architecture="MistralForCausalLM", layers=layers, tied=untied(fields))
+
+
+def build_phi3(fields: Fields, *, name: str) -> Model:
+    """Phi-3, 3.5 and 4 (`Phi3Config`: kv heads default to the heads, no biases, untied)."""
+    windows = windows_of(fields, layers=fields.layers(), uniform=True)
+    layers = gated_layers(fields, windows=windows, kv_heads=fields.heads())
+    return configured_model(fields, name=name, architecture="Phi3ForCausalLM", layers=layers, tied=untied(fields))
+
+
+def build_qwen2(fields: Fields, *, name: str) -> Model:
+    """Qwen1.5, Qwen2, Qwen2.5: biases on q, k and v only."""
+    layers = gated_layers(fields, windows=qwen_windows(fields), attention_bias=True)
+    return configured_model(fields, name=name, architecture="Qwen2ForCausalLM", layers=layers, tied=untied(fields))
+
+
+def build_qwen3(fields: Fields, *, name: str) -> Model:
+    """Qwen3 (`Qwen3Config`: head_dim 128, attention_bias false, untied): norms of queries and keys."""
+    bias = fields.flag("attention_bias", default=False)
+    layers = gated_layers(fields, windows=qwen_windows(fields), head_dim=128, attention_bias=bias, output_bias=bias, qk_norm=True)
+    return configured_model(fields, name=name, architecture="Qwen3ForCausalLM", layers=layers, tied=untied(fields))
+
+
+def build_olmo2(fields: Fields, *, name: str) -> Model:
+    """OLMo 2 (`Olmo2Config`: kv heads default to the heads, no biases, untied): norms of the outputs, query/key norms over all heads."""
+    hidden, width = fields.hidden(), fields.even_head_dim()
+    bias = fields.flag("attention_bias", default=False)
+    shape = AttentionShape(heads=fields.heads(), kv_heads=fields.kv_heads(default=fields.heads()), head_dim=width, value_dim=width)
+    attention = attention_operators(source=INPUT, hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=QkNorm.WIDTH)
+    feed_forward = mlp_operators(source="residual1", hidden=hidden, ffn=fields.ffn(), gated=True)
+    layer = layer_block("layer", hidden=hidden, attention=attention, feed_forward=feed_forward, pre_norms=False, post_norms=True)
+    return configured_model(fields, name=name, architecture="Olmo2ForCausalLM", layers=[layer] * fields.layers(), tied=untied(fields))
+
+
+def qwen_windows(fields: Fields) -> tuple[int, ...]:
+    """Windows of Qwen2 and Qwen3: none unless ``use_sliding_window``; then on layers from ``max_window_layers`` on."""
+    layers = fields.layers()
+    if not fields.flag("use_sliding_window", default=False):
+        return (0,) * layers
+    if fields.present("layer_types"):
+        return windows_of(fields, layers=layers)
+    first = fields.integer("max_window_layers", minimum=0, maximum=MAX_LAYERS)
+    window = fields.integer("sliding_window")
+    return tuple(window if i >= first else 0 for i in range(layers))

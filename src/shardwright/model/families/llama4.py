@@ -1,0 +1,80 @@
+"""Llama 4, the text model: experts and dense layers interleaved, chunked attention with rotary, full attention without."""
+
+from __future__ import annotations
+
+from shardwright.model.blocks.decoder import configured_model, untied
+from shardwright.model.blocks.dense import QkNorm, attention_operators, layer_block, mlp_operators
+from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.families.deepseek import expert_shape
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.fields import MAX_CONTEXT, MAX_LAYERS, Fields
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import AttentionShape
+
+CHUNKED = "chunked_attention"
+
+
+def build(fields: Fields, *, name: str) -> Model:
+    """`Llama4TextConfig`: ``intermediate_size`` is an expert's and the shared expert's width, ``intermediate_size_mlp`` a dense one's."""
+    hidden, layers = fields.hidden(), fields.layers()
+    rotary = rotary_layers(fields, layers=layers)
+    chunks = chunk_layers(fields, rotary=rotary)
+    sparse = sparse_layers(fields, layers=layers)
+    keys = list(zip(rotary, chunks, sparse, strict=True))
+    kinds = {key: _layer(fields, hidden=hidden, rotary=key[0], chunk=key[1], sparse=key[2]) for key in dict.fromkeys(keys)}
+    return configured_model(fields, name=name, architecture="Llama4ForCausalLM", layers=[kinds[key] for key in keys], tied=untied(fields))
+
+
+def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
+    """Which layers use rotary positions: ``no_rope_layers`` (1 = rotary), else all but every ``no_rope_layer_interval``-th (default 4)."""
+    listed = fields.integers("no_rope_layers", maximum=1)
+    if listed and len(listed) != layers:
+        fields.fail(f"no_rope_layers lists {len(listed)} layers of {layers}", hint="give one entry for each layer")
+    if listed:
+        return tuple(bool(entry) for entry in listed)
+    interval = fields.integer("no_rope_layer_interval", default=4, maximum=MAX_LAYERS)
+    return tuple((i + 1) % interval != 0 for i in range(layers))
+
+
+def chunk_layers(fields: Fields, *, rotary: tuple[bool, ...]) -> tuple[int, ...]:
+    """Chunk of each layer in keys, 0 = all keys: layers with rotary positions are chunked unless ``layer_types`` says otherwise."""
+    size = fields.integer("attention_chunk_size", maximum=MAX_CONTEXT)
+    kinds = fields.layer_types(layers=len(rotary), allowed=(CHUNKED, "full_attention"))
+    chunked = tuple(kind == CHUNKED for kind in kinds) if kinds else rotary
+    return tuple(size if flag else 0 for flag in chunked)
+
+
+def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
+    """Which layers have experts: ``moe_layers``, else every ``interleave_moe_layer_step``-th."""
+    listed = fields.integers("moe_layers", maximum=MAX_LAYERS)
+    if listed:
+        if max(listed) >= layers:
+            fields.fail(f"moe_layers names layer {max(listed)} of {layers}", hint="layers are counted from 0")
+        return tuple(i in set(listed) for i in range(layers))
+    step = fields.integer("interleave_moe_layer_step", maximum=MAX_LAYERS)
+    return tuple((i + 1) % step == 0 for i in range(layers))
+
+
+def _layer(fields: Fields, *, hidden: int, rotary: bool, chunk: int, sparse: bool) -> Block:
+    head_dim = fields.head_dim()
+    shape = AttentionShape(
+        heads=fields.heads(), kv_heads=fields.kv_heads(), head_dim=head_dim, value_dim=head_dim, window=chunk, chunked=bool(chunk)
+    )
+    bias = fields.flag("attention_bias", default=False)
+    normed = rotary and fields.flag("use_qk_norm", default=True)
+    attention = attention_operators(
+        source="norm1",
+        hidden=hidden,
+        shape=shape,
+        bias=bias,
+        output_bias=bias,
+        qk_norm=QkNorm.PLAIN if normed else False,
+        rotary=rotary,
+    )
+    if sparse:
+        ffn = fields.ffn()
+        feed_forward = moe_operators(source="norm2", hidden=hidden, ffn=ffn, experts=expert_shape(fields), shared_ffn=ffn)
+    else:
+        feed_forward = mlp_operators(source="norm2", hidden=hidden, ffn=fields.ffn("intermediate_size_mlp"), gated=True)
+    label = ("moe" if sparse else "dense") + ("" if rotary else "_norope") + ("_chunk" if chunk else "")
+    return layer_block(label, hidden=hidden, attention=attention, feed_forward=feed_forward)

@@ -1,0 +1,220 @@
+"""Vision + language models by family: LLaVA, Qwen3-VL, Qwen3.5, Gemma 4, Kimi-K2.5, MiniMax-M3, Llama 4.
+
+The language model is read from ``text_config`` by the builder of its own architecture. A configuration without ``vision_config``
+describes the language model alone, and that is what is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from shardwright.model.blocks.vision import ProjectorShape, VisionShape, joined_model, projector_operators
+from shardwright.model.families.deepseek import build_v3
+from shardwright.model.families.gemma4 import build_gemma4
+from shardwright.model.families.indexed import build_minimax_m3
+from shardwright.model.families.llama import build as build_llama
+from shardwright.model.families.llama import build_mistral, build_qwen2, build_qwen3
+from shardwright.model.families.llama4 import build as build_llama4_text
+from shardwright.model.families.moe import build_qwen3_moe
+from shardwright.model.families.qwen import build_qwen3_5, build_qwen3_5_moe
+from shardwright.model.ir.block import INPUT
+from shardwright.model.ir.fields import MAX_FFN, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Fields
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator
+
+Builder = Callable[..., Model]
+MAX_PATCH: Final = 2**12
+MAX_POSITIONS: Final = 2**24
+LLAVA_TEXTS: Final[dict[str, Builder]] = {"llama": build_llama, "mistral": build_mistral, "qwen2": build_qwen2}
+
+
+def text_fields(fields: Fields) -> Fields:
+    """``text_config``, with ``tie_word_embeddings`` of the top level where the section does not say."""
+    section = fields.section("text_config")
+    top = fields.mapping.get("tie_word_embeddings")
+    if top is None or section.mapping.get("tie_word_embeddings") is not None:
+        return section
+    return Fields({**section.mapping, "tie_word_embeddings": top}, section.source, section.path)
+
+
+def _tower(vision: Fields, *, layers: str, heads: str) -> tuple[int, int, int, int]:
+    """Layers, hidden, heads and feed-forward width of a vision transformer; heads must divide hidden."""
+    hidden = vision.integer("hidden_size", maximum=MAX_HIDDEN)
+    count = vision.integer(heads, maximum=MAX_HEADS)
+    if hidden % count:
+        vision.fail(f"{vision.path}hidden_size = {hidden} is not a multiple of its {count} heads", hint="choose a divisor")
+    return vision.integer(layers, maximum=MAX_LAYERS), hidden, count, vision.integer("intermediate_size", maximum=MAX_FFN)
+
+
+def build_llava(fields: Fields, *, name: str) -> Model:
+    """LLaVA 1.5 (`LlavaConfig`): a CLIP tower whose features of layer ``vision_feature_layer`` go through two linear layers.
+
+    Only the layers up to that one run; the stored ones behind it are left out (they have no gradient and no use).
+    """
+    text, vision = text_fields(fields), fields.section("vision_config")
+    kind = text.string("model_type")
+    if kind not in LLAVA_TEXTS:
+        text.fail(f"text_config.model_type = {kind[:40]!r} is not supported", hint=f"supported: {', '.join(LLAVA_TEXTS)}")
+    if vision.string("model_type") != "clip_vision_model":
+        vision.unsupported("vision_config.model_type other than clip_vision_model")
+    layers, hidden, heads, ffn = _tower(vision, layers="num_hidden_layers", heads="num_attention_heads")
+    feature = fields.integer("vision_feature_layer", minimum=-MAX_LAYERS, maximum=MAX_LAYERS, default=-2)
+    used = layers + 1 + feature if feature < 0 else feature
+    if not 1 <= used <= layers:
+        fields.fail(f"vision_feature_layer = {feature} is not a layer of the {layers}", hint="count from -1 backwards")
+    patch, size = vision.integer("patch_size", maximum=MAX_PATCH), vision.integer("image_size", maximum=MAX_POSITIONS)
+    positions = (size // patch) ** 2 + 1
+    channels = vision.integer("num_channels", default=3, maximum=64)
+    shape = VisionShape(
+        layers=used, hidden=hidden, heads=heads, ffn=ffn, patch=channels * patch**2, positions=(positions + 1) * hidden, norm_before=True
+    )
+    language = LLAVA_TEXTS[kind](text, name=name)
+    two = ProjectorShape(inner=language.hidden, bias=fields.flag("multimodal_projector_bias", default=True))
+    projector = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT)
+    return joined_model(language, vision=shape, projector=projector, architecture="LlavaForConditionalGeneration")
+
+
+def _qwen(fields: Fields, language: Model, *, architecture: str) -> Model:
+    """Qwen3-VL's tower: learned positions, merged patches, and copies of the merger for features of inner layers (deepstack).
+
+    The copies' outputs are added inside the first layers of the language model; here they run in the projector, where their work and
+    parameters are, and their addition is left out.
+    """
+    vision = fields.optional_section("vision_config")
+    if vision is None:
+        return language
+    layers, hidden, heads, ffn = _tower(vision, layers="depth", heads="num_heads")
+    merge = vision.integer("spatial_merge_size", maximum=64) ** 2
+    pixels = vision.integer("patch_size", maximum=MAX_PATCH) ** 2 * vision.integer("temporal_patch_size", maximum=64)
+    out = vision.integer("out_hidden_size", maximum=MAX_HIDDEN)
+    if out != language.hidden:
+        vision.fail(f"{vision.path}out_hidden_size = {out} is not the language model's {language.hidden}", hint="make them equal")
+    shape = VisionShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        ffn=ffn,
+        patch=vision.integer("in_channels", maximum=64) * pixels,
+        positions=vision.integer("num_position_embeddings", maximum=MAX_POSITIONS) * hidden,
+        patch_bias=True,
+    )
+    wide = hidden * merge
+    deep = vision.integers("deepstack_visual_indexes", maximum=MAX_LAYERS)
+    projector: list[Operator] = []
+    for i, _ in enumerate(deep[:MAX_LAYERS]):
+        copy = ProjectorShape(inner=wide, norm=wide)
+        projector += projector_operators(copy, width=hidden, hidden=out, source=INPUT, merge=merge, prefix=f"deep.{i}.")
+    projector += projector_operators(ProjectorShape(inner=wide, norm=hidden), width=hidden, hidden=out, source=INPUT, merge=merge)
+    return joined_model(language, vision=shape, projector=projector, architecture=architecture)
+
+
+def build_qwen3_vl(fields: Fields, *, name: str) -> Model:
+    """Qwen3-VL, dense language model."""
+    return _qwen(fields, build_qwen3(text_fields(fields), name=name), architecture="Qwen3VLForConditionalGeneration")
+
+
+def build_qwen3_vl_moe(fields: Fields, *, name: str) -> Model:
+    """Qwen3-VL with experts."""
+    return _qwen(fields, build_qwen3_moe(text_fields(fields), name=name), architecture="Qwen3VLMoeForConditionalGeneration")
+
+
+def build_qwen3_5_vl(fields: Fields, *, name: str) -> Model:
+    """Qwen3.5 and 3.6, dense."""
+    return _qwen(fields, build_qwen3_5(text_fields(fields), name=name), architecture="Qwen3_5ForConditionalGeneration")
+
+
+def build_qwen3_5_moe_vl(fields: Fields, *, name: str) -> Model:
+    """Qwen3.5 and 3.6 with experts."""
+    return _qwen(fields, build_qwen3_5_moe(text_fields(fields), name=name), architecture="Qwen3_5MoeForConditionalGeneration")
+
+
+def build_gemma4_vl(fields: Fields, *, name: str) -> Model:
+    """Gemma 4 with its tower: gated feed-forwards, norms on both sides, patches pooled ``pooling_kernel_size`` squared, one projection."""
+    if fields.present("audio_config"):
+        fields.unsupported("audio_config (an audio tower)", hint="set audio_config to null to plan text and image")
+    language, vision = build_gemma4(text_fields(fields), name=name), fields.optional_section("vision_config")
+    if vision is None:
+        return language
+    layers, hidden, heads, ffn = _tower(vision, layers="num_hidden_layers", heads="num_attention_heads")
+    if vision.integer("num_key_value_heads", default=heads, maximum=MAX_HEADS) != heads or vision.integer("head_dim") * heads != hidden:
+        vision.unsupported("num_key_value_heads or head_dim of vision_config other than those of plain attention")
+    shape = VisionShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        ffn=ffn,
+        patch=3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2,
+        positions=2 * vision.integer("position_embedding_size", maximum=MAX_POSITIONS) * hidden,
+        bias=False,
+        norm_bias=False,
+        gated=True,
+        qk_norm=True,
+        post_norms=True,
+    )
+    pooled = vision.integer("pooling_kernel_size", maximum=64) ** 2
+    one = ProjectorShape(inner=0, bias=False)
+    projector = projector_operators(one, width=hidden, hidden=language.hidden, source=INPUT, merge=pooled, pooled=True)
+    return joined_model(language, vision=shape, projector=projector, architecture="Gemma4ForConditionalGeneration")
+
+
+def build_kimi_k25(fields: Fields, *, name: str) -> Model:
+    """Kimi-K2.5 to K2.7: the language model of Kimi-K2 behind a MoonViT tower with merged patches."""
+    language, vision = build_v3(text_fields(fields), name=name), fields.optional_section("vision_config")
+    if vision is None:
+        return language
+    hidden, heads = vision.integer("vt_hidden_size", maximum=MAX_HIDDEN), vision.integer("vt_num_attention_heads", maximum=MAX_HEADS)
+    if hidden % heads:
+        vision.fail(f"{vision.path}vt_hidden_size = {hidden} is not a multiple of its {heads} heads", hint="choose a divisor")
+    vision.choice("mm_projector_type", allowed=("patchmerger",))
+    sides = vision.integers("merge_kernel_size", minimum=1, maximum=64)
+    if len(sides) != 2:
+        vision.fail(f"{vision.path}merge_kernel_size must list two sides", hint="for example [2, 2]")
+    merge = sides[0] * sides[1]
+    side = [vision.integer(f"init_pos_emb_{n}", maximum=MAX_PATCH) for n in ("height", "width")]
+    shape = VisionShape(
+        layers=vision.integer("vt_num_hidden_layers", maximum=MAX_LAYERS),
+        hidden=hidden,
+        heads=heads,
+        ffn=vision.integer("vt_intermediate_size", maximum=MAX_FFN),
+        patch=3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2,
+        positions=side[0] * side[1] * hidden,
+        patch_bias=True,
+        norm_after=True,
+    )
+    two = ProjectorShape(inner=hidden * merge, norm=hidden)
+    projector = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT, merge=merge)
+    return joined_model(language, vision=shape, projector=projector, architecture="KimiK25ForConditionalGeneration")
+
+
+def build_minimax_m3_vl(fields: Fields, *, name: str) -> Model:
+    """MiniMax-M3 with its tower: patches projected one by one by two layers, then merged by two more."""
+    language, vision = build_minimax_m3(text_fields(fields), name=name), fields.optional_section("vision_config")
+    if vision is None:
+        return language
+    compression = vision.section("img_token_compression_config")
+    compression.choice("image_token_compression_method", allowed=("patch_merge",))
+    layers, hidden, heads, ffn = _tower(vision, layers="num_hidden_layers", heads="num_attention_heads")
+    merge = compression.integer("spatial_merge_size", maximum=64) ** 2
+    frames = compression.integer("temporal_patch_size", maximum=64)
+    pixels = vision.integer("patch_size", maximum=MAX_PATCH) ** 2
+    shape = VisionShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        ffn=ffn,
+        patch=vision.integer("num_channels", default=3, maximum=64) * frames * pixels,
+        norm_before=True,
+    )
+    inner = fields.integer("projector_hidden_size", maximum=MAX_HIDDEN)
+    two = ProjectorShape(inner=inner, bias=fields.flag("multimodal_projector_bias", default=True))
+    each = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT)
+    merged = projector_operators(two, width=language.hidden, hidden=language.hidden, source=each[-1].name, merge=merge, prefix="merge.")
+    return joined_model(language, vision=shape, projector=(*each, *merged), architecture="MiniMaxM3SparseForConditionalGeneration")
+
+
+def build_llama4(fields: Fields, *, name: str) -> Model:
+    """Llama 4 without its tower: only a configuration without ``vision_config`` is read."""
+    if fields.present("vision_config"):
+        fields.unsupported("vision_config of Llama 4", hint="remove vision_config to plan the language model alone")
+    return build_llama4_text(text_fields(fields), name=name)

@@ -1,0 +1,45 @@
+"""A block: the unit that repeats, lowered once per split."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.model.ir.operator import Operator
+
+INPUT = "input"
+MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Named operators in a topological order; the last one's output is the block's output.
+
+    Args:
+        name: unique in the model (``layer``, ``moe``, ``mamba``, ``embed``, ``head``).
+        sequence: which of the job's sequences it runs over (``text``, ``encoder``, ``image``); see `job`.
+        memory: sequence that ``memory`` inputs come from (cross-attention); empty if none.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    sequence: str = "text"
+    memory: str = ""
+
+    def __post_init__(self) -> None:
+        seen = {INPUT, MEMORY}
+        for operator in self.operators:
+            for name in (*operator.inputs, *operator.keeps):
+                if name not in seen and name != operator.name:
+                    raise ValueError(f"block {self.name}: {operator.name} refers to {name}, which is not produced before it")
+            if operator.name in seen:
+                raise ValueError(f"block {self.name}: two operators are named {operator.name}")
+            seen.add(operator.name)
+
+    def __hash__(self) -> int:
+        # Cheap and lawful: equal blocks have equal names. Blocks are keys of caches that look up the same objects again and again.
+        return hash((self.name, len(self.operators)))
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements stored by one copy of the block (tied weights count at their owner)."""
+        return sum(p.size for o in self.operators for p in o.parameters if not p.tied_to)

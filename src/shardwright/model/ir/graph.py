@@ -1,0 +1,73 @@
+"""A model: a DAG of runs of equal blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.model.ir.block import Block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """`count` copies of block `block` (index into `Model.blocks`) in a row.
+
+    Args:
+        inputs: names of the runs whose outputs it reads; empty = the model's data.
+    """
+
+    name: str
+    block: int
+    count: int
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A model as a DAG of blocks; repeated blocks are kept once with a count.
+
+    Args:
+        name: as the user wrote it, or the catalog's.
+        architecture: the architecture string of its config.
+        blocks: distinct blocks. runs: in a topological order.
+        hidden: width of the residual stream in elements. vocab: rows of the embedding as stored.
+        max_context: tokens; 0 if unbounded.
+    """
+
+    name: str
+    architecture: str
+    blocks: tuple[Block, ...]
+    runs: tuple[Run, ...]
+    hidden: int
+    vocab: int
+    max_context: int = 0
+
+    def __post_init__(self) -> None:
+        names: set[str] = set()
+        for run in self.runs:
+            if not 0 <= run.block < len(self.blocks) or run.count <= 0:
+                raise ValueError(f"run {run.name}: block {run.block} x {run.count}")
+            missing = set(run.inputs) - names
+            if missing or run.name in names:
+                raise ValueError(f"run {run.name}: inputs {sorted(missing)} are not defined before it, or its name is taken")
+            names.add(run.name)
+
+    def __hash__(self) -> int:
+        # As for blocks: a model is a key of caches, and hashing every operator costs more than what is looked up.
+        return hash((self.name, self.hidden, self.vocab, len(self.blocks)))
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of all stored parameters (tied ones once, every expert counted)."""
+        return sum(self.blocks[run.block].num_parameters * run.count for run in self.runs)
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Elements that one token's forward pass multiplies with: experts count topk / experts of their weights."""
+        total = 0
+        for run in self.runs:
+            for operator in self.blocks[run.block].operators:
+                size = sum(p.size for p in operator.parameters if not p.tied_to)
+                if operator.experts is not None and operator.kind.value == "grouped-linear":
+                    size = size * operator.experts.topk // operator.experts.experts
+                total += size * run.count
+        return total

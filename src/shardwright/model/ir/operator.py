@@ -1,0 +1,147 @@
+"""Operators: the named steps of a block, each with its dims, its parameters and what it keeps for backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shardwright.model.ir.tensor import Dim, Extent, Parameter
+
+
+class OperatorClass(StrEnum):
+    """What a placement selects (DESIGN section 2)."""
+
+    STREAM = "stream"
+    ATTN = "attn"
+    CORE = "core"
+    MLP = "mlp"
+    ROUTER = "router"
+    EXPERTS = "experts"
+    SHARED = "shared"
+    SSM = "ssm"
+    EMBED = "embed"
+    HEAD = "head"
+
+
+class OperatorKind(StrEnum):
+    """How an operator computes: which cost formula and which executor routine it uses."""
+
+    LINEAR = "linear"
+    GROUPED_LINEAR = "grouped-linear"
+    NORM = "norm"
+    ROTARY = "rotary"
+    ACTIVATION = "activation"
+    RESIDUAL = "residual"
+    ATTENTION = "attention"
+    ROUTE = "route"
+    PERMUTE = "permute"
+    EMBEDDING = "embedding"
+    LOSS = "loss"
+    CONV = "conv"
+    SCAN = "scan"
+    INDEX = "index"
+
+
+class Mask(StrEnum):
+    """Which keys a query sees."""
+
+    CAUSAL = "causal"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """The core softmax(QK^T)V of one layer.
+
+    Args:
+        heads: query heads. kv_heads: key/value heads (equal for MHA; in MLA's expanded form equal to heads).
+        head_dim: width of a query and key head. value_dim: width of a value head.
+        window: keys a query sees at most (sliding window); 0 = all.
+        selected: keys chosen by a sparse indexer per query; 0 = all.
+        cross: keys come from another sequence (encoder-decoder).
+        chunked: `window` is a block of positions that attends only inside itself, not a window that slides.
+        soft_cap: scores pass through cap x tanh(score / cap); 0 = no cap. Changes which kernels can be used, not the sizes.
+        sinks: every query head has a learned score that joins the softmax's denominator.
+        alibi: scores get a bias linear in the distance (no parameters).
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    mask: Mask = Mask.CAUSAL
+    window: int = 0
+    selected: int = 0
+    cross: bool = False
+    chunked: bool = False
+    soft_cap: float = 0.0
+    sinks: bool = False
+    alibi: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertShape:
+    """A mixture of experts: how many, how many a token visits. `groups`: routing limited to this many expert groups (0 = free)."""
+
+    experts: int
+    topk: int
+    groups: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanShape:
+    """A linear recurrence (Mamba-2, gated linear attention).
+
+    Args:
+        heads, head_dim, state: state is heads x head_dim x state elements per sequence.
+        groups: B and C are shared by heads / groups heads.
+        chunk: tokens per chunk of the chunked form (its matmuls are chunk x chunk).
+        delta: writes replace what the state holds under a key (delta rule): a triangular solve of chunk x chunk a head is added.
+    """
+
+    heads: int
+    head_dim: int
+    state: int
+    groups: int = 1
+    chunk: int = 128
+    delta: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One named step of a block.
+
+    Sizes are per token: an operator over T tokens reads T x product(reads) and writes T x product(writes) elements.
+
+    Args:
+        name: unique in the block; also the name of the tensor it produces.
+        kind: how it computes. klass: which placement rules it.
+        inputs: names of operators of the same block, or ``input`` (the block's input), or ``memory`` (another sequence).
+        reads: extents of its contracted dim per token (LINEAR: the k dim); for others its per-token input.
+        writes: extents of what it produces per token.
+        parameters: its weights.
+        keeps: tensors that backward needs (names of operators or ``input``); a tensor kept by several is kept once.
+        experts: set on operators of a mixture of experts; tokens are then routed tokens (T x topk / experts an expert).
+        attention, scan: shape of a core.
+        gated: ACTIVATION that multiplies two halves (SwiGLU, GeGLU): reads twice what it writes.
+    """
+
+    name: str
+    kind: OperatorKind
+    klass: OperatorClass
+    inputs: tuple[str, ...]
+    writes: tuple[Extent, ...]
+    reads: tuple[Extent, ...] = ()
+    parameters: tuple[Parameter, ...] = ()
+    keeps: tuple[str, ...] = ()
+    attention: AttentionShape | None = None
+    experts: ExpertShape | None = None
+    scan: ScanShape | None = None
+    gated: bool = False
+
+    def width(self) -> Dim | None:
+        """The dim that a split on `t` cuts: heads, ffn, vocab or experts' ffn; None if the operator has no width of its own."""
+        for extent in (*self.writes, *self.reads):
+            if extent.dim in (Dim.HEADS, Dim.FFN, Dim.VOCAB):
+                return extent.dim
+        return None

@@ -1,0 +1,136 @@
+"""How a grid cuts each operator class: axes and the dims they cut. Degrees are not part of it (an axis of degree one costs nothing)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.model.ir.operator import Operator, OperatorClass
+from shardwright.model.ir.tensor import Dim, Extent, Parameter
+from shardwright.program.block.axis_changes import axis_change
+from shardwright.program.block.placement import TOKEN_DIMS, Change, resolved
+from shardwright.program.block.sizes import Factor, Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisCut:
+    """`axis` of the mesh cuts `dim`."""
+
+    axis: str
+    dim: Dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Structure:
+    """What lowering a block under a grid depends on (a `Placing` with symbolic sizes).
+
+    Args:
+        sequence_parallel: stream is cut on s by tp (else copied).
+        gather: ring members gather keys instead of passing them round.
+        routed: experts have their own mesh (etp, ep, edp), tokens are dispatched; else they are cut like the MLP by tp.
+    """
+
+    sequence_parallel: bool = False
+    gather: bool = False
+    routed: bool = True
+
+    def cuts(self, klass: OperatorClass) -> tuple[AxisCut, ...]:
+        """Axes that cut operators of `klass`, outermost first (the batch axis is already in the microbatch's size)."""
+        ring = AxisCut(axis="ring", dim=Dim.SEQUENCE)
+        if klass in (OperatorClass.STREAM, OperatorClass.ROUTER):
+            stream = Dim.SEQUENCE if self.sequence_parallel else Dim.REPLICATE
+            return (ring, AxisCut(axis="ulysses", dim=Dim.SEQUENCE), AxisCut(axis="tp", dim=stream))
+        if klass is OperatorClass.CORE:
+            return (ring, AxisCut(axis="ulysses", dim=Dim.HEADS), AxisCut(axis="tp", dim=Dim.WIDTH))
+        if klass is OperatorClass.EXPERTS and self.routed:
+            return (AxisCut(axis="ep", dim=Dim.EXPERTS), AxisCut(axis="etp", dim=Dim.FFN))
+        return (ring, AxisCut(axis="ulysses", dim=Dim.SEQUENCE), AxisCut(axis="tp", dim=Dim.WIDTH))
+
+    def tokens(self, klass: OperatorClass, length: int) -> Size:
+        """Tokens of one device; see `Placing.tokens`."""
+        axes = tuple(c.axis for c in self.cuts(klass) if c.dim in TOKEN_DIMS)
+        return Size(scale=("mbs",), factors=(Factor(runs=length, axes=axes),))
+
+    def part(self, extent: Extent, operator: Operator) -> Size:
+        """Elements of one extent on one device."""
+        axes = tuple(c.axis for c in self.cuts(operator.klass) if resolved(c.dim, operator) is extent.dim)
+        return Size(factors=(Factor(runs=extent.runs, quantum=extent.quantum, axes=axes),))
+
+    def dispatched(self, operator: Operator, length: int) -> Size:
+        """Routed copies on one device: topk of each token of its expert coset's share."""
+        assert operator.experts is not None
+        if not self.routed:
+            return self.tokens(operator.klass, length).scaled(operator.experts.topk)
+        stream = self.tokens(OperatorClass.STREAM, length)
+        return Size(times=operator.experts.topk, scale=("mbs", "etp"), factors=stream.factors)
+
+    def expert_tokens(self, operator: Operator, each: int, length: int) -> Size:
+        """Tokens of one local expert: the routed tokens of its coset over all experts (rounded up), the busiest one's share."""
+        klass = OperatorClass.STREAM if self.routed else OperatorClass.EXPERTS
+        axes = tuple(c.axis for c in self.cuts(klass) if c.dim in TOKEN_DIMS)
+        gathered = ("etp", "ep") if self.routed else ()
+        return Size(scale=("mbs", *gathered), factors=(Factor(runs=each, axes=axes),))
+
+    def sent_copies(self, operator: Operator, length: int) -> Size:
+        """topk of each token: all members have as many."""
+        assert operator.experts is not None
+        return self.tokens(OperatorClass.ROUTER, length).scaled(operator.experts.topk)
+
+    def gathered_copies(self, operator: Operator, length: int) -> Size:
+        """The routed copies of all members along ``etp``."""
+        routed = self.sent_copies(operator, length)
+        return Size(times=routed.times, scale=(*routed.scale, "etp"), factors=routed.factors)
+
+    def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
+        """Of all members along ``ring``."""
+        own = self.tokens(operator.klass, sum(lengths))
+        return Size(times=own.times, scale=(*own.scale, "ring"), factors=own.factors)
+
+    def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
+        """All members have as many."""
+        return (self.tokens(operator.klass, sum(lengths)),)
+
+    def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The axes name them."""
+        return (), ()
+
+    def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
+        """The axes name them."""
+        return ()
+
+    def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
+        """See `Placing.summed_along`: a norm's gain along tp where it works on other tokens, a bias along the axis that cuts its
+        product.
+        """
+        held = {e.dim for e in parameter.extents}
+        present = {e.dim for e in (*operator.reads, *operator.writes)}
+        result = []
+        for cut in self.cuts(operator.klass):
+            dim = resolved(cut.dim, operator)
+            by_token = cut.dim in TOKEN_DIMS
+            if cut.axis == "ring" or (cut.axis == "ulysses" and by_token):
+                continue
+            if by_token or (dim in present and dim not in held) or cut.axis == "ulysses":
+                result.append(cut.axis)
+        return tuple(result)
+
+    def runs(self, operator: Operator) -> bool:
+        """Every device of a grid's stage runs everything."""
+        return True
+
+    def changes(
+        self, source: Operator | None, target: Operator, *, length: int, element: int, memory_length: int = 0
+    ) -> tuple[Change, ...]:
+        """One change an axis at most."""
+        extents = source.writes if source is not None else target.reads
+
+        def volume(holder: Operator) -> tuple[Size, ...]:
+            tokens = self.tokens(holder.klass, length)
+            return tuple(tokens * self.part(e, holder).scaled(element) for e in extents)
+
+        source_cuts = {c.axis: c.dim for c in self.cuts(source.klass if source is not None else OperatorClass.STREAM)}
+        found = (
+            axis_change(cut.axis, cut=cut.dim, source=source, source_cut=source_cuts[cut.axis], target=target, volume=volume)
+            for cut in self.cuts(target.klass)
+            if cut.axis != "ring"
+        )
+        return tuple(change for change in found if change is not None)

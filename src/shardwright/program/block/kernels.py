@@ -1,0 +1,293 @@
+"""The kernels that each kind of operator runs in F, I and W, with symbolic local sizes.
+
+Backward GEMMs have their own shapes: input gradient (m, k, n), weight gradient (n, k, m) over tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.program.block import eager
+from shardwright.program.block.block import BlockWork, Kernel, Phase
+from shardwright.program.block.sizes import Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """An operator's local sizes on one device.
+
+    Args:
+        tokens: query tokens. reads, writes: elements a token of each extent. context: tokens of the whole sequence of keys.
+        element: bytes of an activation element. scores_fused: attention never writes its scores.
+        keys_passed: they come round a ring. dropout: masks are drawn.
+        experts: local experts (GROUPED_LINEAR). expert_tokens: tokens of one local expert.
+        heads: local query heads (or scan heads).
+        own_sums: gradients of biases and of inputs with several readers are summed by kernels of their own.
+        fused_accumulate: weight gradients add into fp32 copies in the GEMM. loss_bytes: traffic of the loss, bytes an element.
+        native_loss: the loss is one kernel.
+        added_bytes: bytes an element of the accumulated gradients that a kernel of its own adds to; 0 = none does.
+        eager: element-wise kernels are those of eager PyTorch. fused_chains: but norms, rotary embeddings and gated
+            activations are one each. fp32_norms: a norm reads a copy in fp32.
+        by_row: permutations and the loss are Triton kernels, one program a row.
+        loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes of element-wise kernels.
+    """
+
+    tokens: Size
+    reads: tuple[Size, ...]
+    writes: tuple[Size, ...]
+    context: int
+    element: int
+    scores_fused: bool
+    keys_passed: bool
+    dropout: bool
+    fused_accumulate: bool
+    loss_bytes: int
+    own_sums: bool = False
+    native_loss: bool = True
+    added_bytes: int = 0
+    loss_traffic: int = 0
+    eager: bool = False
+    fused_chains: bool = False
+    fp32_norms: bool = False
+    by_row: bool = False
+    heads: Size | None = None
+    experts: Size | None = None
+    expert_tokens: Size | None = None
+
+
+def _linear(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    # The input gradient has shape (m, k, n): `n` and `k` stay as in forward and the cost formula swaps them, because a fused
+    # projection's n is a sum and `Size` has no sums.
+    k = x.reads[0]
+    for extra in x.reads[1:]:
+        k = k * extra
+    return (
+        BlockWork(operator=o.name, phase=Phase.F, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k),
+        BlockWork(operator=o.name, phase=Phase.I, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k),
+        BlockWork(operator=o.name, phase=Phase.W, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k, accumulate=x.fused_accumulate),
+        *(_sums(o, x, k) if x.own_sums else ()),
+        *_added(o, x, tuple(n * k for n in x.writes)),
+    )
+
+
+def _added(o: Operator, x: Local, elements: tuple[Size, ...]) -> tuple[BlockWork, ...]:
+    """A weight gradient read back from memory and added to the accumulated one, where no GEMM does it in its epilogue."""
+    if not x.added_bytes:
+        return ()
+    return (
+        BlockWork(
+            operator=o.name,
+            phase=Phase.W,
+            kernel=Kernel.ELEMENT,
+            read=tuple(e.scaled(x.added_bytes + x.element) for e in elements),
+            written=tuple(e.scaled(x.added_bytes) for e in elements),
+            one_pass=True,
+        ),
+    )
+
+
+def _sums(o: Operator, x: Local, k: Size) -> tuple[BlockWork, ...]:
+    """Gradients of a bias (read once), and of an input that several projections read (a sum, or a join of parts, for each but one)."""
+    works = []
+    if any(".bias" in p.name for p in o.parameters):
+        works.append(_element(o, Phase.W, _per_token(x, x.writes), (), x.element, native=True))
+    if len(x.writes) > 1:
+        width = x.tokens * k
+        works.append(_element(o, Phase.I, (width, width), (width,), x.element * (len(x.writes) - 1), native=True))
+    return tuple(works)
+
+
+def _grouped(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    assert x.experts is not None
+    assert x.expert_tokens is not None
+    k, g, m = x.reads[0], x.experts, x.expert_tokens
+    kernel = Kernel.GROUPED_GEMM
+    return (
+        BlockWork(operator=o.name, phase=Phase.F, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True),
+        BlockWork(operator=o.name, phase=Phase.I, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True),
+        BlockWork(operator=o.name, phase=Phase.W, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True, accumulate=x.fused_accumulate),
+        *_added(o, x, tuple(n * k * g for n in x.writes)),
+    )
+
+
+def _element(
+    o: Operator, phase: Phase, read: tuple[Size, ...], written: tuple[Size, ...], times: int, *, native: bool = False
+) -> BlockWork:
+    return BlockWork(
+        operator=o.name,
+        phase=phase,
+        kernel=Kernel.ELEMENT,
+        read=tuple(s.scaled(times) for s in read),
+        written=tuple(s.scaled(times) for s in written),
+        native=native,
+    )
+
+
+def _chain(o: Operator, phase: Phase, x: Local, *, width: tuple[Size, ...], traffic: int) -> BlockWork:
+    """Kernels of eager PyTorch that move `traffic` bytes for each of `width` elements a token, counted for 2-byte activations."""
+    return _element(o, phase, _per_token(x, width), (), traffic * x.element // eager.WIDTH)
+
+
+def _per_token(x: Local, parts: tuple[Size, ...]) -> tuple[Size, ...]:
+    return tuple(x.tokens * p for p in parts)
+
+
+def _norm(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    width = _per_token(x, x.reads)
+    native = any(p.name.endswith(".bias") for p in o.parameters)  # LayerNorm
+    if x.eager and x.fp32_norms:
+        phases = ((Phase.F, eager.FP32_NORM_FORWARD), (Phase.I, eager.FP32_NORM_BACKWARD), (Phase.W, eager.FP32_NORM_GAIN))
+        return tuple(replace(_chain(o, phase, x, width=x.reads, traffic=traffic), native=True) for phase, traffic in phases)
+    native = native or x.fused_chains
+    if x.eager and not native:
+        phases = ((Phase.F, eager.NORM_FORWARD), (Phase.I, eager.NORM_BACKWARD), (Phase.W, eager.NORM_GAIN))
+        return tuple(_chain(o, phase, x, width=x.reads, traffic=traffic) for phase, traffic in phases)
+    return (
+        _element(o, Phase.F, width, width, x.element, native=native),
+        _element(o, Phase.I, width + width, width, x.element, native=native),
+        # gradients of gain and bias are a second pass over the same two tensors
+        *((_element(o, Phase.W, width + width, (), x.element, native=native),) if x.own_sums else ()),
+    )
+
+
+def _rotary(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    if x.eager and not x.fused_chains:
+        return tuple(_chain(o, phase, x, width=x.reads, traffic=eager.ROTARY) for phase in (Phase.F, Phase.I))
+    width = _per_token(x, x.reads)
+    return tuple(_element(o, phase, width, width, x.element, native=x.fused_chains) for phase in (Phase.F, Phase.I))
+
+
+def _activation(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    if x.eager and o.gated and not x.fused_chains:
+        phases = ((Phase.F, eager.GATE_FORWARD), (Phase.I, eager.GATE_BACKWARD))
+        return tuple(_chain(o, phase, x, width=x.writes, traffic=traffic) for phase, traffic in phases)
+    inputs, outputs = _per_token(x, x.reads), _per_token(x, x.writes)
+    native = x.fused_chains or not o.gated
+    return (
+        _element(o, Phase.F, inputs, outputs, x.element, native=native),
+        _element(o, Phase.I, inputs + outputs, inputs, x.element, native=native),
+    )
+
+
+def _residual(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    width = _per_token(x, x.writes)
+    forward = _element(o, Phase.F, width + width, width, x.element, native=True)
+    if not x.dropout:
+        return (forward, _element(o, Phase.I, width + width, width, x.element, native=True))
+    mask = _element(o, Phase.F, (), width, 1)
+    return (forward, mask, _element(o, Phase.I, width, width, x.element), _element(o, Phase.I, width, (), 1))
+
+
+def _attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    if x.scores_fused:
+        return tuple(
+            BlockWork(
+                operator=o.name,
+                phase=phase,
+                kernel=Kernel.ATTENTION,
+                tokens=x.tokens,
+                context=x.context,
+                passed=x.keys_passed,
+                heads=x.heads,
+                attention=o.attention,
+            )
+            for phase in (Phase.F, Phase.I)
+        )
+    return _unfused_attention(o, x)
+
+
+def _unfused_attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Batched GEMMs over whole score matrices, with softmax (and dropout) passes over memory."""
+    assert o.attention is not None
+    assert x.heads is not None
+    shape = o.attention
+    queries = Size(scale=("positions",))
+    groups = Size(scale=("mbs",)) * x.heads
+    keys, width, value = Size(times=x.context), Size(times=shape.head_dim), Size(times=shape.value_dim)
+    scores = x.tokens * x.heads * keys
+
+    def batched(phase: Phase, m: Size, n: Size, k: Size) -> BlockWork:
+        return BlockWork(operator=o.name, phase=phase, kernel=Kernel.GROUPED_GEMM, m=m, n=(n,), k=k, groups=groups)
+
+    works = [
+        batched(Phase.F, queries, keys, width),
+        _element(o, Phase.F, (scores,), (scores,), x.element),
+        batched(Phase.F, queries, value, keys),
+        batched(Phase.I, queries, keys, value),
+        batched(Phase.I, keys, value, queries),
+        _element(o, Phase.I, (scores, scores), (scores,), x.element),
+        batched(Phase.I, queries, width, keys),
+        batched(Phase.I, keys, width, queries),
+    ]
+    if x.dropout:
+        works += [
+            _element(o, Phase.F, (scores,), (scores,), x.element),
+            _element(o, Phase.F, (), (scores,), 1),
+            _element(o, Phase.I, (scores,), (scores,), x.element),
+            _element(o, Phase.I, (scores,), (), 1),
+        ]
+    if x.eager:
+        # Softmax and dropout are one kernel each in eager PyTorch too; what is not fused is the mask.
+        works += [_element(o, phase, (scores,), (scores,), x.element) for phase in (Phase.F, Phase.I)]
+        works = [replace(w, one_pass=True) if w.kernel is Kernel.ELEMENT else w for w in works]
+    return tuple(works)
+
+
+def _stream_once(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    inputs, outputs = _per_token(x, x.reads), _per_token(x, x.writes)
+    return (_element(o, Phase.F, inputs, outputs, x.element), _element(o, Phase.I, outputs, inputs, x.element))
+
+
+def _permute(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    return tuple(replace(w, by_row=x.by_row) for w in _stream_once(o, x))
+
+
+def _embedding(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    width = _per_token(x, x.writes)
+    return (_element(o, Phase.F, width, width, x.element), _element(o, Phase.W, width + width, width, x.element))
+
+
+def _loss(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    logits = _per_token(x, x.reads)
+    if x.loss_traffic:
+        # Softmax and its inputs in forward, the gradient in backward: 3 to 1 where fp32 copies are made and where they are not.
+        back = max(x.loss_traffic // 4, 1)
+        return (
+            replace(_element(o, Phase.F, logits, (), x.loss_traffic - back), one_pass=True, by_row=x.by_row),
+            replace(_element(o, Phase.I, logits, (), back), one_pass=True, by_row=x.by_row),
+        )
+    if x.eager and not x.native_loss:
+        phases = ((Phase.F, eager.LOSS_FORWARD), (Phase.I, eager.LOSS_BACKWARD))
+        return tuple(_chain(o, phase, x, width=x.reads, traffic=traffic) for phase, traffic in phases)
+    half = max(x.loss_bytes // 4, 1)
+    return (
+        _element(o, Phase.F, logits, logits, half, native=x.native_loss),
+        _element(o, Phase.I, logits, logits, half, native=x.native_loss),
+    )
+
+
+def _scan(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    return tuple(
+        BlockWork(operator=o.name, phase=phase, kernel=Kernel.SCAN, tokens=x.tokens, context=x.context, heads=x.heads, scan=o.scan)
+        for phase in (Phase.F, Phase.I)
+    )
+
+
+TASKS: dict[OperatorKind, Callable[[Operator, Local], tuple[BlockWork, ...]]] = {
+    OperatorKind.LINEAR: _linear,
+    OperatorKind.GROUPED_LINEAR: _grouped,
+    OperatorKind.NORM: _norm,
+    OperatorKind.ROTARY: _rotary,
+    OperatorKind.ACTIVATION: _activation,
+    OperatorKind.RESIDUAL: _residual,
+    OperatorKind.ATTENTION: _attention,
+    OperatorKind.ROUTE: _stream_once,
+    OperatorKind.PERMUTE: _permute,
+    OperatorKind.EMBEDDING: _embedding,
+    OperatorKind.LOSS: _loss,
+    OperatorKind.CONV: _stream_once,
+    OperatorKind.SCAN: _scan,
+    OperatorKind.INDEX: _attention,
+}

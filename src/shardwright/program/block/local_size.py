@@ -1,0 +1,58 @@
+"""What lowering a block reads beside it, and local sizes of its tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.model.ir.block import MEMORY
+from shardwright.model.ir.operator import Operator, OperatorClass
+from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.program.block.placement import Placing, is_routed
+from shardwright.program.block.sizes import Size
+from shardwright.runtime.runtime import Runtime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What lowering needs beside the block: lengths, number formats, and what the runtime does.
+
+    Args:
+        tokens: positions of the block's sequence a sample. memory_tokens: of its memory sequence.
+        element, gemm_element: bytes of an activation element, and of a GEMM's operand. runtime: of the problem. dropout: of the job.
+        imbalance_percent: tokens of the busiest expert over the mean, in percent.
+        before: tokens of the slices that come before this one of a causal sequence; queries look back on them.
+    """
+
+    tokens: int
+    memory_tokens: int
+    element: int
+    gemm_element: int
+    runtime: Runtime
+    dropout: bool
+    imbalance_percent: int
+    before: tuple[int, ...] = ()
+
+
+def local_tokens(klass: OperatorClass, structure: Placing, context: Context) -> Size:
+    """Tokens that one device works on in operators of `klass`."""
+    return structure.tokens(klass, context.tokens)
+
+
+def operator_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
+    """Tokens that one device works on in `operator`: of the block's memory where it reads that alone (keys of cross-attention)."""
+    return structure.tokens(operator.klass, context.memory_tokens if operator.inputs == (MEMORY,) else context.tokens)
+
+
+def part(extent: Extent, operator: Operator, structure: Placing) -> Size:
+    """Elements of one extent on one device."""
+    return structure.part(extent, operator)
+
+
+def per_token(extents: tuple[Extent, ...], operator: Operator) -> tuple[Extent, ...]:
+    """Extents of one token: an expert's own GEMM sees one expert."""
+    return tuple(e for e in extents if e.dim is not Dim.EXPERTS) if is_routed(operator) else extents
+
+
+def dispatched_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
+    """Routed tokens on one device in all: topk copies of each token of its expert coset's share."""
+    return structure.dispatched(operator, context.tokens)

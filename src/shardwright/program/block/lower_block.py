@@ -1,0 +1,336 @@
+"""Lower one block under one structure: operator tasks, derived communication, saved tensors, parameters.
+
+The walk: each operator's class says how its dims are cut; a tensor's layout along an axis follows from the operator that makes it and
+the one that reads it; where they differ, `reshard.transition` names the collective, forward and, on cotangents, backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.model.ir.block import MEMORY, Block
+from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.tensor import Dim, Extent, Parameter
+from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Move, Phase, Stored
+from shardwright.program.block.kernels import TASKS, Local
+from shardwright.program.block.local_size import Context, dispatched_tokens, local_tokens, operator_tokens, part, per_token
+from shardwright.program.block.placement import Change, Placing, is_routed
+from shardwright.program.block.saved import saved_tensors, stream_volume
+from shardwright.program.block.sizes import Size
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, TpOverlap
+
+_GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
+
+
+@lru_cache(maxsize=4096)
+def lower_block(block: Block, structure: Placing, context: Context) -> BlockProgram:
+    """The block's program; sizes stay symbolic in the degrees of `structure`'s axes and ``mbs`` (samples a microbatch)."""
+    operators = {o.name: o for o in block.operators}
+    works: list[BlockWork] = []
+    moves: dict[tuple[object, ...], Move] = {}
+    here = [o for o in block.operators if structure.runs(o)]
+    for operator in block.operators:
+        if structure.runs(operator):
+            tasks = TASKS[operator.kind](operator, _local(operator, structure, context))
+            works += tasks
+            if _sorts_again(operator, structure, context):
+                # Whole chunks of tokens: a copy, not a gather of rows.
+                works += [replace(w, by_row=False) for w in tasks]
+            for number, move in enumerate(_own_moves(operator, structure, context)):
+                moves[operator.name, "own", number] = move
+        for name in operator.inputs:
+            source = operators.get(name)
+            if source is None or structure.runs(operator) or structure.runs(source):
+                for between, move in _edge_moves(source, operator, structure, context):
+                    moves.setdefault((name, move.phase, move.kind, *move.axes, *move.group, between), move)
+    for between, move in _exit_moves(block.operators[-1], structure, context):
+        moves.setdefault((block.operators[-1].name, move.phase, move.kind, *move.axes, *move.group, between, "exit"), move)
+    return BlockProgram(
+        block=block.name,
+        works=tuple(works),
+        moves=tuple(moves.values()),
+        saved=saved_tensors(block, operators, structure, context),
+        stored=tuple(_stored(o, p, structure) for o in here for p in o.parameters),
+        input_volume=stream_volume(block, structure, context),
+        operators=tuple(o for o in block.operators if structure.runs(o) or any(m.operator == o.name for m in moves.values())),
+    )
+
+
+def _sorts_again(operator: Operator, structure: Placing, context: Context) -> bool:
+    """Copies that came by all_to_all lie by sender and are sorted by local expert once more (Megatron-Core's sort_chunks_by_idxs)."""
+    if operator.kind is not OperatorKind.PERMUTE or operator.experts is None:
+        return False
+    return structure.routed and context.runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL
+
+
+def _routed_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
+    """Tokens of one local expert: the routed tokens of its coset over all experts (rounded up), the busiest one's share."""
+    return structure.expert_tokens(operator, _per_expert(context, operator), context.tokens)
+
+
+def _per_expert(context: Context, operator: Operator) -> int:
+    assert operator.experts is not None
+    shape = operator.experts
+    return max(-(-context.tokens * shape.topk * context.imbalance_percent // (100 * shape.experts)), 1)
+
+
+def _local(operator: Operator, structure: Placing, context: Context) -> Local:
+    runtime = context.runtime
+    routed = operator.kind is OperatorKind.GROUPED_LINEAR
+    cross = operator.attention is not None and operator.attention.cross
+    heads = None
+    if operator.attention is not None:
+        heads = part(Extent(dim=Dim.HEADS, size=operator.attention.heads), operator, structure)
+    elif operator.scan is not None:
+        heads = part(Extent(dim=Dim.HEADS, size=operator.scan.heads), operator, structure)
+    expert_tokens = experts = None
+    if routed:
+        assert operator.experts is not None
+        expert_tokens = _routed_tokens(operator, structure, context)
+        experts = part(Extent(dim=Dim.EXPERTS, size=operator.experts.experts), operator, structure)
+    return Local(
+        tokens=operator_tokens(operator, structure, context)
+        if not is_routed(operator)
+        else dispatched_tokens(operator, structure, context),
+        reads=tuple(part(e, operator, structure) for e in per_token(operator.reads, operator)),
+        writes=tuple(part(e, operator, structure) for e in per_token(operator.writes, operator)),
+        # Each of a slice's queries sees as many keys in the mean as in a causal sequence with the tokens before it twice.
+        context=context.memory_tokens if cross else context.tokens + 2 * sum(context.before),
+        element=context.element,
+        scores_fused=runtime.attention_kernel is not AttentionKernel.UNFUSED,
+        keys_passed=not structure.gather,
+        dropout=context.dropout,
+        fused_accumulate=runtime.fused_weight_gradient,
+        loss_bytes=12 if runtime.fused_loss else 24,
+        own_sums=runtime.element_kernels is not ElementKernels.FUSED,
+        native_loss=runtime.fused_loss,
+        loss_traffic=runtime.loss_bytes,
+        eager=runtime.element_kernels is ElementKernels.EAGER,
+        fused_chains=runtime.fused_chains,
+        fp32_norms=runtime.fp32_norms,
+        added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
+        # A dispatcher that sends one copy a device gathers rows in kernels of its own.
+        by_row=runtime.row_kernels and (operator.kind is OperatorKind.LOSS or runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL),
+        heads=heads,
+        experts=experts,
+        expert_tokens=expert_tokens,
+    )
+
+
+def _edge_moves(source: Operator | None, target: Operator, structure: Placing, context: Context) -> list[tuple[Hashable, Move]]:
+    """What moves between two operators, with the layouts that it is between (`Change.between`)."""
+    if target.kind is OperatorKind.EMBEDDING:
+        return []
+    sent: list[tuple[Hashable, Move]] = []
+    if structure.routed and (source is not None and is_routed(source)) != is_routed(target):
+        sent = [(None, move) for move in _dispatch_moves(source, target, structure, context)]
+        # Tokens leave from where they are routed, and come back there.
+        source = _at_router(source, source) if source is not None and is_routed(source) else source
+        target = _at_router(target, source) if is_routed(target) else target
+    elif is_routed(target) and structure.routed:
+        return []
+    memory = (source or target).inputs == (MEMORY,)
+    length = context.memory_tokens if memory else context.tokens
+    changes = structure.changes(source, target, length=length, element=context.element)
+    return sent + [(change.between, move) for change in changes for move in _change_moves(change, source, target, context)]
+
+
+def _at_router(operator: Operator, source: Operator | None) -> Operator:
+    """What moves tokens to experts, or back, as an operator on the tokens that are routed."""
+    extents = source.writes if source is not None else operator.reads
+    return replace(
+        operator, kind=OperatorKind.RESIDUAL, klass=OperatorClass.ROUTER, reads=extents, writes=extents, parameters=(), experts=None
+    )
+
+
+def _change_moves(change: Change, source: Operator | None, target: Operator, context: Context) -> list[Move]:
+    forward, backward = change.forward, change.backward
+    moves = []
+    if forward is not None:
+        exposure = _forward_exposure(forward, source, target, context)
+        move = _move(target, Phase.F, forward, change.axis, change.forward_volume, exposure, change.group)
+        made_by = source if forward is not Collective.ALL_GATHER else None
+        moves.append(replace(move, beside=made_by.name if made_by is not None else ""))
+    if backward is not None:
+        exposure = _backward_exposure(backward, source, target, context)
+        move = _move(target, Phase.I, backward, change.axis, change.backward_volume, exposure, change.group)
+        read_by = source if backward is Collective.ALL_GATHER else None
+        moves.append(replace(move, beside=read_by.name if read_by is not None else ""))
+    if forward is Collective.ALL_GATHER and target.kind in _GEMMS and context.runtime.tp_input_regather:
+        # Userbuffers gathers the kept input in bulk beside the input gradient, as plain Megatron does.
+        cut = context.runtime.tp_overlap is TpOverlap.ASYNC
+        best = Exposure.BESIDE_GEMM if cut else Exposure.BESIDE_INPUT_GRADIENT
+        exposure = _overlap(context, best)
+        moves.append(_move(target, Phase.W, Collective.ALL_GATHER, change.axis, change.forward_volume, exposure, change.group))
+    return moves
+
+
+def _move(
+    target: Operator,
+    phase: Phase,
+    kind: Collective,
+    axis: str,
+    volume: tuple[Size, ...],
+    exposure: Exposure,
+    group: tuple[int, ...] = (),
+) -> Move:
+    return Move(operator=target.name, phase=phase, kind=kind, axes=(axis,), volume=volume, exposure=exposure, group=group)
+
+
+def _overlap(context: Context, best: Exposure) -> Exposure:
+    if context.runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC):
+        return best
+    if context.runtime.tp_overlap is TpOverlap.DGRAD and best is not Exposure.BESIDE_GEMM:
+        return best
+    return Exposure.BLOCKING
+
+
+def _forward_exposure(kind: Collective, source: Operator | None, target: Operator, context: Context) -> Exposure:
+    beside = target if kind is Collective.ALL_GATHER else source
+    if beside is None or beside.kind not in _GEMMS or kind is Collective.ALL_TO_ALL:
+        return Exposure.BLOCKING
+    return _overlap(context, Exposure.BESIDE_GEMM)
+
+
+def _backward_exposure(kind: Collective, source: Operator | None, target: Operator, context: Context) -> Exposure:
+    if kind is Collective.ALL_TO_ALL:
+        return Exposure.BLOCKING
+    if kind in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE) and target.kind in _GEMMS:
+        if context.runtime.tp_overlap is TpOverlap.ASYNC:
+            # The compiler joins a reduce_scatter with the one product that makes its input; a sum over projections is none.
+            return Exposure.BLOCKING if len(target.writes) > 1 else Exposure.BESIDE_GEMM
+        return _overlap(context, Exposure.BESIDE_WEIGHT_GRADIENT)
+    beside = source is not None and source.kind in _GEMMS
+    return _overlap(context, Exposure.BESIDE_GEMM) if beside else Exposure.BLOCKING
+
+
+def _dispatch_moves(source: Operator | None, target: Operator, structure: Placing, context: Context) -> list[Move]:
+    """Tokens to their experts (or back): all_to_all over ep, and a gather (or reduce) over etp; backward is the mirror image."""
+    outward = is_routed(target)
+    expert = target if outward else source
+    assert expert is not None
+    assert expert.experts is not None
+    width = source.writes if source is not None else target.reads
+    hidden = next((e for e in width if e.dim is Dim.HIDDEN), width[0])
+    # A routed copy of a token carries its own weight, not those of all its copies.
+    elements = 1 if hidden.dim is Dim.EXPERTS else hidden.size
+    routed = structure.sent_copies(expert, context.tokens).scaled(context.element * elements)
+    gathered = structure.gathered_copies(expert, context.tokens).scaled(context.element * elements)
+    ep, etp = structure.expert_groups()
+    copies = expert.experts.topk if context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED else 0
+    spread, back = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) if outward else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    moves: list[Move] = []
+    for phase, inner in ((Phase.F, spread), (Phase.I, back)):
+        across = replace(_move(expert, phase, Collective.ALL_TO_ALL, "ep", (routed,), Exposure.BLOCKING, ep), copies=copies)
+        inside = _move(expert, phase, inner, "etp", (gathered,), Exposure.BLOCKING, etp)
+        moves += (across, inside) if inner is Collective.ALL_GATHER else (inside, across)
+    return [replace(move, behind=not outward) for move in moves]
+
+
+def _exit_moves(last: Operator, structure: Placing, context: Context) -> list[tuple[Hashable, Move]]:
+    """What brings a block's output into the stream's layout where its last operator is outside it (a vocabulary-parallel lookup)."""
+    if last.kind is OperatorKind.LOSS or last.klass is OperatorClass.STREAM:
+        return []
+    stream = replace(
+        last,
+        kind=OperatorKind.RESIDUAL,
+        klass=OperatorClass.STREAM,
+        inputs=(last.name,),
+        reads=last.writes,
+        parameters=(),
+        keeps=(),
+        attention=None,
+        experts=None,
+        scan=None,
+    )
+    return [(between, replace(move, behind=True)) for between, move in _edge_moves(last, stream, structure, context)]
+
+
+def _own_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
+    """Communication inside an operator: keys of a core cut by position, statistics of a loss cut by vocabulary."""
+    if operator.kind is OperatorKind.LOSS:
+        tokens = local_tokens(operator.klass, structure, context)
+        group = structure.members(operator, Dim.VOCAB)
+        move = _move(operator, Phase.F, Collective.ALL_REDUCE, "tp", (tokens.scaled(3 * 4),), Exposure.BLOCKING, group)
+        return [replace(move, behind=True)]
+    if operator.kind is OperatorKind.NORM:
+        return _norm_moves(operator, structure, context)
+    if operator.attention is None or len(operator.reads) < 2:
+        return []
+    # Keys of earlier slices stay with their owners and move again for each slice that looks back on them.
+    lengths = (context.memory_tokens,) if operator.attention.cross else (*context.before, context.tokens)
+    widths = tuple(part(e, operator, structure).scaled(context.element) for e in operator.reads[1:])
+    group = structure.members(operator, Dim.SEQUENCE)
+    if not structure.gather:
+        return _ring_moves(operator, widths, structure=structure, lengths=lengths, group=group)
+    tokens = structure.gathered_tokens(operator, lengths)
+    whole = tuple(tokens * width for width in widths)
+    gather = _move(operator, Phase.F, Collective.ALL_GATHER, "ring", whole, Exposure.BLOCKING, group)
+    return [
+        gather,
+        replace(gather, phase=Phase.I, behind=True),
+        replace(gather, phase=Phase.I, kind=Collective.REDUCE_SCATTER),
+    ]
+
+
+def _norm_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
+    """Sums of squares (and sums, of a LayerNorm) of tokens whose width, or heads under one gain, lie on several devices."""
+    gains = [p.extents[0] for p in operator.parameters if not p.name.endswith(".bias")]
+    split = structure.members(operator, Dim.HEADS if any(g.dim is Dim.HEADS for g in gains) else Dim.HIDDEN)
+    spanned = sum(gain.size == extent.size and extent.runs > 1 for gain, extent in zip(gains, operator.reads, strict=False))
+    if not split or not spanned:
+        return []
+    sums = spanned * (2 if len(gains) < len(operator.parameters) else 1)
+    statistics = local_tokens(operator.klass, structure, context).scaled(sums * 4)
+    return [_move(operator, phase, Collective.ALL_REDUCE, "tp", (statistics,), Exposure.BLOCKING, split) for phase in (Phase.F, Phase.I)]
+
+
+def _ring_moves(
+    operator: Operator,
+    widths: tuple[Size, ...],
+    *,
+    structure: Placing,
+    lengths: tuple[int, ...],
+    group: tuple[int, ...],
+) -> list[Move]:
+    """Keys and values passed round; in backward again, and behind them their gradients, which end where keys began."""
+    passed = structure.passed_tokens(operator, lengths)
+    if len(passed) == 1:
+        keys = tuple(passed[0] * width for width in widths)
+        return [_ring(operator, Phase.F, keys, group), _ring(operator, Phase.I, keys + keys, group)]
+    hops = [tuple(tokens * width for width in widths) for tokens in passed]
+    forward = [_ring(operator, Phase.F, keys, group) for keys in hops[:-1]]
+    back = [_ring(operator, Phase.I, keys + before, group) for keys, before in pairwise(hops)]
+    return [replace(move, hops="") for move in (*forward, *back)]
+
+
+def _ring(operator: Operator, phase: Phase, volume: tuple[Size, ...], group: tuple[int, ...]) -> Move:
+    return Move(
+        operator=operator.name,
+        phase=phase,
+        kind=Collective.SEND,
+        axes=("ring",),
+        volume=volume,
+        exposure=Exposure.BESIDE_CORE,
+        hops="ring",
+        group=group,
+    )
+
+
+def _stored(operator: Operator, parameter: Parameter, structure: Placing) -> Stored:
+    size = Size()
+    for extent in parameter.extents:
+        size = size * part(extent, operator, structure)
+    return Stored(
+        parameter=parameter.name,
+        elements=size,
+        klass=parameter.klass,
+        trainable=parameter.trainable,
+        tied=bool(parameter.tied_to),
+        summed_along=structure.summed_along(operator, parameter),
+        coarse=tuple((f.runs, f.axes) for f in size.factors if f.axes),
+    )

@@ -1,0 +1,27 @@
+"""Transitions of a tensor along one axis: from two layouts, the collective that turns one into the other.
+
+A layout along an axis is a dim letter (sharded on it), REPLICATE (whole), or PARTIAL (a sum still to be made).
+The collective of the cotangent is found by the same table from the cotangents' layouts, so forward and backward are adjoint.
+"""
+
+from __future__ import annotations
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.model.ir.tensor import Dim
+
+PARTIAL = "+"
+WHOLE = Dim.REPLICATE.value
+
+
+def transition(source: str, wanted: str) -> Collective | None:
+    """The collective over one axis that turns layout `source` into `wanted`; None if a local slice or nothing does.
+
+    Source: DESIGN section 2 (transitions); the exact patterns of Xu et al. 2021 (GSPMD), section 3.
+    """
+    if source == wanted or (source == WHOLE and wanted != PARTIAL):
+        return None
+    if source == PARTIAL:
+        return Collective.ALL_REDUCE if wanted == WHOLE else Collective.REDUCE_SCATTER
+    if wanted == WHOLE:
+        return Collective.ALL_GATHER
+    return Collective.ALL_TO_ALL

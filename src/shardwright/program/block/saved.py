@@ -1,0 +1,184 @@
+"""What a block's backward needs of its forward: every kept tensor once, and which recompute modes drop it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.model.ir.block import INPUT, MEMORY, Block
+from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.program.block.block import Recomputable, Saved
+from shardwright.program.block.latent import rebuilt
+from shardwright.program.block.local_size import Context, dispatched_tokens, local_tokens, operator_tokens, part, per_token
+from shardwright.program.block.placement import Placing, is_routed
+from shardwright.program.block.selective import saved_products
+from shardwright.program.block.sizes import Size
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, SelectiveRecompute
+
+_GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
+
+
+def stream_volume(block: Block, structure: Placing, context: Context) -> Size:
+    """Bytes of the residual stream that one device holds at the block's border."""
+    hidden = next((e.size for o in block.operators for e in (*o.reads, *o.writes) if e.dim is Dim.HIDDEN and e.size > 1), 1)
+    return local_tokens(OperatorClass.STREAM, structure, context).scaled(context.element * hidden)
+
+
+def saved_tensors(block: Block, operators: dict[str, Operator], structure: Placing, context: Context) -> tuple[Saved, ...]:
+    """Every tensor that some operator keeps, once; masks and unfused scores beside them."""
+    kept: dict[str, Saved] = {}
+    for operator in block.operators:
+        if operator.kind is OperatorKind.LOSS or not structure.runs(operator):
+            continue
+        for name in operator.keeps:
+            if name == MEMORY or name in kept:
+                continue
+            if name == INPUT:
+                kept[name] = Saved(tensor=name, volume=stream_volume(block, structure, context), dropped=Recomputable.NEVER)
+            else:
+                kept |= _saved_output(operators[name], operator, _keepers(name, block, context), structure, context)
+        kept |= _saved_extra(operator, structure, context)
+    if context.runtime.rebuilds_latent:
+        again = rebuilt(block.operators)
+        kept = {
+            name: saved
+            for name, saved in kept.items()
+            if name.removesuffix(".quantised").rsplit(".", 1)[0] not in again and name not in again
+        }
+    if context.runtime.selective_recompute is SelectiveRecompute.OPERATORS:
+        kept = _by_policy(kept, block, operators, structure, context)
+    return tuple(kept.values())
+
+
+def _by_policy(
+    kept: dict[str, Saved], block: Block, operators: dict[str, Operator], structure: Placing, context: Context
+) -> dict[str, Saved]:
+    """`kept` with what a per-operator policy drops (all but the input and fused cores) and keeps (products, whoever reads them)."""
+    products = saved_products(block.operators)
+    if products is None:
+        return {name: _unless_full(s) for name, s in kept.items()}
+    cores = {o.name for o in block.operators if o.attention is not None}
+    read = _read_again(block, kept)
+    result: dict[str, Saved] = {}
+    for name, saved in kept.items():
+        core = name in cores or name.removesuffix(".lse") in cores
+        result[name] = saved if saved.dropped is Recomputable.NEVER else replace(saved, dropped=_policy(saved=core))
+    for name, parts in products.items():
+        outputs = _outputs(operators[name], operators[name], structure, context)
+        for (output, volume), is_kept in zip(outputs.items(), parts, strict=True):
+            if is_kept and output in result:
+                result[output] = replace(result[output], dropped=Recomputable.FULL)
+            elif is_kept and (name in read or context.runtime.element_kernels is not ElementKernels.COMPILED):
+                # A compiler's partitioner drops what the policy keeps and no backward reads; an eager policy does not look.
+                held = volume.scaled(context.element)
+                result[output] = Saved(tensor=output, volume=held, dropped=Recomputable.NONE_AND_FULL)
+        if structure.sequence_parallel and _is_row_parallel(operators[name]):
+            # The policy names reduce_scatter among what it keeps.
+            scattered = f"{name}.scattered"
+            volume = stream_volume(block, structure, context)
+            result[scattered] = Saved(tensor=scattered, volume=volume, dropped=Recomputable.NONE_AND_FULL)
+    return result
+
+
+def _is_row_parallel(operator: Operator) -> bool:
+    """A split on t cuts what it reads and not what it writes: members hold parts of a sum."""
+    width = operator.width()
+    return width is not None and any(e.dim is width for e in operator.reads) and all(e.dim is not width for e in operator.writes)
+
+
+def _read_again(block: Block, kept: dict[str, Saved]) -> frozenset[str]:
+    """Operators whose output a backward reads, or a recomputation on the way to what it reads."""
+    needed = {name.removesuffix(".quantised") for name in kept}
+    for operator in reversed(block.operators):
+        if operator.name in needed:
+            needed.update(operator.inputs)
+    return frozenset(needed)
+
+
+def _policy(*, saved: bool) -> Recomputable:
+    return Recomputable.FULL if saved else Recomputable.SELECTIVE
+
+
+def _unless_full(saved: Saved) -> Saved:
+    return replace(saved, dropped=Recomputable.FULL) if saved.dropped is Recomputable.SELECTIVE else saved
+
+
+def _saved_output(
+    source: Operator, reader: Operator, quantised: tuple[bool, bool], structure: Placing, context: Context
+) -> dict[str, Saved]:
+    """Outputs of `source` that are kept.
+
+    Args:
+        quantised: whether some linear operator keeps them in the GEMM's dtype, and whether any operator keeps them as they are.
+    """
+    result = {}
+    for name, volume in _outputs(source, reader, structure, context).items():
+        small, whole = quantised
+        if whole:
+            result[name] = Saved(tensor=name, volume=volume.scaled(context.element), dropped=Recomputable.FULL)
+        if small:
+            copy = f"{name}.quantised" if whole else name
+            result[copy] = Saved(tensor=copy, volume=volume.scaled(context.gemm_element), dropped=Recomputable.FULL)
+    return result
+
+
+def _outputs(source: Operator, reader: Operator, structure: Placing, context: Context) -> dict[str, Size]:
+    """Elements of each output of `source` on one device, as `reader` keeps them."""
+    holder = source
+    if not context.runtime.tp_input_regather and source.klass is OperatorClass.STREAM and reader.kind in _GEMMS:
+        holder = reader
+    if is_routed(source):
+        tokens = dispatched_tokens(source, structure, context)
+    elif holder is source:
+        tokens = operator_tokens(source, structure, context)
+    else:
+        tokens = local_tokens(holder.klass, structure, context)
+    result = {}
+    for index, extent in enumerate(per_token(source.writes, source)):
+        name = f"{source.name}.{index}" if index else source.name
+        result[name] = tokens * part(extent, source, structure)
+    return result
+
+
+def _keepers(name: str, block: Block, context: Context) -> tuple[bool, bool]:
+    """Whether a linear operator keeps tensor `name` quantised, and whether any operator keeps it as it is."""
+    keepers = [o for o in block.operators if name in o.keeps and o.kind is not OperatorKind.LOSS]
+    if not context.runtime.saves_quantized or context.gemm_element >= context.element:
+        return False, True
+    small = [o.kind in _GEMMS and o.klass is not OperatorClass.HEAD for o in keepers]
+    return any(small), not all(small)
+
+
+def _saved_extra(operator: Operator, structure: Placing, context: Context) -> dict[str, Saved]:
+    """Dropout masks, an eager gate's activation, attention scores (unfused) or their log-sum-exp (fused)."""
+    tokens = local_tokens(operator.klass, structure, context)
+    result: dict[str, Saved] = {}
+    if operator.kind is OperatorKind.RESIDUAL and context.dropout:
+        volume = tokens * part(operator.writes[0], operator, structure)
+        result[f"{operator.name}.mask"] = Saved(tensor=f"{operator.name}.mask", volume=volume, dropped=Recomputable.FULL)
+    if operator.gated and context.runtime.element_kernels is ElementKernels.EAGER:
+        # Two kernels, activation and product: the product's backward reads what the activation made.
+        volume = part(operator.writes[0], operator, structure)
+        held = (dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens) * volume
+        result[f"{operator.name}.gate"] = Saved(
+            tensor=f"{operator.name}.gate", volume=held.scaled(context.element), dropped=Recomputable.FULL
+        )
+    if is_routed(operator) and operator.kind is OperatorKind.ACTIVATION and not operator.gated:
+        # Only the gated form is fused with the product by the router's weights, whose backward reads its other factor.
+        held = dispatched_tokens(operator, structure, context) * part(operator.writes[0], operator, structure)
+        name = f"{operator.name}.unweighted"
+        result[name] = Saved(tensor=name, volume=held.scaled(context.element), dropped=Recomputable.FULL)
+    if operator.attention is None:
+        return result
+    heads = part(Extent(dim=Dim.HEADS, size=operator.attention.heads), operator, structure)
+    name = operator.name
+    if context.runtime.attention_kernel is AttentionKernel.UNFUSED:
+        keys = context.memory_tokens if operator.attention.cross else context.tokens
+        scores = tokens * heads * Size(times=keys)
+        result[f"{name}.softmax"] = Saved(tensor=f"{name}.softmax", volume=scores.scaled(context.element), dropped=Recomputable.SELECTIVE)
+        if context.dropout:
+            dropped = scores.scaled(context.element + 1)
+            result[f"{name}.dropout"] = Saved(tensor=f"{name}.dropout", volume=dropped, dropped=Recomputable.SELECTIVE)
+    else:
+        result[f"{name}.lse"] = Saved(tensor=f"{name}.lse", volume=(tokens * heads).scaled(4), dropped=Recomputable.SELECTIVE)
+    return result

@@ -1,0 +1,282 @@
+"""Which samples, positions and parts of every other dim each device of a stage works on, by operator class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from shardwright.errors import StrategyError
+from shardwright.model.ir.operator import Operator, OperatorClass
+from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.program.layout.layout import Box, Indices, Interval, Layout, normal
+from shardwright.strategy.plan.split import Exchange, Split
+from shardwright.strategy.plan.stages import Placement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisStep:
+    """One cut on the way to a device: into equal parts (a count) or weights, the part taken, and whether pieces are dealt zigzag."""
+
+    parts: int | tuple[int, ...]
+    index: int
+    zigzag: bool = False
+
+    @property
+    def total(self) -> int:
+        """Sum of the weights."""
+        return self.parts if isinstance(self.parts, int) else sum(self.parts)
+
+
+Way = tuple[AxisStep, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A device's way down one tree: the cuts of each dim in order, outermost first (`Dim.REPLICATE`: which copy it is)."""
+
+    ways: tuple[tuple[Dim, Way], ...]
+
+    def way(self, *dims: Dim) -> Way:
+        """All cuts of these dims, in the order of the tree."""
+        return tuple(step for dim, way in self.ways for step in way if dim in dims)
+
+
+def largest_remainder(count: int, weights: tuple[int, ...]) -> tuple[int, ...]:
+    """`count` runs in parts by weight: floors, and one more for the largest remainders, ties to the lower index."""
+    total = sum(weights)
+    floors = [count * w // total for w in weights]
+    order = sorted(range(len(weights)), key=lambda i: (-(count * weights[i] % total), i))
+    for i in order[: count - sum(floors)]:
+        floors[i] += 1
+    return tuple(floors)
+
+
+def cut(indices: Indices, step: AxisStep) -> Indices:
+    """The part of an index list that `step` takes; zigzag takes pieces i and 2n - 1 - i of 2n."""
+    weights = (1,) * step.parts if isinstance(step.parts, int) else step.parts
+    count = sum(b - a for a, b in indices)
+    if not step.zigzag:
+        sizes = largest_remainder(count, weights)
+        start = sum(sizes[: step.index])
+        return _slice(indices, start, start + sizes[step.index])
+    sizes = largest_remainder(count, (*weights, *reversed(weights)))
+    start, mirror = sum(sizes[: step.index]), sum(sizes[: len(sizes) - 1 - step.index])
+    first = _slice(indices, start, start + sizes[step.index])
+    second = _slice(indices, mirror, mirror + sizes[len(sizes) - 1 - step.index])
+    return normal((*first, *second))
+
+
+def _slice(indices: Indices, start: int, end: int) -> Indices:
+    result, passed = [], 0
+    for a, b in indices:
+        low, high = max(start, passed), min(end, passed + b - a)
+        if low < high:
+            result.append((a + low - passed, a + high - passed))
+        passed += b - a
+    return tuple(result)
+
+
+@lru_cache(maxsize=65536)
+def indices(way: Way, length: int) -> Indices:
+    """What a way takes of a list of `length` indices (empty where more parts than indices leave none)."""
+    taken: Indices = ((0, length),) if length else ()
+    for step in way:
+        taken = cut(taken, step)
+    return taken
+
+
+@lru_cache(maxsize=65536)
+def image(way: Way, runs: int, reference: int) -> Interval:
+    """Runs of a coarser list that a way touches, the way being cut in a list of `reference` runs; where a part would have none, copies.
+
+    Key heads under query heads: a part of the query heads needs every key head that one of them reads.
+    """
+    parts, fine = 1, max(reference, runs)
+    smallest = fine
+    for step in way:
+        parts *= step.total
+        smallest = min(largest_remainder(smallest, (1,) * step.parts if isinstance(step.parts, int) else step.parts))
+    if not smallest:
+        fine *= -(-parts // fine)
+    taken = indices(way, fine)
+    if not taken:
+        return (0, 0)
+    low, high = taken[0][0], taken[-1][1]
+    return (low * runs // fine, -(-high * runs // fine))
+
+
+def leaves(split: Split | None, base: int) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
+    """(device, its cell, its family) of every leaf. The family is the unequal choices on the way, -1 for equal parts."""
+    levels = regular_levels(split)
+    if levels is None:
+        yield from _leaves(split, base, (), ())
+        return
+    devices = np.full(1, base, dtype=np.int64)
+    for level in levels:
+        devices = np.add.outer(devices, np.arange(level.num_parts) * np.array(level.step)).reshape(-1)
+    ways = ([(s.dim, (AxisStep(parts=s.num_parts, index=i, zigzag=s.zigzag),)) for i in range(s.num_parts)] for s in levels)
+    family = (-1,) * len(levels)
+    for device, way in zip(devices.tolist(), product(*ways), strict=True):
+        yield device, Cell(ways=way), family
+
+
+def regular_levels(split: Split | None) -> tuple[Split, ...] | None:
+    """The cuts of a tree of equal parts, outermost first; None if some are unequal."""
+    found: list[Split] = []
+    while split is not None:
+        if isinstance(split.parts, tuple):
+            return None
+        found.append(split)
+        split = split.children[0]
+    return tuple(found)
+
+
+def _leaves(
+    split: Split | None, base: int, ways: tuple[tuple[Dim, Way], ...], family: tuple[int, ...]
+) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
+    if split is None:
+        yield base, Cell(ways=ways), family
+        return
+    for i in range(split.num_parts):
+        offset = split.step[i] if isinstance(split.step, tuple) else split.step * i
+        child = split.children[i] if len(split.children) > 1 or isinstance(split.parts, tuple) else split.children[0]
+        step = AxisStep(parts=split.parts, index=i, zigzag=split.zigzag)
+        choice = i if isinstance(split.parts, tuple) else -1
+        yield from _leaves(child, base + offset, (*ways, (split.dim, (step,))), (*family, choice))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassTree:
+    """Where operators of one class run."""
+
+    klass: OperatorClass
+    split: Split | None
+    offset: int
+    exchange: Exchange | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageCells:
+    """All devices of a stage (counted from its first one) in every class's tree. Equal only to itself.
+
+    Args:
+        samples: of one microbatch of the lane. cells: by class, device -> cell. exchange: of the core.
+        devices: all, sorted. families: devices that every tree reaches by the same unequal choices, by their lowest device.
+        splits: by class, its tree. boxes: layouts already derived from the cells.
+    """
+
+    samples: int
+    cells: dict[OperatorClass, dict[int, Cell]]
+    exchange: Exchange | None
+    devices: tuple[int, ...]
+    families: tuple[tuple[int, ...], ...]
+    splits: dict[OperatorClass, Split | None] = field(default_factory=dict)
+    boxes: dict[object, Layout] = field(default_factory=dict)
+
+    def family_of(self, device: int) -> int:
+        """Index of the family that `device` is in."""
+        return next(i for i, family in enumerate(self.families) if device in family)
+
+
+def class_trees(placements: tuple[Placement, ...], block: int | None) -> tuple[ClassTree, ...]:
+    """The tree of every class for block number `block` of a chunk (None: a block outside all ranges); later placements override."""
+    chosen: dict[OperatorClass, ClassTree] = {}
+    for placement in placements:
+        blocks = placement.select.blocks
+        if blocks is not None and (block is None or not blocks[0] <= block <= blocks[1]):
+            continue
+        for klass in OperatorClass:
+            if not placement.select.classes or klass.value in placement.select.classes:
+                chosen[klass] = ClassTree(klass=klass, split=placement.split, offset=placement.offset, exchange=placement.exchange)
+    return tuple(chosen.values())
+
+
+@lru_cache(maxsize=4096)
+def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = False) -> StageCells:
+    """The cells of a stage whose classes run under `trees`.
+
+    Args:
+        samples: of one microbatch. unfolded: every device is a family of its own.
+
+    Raises:
+        StrategyError: keys cut by context (rule ``lower.context``: a form of decoding, not of training).
+    """
+    cells: dict[OperatorClass, dict[int, Cell]] = {}
+    same: dict[tuple[Split | None, int], dict[int, Cell]] = {}
+    choices: list[dict[int, tuple[int, ...]]] = []
+    exchange = None
+    for tree in trees:
+        key = (tree.split, tree.offset)
+        if key not in same:
+            listed = list(leaves(tree.split, tree.offset))
+            same[key] = {d: c for d, c, _ in listed}
+            choices.append({d: f for d, _, f in listed})
+            if any(dim is Dim.CONTEXT for cell in same[key].values() for dim, _ in cell.ways):
+                raise StrategyError("keys are cut by context", hint="cut s, with 'via ring' or 'via gather'", rule="lower.context")
+        cells[tree.klass] = same[key]
+        if tree.klass is OperatorClass.CORE:
+            exchange = tree.exchange
+    devices = tuple(sorted(frozenset().union(*choices)))
+    groups: dict[object, list[int]] = {}
+    for device in devices:
+        groups.setdefault(device if unfolded else tuple(choice.get(device) for choice in choices), []).append(device)
+    return StageCells(
+        samples=samples,
+        cells=cells,
+        exchange=exchange,
+        devices=devices,
+        families=tuple(tuple(group) for group in groups.values()),
+        splits={tree.klass: tree.split for tree in trees},
+    )
+
+
+def dims_present(operator: Operator) -> set[Dim]:
+    """The dims of `operator`, tokens apart, that a cut means something on."""
+    present = {e.dim for e in (*operator.reads, *operator.writes)}
+    if operator.experts is not None and operator.klass is OperatorClass.EXPERTS:
+        present.add(Dim.EXPERTS)
+    if operator.attention is not None or operator.scan is not None:
+        present.add(Dim.HEADS)
+    return present
+
+
+def cut_dims(cell: Cell, operator: Operator) -> dict[Dim, Way]:
+    """The cuts that mean something for `operator`, by dim: ``t`` is its own width, a dim that it lacks is a copy. Tokens are not here."""
+    present = dims_present(operator)
+    result: dict[Dim, Way] = {}
+    for dim, way in cell.ways:
+        meant = operator.width() if dim is Dim.WIDTH else dim
+        if meant is None or meant in (Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE) or meant not in present:
+            continue
+        result[meant] = (*result.get(meant, ()), *way)
+    return result
+
+
+def reference_runs(operator: Operator, dim: Dim) -> int:
+    """Runs of the operator's finest extent on a dim: the list that cuts are made in."""
+    runs = [e.runs for e in (*operator.reads, *operator.writes) if e.dim is dim]
+    if dim is Dim.HEADS and operator.attention is not None:
+        runs.append(operator.attention.heads)
+    if dim is Dim.HEADS and operator.scan is not None:
+        runs.append(operator.scan.heads)
+    if dim is Dim.EXPERTS and operator.experts is not None:
+        runs.append(operator.experts.experts)
+    return max(runs, default=1)
+
+
+def interval(extent: Extent, operator: Operator, cuts: dict[Dim, Way]) -> Interval:
+    """Elements of `extent` that a device with these cuts holds."""
+    way = cuts.get(extent.dim)
+    if way is None:
+        return (0, extent.size)
+    low, high = image(way, extent.runs, reference_runs(operator, extent.dim))
+    return (low * extent.quantum, high * extent.quantum)
+
+
+def token_box(cell: Cell, *, samples: int, length: int) -> Box:
+    """Samples and positions of a device."""
+    return indices(cell.way(Dim.BATCH), samples), indices(cell.way(Dim.SEQUENCE), length)

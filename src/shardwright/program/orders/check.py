@@ -1,0 +1,119 @@
+"""Rules of orders that need the actions of all rows: whether they can be run at all."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.program.orders.graph import ActionGraph, Edges, action_graph
+from shardwright.program.orders.rows import ActionRows
+from shardwright.schedules.letters import format_action
+from shardwright.schedules.table import KINDS, Int64
+from shardwright.strategy.plan.order import Action, Kind
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.violation import Violation
+
+ACTION_RULES: Final = ("order.deadlock",)
+"""Ids of the rules of `action_violations`."""
+
+
+def action_violations(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) -> tuple[Violation, ...]:
+    """Rules that the order of `rows` breaks: ``order.deadlock`` where some action waits for ever.
+
+    An action runs once all rows that hold it have come to it, and all that it waits for is done (`action_graph`). The two actions of an
+    overlapped pair run together. The row with the lowest devices that does not end is named, with the action it hangs at.
+
+    Args:
+        edges: stages that feed one another, by lane of the plan; None = each lane is a chain.
+    """
+    graph = action_graph(plan, rows, edges=edges)
+    group = _groups(rows, graph)
+    source, target = waits(rows, group=group, graph=graph)
+    order = run_order(source, target, count=int(group.max(initial=-1)) + 1)
+    done = np.zeros(int(group.max(initial=-1)) + 1, bool)
+    done[order] = True
+    stuck = np.flatnonzero(~done[group])
+    return (_deadlock(plan, rows, int(stuck[0]), group=group, done=done, graph=graph),) if len(stuck) else ()
+
+
+def _groups(rows: ActionRows, graph: ActionGraph) -> Int64:
+    """(actions,) number of what runs at once: an action in all its rows, joined with those it is paired with."""
+    if rows.overlapped is None:
+        return graph.node
+    first = np.flatnonzero(rows.overlapped)
+    root = list(range(len(graph.position)))
+
+    def found(one: int) -> int:
+        while root[one] != one:
+            root[one] = one = root[root[one]]
+        return one
+
+    for one, other in zip(graph.node[first].tolist(), graph.node[first + 1].tolist(), strict=True):
+        a, b = found(one), found(other)
+        root[max(a, b)] = min(a, b)
+    labels = np.array([found(one) for one in range(len(root))], dtype=np.int64)
+    # Numbers without gaps: whoever counts groups counts all of them.
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)[graph.node]
+
+
+def waits(rows: ActionRows, *, group: Int64, graph: ActionGraph) -> tuple[Int64, Int64]:
+    """(source, target) groups: what waits for what, by the graph and by the order of each row."""
+    row = rows.row
+    next_one = np.flatnonzero(np.diff(row) == 0) if len(row) else np.zeros(0, np.int64)
+    if rows.overlapped is not None:
+        next_one = next_one[rows.overlapped[next_one] == 0]
+    by_node = group[graph.position]
+    source = np.concatenate([by_node[graph.source], group[next_one]])
+    target = np.concatenate([by_node[graph.target], group[next_one + 1]])
+    return source, target
+
+
+def run_order(source: Int64, target: Int64, *, count: int) -> list[int]:
+    """Those of `count` things that can be done at all, in an order in which they can; one that waits for itself cannot."""
+    sort = np.argsort(source, kind="stable")
+    start = np.searchsorted(source[sort], np.arange(count + 1)).tolist()
+    followers = target[sort].tolist()
+    left = np.bincount(target, minlength=count).tolist()
+    order = [one for one in range(count) if not left[one]]
+    for one in order:
+        for follower in followers[start[one] : start[one + 1]]:
+            left[follower] -= 1
+            if not left[follower]:
+                order.append(follower)
+    return order
+
+
+def _deadlock(plan: Plan, rows: ActionRows, place: int, *, group: Int64, done: npt.NDArray[np.bool_], graph: ActionGraph) -> Violation:
+    """What the action at `place`, where its row hangs, waits for."""
+    by_node = group[graph.position]
+    needs = graph.source[(by_node[graph.target] == group[place])]
+    missing = needs[~done[by_node[needs]]]
+    row = int(rows.row[place])
+    if len(missing):
+        itself = by_node[missing[0]] == group[place]
+        cause = f"{_text(plan, rows, int(graph.position[missing[0]]))}{', which it runs together with' if itself else ''}"
+        hint = "an action comes after everything it needs, on its own devices too"
+    else:
+        others = np.flatnonzero((group == group[place]) & (rows.row != row))
+        other = int(rows.row[others[0]]) if len(others) else row
+        cause = f"device {rows.devices[other][0]}, which never comes to it"
+        hint = "devices of one stage run its actions in one order"
+    return Violation(
+        rule=ACTION_RULES[0],
+        message=f"device {rows.devices[row][0]} waits for ever at {_text(plan, rows, place)} for {cause}",
+        hint=hint,
+        path=f"row {rows.devices[row][0]}",
+    )
+
+
+def _text(plan: Plan, rows: ActionRows, place: int) -> str:
+    action = Action(
+        chunk=int(rows.chunk[place]),
+        kind=Kind(KINDS[rows.kind[place]]),
+        microbatch=int(rows.microbatch[place]),
+        lane=int(rows.lane[place]),
+        slice=int(rows.slice[place]),
+    )
+    return format_action(action, lanes=tuple(lane.name for lane in plan.lanes))

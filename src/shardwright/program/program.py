@@ -1,0 +1,230 @@
+"""The Program of a general plan: the same tasks on streams as a grid's, their templates named by lane, chunk and slice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.program.instances import Instances, TaskKind
+from shardwright.program.orders.rows import ActionRows
+from shardwright.program.stages.edges import LaneEdge, Messages
+from shardwright.program.stages.parts import StageParts
+from shardwright.strategy.plan.plan import Plan
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClass:
+    """Devices that do the same: of one row of the order, and of one family in each of their stages.
+
+    Args:
+        devices: sorted; the first one stands for all. row: of the order. families: (lane, chunk, family) of each of its stages.
+    """
+
+    devices: tuple[int, ...]
+    row: int
+    families: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """What equal tasks are.
+
+    Args:
+        kind: see `TaskKind`. klass: of devices. lane, chunk, slice: -1 where it has none. edge: index of a send's edge, else -1.
+        piece, pieces: a last backward, or a reduction, cut into buckets. early: what it recomputes has an action of its own.
+        partner: (lane, chunk, kind, slice) of the action that it runs overlapped with; None = it runs alone.
+    """
+
+    kind: TaskKind
+    klass: int
+    lane: int
+    chunk: int
+    slice: int
+    edge: int
+    piece: int
+    pieces: int
+    early: bool
+    partner: tuple[int, int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Templates:
+    """Templates as read-only arrays, one entry a template; fields as in `PlanTemplate`, the partner's -1 where a task runs alone."""
+
+    kind: Int64
+    klass: Int64
+    lane: Int64
+    chunk: Int64
+    slice: Int64
+    edge: Int64
+    piece: Int64
+    pieces: Int64
+    early: Int64
+    partner_lane: Int64
+    partner_chunk: Int64
+    partner_kind: Int64
+    partner_slice: Int64
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __getitem__(self, index: int) -> Template:
+        kind, klass, lane, chunk, part, edge, piece, pieces, early, *partner = (int(getattr(self, f)[index]) for f in Templates.__slots__)
+        return Template(
+            kind=TaskKind(kind),
+            klass=klass,
+            lane=lane,
+            chunk=chunk,
+            slice=part,
+            edge=edge,
+            piece=piece,
+            pieces=pieces,
+            early=bool(early),
+            partner=(partner[0], partner[1], partner[2], partner[3]) if partner[2] >= 0 else None,
+        )
+
+    def __iter__(self) -> Iterator[Template]:
+        return (self[index] for index in range(len(self)))
+
+
+def templates_of(columns: dict[str, Int64]) -> tuple[Templates, Int64]:
+    """The distinct tasks among `columns` (one entry a task), and the template of each task."""
+    code = np.zeros(len(columns["kind"]), dtype=np.int64)
+    room = 2**62
+    for name in Templates.__slots__:
+        values = columns[name] + 1
+        width = int(values.max(initial=0)) + 1
+        if room < width:
+            _, code = np.unique(code, return_inverse=True)
+            room = 2**62 // (int(code.max(initial=0)) + 1)
+        code, room = code * width + values, room // width
+    _, first, template = np.unique(code, return_index=True, return_inverse=True)
+    found = Templates(**{name: columns[name][first] for name in Templates.__slots__})
+    for name in Templates.__slots__:
+        getattr(found, name).setflags(write=False)
+    return found, template.reshape(-1).astype(np.int64)
+
+
+Holders = dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[int, ...]], ...]]
+"""By (lane, chunk, class of devices): ((lane, chunk), classes) of each use of the parameters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posts:
+    """Every class of devices in every of its stages, numbered class by class.
+
+    Args:
+        klass, lane, chunk, family: (posts,). number: (classes, stages of all lanes) post, -1 = none.
+        first_stage: (lanes,) number of each lane's first stage.
+    """
+
+    klass: Int64
+    lane: Int64
+    chunk: Int64
+    family: Int64
+    number: Int64
+    first_stage: Int64
+
+    def at(self, lane: int, chunk: int) -> Int64:
+        """Posts of one stage, in the order of their classes."""
+        found: Int64 = self.number[:, int(self.first_stage[lane]) + chunk]
+        return found[found >= 0]
+
+
+def posts_of(stages: tuple[tuple[StageParts, ...], ...], classes: tuple[DeviceClass, ...]) -> Posts:
+    """The posts of `classes`."""
+    first_stage = np.cumsum([0, *(len(lane) for lane in stages)]).astype(np.int64)
+    table = np.array([(k, *place) for k, one in enumerate(classes) for place in one.families], dtype=np.int64).reshape(-1, 4)
+    klass, lane, chunk, family = table.T
+    number = np.full((len(classes), int(first_stage[-1])), -1, dtype=np.int64)
+    number[klass, first_stage[lane] + chunk] = np.arange(len(table))
+    return Posts(klass=klass, lane=lane, chunk=chunk, family=family, number=number, first_stage=first_stage[:-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskShape:
+    """What the tasks depend on beside the plan.
+
+    Args:
+        pieces: of each (lane, chunk)'s last backward. coupled: families of a stage that start together, by (lane, chunk, family).
+        holders: whose last backwards a reduction waits for; tied: the same of the
+            reduction of weights that other stages use too, which comes last; classes without such weights have no entry.
+        gathers: parameters are gathered at the start of the step. blocking: sends run on the compute stream.
+        reduces_last: gradients are reduced once all of them are there.
+    """
+
+    pieces: dict[tuple[int, int], int]
+    coupled: dict[tuple[int, int, int], tuple[int, ...]]
+    holders: Holders
+    tied: Holders
+    gathers: bool
+    blocking: bool
+    reduces_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A lowered general plan."""
+
+    plan: Plan
+    stages: tuple[tuple[StageParts, ...], ...]
+    rows: ActionRows
+    classes: tuple[DeviceClass, ...]
+    edges: tuple[LaneEdge, ...]
+    posts: Posts
+    templates: Templates
+    instances: Instances
+
+
+def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows) -> tuple[DeviceClass, ...]:
+    """The devices of every row, by the families that they are of."""
+    every = [stage for lane in stages for stage in lane]
+    known = {id(stage.families): stage.families for stage in every}
+    distinct = {key: [np.array(family, dtype=np.int64) for family in families] for key, families in known.items()}
+    size = 1 + max(int(family.max()) for families in distinct.values() for family in families)
+    colour = np.zeros(size, dtype=np.int64)
+    for number, row in enumerate(rows.devices):
+        colour[np.array(row)] = number
+    colours = rows.num_rows
+    family_of = {}
+    for key, families in distinct.items():
+        where = np.full(size, -1, dtype=np.int32)
+        for index, family in enumerate(families):
+            where[family] = index
+            mixed, place = np.unique(colour[family], return_inverse=True)
+            colour[family] = place.reshape(-1) + colours
+            colours += len(mixed)
+        family_of[key] = where
+    classes = []
+    for number, row in enumerate(rows.devices):
+        devices = np.array(row, dtype=np.int64)
+        mixed, first, place = np.unique(colour[devices], return_index=True, return_inverse=True)
+        for one in np.argsort(first).tolist():
+            own = tuple(sorted(devices[place.reshape(-1) == one].tolist())) if len(mixed) > 1 else row
+            mine = [(s.lane, s.chunk, int(family_of[id(s.families)][own[0]])) for s in every]
+            classes.append(DeviceClass(devices=own, row=number, families=tuple(m for m in mine if m[2] >= 0)))
+    return tuple(classes)
+
+
+def class_numbers(classes: tuple[DeviceClass, ...]) -> Int64:
+    """The class of each device, -1 for devices of no stage."""
+    result = np.full(max(c.devices[-1] for c in classes) + 1, -1, dtype=np.int64)
+    for number, one in enumerate(classes):
+        result[list(one.devices)] = number
+    return result
+
+
+def reached(messages: Messages, class_of: Int64) -> dict[int, tuple[int, ...]]:
+    """Class -> classes that its devices send to."""
+    ends = class_of[messages.sends[:, :2] + messages.base]
+    count = int(class_of.max(initial=0)) + 1
+    result: dict[int, tuple[int, ...]] = {}
+    for code in np.unique(ends[:, 0] * count + ends[:, 1]).tolist():
+        source, target = divmod(code, count)
+        result[source] = (*result.get(source, ()), target)
+    return result

@@ -1,0 +1,50 @@
+"""Which blocks a grid's chunks hold: layers spread by `strategy.grid.chunks`, what comes before and after them at the ends."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from shardwright.model.ir.graph import Model
+from shardwright.strategy.grid.chunks import chunk_layers
+from shardwright.strategy.grid.facts import layer_runs, num_layers
+
+Content = tuple[tuple[int, int], ...]
+"""A chunk's blocks in order: (index into the model's blocks, count)."""
+
+
+@lru_cache(maxsize=4096)
+def chunk_contents(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()) -> tuple[Content, ...]:
+    """The content of each of pp x vpp chunks. A block that is no layer (embedding, projector, head) goes with the layer that follows
+    it; what follows the last layer goes with the last chunk.
+    """
+    sizes = chunk_layers(num_layers(model), pp=pp, vpp=vpp, first=first, last=last, layers=layers)
+    names = {run.name for run in layer_runs(model)}
+    chunk_of_layer = [chunk for chunk, size in enumerate(sizes) for _ in range(size)]
+    chunks: list[list[int]] = [[] for _ in sizes]
+    placed = 0
+    for run in model.runs:
+        for _ in range(run.count):
+            if run.name in names:
+                chunk = chunk_of_layer[placed]
+                placed += 1
+            elif placed < len(chunk_of_layer):
+                chunk = chunk_of_layer[placed] if placed else 0
+            else:
+                chunk = len(sizes) - 1
+            chunks[chunk].append(run.block)
+    return tuple(_counted(blocks) for blocks in chunks)
+
+
+def _counted(blocks: list[int]) -> Content:
+    result: list[tuple[int, int]] = []
+    for block in blocks:
+        if result and result[-1][0] == block:
+            result[-1] = (block, result[-1][1] + 1)
+        else:
+            result.append((block, 1))
+    return tuple(result)
+
+
+def content_text(content: Content, model: Model) -> str:
+    """A chunk's content for people: ``embed + 7 layer``."""
+    return " + ".join(f"{count} {model.blocks[b].name}" if count > 1 else model.blocks[b].name for b, count in content) or "nothing"

@@ -1,0 +1,181 @@
+"""Who sums a parameter's gradient with whom, from what each holder contributes to it. Never from the name of an axis.
+
+A cell is one index of (use, samples, positions, other split dims): one term of the gradient's sum. Devices that computed the same cells
+hold duplicates, which are not added; devices that computed disjoint cells hold parts of the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from itertools import product
+
+from shardwright.errors import StrategyError
+from shardwright.program.layout.layout import Box, Ticks, ticks, volume
+from shardwright.program.layout.partners import Group, representatives, transversals
+
+Work = tuple[tuple[Hashable, Box], ...]
+"""(use, cells) of each use: boxes of one use have the same dims."""
+_Cell = tuple[Hashable, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one device does with a parameter. A device may have several, such as two uses of tied weights.
+
+    Attributes:
+        need: indices of the parameter that it holds and uses. work: cells whose terms of the gradient it computes for all of those indices.
+    """
+
+    device: int
+    need: Box
+    work: Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumGroup:
+    """Elements of a parameter whose gradient the same devices sum: one flat bucket.
+
+    Attributes:
+        elements: of all boxes. groups: disjoint groups, each of which sums all elements over one device of every distinct contribution;
+            groups of one device have nothing to sum. copies: where contributions have unequal numbers of duplicates there is one group, and
+            its members broadcast to their duplicates: (member, duplicates ..). boxes: the elements, as boxes of the parameter.
+    """
+
+    elements: int
+    groups: tuple[Group, ...]
+    copies: tuple[Group, ...] = ()
+    boxes: tuple[Box, ...] = ()
+
+
+def sum_groups(shares: tuple[Share, ...], *, total: Work | None = None, island: int = 0, path: str = "") -> tuple[SumGroup, ...]:
+    """The groups that sum a parameter's gradient, in the order of the parameter's elements.
+
+    The parameter is cut at all ends of all needs. Of each atom, the contributions c(device) = union of the work of its shares that need the
+    atom; k distinct ones with r duplicates each give r groups of k.
+
+    Args:
+        total: all cells of every atom. None: whatever the shares cover. island: devices of a node; 0: no islands. path: for errors.
+
+    Raises:
+        StrategyError: grad.overlap if two contributions are neither equal nor disjoint; grad.coverage if an atom's cells are not `total`.
+
+    Source: zoo section 4, rules 1-4 and 6.
+    """
+    cells = _Cells(shares, total)
+    found: dict[tuple[tuple[Group, ...], tuple[Group, ...]], list[Box]] = {}
+    for boxes, own in _atoms(shares):
+        classes = _classes(own, cells, path=path)
+        found.setdefault(_groups(classes, island=island), []).extend(boxes)
+    return tuple(
+        SumGroup(elements=sum(map(volume, boxes)), groups=groups, copies=copies, boxes=tuple(boxes))
+        for (groups, copies), boxes in found.items()
+    )
+
+
+def _atoms(shares: tuple[Share, ...]) -> Iterable[tuple[list[Box], list[Share]]]:
+    """(boxes, shares that need them) of the parameter; boxes that the same shares need are together."""
+    by_need: dict[Box, list[Share]] = {}
+    for share in shares:
+        by_need.setdefault(share.need, []).append(share)
+    cuts = [ticks(lists) for lists in zip(*by_need, strict=True)]
+    needs: dict[tuple[int, ...], list[Box]] = {}
+    for need in by_need:
+        for atom in product(*(cut.inside[one] for cut, one in zip(cuts, need, strict=True))):
+            needs.setdefault(atom, []).append(need)
+    alike: dict[tuple[Box, ...], list[Box]] = {}
+    for atom in sorted(needs):
+        box = tuple(cut.indices[tick] for cut, tick in zip(cuts, atom, strict=True))
+        alike.setdefault(tuple(needs[atom]), []).append(box)
+    for covering, boxes in alike.items():
+        yield boxes, [share for need in covering for share in by_need[need]]
+
+
+class _Cells:
+    """Work as sets of cells, so that equal sets are equal however they were written down."""
+
+    def __init__(self, shares: tuple[Share, ...], total: Work | None) -> None:
+        boxes: dict[Hashable, list[Box]] = {}
+        for use, box in (*(entry for work in {share.work for share in shares} for entry in work), *(total or ())):
+            boxes.setdefault(use, []).append(box)
+        self._cuts: dict[Hashable, list[Ticks]] = {use: [ticks(lists) for lists in zip(*own, strict=True)] for use, own in boxes.items()}
+        self._known: dict[Work, frozenset[_Cell]] = {}
+        self.total = None if total is None else self.of(total)
+
+    def of(self, work: Work) -> frozenset[_Cell]:
+        if work not in self._known:
+            self._known[work] = frozenset(
+                (use, cell)
+                for use, box in work
+                for cell in product(*(cut.inside[one] for cut, one in zip(self._cuts[use], box, strict=True)))
+            )
+        return self._known[work]
+
+
+def _classes(shares: list[Share], cells: _Cells, *, path: str) -> tuple[Group, ...]:
+    """Devices by contribution, each class and all classes in device order."""
+    contribution: dict[int, frozenset[_Cell]] = {}
+    for share in shares:
+        own = cells.of(share.work)
+        before = contribution.get(share.device)
+        contribution[share.device] = own if before is None or before == own else before | own
+    classes: dict[frozenset[_Cell], list[int]] = {}
+    for device in sorted(contribution):
+        classes.setdefault(contribution[device], []).append(device)
+    owner: dict[_Cell, int] = {}
+    for own, devices in classes.items():
+        for cell in own:
+            other = owner.setdefault(cell, devices[0])
+            if other != devices[0]:
+                raise StrategyError(
+                    f"devices {other} and {devices[0]} compute gradients of partly the same tokens",
+                    hint="holders of a parameter work on the same tokens or on different ones",
+                    rule="grad.overlap",
+                    path=path,
+                )
+    if cells.total is not None and owner.keys() != cells.total:
+        lacking = len(cells.total - owner.keys())
+        raise StrategyError(
+            "gradients of some tokens are computed nowhere" if lacking else "gradients of tokens outside the step",
+            hint="holders of every part of a parameter must together work on the whole batch",
+            rule="grad.coverage",
+            path=path,
+        )
+    return tuple(map(tuple, classes.values()))
+
+
+def _groups(classes: tuple[Group, ...], *, island: int) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """(groups, copies) of the classes of one atom."""
+
+    def place(device: int) -> int:
+        return device // island if island else 0
+
+    if len({len(devices) for devices in classes}) == 1:
+        return transversals(classes, island=place), ()
+    roots = representatives(classes, island=place)
+    copies = tuple(
+        (root, *(device for device in devices if device != root)) for root, devices in zip(roots, classes, strict=True) if len(devices) > 1
+    )
+    return (tuple(sorted(roots)),), copies
+
+
+def shard_groups(group: Group, degree: int) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """(runs of `degree` consecutive members, groups of the j-th members of all runs): a state sharded to a degree over its sum group.
+
+    Member j of a run owns piece j: reduce_scatter inside runs, all_reduce of the pieces across them.
+
+    Args:
+        degree: divides the group's size; 0 = all members.
+
+    Raises:
+        StrategyError: zero.degree if it does not divide.
+
+    Source: zoo section 4, rule 7.
+    """
+    size = degree or len(group)
+    if len(group) % size:
+        raise StrategyError(
+            f"{len(group)} holders cannot be cut into runs of {size}", hint="a degree divides the sum group", rule="zero.degree"
+        )
+    runs = tuple(group[start : start + size] for start in range(0, len(group), size))
+    return runs, tuple(zip(*runs, strict=True))

@@ -1,0 +1,238 @@
+"""What flows between the stages of a lane: edges of the block graph that stages cut, and the messages of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.model.ir.block import INPUT, MEMORY
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.program.layout.cells import StageCells, cut_dims, interval
+from shardwright.program.layout.layout import Holding, Layout, volume
+from shardwright.program.layout.projection import PARTS, TOKENS, projection, token_counts
+from shardwright.program.layout.stage_layouts import made_layout, stream_operator
+from shardwright.program.stages.parts import Segment, StageParts
+from shardwright.program.transition.transition import StepKind, transition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEdge:
+    """Stage `target` of a lane reads what `source` makes.
+
+    Args:
+        run: of the model, whose output it is. operator: of a block that a cut lies in, whose output it is; empty = the block's.
+    """
+
+    source: int
+    target: int
+    run: int
+    operator: str = ""
+
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Messages:
+    """How one microbatch's tensor crosses an edge. Equal only to itself.
+
+    Args:
+        sends: (n, 3) from, to, elements; devices are counted from `base`. collectives: (kind, devices, elements) that run on one side
+            before or after them.
+    """
+
+    base: int
+    sends: Int64
+    collectives: tuple[tuple[Collective, tuple[int, ...], int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneEdge:
+    """An edge between two stages of a lane, with its messages forward and backward."""
+
+    lane: int
+    edge: StageEdge
+    forward: Messages
+    backward: Messages
+
+
+def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageEdge, ...]:
+    """Every tensor that goes between two different stages, in the order of the targets.
+
+    Between whole blocks their outputs; where a cut lies inside a block each of its operators' outputs, and the block's input to every stage
+    whose operators read it.
+    """
+    where: dict[tuple[int, int], list[tuple[int, str]]] = {}
+    for stage in stages:
+        for segment in stage.segments:
+            for block in range(segment.first, segment.first + segment.count):
+                where.setdefault((segment.run, block), []).append((stage.chunk, segment.operator))
+    found: dict[StageEdge, None] = {}
+    for (run, block), places in where.items():
+        before, memory = _sources(model, run, block)
+        reading = {chunk: (True, True) for chunk, operator in places if not operator}
+        inside = model.blocks[model.runs[run].block].operators
+        place_of = {operator: chunk for chunk, operator in places if operator}
+        for operator in inside if place_of else ():
+            target = place_of[operator.name]
+            main, other = reading.get(target, (False, False))
+            reading[target] = (main or INPUT in operator.inputs, other or MEMORY in operator.inputs)
+            for name in operator.inputs:
+                if name in place_of:
+                    last = "" if name == inside[-1].name else name
+                    found[StageEdge(source=place_of[name], target=target, run=run, operator=last)] = None
+        for target, reads in reading.items():
+            for sources, wanted in zip((before, memory), reads, strict=True):
+                for source in (one for one in sources if wanted and one in where):
+                    found[StageEdge(source=where[source][-1][0], target=target, run=source[0])] = None
+    return tuple(sorted((e for e in found if e.source != e.target), key=lambda e: (e.target, e.source, e.run)))
+
+
+Blocks = list[tuple[int, int]]
+
+
+def _sources(model: Model, run: int, block: int) -> tuple[Blocks, Blocks]:
+    """(run, block) of the blocks whose outputs are a block's input, and those whose outputs are its memory."""
+    names = {one.name: i for i, one in enumerate(model.runs)}
+    inputs = [(names[n], model.runs[names[n]].count - 1) for n in model.runs[run].inputs]
+    memory = [one for one in inputs if model.blocks[model.runs[run].block].memory and _is_memory(model, run, one[0])]
+    return ([(run, block - 1)] if block else [one for one in inputs if one not in memory]), memory
+
+
+def _is_memory(model: Model, run: int, source: int) -> bool:
+    return model.blocks[model.runs[source].block].sequence == model.blocks[model.runs[run].block].memory
+
+
+def edge_extents(edge: StageEdge, *, model: Model) -> tuple[Extent, ...]:
+    """What crosses an edge, per token: all that the operator writes; of a whole block its output, one row of the hidden state."""
+    block = model.blocks[model.runs[edge.run].block]
+    if edge.operator:
+        return next(o for o in block.operators if o.name == edge.operator).writes
+    width = max((e.size for o in block.operators for e in o.writes if e.dim is Dim.HIDDEN), default=model.hidden)
+    return (Extent(dim=Dim.HIDDEN, size=width),)
+
+
+def edge_segments(edge: StageEdge, source: StageParts, target: StageParts, *, model: Model) -> tuple[Segment, Segment]:
+    """The segment that makes what crosses an edge, and the first one that reads it."""
+    name = model.runs[edge.run].name
+    made = [s for s in source.segments if s.run == edge.run and edge.operator in ("", s.operator)]
+    wanted = [s for s in target.segments if _reads(s, edge, name=name, model=model)]
+    return (made or list(source.segments))[-1], (wanted or list(target.segments))[0]
+
+
+def _reads(segment: Segment, edge: StageEdge, *, name: str, model: Model) -> bool:
+    """Whether a segment may be the one that takes the tensor of an edge."""
+    run = model.runs[segment.run]
+    whole = segment.run == edge.run or (segment.first == 0 and name in run.inputs)
+    if not segment.operator:
+        return whole and not edge.operator
+    inputs = next(o for o in model.blocks[run.block].operators if o.name == segment.operator).inputs
+    return edge.operator in inputs if edge.operator else whole and not {INPUT, MEMORY}.isdisjoint(inputs)
+
+
+def edge_messages(
+    source: StageParts,
+    target: StageParts,
+    *,
+    segments: tuple[Segment, Segment],
+    extents: tuple[Extent, ...],
+    length: int,
+    island: int,
+    minimal: bool,
+) -> tuple[Messages, Messages]:
+    """Messages of an edge, forward and backward.
+
+    Args:
+        segments: the one that makes the tensor, and the one that reads it. extents: of the tensor, per token. length: positions of its
+            sequence. minimal: copies are sent once and gathered behind; else a device sends all that its counterpart needs where both
+            stages are laid out alike.
+    """
+    base = min(source.base, target.base)
+    base -= base % island if island else 0
+    made, wanted = ((segment.cells, stage.base - base) for stage, segment in zip((source, target), segments, strict=True))
+    found = (_between(one, other, extents, length, island, minimal) for one, other in ((made, wanted), (wanted, made)))
+    forward, backward = (_from(one, base) for one in found)
+    return forward, backward
+
+
+@lru_cache(maxsize=8192)
+def _from(messages: Messages, base: int) -> Messages:
+    """The messages counted from another base."""
+    return replace(messages, base=base)
+
+
+@lru_cache(maxsize=4096)
+def _between(
+    one: tuple[StageCells, int], other: tuple[StageCells, int], extents: tuple[Extent, ...], length: int, island: int, minimal: bool
+) -> Messages:
+    """Messages between cells that begin at an offset: stages that repeat share them."""
+    each = []
+    for extent in extents:
+        if one[0] is other[0] and one[1] != other[1] and not minimal:
+            devices, sizes = _made_sizes(one[0], extent, length)
+            each.append(Messages(base=0, sends=np.stack([devices + one[1], devices + other[1], sizes], axis=1)))
+            continue
+        layouts = (_lying(*place, extent, length=length) for place in (one, other))
+        each.append(_messages(*layouts, island=island, minimal=minimal))
+    return _all_of(each)
+
+
+def _made_sizes(cells: StageCells, extent: Extent, length: int) -> tuple[Int64, Int64]:
+    """Devices that the stream's `made_layout` names, and elements that each of them holds."""
+    operator = stream_operator((extent,))
+    tokens, parts = (projection(cells, operator.klass, dims) for dims in (TOKENS, PARTS))
+    positions = token_counts(tokens, cells.samples, length).prod(axis=1)[tokens.number]
+    ends = [interval(extent, operator, cut_dims(cell, operator)) for cell in parts.cells]
+    elements = np.array([high - low for low, high in ends], dtype=np.int64)[parts.number]
+    return tokens.devices[positions > 0], (positions * elements)[positions > 0]
+
+
+def _lying(cells: StageCells, offset: int, extent: Extent, *, length: int) -> Layout:
+    found = made_layout(cells, stream_operator((extent,)), extent, length)
+    return tuple(Holding(device=h.device + offset, box=h.box) for h in found)
+
+
+def _all_of(each: list[Messages]) -> Messages:
+    """Messages of all extents of a tensor: they go together."""
+    if len(each) == 1:
+        return each[0]
+    ends, place = np.unique(np.concatenate([m.sends[:, :2] for m in each]), axis=0, return_inverse=True)
+    elements = np.zeros(len(ends), dtype=np.int64)
+    np.add.at(elements, place.reshape(-1), np.concatenate([m.sends[:, 2] for m in each]))
+    sends = np.concatenate([ends, elements[:, None]], axis=1)
+    return Messages(base=0, sends=sends, collectives=tuple(one for m in each for one in m.collectives))
+
+
+def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> Layout:
+    """Where the stream lies at a stage's border; where a cut lies inside a block, the tensor that its operator makes (`out`) or reads."""
+    extent = Extent(dim=Dim.HIDDEN, size=width)
+    if segment.operator:
+        inside = segment.block.operators[0]
+        extent = (inside.writes if out else inside.reads)[0]
+    operator = stream_operator((extent,))
+    return made_layout(segment.cells, operator, extent, length)
+
+
+def _messages(made: Layout, wanted: Layout, *, island: int, minimal: bool) -> Messages:
+    if not minimal and [h.box for h in made] == [h.box for h in wanted]:
+        pairs = zip(made, wanted, strict=True)
+        return Messages(base=0, sends=_columns([(a.device, b.device, volume(a.box)) for a, b in pairs if a.device != b.device]))
+    found = transition(made, wanted, across=True, island=island)
+    sends: list[tuple[int, int, int]] = []
+    collectives: list[tuple[Collective, tuple[int, ...], int]] = []
+    for step in found.steps:
+        if step.kind is StepKind.SEND:
+            sends += step.sends
+        else:
+            kind = Collective.BROADCAST if step.kind is StepKind.REDUCE else Collective(step.kind.value)
+            collectives += [(kind, group, step.elements) for group in step.groups]
+    return Messages(base=0, sends=_columns(sends), collectives=tuple(collectives))
+
+
+def _columns(sends: list[tuple[int, int, int]]) -> Int64:
+    return np.array(sends, dtype=np.int64).reshape(-1, 3)

@@ -1,0 +1,353 @@
+"""Devices of a stage that are lowered as one: those of one family have parts of equal size and lie alike on the tiers of the network.
+
+Colour refinement, as `program.fold` does for grids: a device's first colour is what it holds and how far its groups and messages reach;
+then devices whose partners have different colours are told apart until nothing changes. Colours are numbers in one array; what tells
+devices apart follows from their parts and is found once for stages that differ by whole units of the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations
+from math import lcm
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.operator import OperatorClass
+from shardwright.model.ir.tensor import Dim
+from shardwright.program.layout.cells import Cell, StageCells, cut_dims, interval, regular_levels
+from shardwright.program.layout.projection import PARTS, TOKENS, projection, token_counts
+from shardwright.program.stages.edges import LaneEdge, Messages
+from shardwright.program.stages.holdings import Summing
+from shardwright.program.stages.parameter_sums import Sums, numbered
+from shardwright.program.stages.parts import Segment, StageParts
+
+Int64 = npt.NDArray[np.int64]
+Units = tuple[int, ...]
+"""Devices of one unit of each tier of the network, innermost first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageDevices:
+    """What beside the stages makes devices differ.
+
+    Args:
+        lengths: positions of a segment's sequence in a lane, of each slice. units: of the network.
+        kinds: first device after each kind of node; empty if there is one kind.
+    """
+
+    lengths: Callable[[int, Segment], tuple[int, ...]]
+    units: Units
+    kinds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grouping:
+    """Devices and the groups that each meets, counted from a base. Equal only to itself.
+
+    Args:
+        devices: (n,). groups: (groups, members); `of`: (n, groups of a device), rows of `groups`; both filled up with -1.
+        full: nothing had to be filled up.
+    """
+
+    devices: Int64
+    groups: Int64
+    of: Int64
+    full: bool
+
+    @staticmethod
+    def by(devices: Int64, groups: Int64, of: Int64) -> Grouping:
+        """Of these groups."""
+        full = bool(groups.min(initial=0) >= 0 and of.min(initial=0) >= 0)
+        return Grouping(devices=devices, groups=groups, of=of, full=full)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trait:
+    """Something of some devices of a stage: equal marks mean that they do not differ in it.
+
+    Args:
+        grouping: the devices, and whom they meet by it. marks: (n,) from 0 on. plain: all marks are 0.
+    """
+
+    grouping: Grouping
+    marks: Int64
+    plain: bool
+
+
+class _Colours:
+    """The colour of every device."""
+
+    def __init__(self, size: int, kinds: tuple[int, ...]) -> None:
+        self.colour = np.zeros(size + 1, dtype=np.int64)
+        self.colour[:size] = np.searchsorted(np.array(kinds, dtype=np.int64), np.arange(size), side="right")
+        self.colour[size] = -1  # what stands for a member that is none
+        self.used = len(kinds) + 1
+        self.told: set[object] = set()
+
+    def tell(self, devices: Int64, marks: Int64, *, key: object) -> None:
+        """Tell apart devices of one colour that differ in their marks, and all of them from all others; nothing if it has been told."""
+        if key in self.told:
+            return
+        self.told.add(key)
+        self.recolour(devices, marks)
+
+    def recolour(self, devices: Int64, marks: Int64) -> None:
+        found, place = np.unique(self.colour[devices] * (int(marks.max(initial=0)) + 1) + marks, return_inverse=True)
+        self.colour[devices] = self.used + place.reshape(-1)
+        self.used += len(found)
+
+    def tell_partners(self, grouping: Grouping, base: int) -> None:
+        """Tell apart devices by how many partners they have of each colour, in each of their groups."""
+        members = np.where(grouping.groups < 0, -1, grouping.groups + base)
+        there = self.colour[members]
+        if there.size and there.min() == there.max() and grouping.of.min() >= 0:
+            return
+        there.sort(axis=1)
+        kinds = np.append(np.unique(there, axis=0, return_inverse=True)[1].reshape(-1), -1)
+        marks = kinds[grouping.of]
+        one = marks[:, 0] if marks.shape[1] == 1 else np.unique(marks, axis=0, return_inverse=True)[1].reshape(-1)
+        self.recolour(grouping.devices + base, one)
+
+    def are_one(self, families: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether a stage's devices have one colour."""
+        own = self.colour[np.array(families[0], dtype=np.int64)]
+        return len(families) == 1 and bool((own == own[0]).all())
+
+    @property
+    def number(self) -> int:
+        """Different colours."""
+        return len(np.unique(self.colour))
+
+
+def refine_families(
+    stages: tuple[tuple[StageParts, ...], ...], *, edges: Iterable[LaneEdge], summings: Iterable[Summing], ground: StageDevices
+) -> tuple[tuple[StageParts, ...], ...]:
+    """The stages with families of devices that are alike.
+
+    Args:
+        edges: between stages. summings: see `parameter_sums`. ground: what devices lie on.
+    """
+    every = [stage for lane in stages for stage in lane]
+    colours = _Colours(1 + max(stage.devices[-1] for stage in every), ground.kinds)
+    known: dict[object, list[Trait]] = {}
+    period = lcm(*(unit for unit in ground.units if unit < len(colours.colour) - 1))
+    for stage in every:
+        if id(stage.families) not in colours.told:
+            where = np.concatenate([np.array(family, dtype=np.int64) for family in stage.families])
+            marks = np.repeat(np.arange(len(stage.families)), [len(family) for family in stage.families])
+            colours.tell(where, marks, key=id(stage.families))
+        lengths = [ground.lengths(stage.lane, segment) for segment in stage.segments]
+        form = (stage.base % period, *((id(s.cells), id(s.block), n) for s, n in zip(stage.segments, lengths, strict=True)))
+        if form not in known:
+            held = (_sized(s.cells, s.block, n) for s, n in zip(stage.segments, lengths, strict=True))
+            reached = (_reach(cells, stage.base % period, ground.units) for cells in dict.fromkeys(s.cells for s in stage.segments))
+            known[form] = [trait for trait in (*held, *reached) if not trait.plain or len(trait.marks) < len(stage.devices)]
+        for trait in known[form]:
+            colours.tell(trait.grouping.devices + stage.base, trait.marks, key=(id(trait), stage.base))
+    meetings: dict[tuple[int, int], tuple[Grouping, int]] = {}
+    alike = True
+    for trait, base, size, inside in _met(stages, edges, summings, ground.units, period):
+        if len(trait.marks):
+            meetings[id(trait.grouping), base] = (trait.grouping, base)
+            alike &= inside and trait.plain and trait.grouping.full
+            if not trait.plain or len(trait.marks) != size:
+                alike = False
+                colours.tell(trait.grouping.devices + base, trait.marks, key=(id(trait), base))
+    if alike and all(colours.are_one(families) for families in {id(stage.families): stage.families for stage in every}.values()):
+        return stages
+    before = 0
+    while before != (before := colours.number):
+        for grouping, base in meetings.values():
+            colours.tell_partners(grouping, base)
+    split: dict[int, tuple[tuple[int, ...], ...]] = {}
+    return tuple(tuple(_split(stage, colours.colour, split) for stage in lane) for lane in stages)
+
+
+def _met(
+    stages: tuple[tuple[StageParts, ...], ...], edges: Iterable[LaneEdge], summings: Iterable[Summing], units: Units, period: int
+) -> Iterator[tuple[Trait, int, int, bool]]:
+    """(trait, base, devices of the stage that it is of, all partners are of one stage) of what devices do with others."""
+    for one in edges:
+        ends = [len(stages[one.lane][chunk].devices) for chunk in (one.edge.source, one.edge.target)]
+        for messages, sizes in ((one.forward, ends), (one.backward, ends[::-1])):
+            for trait, size in zip(_crossed(messages, units), sizes, strict=True):
+                yield trait, messages.base, size, True
+    told = set()
+    for summing in summings:
+        sizes = [len(stages[lane][chunk].devices) for lane, chunk, _ in summing.uses]
+        inside = len({use[:2] for use in summing.uses}) == 1
+        if (key := (id(summing.sums), summing.base, *sizes)) not in told:
+            told.add(key)
+            for sums in summing.sums:
+                for number, size in enumerate(sizes):
+                    yield _summed(sums, number, summing.base % period, units), summing.base, size, inside
+
+
+def _split(stage: StageParts, colour: Int64, known: dict[int, tuple[tuple[int, ...], ...]]) -> StageParts:
+    """The stage with its families cut by colour; stages with the same families share what they become."""
+    if id(stage.families) not in known:
+        families: list[tuple[int, ...]] = []
+        for family in stage.families:
+            parts: dict[int, list[int]] = {}
+            own = colour[np.array(family)]
+            if (own == own[0]).all():
+                families.append(family)
+                continue
+            for device, one in zip(family, own.tolist(), strict=True):
+                parts.setdefault(one, []).append(device)
+            families += [tuple(part) for part in parts.values()]
+        known[id(stage.families)] = tuple(families) if len(families) > len(stage.families) else stage.families
+    return replace(stage, families=known[id(stage.families)])
+
+
+def _trait(grouping: Grouping, columns: Sequence[Int64]) -> Trait:
+    """Devices differ where one of the columns does."""
+    differing = [column for column in columns if len(column) and column.min() != column.max()]
+    if not differing:
+        return Trait(grouping=grouping, marks=np.zeros(len(grouping.devices), dtype=np.int64), plain=True)
+    marks = np.unique(np.stack(differing, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    return Trait(grouping=grouping, marks=marks, plain=False)
+
+
+def _alone(devices: Int64) -> Grouping:
+    """Devices that meet nobody."""
+    return Grouping.by(devices, np.zeros((0, 0), dtype=np.int64), np.zeros((len(devices), 0), dtype=np.int64))
+
+
+def _by_device(cells: StageCells, devices: Int64, column: Int64) -> Int64:
+    """A column of some devices of the cells as one of all of them; -1: it is of others."""
+    result = np.full(len(cells.devices), -1, dtype=np.int64)
+    result[np.searchsorted(np.array(cells.devices), devices)] = column
+    return result
+
+
+@lru_cache(maxsize=4096)
+def _sized(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
+    """What devices hold: samples, positions (of each slice) and elements of every extent, by operator."""
+    columns: list[Int64] = []
+    for klass in dict.fromkeys(o.klass for o in block.operators if cells.cells.get(o.klass)):
+        tokens, parts = projection(cells, klass, TOKENS), projection(cells, klass, PARTS)
+        held = numbered(tuple(_elements(cell, block, klass)) for cell in parts.cells)[parts.number]
+        sizes = np.concatenate([token_counts(tokens, cells.samples, length) for length in lengths], axis=1)[tokens.number]
+        columns += [_by_device(cells, parts.devices, held), *(_by_device(cells, tokens.devices, one) for one in sizes.T)]
+    return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
+
+
+def _elements(cell: Cell, block: Block, klass: OperatorClass) -> Iterator[int]:
+    """Elements of every extent of the operators of a class that a device with these parts holds."""
+    for operator in (o for o in block.operators if o.klass is klass):
+        cuts = cut_dims(cell, operator)
+        for extent in (*operator.reads, *operator.writes, *(e for p in operator.parameters for e in p.extents)):
+            low, high = interval(extent, operator, cuts)
+            yield high - low
+
+
+@lru_cache(maxsize=4096)
+def _reach(cells: StageCells, base: int, units: Units) -> Trait:
+    """How the groups of each device lie on the tiers: for each tree and set of dims, of the devices that differ only in those."""
+    columns = []
+    for klass in {id(tree): klass for klass, tree in cells.cells.items()}.values():
+        devices = np.fromiter(cells.cells[klass], dtype=np.int64)
+        for numbers in _reached(cells, klass):
+            of = numbers >= 0
+            lying = _lying(devices[of], numbers[of], base, units)
+            columns.append(_by_device(cells, devices[of], lying[numbers[of]]))
+    return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
+
+
+def _reached(cells: StageCells, klass: OperatorClass) -> Iterator[Int64]:
+    """For each set of dims the number of each device's group, of those that differ only in these; -1: its way does not cut them all."""
+    tree, levels = cells.cells[klass], regular_levels(cells.splits.get(klass))
+    if levels is not None:
+        dims = tuple(dict.fromkeys(split.dim for split in levels))
+        for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
+            yield projection(cells, klass, frozenset(dims) - frozenset(chosen)).number
+        return
+    numbers: dict[tuple[Dim, ...], dict[Hashable, int]] = {}
+    found: dict[tuple[Dim, ...], Int64] = {}
+    for place, cell in enumerate(tree.values()):
+        dims = tuple(dict.fromkeys(dim for dim, _ in cell.ways))
+        for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
+            own = numbers.setdefault(chosen, {})
+            kept = tuple(way for way in cell.ways if way[0] not in chosen)
+            found.setdefault(chosen, np.full(len(tree), -1, dtype=np.int64))[place] = own.setdefault(kept, len(own))
+    yield from found.values()
+
+
+def _lying(devices: Int64, number: Int64, base: int, units: Units) -> Int64:
+    """How each of several groups lies on the tiers, equal numbers for equal ones; `number`: the group of each device."""
+    size = np.bincount(number)
+    groups = np.full((len(size), int(size.max(initial=0))), -1, dtype=np.int64)
+    groups[np.repeat(np.arange(len(size)), size), np.arange(len(number)) - np.repeat(np.cumsum(size) - size, size)] = devices[
+        np.argsort(number, kind="stable")
+    ]
+    return _alike([_spread(groups, base, unit) for unit in units])
+
+
+@lru_cache(maxsize=4096)
+def _crossed(messages: Messages, units: Units) -> tuple[Trait, Trait]:
+    """Of the senders and of the receivers, from the messages' base on: elements on each tier, and whom they meet."""
+    sends = messages.sends
+    tier = np.full(len(sends), len(units) - 1)
+    for index in range(len(units) - 1, -1, -1):
+        first, last = ((sends[:, way] + messages.base) // units[index] for way in (0, 1))
+        tier[first == last] = index
+    result = []
+    for way in (0, 1):
+        devices, place = np.unique(sends[:, way], return_inverse=True)
+        totals = np.zeros((len(devices), len(units)), dtype=np.int64)
+        np.add.at(totals, (place.reshape(-1), tier), sends[:, 2])
+        width = int(sends[:, 1 - way].max(initial=0)) + 1
+        pairs = np.stack(np.divmod(np.unique(place.reshape(-1) * width + sends[:, 1 - way]), width), axis=1)
+        degree = np.bincount(pairs[:, 0], minlength=len(devices))
+        groups = np.full((len(devices), int(degree.max(initial=0))), -1, dtype=np.int64)
+        groups[pairs[:, 0], np.arange(len(pairs)) - np.repeat(np.cumsum(degree) - degree, degree)] = pairs[:, 1]
+        grouping = Grouping.by(devices, groups, np.arange(len(devices)).reshape(-1, 1))
+        result.append(_trait(grouping, list(totals.T)))
+    return result[0], result[1]
+
+
+@lru_cache(maxsize=8192)
+def _summed(sums: Sums, use: int, base: int, units: Units) -> Trait:
+    """What the devices that are counted at a parameter's use sum of it, and with whom; `base` only says how they lie."""
+    near = sums.holders(use)
+    ways = (sums.groups,) if near is None else (sums.groups, np.where(np.isin(sums.groups, list(near)), sums.groups, -1))
+    lying = np.append(_alike([_spread(way, base, unit) for way in ways for unit in units]), -1)
+    counted = slice(None) if len(sums.uses) == 1 else np.isin(sums.devices, list(sums.counted(use)))
+    devices, of, elements = (column[counted] for column in (sums.devices, sums.of, sums.elements))
+    return _trait(
+        _grouping(devices.tobytes(), sums.groups.tobytes(), of.tobytes(), sums.groups.shape[1], of.shape[1]), [*elements.T, *lying[of].T]
+    )
+
+
+def _spread(groups: Int64, base: int, unit: int) -> Int64:
+    """(groups, members) of each member, how many are in its unit; sorted, so that groups which lie alike have equal rows."""
+    if not groups.size:
+        return groups
+    place = np.sort(np.where(groups < 0, -1, (groups + base) // unit), axis=1)
+    first = np.ones(place.shape, dtype=np.bool_)
+    first[:, 1:] = place[:, 1:] != place[:, :-1]
+    run = np.cumsum(first.reshape(-1)) - 1
+    counts = np.where(place < 0, -1, np.bincount(run)[run].reshape(place.shape))
+    counts.sort(axis=1)
+    return counts
+
+
+def _alike(tables: Sequence[Int64]) -> Int64:
+    """Equal rows of the tables side by side as equal numbers."""
+    rows = np.concatenate(tables, axis=1)
+    if not rows.size or (rows == rows[0]).all():
+        return np.zeros(len(rows), dtype=np.int64)
+    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+@lru_cache(maxsize=4096)
+def _grouping(devices: bytes, groups: bytes, of: bytes, members: int, each: int) -> Grouping:
+    """Devices and the groups of each: one object for equal ones."""
+    arrays = (np.frombuffer(one, dtype=np.int64) for one in (devices, groups, of))
+    return Grouping.by(next(arrays), next(arrays).reshape(-1, members), next(arrays).reshape(-1, each))

@@ -1,0 +1,278 @@
+"""Who sums which gradients with whom: the groups of every stage of a general plan, from what its devices contribute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.tensor import Parameter, ParameterClass
+from shardwright.program.stages.contribution import Share
+from shardwright.program.stages.parameter_sums import ParameterUse, Sums, shares, sums_of
+from shardwright.program.stages.parts import Segment, StageParts
+
+Use = tuple[int, int, int]
+"""(lane, chunk, segment) of a use of a parameter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldParameters:
+    """Parameters of one layer of a segment that one device holds and sums with the same devices.
+
+    Args:
+        klass: of the parameters. elements: local. group: devices that sum, sorted; one device = nothing to sum. near: of them those that
+            use it in the same operator: states are sharded among them, copies of tied weights in other stages have their own.
+        uses: all uses, of all lanes. trainable: frozen ones have no gradient. layers: layers of the segment with these uses.
+    """
+
+    klass: ParameterClass
+    elements: int
+    group: tuple[int, ...]
+    near: tuple[int, ...]
+    uses: tuple[Use, ...]
+    trainable: bool
+    layers: int
+
+    @property
+    def is_tied(self) -> bool:
+        """Other stages use it too, under another name: its gradient is summed once all others are."""
+        return self.near is not self.group and self.near != self.group
+
+
+Holdings = dict[tuple[int, int, int, int], tuple[HeldParameters, ...]]
+"""By (lane, chunk, segment, device)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterPlace:
+    """One use: the operator's segment and its stage."""
+
+    use: Use
+    stage: StageParts
+    segment: Segment
+    operator: Operator
+    parameter: Parameter
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Devices that run the operator."""
+        return tuple(d + self.stage.base for d in self.segment.cells.cells.get(self.operator.klass, {}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summing:
+    """Parameters of a row of layers that the same segments use.
+
+    Args:
+        uses: all of them. layers: number of layers that are used so. base: that devices are counted from. sums: of each parameter.
+    """
+
+    uses: tuple[Use, ...]
+    layers: int
+    base: int
+    sums: tuple[Sums, ...]
+
+
+def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, island: int) -> Holdings:
+    """What the first device of every family of every stage holds of each segment's layers.
+
+    Tied weights are uses of their owner: counted where the owner is used, or else at the first use on the device.
+
+    Args:
+        length: positions of the main sequence. island: devices a node.
+
+    Raises:
+        StrategyError: contributions overlap without being equal (rule ``grad.overlap``).
+    """
+    return held_by_families(stages, parameter_sums(stages, model=model, length=length, island=island))
+
+
+def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Iterable[Summing]) -> Holdings:
+    """`plan_holdings` where it is known who sums what."""
+    found: dict[Use, dict[int, list[HeldParameters]]] = {}
+    moved: dict[tuple[int, int, int], tuple[int, ...]] = {}
+    shares_of_device: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
+
+    def shifted(sums: Sums, row: int, base: int) -> tuple[int, ...]:
+        key = (id(sums.groups), row, base)
+        if key not in moved:
+            members = sums.groups[row]
+            moved[key] = _one(tuple((members[members >= 0] + base).tolist()))
+        return moved[key]
+
+    for one in summings:
+        base = one.base
+        for sums in one.sums:
+            for number, (use, how) in enumerate(zip(one.uses, sums.uses, strict=True)):
+                near = None if len(one.uses) == 1 else sums.holders(number)
+                for device, *_ in stages[use[0]][use[1]].families:
+                    key = (id(sums), number, device - base)
+                    if key not in shares_of_device:
+                        shares_of_device[key] = sums.of_device(number, device - base)
+                    for row, elements in shares_of_device[key]:
+                        whole = shifted(sums, row, base)
+                        held = HeldParameters(
+                            klass=how.parameter.klass,
+                            elements=elements,
+                            group=whole,
+                            near=whole if near is None else tuple(d for d in whole if d - base in near),
+                            uses=one.uses,
+                            trainable=how.parameter.trainable,
+                            layers=one.layers,
+                        )
+                        found.setdefault(use, {}).setdefault(device, []).append(held)
+    return {(*use, device): tuple(items) for use, of in found.items() for device, items in of.items()}
+
+
+def parameter_sums(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, island: int) -> Iterator[Summing]:
+    """Who sums each parameter of each block, once.
+
+    Stages that differ only by their place (in whole nodes) share what their devices sum.
+    """
+    known: dict[object, tuple[Sums, ...]] = {}
+    for stretch in _stretches(stages, model=model):
+        spots = [*stretch.spots, *((p.use, p.stage, p.segment) for p in stretch.others)]
+        first = min(stage.base for _, stage, _ in spots)
+        base = first - (first % island if island else 0)
+        lanes: dict[tuple[int, int], int] = {}
+        turns = [lanes.setdefault((use[0], segment.run), len(lanes)) for use, _, segment in spots]
+        places = zip(turns, spots, strict=True)
+        alike = (
+            stretch.names,
+            tuple((turn, stage.base - base, id(segment.cells), id(segment.block)) for turn, (_, stage, segment) in places),
+            tuple((id(p.operator), id(p.parameter)) for p in stretch.others),
+        )
+        if alike not in known:
+            known[alike] = tuple(
+                sums_of(
+                    tuple(
+                        ParameterUse(
+                            turn=turn, offset=p.stage.base - base, cells=p.segment.cells, operator=p.operator, parameter=p.parameter
+                        )
+                        for turn, p in zip(turns, stretch.places(*name), strict=True)
+                    ),
+                    length,
+                    island,
+                )
+                for name in stretch.names
+            )
+        layers = sum(count for _, count in stretch.layers)
+        yield Summing(uses=tuple(use for use, *_ in spots), layers=layers, base=base, sums=known[alike])
+
+
+@lru_cache(maxsize=65536)
+def _one(group: tuple[int, ...]) -> tuple[int, ...]:
+    """Equal groups as one object."""
+    return group
+
+
+def parameter_places(
+    stages: tuple[tuple[StageParts, ...], ...], *, model: Model
+) -> dict[tuple[int, int, str, str], tuple[ParameterPlace, ...]]:
+    """By (run, layer, operator, parameter) of a parameter's owner, all its uses: the owner's first."""
+    return {
+        (stretch.run, layer, *name): places
+        for stretch in _stretches(stages, model=model)
+        for name in stretch.names
+        for places in (stretch.places(*name),)
+        for first, count in stretch.layers
+        for layer in range(first, first + count)
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stretch:
+    """Parameters of layers of a run that the same segments use.
+
+    Args:
+        layers: (first, number) of each row of them. names: (operator, parameter) of their owner. spots: segments that use them by the
+            owner's own name. others: uses by another name.
+    """
+
+    run: int
+    layers: tuple[tuple[int, int], ...]
+    names: tuple[tuple[str, str], ...]
+    spots: tuple[tuple[Use, StageParts, Segment], ...]
+    others: tuple[ParameterPlace, ...] = ()
+
+    def places(self, operator: str, parameter: str) -> tuple[ParameterPlace, ...]:
+        """All uses of one of the parameters."""
+        return (
+            *(
+                ParameterPlace(use=use, stage=stage, segment=segment, operator=o, parameter=p)
+                for use, stage, segment in self.spots
+                for o in segment.block.operators
+                if o.name == operator
+                for p in o.parameters
+                if p.name == parameter
+            ),
+            *self.others,
+        )
+
+
+def _stretches(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> Iterator[_Stretch]:
+    """Every parameter of every layer once, in the order in which the stages meet them."""
+    every = [((s.lane, s.chunk, number), s, segment) for lane in stages for s in lane for number, segment in enumerate(s.segments)]
+    owners = {f"{b.name}.{p.name}": (i, o.name, p.name) for i, b in enumerate(model.blocks) for o in b.operators for p in o.parameters}
+    first_run = {run.block: i for i, run in reversed(list(enumerate(model.runs)))}
+    named = [p.tied_to for b in model.blocks for o in b.operators for p in o.parameters if p.tied_to in owners]
+    owner_of: dict[str, tuple[int, str, str]] = {name: (first_run[owners[name][0]], *owners[name][1:]) for name in named}
+    borders: dict[int, set[int]] = {run: {1} for run, *_ in owner_of.values()}
+    for _, _, segment in every:
+        borders.setdefault(segment.run, set()).update((segment.first, segment.first + segment.count))
+    owner_runs = {run for run, *_ in owner_of.values()}
+    spots: dict[tuple[int, int], list[tuple[Use, StageParts, Segment]]] = {}
+    others: dict[tuple[int, str, str], list[ParameterPlace]] = {owner: [] for owner in owner_of.values()}
+    rows: dict[Use, list[tuple[int, int]]] = {}
+    for use, stage, segment in every:
+        own = sorted(b for b in borders[segment.run] if segment.first <= b <= segment.first + segment.count)
+        rows[use] = [(first, end - first) for first, end in pairwise(own)]
+        for first, _ in rows[use]:
+            spots.setdefault((segment.run, first), []).append((use, stage, segment))
+        for operator, parameter in ((o, p) for o in segment.block.operators for p in o.parameters if p.tied_to in owner_of):
+            place = ParameterPlace(use=use, stage=stage, segment=segment, operator=operator, parameter=parameter)
+            others[owner_of[parameter.tied_to]].append(place)
+    told: set[tuple[int, int, str, str]] = set()
+    for use, _, segment in every:
+        alike: dict[tuple[Use, ...], list[tuple[int, int]]] = {}
+        for row in rows[use]:
+            alike.setdefault(tuple(spot[0] for spot in spots[segment.run, row[0]]), []).append(row)
+        parameters = [(o.name, p) for o in segment.block.operators for p in o.parameters]
+        together = spots[segment.run, segment.first]
+        tied = segment.run in owner_runs or any(p.tied_to in owner_of for _, p in parameters)
+        if len(alike) == 1 and not tied and all(other.block is segment.block for _, _, other in together):
+            if together[0][0] == use:
+                names = tuple((name, p.name) for name, p in parameters)
+                told.update((segment.run, segment.first, *one) for one in names)
+                yield _Stretch(run=segment.run, layers=tuple(rows[use]), names=names, spots=tuple(together))
+            continue
+        for name, p in parameters:
+            owner = owner_of.get(p.tied_to or "", (segment.run, name, p.name))
+            parts = [[(0, 1)]] if p.tied_to in owner_of else list(alike.values())
+            if owner in others:
+                parts = [part for some in parts for part in ([r for r in some if not r[0]], [r for r in some if r[0]]) if part]
+            for layers in parts:
+                run, first = owner[0], layers[0][0]
+                if (run, first, *owner[1:]) not in told:
+                    told.add((run, first, *owner[1:]))
+                    yield _Stretch(
+                        run=run,
+                        layers=tuple(layers),
+                        names=(owner[1:],),
+                        spots=tuple(s for s in spots.get((run, first), ()) if any(o.name == owner[1] for o in s[2].block.operators)),
+                        others=() if first else tuple(others.get(owner, ())),
+                    )
+
+
+def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
+    """What each device contributes to the gradient of a parameter by one use, devices counted from `base`.
+
+    Args:
+        length: positions of the sequence.
+    """
+    offset = place.stage.base - base
+    use = ParameterUse(turn=0, offset=offset, cells=place.segment.cells, operator=place.operator, parameter=place.parameter)
+    return shares(use, (place.use[0], place.segment.run, place.operator.name), length)

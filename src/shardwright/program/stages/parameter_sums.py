@@ -1,0 +1,223 @@
+"""Who sums one parameter with whom: as arrays where parts are equal or apart, else from each device's share."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.tensor import Dim, Parameter
+from shardwright.program.layout.cells import Cell, StageCells, cut_dims, dims_present, image, interval, reference_runs
+from shardwright.program.layout.layout import Box, volume
+from shardwright.program.layout.partners import meeting
+from shardwright.program.layout.projection import PARTS, TOKENS, Projection, projection, token_boxes
+from shardwright.program.stages.contribution import Share, sum_groups
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sums:
+    """Who sums a parameter, devices counted from a base; rows are filled up with -1. Equal only to itself.
+
+    Args:
+        uses: of the parameter. devices: (n,) that sum, sorted. groups: (groups, members), each sorted; a duplicate that is sent the sum
+            counts as a member of its sender's. of: (n, k) groups of each device. elements: (n, k) that it sums in them.
+    """
+
+    uses: tuple[ParameterUse, ...]
+    devices: Int64
+    groups: Int64
+    of: Int64
+    elements: Int64
+
+    def holders(self, use: int) -> frozenset[int] | None:
+        """Devices that run the operator of a use in any stage; None if all uses are of one operator."""
+        names = [one.operator.name for one in self.uses]
+        if len(set(names)) == 1:
+            return None
+        return frozenset(d for name, one in zip(names, self.uses, strict=True) if name == names[use] for d in one.devices)
+
+    def counted(self, use: int) -> frozenset[int]:
+        """Devices whose part is counted at a use: those of no use before it."""
+        return frozenset(self.uses[use].devices).difference(d for one in self.uses[:use] for d in one.devices)
+
+    def of_device(self, use: int, device: int) -> tuple[tuple[int, int], ...]:
+        """(row of `groups`, elements) of what a device sums; nothing where it is not counted at the use."""
+        place = int(np.searchsorted(self.devices, device))
+        if place == len(self.devices) or self.devices[place] != device or (len(self.uses) > 1 and device not in self.counted(use)):
+            return ()
+        return tuple((row, n) for row, n in zip(self.of[place].tolist(), self.elements[place].tolist(), strict=True) if row >= 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterUse:
+    """A use of a parameter, its lane and run as the number `turn` among the parameter's uses, its stage `offset` devices after the base."""
+
+    turn: int
+    offset: int
+    cells: StageCells
+    operator: Operator
+    parameter: Parameter
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Devices that run the operator, counted from the base."""
+        return tuple(d + self.offset for d in self.cells.cells.get(self.operator.klass, {}))
+
+
+@lru_cache(maxsize=4096)
+def sums_of(uses: tuple[ParameterUse, ...], length: int, island: int) -> Sums:
+    """Who sums the parameter of these uses.
+
+    Args:
+        length: positions of the sequence. island: devices a node.
+
+    Raises:
+        StrategyError: contributions overlap without being equal (rule ``grad.overlap``).
+    """
+    return _sums_of_equals(uses, length, island) or _sums_by_device(uses, length, island)
+
+
+def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, island: int) -> Sums | None:
+    """The sums where parts are equal or apart, every device holds one part, and as many hold each: `sum_groups` as arrays.
+
+    None: it is not so, or duplicates of a contribution do not lie alike in the islands.
+    """
+    looked = [_looked(use, length) for use in uses]
+    needs = dict.fromkeys(need for one in looked for need in one.needs)
+    apart = _apart(tuple(needs)) and all(_apart(one.boxes) and _apart(tuple(one.parts)) for one in looked)
+    if not apart or len({(use.turn, use.operator.name) for use in uses}) < len(uses):
+        return None
+    number = {need: i for i, need in enumerate(needs)}
+    devices = np.unique(np.concatenate([one.tokens.devices + use.offset for one, use in zip(looked, uses, strict=True)]))
+    need, code = np.full(len(devices), -1, dtype=np.int64), np.zeros(len(devices), dtype=np.int64)
+    works = []
+    for one, use in zip(looked, uses, strict=True):
+        here = np.searchsorted(devices, one.tokens.devices + use.offset)
+        own = np.array([number[n] for n in one.needs], dtype=np.int64)[one.rest.number]
+        if (((need[here] >= 0) & (need[here] != own)).any()) or not (one.boxes and one.parts):
+            return None
+        need[here] = own
+        work = np.zeros(len(devices), dtype=np.int64)
+        work[here] = 1 + numbered(one.boxes)[one.tokens.number] * len(one.parts) + numbered(one.parts)[one.rest.number]
+        works.append(work)
+        code = np.unique(code * (int(work.max()) + 1) + work, return_inverse=True)[1].reshape(-1)
+    for work in works if len(works) > 1 else ():
+        there = work > 0
+        pairs = np.stack([need[there], work[there], code[there]], axis=1)
+        if len(np.unique(pairs, axis=0)) > len(np.unique(pairs[:, :2], axis=0)):
+            return None
+    key = need * (int(code.max()) + 1) + code
+    kinds, times = np.unique(key, return_counts=True)
+    classes = np.bincount(kinds // (int(code.max()) + 1))
+    if (times != times[0]).any() or (classes != classes[0]).any():
+        return None
+    table = devices[np.argsort(key, kind="stable")].reshape(len(classes), int(classes[0]), int(times[0]))
+    groups = meeting(table, island)
+    if groups is None:
+        return None
+    of = np.zeros(len(devices), dtype=np.int64)
+    of[np.searchsorted(devices, groups)] = np.arange(len(groups))[:, None]
+    elements = np.array([volume(one) for one in needs], dtype=np.int64)[need]
+    return Sums(uses=uses, devices=devices, groups=groups, of=of[:, None], elements=elements[:, None])
+
+
+def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, island: int) -> Sums:
+    """The sums of any shares."""
+    every = tuple(share for use in uses for share in shares(use, (use.turn, use.operator.name), length))
+    number: dict[tuple[int, ...], int] = {}
+    own: dict[int, list[tuple[int, int]]] = {}
+    for found in sum_groups(every, island=island):
+        of = {device: group for group in found.groups for device in group}
+        for sender, *others in found.copies:
+            whole = of.get(sender, (sender,))
+            of |= {d: tuple(sorted({*whole, d})) for d in others}
+        for device, group in of.items():
+            own.setdefault(device, []).append((number.setdefault(group, len(number)), found.elements))
+    devices = sorted(own)
+    return Sums(
+        uses=uses,
+        devices=np.array(devices, dtype=np.int64),
+        groups=filled(list(number)),
+        of=filled([[row for row, _ in own[d]] for d in devices]),
+        elements=filled([[elements for _, elements in own[d]] for d in devices]),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _apart(boxes: tuple[Box, ...]) -> bool:
+    """Whether any two boxes have the same or no indices of each dim, and none of them is empty."""
+    for lists in zip(*dict.fromkeys(boxes), strict=True):
+        ends = sorted(interval for one in dict.fromkeys(lists) for interval in one)
+        if not all(lists) or any(low >= high for low, high in ends) or any(one[1] > other[0] for one, other in pairwise(ends)):
+            return False
+    return True
+
+
+def numbered(values: Iterable[Hashable]) -> Int64:
+    """Equal values as equal numbers, from 0 on in the order in which they come."""
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
+
+
+def filled(rows: Sequence[Sequence[int]]) -> Int64:
+    """Rows of unequal length as an array, filled up with -1."""
+    result = np.full((len(rows), max(map(len, rows), default=0)), -1, dtype=np.int64)
+    for row, values in zip(result, rows, strict=True):
+        row[: len(values)] = values
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Looked:
+    """The shares of one use: parts of the tokens and of everything else are looked at once each, not once a device.
+
+    Args:
+        tokens, rest: devices by them. boxes: samples and positions of each part of the tokens. needs, parts: of each part of the rest, the
+            elements of the parameter, and its part of every dim that could be cut.
+    """
+
+    tokens: Projection
+    rest: Projection
+    boxes: tuple[Box, ...]
+    needs: list[Box]
+    parts: list[Box]
+
+
+def _looked(use: ParameterUse, length: int) -> _Looked:
+    operator, stage = use.operator, use.cells
+    extents = sorted((e for e in use.parameter.extents), key=lambda e: e.dim.value)
+    tokens, rest = (projection(stage, operator.klass, dims) for dims in (TOKENS, PARTS))
+    return _Looked(
+        tokens=tokens,
+        rest=rest,
+        boxes=token_boxes(tokens, stage.samples, length),
+        needs=[tuple((interval(e, operator, cut_dims(cell, operator)),) for e in extents) for cell in rest.cells],
+        parts=[_cut_cells(cell, operator) for cell in rest.cells],
+    )
+
+
+def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
+    """The shares of one use."""
+    looked = _looked(use, length)
+    empty = [any(a >= b for ((a, b),) in need) for need in looked.needs]
+    devices, numbers = looked.tokens.devices.tolist(), (looked.tokens.number.tolist(), looked.rest.number.tolist())
+    return [
+        Share(device=device + use.offset, need=looked.needs[part], work=((name, (*looked.boxes[token], *looked.parts[part])),))
+        for device, token, part in zip(devices, *numbers, strict=True)
+        if all(looked.boxes[token]) and not empty[part]
+    ]
+
+
+def _cut_cells(cell: Cell, operator: Operator) -> Box:
+    """The device's part of every dim that could be cut, in runs of the operator's finest extent."""
+    cuts = cut_dims(cell, operator)
+    dims = sorted(dims_present(operator), key=lambda d: d.value)
+    runs = {d: reference_runs(operator, d) for d in dims if d not in (Dim.BATCH, Dim.SEQUENCE)}
+    return tuple((image(cuts.get(d, ()), count, count),) for d, count in runs.items())

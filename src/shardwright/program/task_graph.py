@@ -1,0 +1,106 @@
+"""Tasks and their dependencies while a Program is laid: columns that grow by whole arrays, and edges between them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.program.instances import Instances
+from shardwright.program.program import Templates, templates_of
+
+Int64 = npt.NDArray[np.int64]
+
+_NONE = {
+    "lane": -1,
+    "chunk": -1,
+    "slice": 0,
+    "edge": -1,
+    "piece": 0,
+    "pieces": 1,
+    "early": 0,
+    "partner_lane": -1,
+    "partner_chunk": -1,
+    "partner_kind": -1,
+    "partner_slice": -1,
+}
+
+
+class Links:
+    """Tasks as columns, edges from one task to another, and tasks that start together."""
+
+    def __init__(self, columns: dict[str, Int64]) -> None:
+        self._columns = [columns]
+        self._count = len(columns["kind"])
+        self._source: list[Int64] = []
+        self._target: list[Int64] = []
+        self._together: list[Int64] = []
+
+    def tasks(self, count: int, **columns: Int64 | int) -> Int64:
+        """Append tasks; their numbers. A column that is not given has the value that says nothing."""
+        whole = {**_NONE, **columns}
+        self._columns.append({name: np.broadcast_to(np.asarray(values, dtype=np.int64), (count,)) for name, values in whole.items()})
+        self._count += count
+        return np.arange(self._count - count, self._count, dtype=np.int64)
+
+    def add(self, before: Int64, after: Int64) -> None:
+        """Edges from each task to the one at its place, arrays of one shape; -1 on either side is no task."""
+        known = (before >= 0) & (after >= 0)
+        self._source.append(before[known])
+        self._target.append(after[known])
+
+    def start_together(self, pairs: Int64) -> None:
+        """(task, first and last task of another action) that start together, (n, 3)."""
+        self._together.append(pairs)
+
+    def columns(self) -> dict[str, Int64]:
+        """All tasks."""
+        return {name: np.concatenate([part[name] for part in self._columns]) for name in self._columns[0]}
+
+    def edges(self) -> tuple[Int64, Int64]:
+        """All edges; a task that starts together with another also waits for what that one waits for.
+
+        What the task waits for of the other action itself, which may be in pieces, only lays the two one after the other.
+        """
+        source, target = np.concatenate(self._source), np.concatenate(self._target)
+        pairs = np.concatenate(self._together) if self._together else np.zeros((0, 3), dtype=np.int64)
+        if not len(pairs):
+            return source, target
+        order = np.argsort(target, kind="stable")
+        start = np.searchsorted(target[order], np.arange(self._count + 1))
+        count = start[pairs[:, 0] + 1] - start[pairs[:, 0]]
+        which = np.repeat(np.arange(len(pairs)), count)
+        at = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count) + start[pairs[which, 0]]
+        more = source[order][at]
+        _, first, last = pairs[which].T
+        outside = (more < first) | (more > last)
+        both = np.concatenate([source * self._count + target, more[outside] * self._count + first[outside]])
+        return np.divmod(np.unique(both), self._count)
+
+
+def finished(links: Links, *, meets: npt.NDArray[np.bool_]) -> tuple[Templates, Instances]:
+    """The tasks with their templates, successors in CSR form.
+
+    Args:
+        meets: of the first tasks: which may run beside a gather or reduction of their devices.
+    """
+    columns = links.columns()
+    source, target = links.edges()
+    count = len(columns["kind"])
+    stream, microbatch = columns.pop("stream"), columns.pop("microbatch")
+    templates, template = templates_of(columns)
+    order = np.argsort(source, kind="stable")
+    beside_sync = np.zeros(count, dtype=np.bool_)
+    beside_sync[: len(meets)] = meets
+    instances = Instances(
+        template=template.astype(np.int32),
+        klass=columns["klass"].astype(np.int32),
+        stream=stream.astype(np.int32),
+        microbatch=microbatch.astype(np.int32),
+        beside_sync=beside_sync,
+        indegree=np.bincount(target, minlength=count).astype(np.int32),
+        successor_start=np.concatenate([[0], np.cumsum(np.bincount(source, minlength=count))]).astype(np.int32),
+        successor=target[order].astype(np.int32),
+    )
+    for name in Instances.__slots__:
+        getattr(instances, name).setflags(write=False)
+    return templates, instances

@@ -1,0 +1,262 @@
+"""Ways to copy full values to the devices that want them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardwright.program.layout.partners import transversals
+from shardwright.program.transition.pieces import Component, Group, Piece, connected
+from shardwright.program.transition.steps import Act, Flow, Load, Message, Step, StepKind, add, even, exchanged, rooted, sent_by
+
+Demand = tuple[int, int, int]
+"""(consumer, low, high)."""
+
+
+def copies(component: Component, pieces: Sequence[Piece]) -> list[tuple[Act, ...]]:
+    """Lists of steps, each of which brings every piece to all that lack it: exact all_gathers, then messages, broadcasts, or
+    distinct shares that are gathered where they are wanted.
+    """
+    pieces = [piece for piece in pieces if piece.lacking]
+    if not pieces:
+        return [()]
+    if not component.collectives:
+        return [_direct(component, pieces)]
+    gathered, rest = _gathered(component, pieces)
+    if not rest:
+        return [gathered]
+    ways = (_direct(component, rest), _broadcast(component, rest), _shared(component, rest))
+    return [(*gathered, *way) for way in ways if way is not None]
+
+
+def _gathered(component: Component, pieces: Sequence[Piece]) -> tuple[tuple[Act, ...], list[Piece]]:
+    """(all_gathers, pieces that they do not bring): the members of a group hold disjoint shares of what all of them want."""
+    by_wanted: dict[Group, dict[Group, list[Piece]]] = {}
+    for piece in pieces:
+        holders = tuple(sorted(set(piece.full) & set(piece.wanted)))
+        by_wanted.setdefault(piece.wanted, {}).setdefault(holders, []).append(piece)
+    acts, rest = [], []
+    for wanted, classes in by_wanted.items():
+        members = [device for group in classes for device in group]
+        even_classes = len({len(group) for group in classes}) == 1
+        if len(classes) < 2 or not even_classes or len(members) != len(wanted) or len(set(members)) != len(wanted):
+            rest += [piece for shares in classes.values() for piece in shares]
+            continue
+        groups = transversals(list(classes), island=component.island)
+        owner = {device: shares for group, shares in classes.items() for device in group}
+        flows = [
+            [
+                Flow(piece.low, piece.high, (device,), tuple(other for other in group if other != device))
+                for device in group
+                for piece in owner[device]
+            ]
+            for group in groups
+        ]
+        acts.append(exchanged(component, StepKind.ALL_GATHER, groups, flows))
+    return tuple(joined(acts)), rest
+
+
+def joined(acts: Sequence[Act]) -> list[Act]:
+    """Acts of one kind and group size on different devices as one."""
+    result: list[Act] = []
+    open_acts: dict[tuple[StepKind, int], list[int]] = {}
+    members: list[set[int]] = []
+    for act in acts:
+        devices = {device for group in act.step.groups for device in group}
+        key = act.step.kind, len(act.step.groups[0]) if act.step.groups else 0
+        waiting = open_acts.setdefault(key, [])
+        found = next((i for i in waiting if members[i].isdisjoint(devices)), None) if devices else None
+        if found is None:
+            waiting.append(len(result))
+            result.append(act)
+            members.append(devices)
+            continue
+        members[found] |= devices
+        first = result[found]
+        result[found] = Act(
+            step=Step(
+                kind=act.step.kind,
+                groups=first.step.groups + act.step.groups,
+                elements=max(first.step.elements, act.step.elements),
+                sends=first.step.sends + act.step.sends,
+            ),
+            flows=first.flows + act.flows,
+            sent=first.sent | act.sent,
+            received=first.received | act.received,
+            crossing=first.crossing + act.crossing,
+        )
+    return result
+
+
+class _Senders:
+    """Chooses who sends: the nearest island, then the least loaded so far, in device order."""
+
+    def __init__(self, component: Component) -> None:
+        self.component = component
+        self.load: Load = {}
+        self.near: dict[tuple[Group, int], Group] = {}
+
+    def eligible(self, providers: Group, consumer: int) -> Group:
+        home = self.component.island(consumer)
+        if (providers, home) not in self.near:
+            here = tuple(device for device in providers if self.component.island(device) == home)
+            self.near[providers, home] = here or providers
+        return self.near[providers, home]
+
+    def flows(self, providers: Group, demands: Sequence[Demand]) -> list[Flow]:
+        """Messages that meet the demands of one piece: demands in a row, each provider serves a run of them."""
+        by_eligible: dict[Group, list[Demand]] = {}
+        for demand in demands:
+            by_eligible.setdefault(self.eligible(providers, demand[0]), []).append(demand)
+        result: list[Flow] = []
+        for eligible, own in by_eligible.items():
+            quotas = self._quotas(eligible, sum(high - low for _, low, high in own))
+            queue = iter(zip(eligible, quotas, strict=True))
+            provider, left = next(queue)
+            for consumer, low, high in own:
+                while low < high:
+                    while not left:
+                        provider, left = next(queue)
+                    taken = min(left, high - low)
+                    result.append(Flow(low, low + taken, (provider,), (consumer,)))
+                    add(self.load, provider, taken)
+                    low, left = low + taken, left - taken
+        return result
+
+    def _quotas(self, providers: Group, total: int) -> list[int]:
+        """How much each sends, so that all end as level as can be."""
+        loads = [self.load.get(device, 0) for device in providers]
+        order = sorted(range(len(loads)), key=lambda i: (loads[i], i))
+        used, level_sum = len(order), sum(loads)
+        while used > 1 and loads[order[used - 1]] * used > level_sum + total:
+            used -= 1
+            level_sum -= loads[order[used]]
+        quotas = [0] * len(loads)
+        level, extra = divmod(level_sum + total, used)
+        for i in order[:used]:
+            quotas[i] = max(level - loads[i], 0)
+        for i in sorted(order[:used]):
+            if extra:
+                quotas[i] += 1
+                extra -= 1
+        return self._exact(quotas, total)
+
+    @staticmethod
+    def _exact(quotas: list[int], total: int) -> list[int]:
+        for i in reversed(range(len(quotas))):
+            surplus = sum(quotas) - total
+            if surplus <= 0:
+                break
+            quotas[i] -= min(quotas[i], surplus)
+        return quotas
+
+
+def _direct(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...]:
+    """Messages from holders to all that lack a piece, pieces with few holders first."""
+    senders = _Senders(component)
+    flows = []
+    for piece in sorted(pieces, key=lambda piece: len(piece.full)):
+        flows += senders.flows(piece.full, [(device, piece.low, piece.high) for device in piece.lacking])
+    return named(component, flows)
+
+
+def named(component: Component, flows: Sequence[Flow]) -> tuple[Act, ...]:
+    """Messages as what they are: all_to_all, scatter and gather where one collective may be run, else sends."""
+    stands = connected([flow.sources + flow.targets for flow in flows])
+    parts: dict[int, list[Flow]] = {}
+    for flow in flows:
+        parts.setdefault(stands[flow.sources[0]], []).append(flow)
+    acts, sends = [], []
+    for part in parts.values():
+        kind, group = _pattern(component, part)
+        if kind is StepKind.SEND:
+            sends += part
+            continue
+        sent, received, crossing = sent_by(component, part)
+        busiest = max(*sent.values(), *received.values())
+        step = Step(kind=kind, groups=(group,), elements=-(-busiest * len(group) // (len(group) - 1)))
+        acts.append(Act(step=step, flows=tuple(part), sent=sent, received=received, crossing=crossing))
+    result = joined(acts)
+    if sends:
+        sent, received, crossing = sent_by(component, sends)
+        messages = _messages(sends)
+        step = Step(kind=StepKind.SEND, elements=max(size for _, _, size in messages), sends=messages)
+        result.append(Act(step=step, flows=tuple(sends), sent=sent, received=received, crossing=crossing))
+    return tuple(result)
+
+
+def _messages(flows: Sequence[Flow]) -> tuple[Message, ...]:
+    sizes: dict[tuple[int, int], int] = {}
+    for flow in flows:
+        pair = flow.sources[0], flow.targets[0]
+        sizes[pair] = sizes.get(pair, 0) + flow.high - flow.low
+    return tuple((source, target, size) for (source, target), size in sorted(sizes.items()))
+
+
+def _pattern(component: Component, flows: Sequence[Flow]) -> tuple[StepKind, Group]:
+    """(kind, group) of connected messages."""
+    pairs = {(flow.sources[0], flow.targets[0]) for flow in flows}
+    senders, receivers = {source for source, _ in pairs}, {target for _, target in pairs}
+    group = tuple(sorted(senders | receivers))
+    ranges = {(flow.low, flow.high) for flow in flows}
+    if not component.collectives or not component.may_gather(group):
+        return StepKind.SEND, group
+    if senders == receivers and (len(pairs) > len(group) or component.keeps.issuperset(group)):
+        return StepKind.ALL_TO_ALL, group
+    if len(senders) == 1 and len(receivers) > 1 and len(ranges) == len(flows):
+        return StepKind.SCATTER, (*senders, *sorted(receivers))
+    if len(receivers) == 1 and len(senders) > 1:
+        return StepKind.GATHER, (*receivers, *sorted(senders))
+    return StepKind.SEND, group
+
+
+def _broadcast(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
+    """Each holder of a piece broadcasts to its share of those that lack it; to a single one it sends. None if nobody has two."""
+    spans: dict[Group, list[tuple[int, int]]] = {}
+    alone: list[Piece] = []
+    senders = _Senders(component)
+    for piece in pieces:
+        near: dict[Group, list[int]] = {}
+        for device in piece.lacking:
+            near.setdefault(senders.eligible(piece.full, device), []).append(device)
+        for providers, consumers in near.items():
+            if len(consumers) <= len(providers):
+                alone.append(Piece(low=piece.low, high=piece.high, full=providers, parts=(), wanted=(*providers, *consumers)))
+                continue
+            for provider, (low, high) in zip(providers, even(0, len(consumers), len(providers)), strict=True):
+                home = component.island(provider)
+                chain = sorted(consumers[low:high], key=lambda i: (component.island(i) != home, component.island(i), i))
+                if not component.may_gather((provider, *chain)):
+                    return None
+                spans.setdefault((provider, *chain), []).append((piece.low, piece.high))
+    if not spans:
+        return None
+    acts = joined([rooted(component, StepKind.BROADCAST, (group,), (own,)) for group, own in spans.items()])
+    return (*acts, *(_direct(component, alone) if alone else ()))
+
+
+def _shared(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
+    """Devices that lack the same pieces get distinct shares of them, then gather. None if no two lack the same."""
+    by_lacking: dict[Group, list[Piece]] = {}
+    for piece in pieces:
+        by_lacking.setdefault(piece.lacking, []).append(piece)
+    if all(len(devices) == 1 for devices in by_lacking) or not all(map(component.may_gather, by_lacking)):
+        return None
+    senders = _Senders(component)
+    flows: list[Flow] = []
+    gathers: list[Act] = []
+    for devices, own in by_lacking.items():
+        shares = even(0, sum(piece.size for piece in own), len(devices))
+        owned: list[Flow] = []
+        passed = 0
+        for piece in own:
+            demands = [
+                (device, a, b)
+                for device, (low, high) in zip(devices, shares, strict=True)
+                if (a := max(low - passed, 0) + piece.low) < (b := min(high - passed, piece.size) + piece.low)
+            ]
+            passed += piece.size
+            flows += senders.flows(piece.full, demands)
+            owned += [Flow(a, b, (device,), tuple(d for d in devices if d != device)) for device, a, b in demands]
+        if len(devices) > 1:
+            gathers.append(exchanged(component, StepKind.ALL_GATHER, (devices,), (owned,)))
+    return (*named(component, flows), *joined(gathers))

@@ -1,0 +1,173 @@
+"""Best first over three tiers: a member waits under its best known lower bound and is refined when nothing stands before it.
+
+B0 of all; then B1 (and exact memory) of the first; then S. A member that comes up under its own S is the next best, certified in rank:
+everything else waits under a bound that is not smaller.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
+from shardwright.cost.rank_memory import reserved_bytes
+from shardwright.cost.step_costs import step_costs
+from shardwright.program.problem import Problem
+from shardwright.search.grid.members import member_grid
+from shardwright.search.grid.prepare import Prepared
+from shardwright.search.limit import Limit
+from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
+from shardwright.strategy.grid.axes import Grid
+
+FloatArray = npt.NDArray[np.float64]
+Progress = Callable[[str, int, int], None]
+
+_B1, _S = 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """A member with the simulation of the plan that it is."""
+
+    grid: Grid
+    result: SimulatedPlan
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of its step."""
+        return self.result.step_time_s
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What the refinement found.
+
+    Args:
+        ranked: simulated members, best first, certified in this order. simulated, paths: how many reached S and B1.
+        too_large: members whose exact peak exceeds the capacity. lower_bound_s: no member is faster. certified: the first is the best.
+    """
+
+    ranked: list[Simulated] = field(default_factory=list)
+    simulated: int = 0
+    paths: int = 0
+    too_large: int = 0
+    lower_bound_s: float = float("inf")
+    certified: bool = True
+
+
+def refine(
+    problem: Problem,
+    prepared: Prepared,
+    bounds: FloatArray,
+    *,
+    capacity: float,
+    top: int,
+    limit: Limit | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Rank the `top` best members.
+
+    Args:
+        bounds: B0 seconds of every member, inf = infeasible. capacity: bytes of a device. limit: past it the best so far stands with
+            its proven gap.
+    """
+    outcome, limit = Outcome(), limit or Limit()
+    feasible = np.flatnonzero(np.isfinite(bounds))
+    waiting = _Sorted(bounds, feasible)
+    heap: list[tuple[float, int, int, object]] = []
+    while len(outcome.ranked) < top:
+        bound = waiting.bound()
+        if not heap and bound == float("inf"):
+            break
+        outcome.lower_bound_s = min(bound, heap[0][0] if heap else float("inf"))
+        if limit.passed() and (outcome.ranked or _best_effort(heap)):
+            break
+        if heap and heap[0][0] <= bound:
+            _advance(problem, heap, capacity, outcome)
+        else:
+            _path(problem, prepared, waiting.pop(), bound, capacity, heap, outcome)
+        if progress is not None:
+            progress("refine", outcome.simulated, top)
+    if outcome.ranked:
+        outcome.lower_bound_s = outcome.ranked[0].step_time_s
+    else:
+        found = sorted((entry[3] for entry in heap if isinstance(entry[3], Simulated)), key=lambda s: s.step_time_s)
+        outcome.ranked = found[:1]
+        outcome.certified = not found or outcome.lower_bound_s >= found[0].step_time_s
+    return outcome
+
+
+def _best_effort(heap: list[tuple[float, int, int, object]]) -> bool:
+    return any(isinstance(entry[3], Simulated) for entry in heap)
+
+
+class _Sorted:
+    """Members in order of their bound, sorted lazily in growing batches."""
+
+    def __init__(self, bounds: FloatArray, places: npt.NDArray[np.int64]) -> None:
+        self._bounds = bounds
+        self._rest = places
+        self._batch: list[int] = []
+        self._size = 256
+
+    def _fill(self) -> None:
+        if self._batch or not len(self._rest):
+            return
+        size = min(self._size, len(self._rest))
+        values = self._bounds[self._rest]
+        order = np.argpartition(values, size - 1) if size < len(self._rest) else np.arange(size)
+        chosen, self._rest = self._rest[order[:size]], self._rest[order[size:]]
+        ranked = chosen[np.lexsort((chosen, self._bounds[chosen]))]
+        self._batch = ranked[::-1].tolist()
+        self._size *= 8
+
+    def bound(self) -> float:
+        """The smallest bound that waits."""
+        self._fill()
+        return float(self._bounds[self._batch[-1]]) if self._batch else float("inf")
+
+    def pop(self) -> int:
+        """The member that waits under it."""
+        self._fill()
+        return self._batch.pop()
+
+
+def _path(
+    problem: Problem,
+    prepared: Prepared,
+    place: int,
+    bound: float,
+    capacity: float,
+    heap: list[tuple[float, int, int, object]],
+    outcome: Outcome,
+) -> None:
+    """B1 of a member, if a lower bound of its peak through the actual order fits."""
+    grid = member_grid(prepared.members, place)
+    costs = step_costs(problem, grid, prepared.priced(place))
+    table = order_table(grid, microbatches=microbatches_of(problem, grid))
+    if reserved_bytes(problem, table, costs).max() > capacity:
+        outcome.too_large += 1
+        return
+    outcome.paths += 1
+    heapq.heappush(heap, (max(path_seconds(problem, grid, costs), bound), _B1, place, grid))
+
+
+def _advance(problem: Problem, heap: list[tuple[float, int, int, object]], capacity: float, outcome: Outcome) -> None:
+    """Simulate the first member of the heap, and keep it if its exact peak fits; or rank it if it is simulated."""
+    bound, tier, place, held = heapq.heappop(heap)
+    if tier == _S:
+        assert isinstance(held, Simulated)
+        outcome.ranked.append(held)
+        return
+    assert isinstance(held, Grid)
+    simulated = Simulated(grid=held, result=simulate_grid(problem, held))
+    if simulated.result.need > capacity:
+        outcome.paths -= 1
+        outcome.too_large += 1
+        return
+    outcome.simulated += 1
+    heapq.heappush(heap, (max(simulated.step_time_s, bound), _S, place, simulated))

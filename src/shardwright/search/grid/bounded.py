@@ -1,0 +1,75 @@
+"""A space with a lower bound of every member's time and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.critical_path import microbatches_of, order_table
+from shardwright.cost.rank_memory import reserved_bytes
+from shardwright.cost.step_costs import step_costs
+from shardwright.program.problem import Problem
+from shardwright.search.grid.members import Members, enumerate_members, member_grid
+from shardwright.search.grid.prepare import Prepared, bound_all, prepare
+from shardwright.search.grid.space import Space
+from shardwright.simulator.prediction import StageMemory
+from shardwright.simulator.simulate import memory_of_grid
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.rules import GridFacts
+
+FloatArray = npt.NDArray[np.float64]
+
+MOST_EXACT = 64
+"""Members whose exact peak is looked at to find the smallest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounded:
+    """A space with B0 of every member, for searching and for tests of the bounds.
+
+    Args:
+        seconds: lower bound of each member's step, inf where its memory cannot fit. memory: lower bound of its fullest rank, bytes.
+    """
+
+    members: Members
+    prepared: Prepared
+    seconds: FloatArray
+    memory: FloatArray
+
+
+def bound_space(problem: Problem, space: Space, facts: GridFacts, *, capacity: float) -> Bounded:
+    """Enumerate `space` and bound all its members.
+
+    Args:
+        capacity: bytes of a device.
+    """
+    members = enumerate_members(problem, space, facts)
+    prepared = prepare(problem, members)
+    seconds, memory = bound_all(problem, prepared, capacity=capacity)
+    return Bounded(members=members, prepared=prepared, seconds=seconds, memory=memory)
+
+
+def smallest(problem: Problem, bounded: Bounded, *, enough: float = 0.0) -> tuple[Grid, StageMemory] | None:
+    """The member with the least exact peak, and its fullest stage; None if the space has no members.
+
+    Looks at members in order of their bound until none can be smaller, one needs no more than `enough` bytes, or MOST_EXACT were seen.
+    """
+    if not len(bounded.memory):
+        return None
+    size = min(MOST_EXACT, len(bounded.memory))
+    places = np.argpartition(bounded.memory, size - 1)[:size]
+    best: tuple[Grid, StageMemory] | None = None
+    for place in places[np.lexsort((places, bounded.memory[places]))].tolist():
+        if best is not None and (bounded.memory[place] >= best[1].reserved or best[1].reserved <= enough):
+            break
+        grid = member_grid(bounded.members, place)
+        costs = step_costs(problem, grid, bounded.prepared.priced(place))
+        least = reserved_bytes(problem, order_table(grid, microbatches=microbatches_of(problem, grid)), costs).max()
+        if best is not None and least >= best[1].reserved:
+            continue
+        fullest = max(memory_of_grid(problem, grid), key=lambda s: s.reserved)
+        if best is None or fullest.reserved < best[1].reserved:
+            best = grid, fullest
+    return best

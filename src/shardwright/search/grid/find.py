@@ -1,0 +1,131 @@
+"""Search a grid space: bound all members, refine the best, certify."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright.cost.columns import problem_machine
+from shardwright.cost.model_flops import model_flops
+from shardwright.program.problem import Problem
+from shardwright.search.answer import Alternative, Answer
+from shardwright.search.certificate import Certificate
+from shardwright.search.grid.best_first import Outcome, Simulated, refine
+from shardwright.search.grid.bounded import Bounded, bound_space
+from shardwright.search.grid.infeasible import nothing_fits
+from shardwright.search.grid.kernels import load_kernels
+from shardwright.search.grid.space import Space
+from shardwright.search.limit import Limit, limit_of
+from shardwright.simulator.breakdown import breakdown
+from shardwright.simulator.predict import predict
+from shardwright.strategy.grid.rules import GridFacts
+
+Progress = Callable[[str, int, int], None]
+
+
+def find(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    *,
+    capacity: int,
+    top: int,
+    time_limit_s: float = float("inf"),
+    stop_at: int | None = None,
+    progress: Progress | None = None,
+) -> Answer:
+    """The best member of `space`, certified.
+
+    Args:
+        time_limit_s: past it the best so far stands with its proven gap. stop_at: see `search.limit.limit_of`.
+
+    Raises:
+        InfeasibleError: no member fits; names the tightest constraint, by how much it is missed, and changes that would fit.
+    """
+    if progress is not None:
+        progress("load compiled kernels (the first run compiles them)", 0, 1)
+    load_kernels()
+    begun, limit = time.monotonic(), limit_of(time_limit_s, stop_at=stop_at)
+    if progress is not None:
+        progress("bound", 0, 1)
+    bounded = bound_space(problem, space, facts, capacity=capacity)
+    answer = find_bounded(problem, space, facts, bounded, capacity=capacity, top=top, limit=limit, progress=progress)
+    return replace(answer, search_time_s=time.monotonic() - begun)
+
+
+def find_bounded(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    bounded: Bounded,
+    *,
+    capacity: int,
+    top: int,
+    limit: Limit,
+    progress: Progress | None = None,
+) -> Answer:
+    """The same of a space whose bounds are known already; the seconds that it took are left out."""
+    outcome = refine(problem, bounded.prepared, bounded.seconds, capacity=capacity, top=max(top, 1), limit=limit, progress=progress)
+    if not outcome.ranked:
+        raise nothing_fits(problem, space, facts, bounded, capacity=capacity)
+    best = outcome.ranked[0]
+    prediction = predict(problem, best.grid, best.result)
+    return Answer(
+        grid=best.grid,
+        prediction=prediction,
+        certificate=replace(certify(problem, space, bounded, outcome), stopped_at=limit.stopped_at),
+        alternatives=tuple(_alternative(best, other, prediction.interval_s[1]) for other in outcome.ranked[1:]),
+        search_time_s=0.0,
+    )
+
+
+def certify(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome) -> Certificate:
+    """Account for every member of `space` after a refinement that ranked at least one."""
+    members = bounded.members
+    best = outcome.ranked[0].step_time_s
+    infeasible = int(np.isinf(bounded.seconds).sum())
+    refined = outcome.paths + outcome.too_large
+    return Certificate(
+        space=space.text(),
+        digest=space.digest(problem_text(problem)),
+        enumerated=members.enumerated,
+        illegal=members.illegal,
+        duplicates=members.duplicates,
+        infeasible=infeasible + outcome.too_large,
+        bounded_b0=members.num_members - infeasible - refined,
+        bounded_b1=outcome.paths - outcome.simulated,
+        simulated=outcome.simulated,
+        best_s=best,
+        lower_bound_s=min(outcome.lower_bound_s, best),
+        gap=max(best - outcome.lower_bound_s, 0.0) / best,
+        optimal=outcome.certified,
+        universal_gap=1.0 - universal_bound(problem, space.devices) / best,
+        infeasible_by_reason=(("memory bound", infeasible), ("simulated memory", outcome.too_large)),
+    )
+
+
+def universal_bound(problem: Problem, devices: int) -> float:
+    """Seconds that no plan whatever can beat: model FLOPs of a step over the rate that all devices reach on endless GEMMs."""
+    machine = problem_machine(problem)
+    rate = machine.peak * machine.gemm.compute_efficiency / machine.gemm.sustained
+    return model_flops(problem)[0] / (max(rate, machine.attention_peak) * devices)
+
+
+def problem_text(problem: Problem) -> str:
+    """What a digest of the problem is made of."""
+    return repr((problem.model, problem.cluster, problem.job, problem.runtime))
+
+
+def _alternative(best: Simulated, other: Simulated, limit: float) -> Alternative:
+    here, there = dict(breakdown(best.result)), dict(breakdown(other.result))
+    loses = sorted(((name, there.get(name, 0.0) - here.get(name, 0.0)) for name in here | there), key=lambda x: -x[1])
+    return Alternative(
+        grid=other.grid,
+        step_time_s=other.step_time_s,
+        allocated_bytes=max(m.allocated for m in other.result.memory),
+        loses=tuple((name, value) for name, value in loses if value > 1e-4 * other.step_time_s)[:3],
+        indistinguishable=other.step_time_s <= limit,
+    )

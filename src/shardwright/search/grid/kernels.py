@@ -1,0 +1,52 @@
+"""Load the compiled kernels before the clock of a search runs: the first run after installation compiles them, later ones read a cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.bound_arrays import ChoiceArrays, Costs, Facts, Outer, Patterns
+from shardwright.cost.bounds import bound_members
+from shardwright.cost.critical_path import load_walk
+from shardwright.simulator.kernel.events import simulate
+
+
+def load_kernels() -> None:
+    """Call each kernel once on nothing: no strategies, a pipeline of one action, one task."""
+    bound_members(
+        Costs(*(np.zeros((1, 1, 1)) if name == "saved" else np.zeros(1) if name in _FLAT else np.zeros((1, 1)) for name in Costs._fields)),
+        Patterns(*_pattern_arrays()),
+        Outer(*(np.zeros(1 if name == "start" else 0, dtype=np.int64) for name in Outer._fields)),
+        ChoiceArrays(
+            *(np.zeros((1, 1), dtype=np.int64) if name.endswith("_lists") else np.zeros(1, dtype=np.int64) for name in ChoiceArrays._fields)
+        ),
+        _facts(),
+    )
+    load_walk()
+    one = np.zeros(1, dtype=np.int32)
+    ends = np.zeros(2, dtype=np.int32)
+    simulate(np.ones(1, dtype=np.int64), one, ends, one[:0], ends, one[:0], one[:0], 1)
+
+
+def _facts() -> Facts:
+    numbers: dict[str, Any] = dict.fromkeys(Facts._fields, 1.0)
+    return Facts(**(numbers | dict.fromkeys(_SWITCHES, False) | {"layer_block": 0}))
+
+
+_FLAT = (
+    *("logits", "shard", "expert_shard", "norm", "passes", "embedding", "logits_blocks", "overlap_buffers", "communicators"),
+    *("slowdown", "scales"),
+)
+_SWITCHES = ("every_microbatch", "overlap_gather", "blocking")
+_WHOLE = ("ranks", "chunks_per_rank", "looked", "rank", "has_head", "has_end")
+_DIMENSIONS = {"ranks": 1, "chunks_per_rank": 1, "looked": 1, "first_pieces": 1, "rank": 2, "pieces": 2, "first": 2, "total": 2} | {
+    "redone_total": 2,
+    "has_head": 2,
+    "has_end": 2,
+}
+
+
+def _pattern_arrays() -> list[npt.NDArray[Any]]:
+    return [np.zeros((1,) * _DIMENSIONS.get(name, 3), dtype=np.int64 if name in _WHOLE else np.float64) for name in Patterns._fields]

@@ -1,0 +1,121 @@
+"""Memory choices of a member: ZeRO stage and group, recompute, offload. Options are lists by key, shared by many members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.program.problem import Problem
+from shardwright.search.grid.space import Space
+from shardwright.strategy.grid.rules import GridFacts, keeps
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+RECOMPUTES = {"none": 0, "selective": 1, "full": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryColumns:
+    """Memory choices: the legal, distinct options of each kind, as lists of option numbers by key (-1 ends a list).
+
+    Args:
+        zero_stage, zero_shard: option -> stage, place in the space's shard values. redo_mode, redo_layers: option -> mode, place in
+            the space's recompute_layers. offload: values. zero_lists, redo_lists: (keys, options).
+        zero_key, redo_key: (outers,) which list applies.
+    """
+
+    zero_stage: IntArray
+    zero_shard: IntArray
+    redo_mode: IntArray
+    redo_layers: IntArray
+    offload: IntArray
+    zero_lists: IntArray
+    redo_lists: IntArray
+    zero_key: IntArray
+    redo_key: IntArray
+
+
+def memory_choices(
+    problem: Problem, space: Space, facts: GridFacts, mesh: Mapping[str, IntArray], outer: Mapping[str, IntArray]
+) -> tuple[MemoryColumns, IntArray, int]:
+    """The options, the place of each outer's first member, and how many raw members are legal.
+
+    Args:
+        mesh, outer: columns of the meshes, and of the choices but for memory.
+    """
+    zeros = [(int(z), g) for z in space.of("zero") for g in range(len(space.of("shard")))]
+    redos = [(RECOMPUTES[str(r)], k) for r in space.of("recompute") for k in range(len(space.of("recompute_layers")))]
+    edp = mesh["tp"] * mesh["cp"] * mesh["dp"] // (mesh["ep"] * mesh["etp"])
+    inner_axis = np.where(mesh["s_cp"] < mesh["s_dp"], mesh["cp"], mesh["dp"])
+    keys = np.stack([mesh["cp"] * mesh["dp"], inner_axis, (edp > 1) & (facts.experts > 0), mesh["pp"] > 1], axis=1)
+    unique, mesh_key = np.unique(keys, axis=0, return_inverse=True)
+    zero_sets = [_zero_options(problem, space, facts, zeros, tuple(int(x) for x in key)) for key in unique]
+    largest, redo_key = np.unique(outer["largest"], return_inverse=True)
+    redo_sets = [_redo_options(space, facts, redos, int(x)) for x in largest]
+    z, r = mesh_key.reshape(-1)[outer["mesh"]], redo_key.reshape(-1)
+    offloads = len(space.of("offload"))
+    distinct = _counts(len(chosen) for chosen, _ in zero_sets)[z] * _counts(len(chosen) for chosen, _ in redo_sets)[r] * offloads
+    legal = _counts(count for _, count in zero_sets)[z] * _counts(count for _, count in redo_sets)[r] * offloads * outer["copies"]
+    inner = MemoryColumns(
+        zero_stage=np.array([s for s, _ in zeros], dtype=np.int64),
+        zero_shard=np.array([g for _, g in zeros], dtype=np.int64),
+        redo_mode=np.array([m for m, _ in redos], dtype=np.int64),
+        redo_layers=np.array([k for _, k in redos], dtype=np.int64),
+        offload=np.array(space.of("offload"), dtype=np.int64),
+        zero_lists=_lists([chosen for chosen, _ in zero_sets]),
+        redo_lists=_lists([chosen for chosen, _ in redo_sets]),
+        zero_key=z.astype(np.int64),
+        redo_key=r.astype(np.int64),
+    )
+    return inner, np.concatenate([[0], np.cumsum(distinct)]).astype(np.int64), int(legal.sum())
+
+
+def _counts(numbers: Iterable[int]) -> IntArray:
+    return np.array(list(numbers), dtype=np.int64)
+
+
+def _lists(options: list[list[int]]) -> IntArray:
+    width = max((len(o) for o in options), default=0) + 1
+    return np.array([o + [-1] * (width - len(o)) for o in options], dtype=np.int64).reshape(-1, width)
+
+
+def _zero_options(
+    problem: Problem, space: Space, facts: GridFacts, zeros: list[tuple[int, int]], key: tuple[int, ...]
+) -> tuple[list[int], int]:
+    """Legal, distinct zero options of meshes with this key, and how many are legal."""
+    holders, inner_axis, experts_sharded, pipelined = key
+    sizes = space.of("shard")
+    stages, shards = np.array([(stage, sizes[place]) for stage, place in zeros], dtype=np.int64).T
+    kept = keeps({"zero": stages, "shard": shards, "cp": inner_axis, "dp": holders // inner_axis}, facts)
+    kept &= (stages <= problem.runtime.zero_with_pipeline) | (not pipelined)
+
+    def meaning(stage: int, shard: int) -> tuple[int, int] | None:
+        if stage and not shard_is_legal(shard, holders=holders, inner=inner_axis):
+            return None
+        whole = 0 if shard in (0, holders) else shard
+        return (stage, whole) if stage and shard != 1 and (holders > 1 or experts_sharded) else (0, 0)
+
+    return _distinct(kept, [meaning(stage, shard) for stage, shard in zip(stages.tolist(), shards.tolist(), strict=True)])
+
+
+def _distinct(kept: BoolArray, meanings: list[tuple[int, int] | None]) -> tuple[list[int], int]:
+    """The first option of each meaning among those that are kept, and how many are kept; an option without meaning is not."""
+    legal = [(meanings[place], place) for place in np.flatnonzero(kept).tolist() if meanings[place] is not None]
+    return sorted(dict(reversed(legal)).values()), len(legal)
+
+
+def shard_is_legal(shard: int, *, holders: int, inner: int) -> bool:
+    """A sharding group is a run of consecutive holders: it divides the inner of dp and cp, or covers it and divides the outer."""
+    return shard == 0 or inner % shard == 0 or (shard % inner == 0 and (holders // inner) % (shard // inner) == 0)
+
+
+def _redo_options(space: Space, facts: GridFacts, redos: list[tuple[int, int]], largest: int) -> tuple[list[int], int]:
+    """Legal, distinct recompute options of chunks with at most `largest` layers, and how many are legal."""
+    counts = space.of("recompute_layers")
+    modes, layers = np.array([(mode, counts[place]) for mode, place in redos], dtype=np.int64).T
+    kept = keeps({"recompute": np.array(list(RECOMPUTES))[modes], "recompute_layers": layers, "largest": largest}, facts)
+    return _distinct(kept, list(zip(modes.tolist(), np.where(layers == largest, 0, layers).tolist(), strict=True)))

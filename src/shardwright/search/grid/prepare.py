@@ -1,0 +1,285 @@
+"""From members to the arrays of the B0 kernel: price the layer and mesh rows that the members need, and describe their pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.bound_arrays import MAX_RANKS, ChoiceArrays, Costs, Facts, Outer, Patterns
+from shardwright.cost.bounds import bound_members
+from shardwright.cost.chunk_layout import ChunkLayout, is_layer, layout_of
+from shardwright.cost.columns import LayerTable, MeshTable, layer_table, mesh_table
+from shardwright.cost.critical_path import jitter
+from shardwright.cost.degree_rows import Rows
+from shardwright.cost.device_buffers import context_bytes
+from shardwright.cost.step_costs import Priced, host_update_rate, pieces_of, reserve_factor, shard_bytes, update_bytes
+from shardwright.program.problem import Problem
+from shardwright.search.grid.members import Members
+from shardwright.search.grid.memory_choices import shard_is_legal
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Tables, and the row of each outer in them.
+
+    Args:
+        layer_row, mesh_row: (outers,) rows; the mesh row is that of shard option 0 (of the meshes that
+            copy tokens over tp where experts are cut like the MLP). layouts: by (pp, vpp).
+    """
+
+    members: Members
+    layers: LayerTable
+    meshes: MeshTable
+    layer_row: IntArray
+    mesh_row: IntArray
+    layouts: Mapping[tuple[int, int], ChunkLayout]
+
+    def priced(self, place: int) -> Priced:
+        """Where the numbers of a member stand."""
+        inner = self.members.inner
+        i = int(np.searchsorted(self.members.start, place, side="right")) - 1
+        rest = place - int(self.members.start[i])
+        redos = int((inner.redo_lists[inner.redo_key[i]] >= 0).sum())
+        zero = int(inner.zero_lists[inner.zero_key[i]][rest // (redos * len(inner.offload))])
+        return Priced(
+            layers=self.layers,
+            layer_row=int(self.layer_row[i]),
+            meshes=self.meshes,
+            mesh_row=int(self.mesh_row[i] + inner.zero_shard[zero]),
+            layout=self.layouts[self._pipeline(i)],
+        )
+
+    def _pipeline(self, outer: int) -> tuple[int, int]:
+        columns = self.members.outers.columns
+        return int(self.members.meshes.columns["pp"][columns["mesh"][outer]]), int(columns["vpp"][outer])
+
+
+def prepare(problem: Problem, members: Members) -> Prepared:
+    """Price what the members need, each distinct row once."""
+    layer_rows, layer_row = _layer_rows(problem, members)
+    moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
+    mesh_rows, shard = _mesh_rows(members, moe=moe)
+    outer, mesh = members.outers.columns, members.meshes.columns
+    copied = (outer["sp"] == 0) & (mesh["tp"][outer["mesh"]] > 1) if moe else np.zeros(len(outer["mesh"]), dtype=np.bool_)
+    return Prepared(
+        members=members,
+        layers=layer_table(problem, layer_rows),
+        meshes=mesh_table(problem, mesh_rows, shard),
+        layer_row=layer_row,
+        mesh_row=(outer["mesh"] + copied * len(members.meshes)) * len(members.space.of("shard")),
+        layouts=_layouts(problem, members),
+    )
+
+
+def _layouts(problem: Problem, members: Members) -> dict[tuple[int, int], ChunkLayout]:
+    outer = members.outers.columns
+    pipelines = np.unique(np.stack([members.meshes.columns["pp"][outer["mesh"]], outer["vpp"]], axis=1), axis=0)
+    first, last = members.space.first, members.space.last
+    return {(int(pp), int(vpp)): layout_of(problem.model, pp=int(pp), vpp=int(vpp), first=first, last=last) for pp, vpp in pipelines}
+
+
+def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
+    outer, mesh = members.outers.columns, members.meshes.columns
+    at = outer["mesh"]
+    moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
+    columns = {name: mesh[name][at] for name in ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp")}
+    if not moe:
+        columns |= {name: np.ones_like(at) for name in ("dp", "pp", "s_dp", "s_pp")}
+    # A group of one has no place on the network.
+    columns["s_tp"] = np.where(columns["tp"] > 1, columns["s_tp"], 1)
+    columns["s_cp"] = np.where(columns["cp"] > 1, columns["s_cp"], 1)
+    columns |= {"sp": outer["sp"], "ulysses": outer["ulysses"], "gather": outer["gather"], "mbs": outer["mbs"]}
+    names = tuple(columns)
+    code = np.zeros(len(at), dtype=np.int64)
+    for name in names:
+        values, place = np.unique(columns[name], return_inverse=True)
+        code = code * len(values) + place.reshape(-1)
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return Rows(columns={name: np.ascontiguousarray(columns[name][first]) for name in names}), inverse.reshape(-1).astype(np.int64)
+
+
+def _mesh_rows(members: Members, *, moe: bool) -> tuple[Rows, IntArray]:
+    """Each mesh with each sharding group; groups that are not legal there stand in with the whole.
+
+    Args:
+        moe: with experts: first the meshes with the stream cut over tp, then those with copies of it.
+    """
+    mesh = members.meshes.columns
+    shards = [int(s) for s in members.space.of("shard")]
+    names = ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp")
+    columns = {name: np.tile(np.repeat(mesh[name], len(shards)), 1 + moe) for name in names}
+    ones = np.ones_like(columns["tp"])
+    cut = (columns["tp"] > 1) & (np.arange(len(ones)) < len(members.meshes) * len(shards)) & moe
+    columns |= {"sp": cut.astype(np.int64), "ulysses": ones, "gather": 0 * ones, "mbs": ones}
+    holders = columns["cp"] * columns["dp"]
+    inner = np.where(columns["s_cp"] < columns["s_dp"], columns["cp"], columns["dp"])
+    wanted = np.tile(np.array(shards, dtype=np.int64), len(members.meshes) * (1 + moe))
+    cases = zip(wanted.tolist(), holders.tolist(), inner.tolist(), strict=True)
+    legal = np.array([shard_is_legal(s, holders=h, inner=i) for s, h, i in cases], dtype=bool)
+    return Rows(columns=columns), np.where(legal & (wanted > 0), wanted, holders)
+
+
+def costs_of(problem: Problem, prepared: Prepared) -> Costs:
+    """The tables as the B0 kernel reads them."""
+    layers, meshes = prepared.layers, prepared.meshes
+    total = layers.seconds.sum(axis=2)
+    layer = np.array([is_layer(b) for b in problem.model.blocks])
+    return Costs(
+        forward=_floats(total[:, 0]),
+        backward=_floats(total[:, 1] + total[:, 2]),
+        selective=_floats(total[:, 3]),
+        full=_floats(total[:, 4]),
+        saved=_floats(layers.saved_bytes),
+        transient=_floats(np.where(layer[:, None], layers.transient_bytes, 0)),
+        # A pipeline border may cross any tier above the lowest that it can: the cheapest of them counts.
+        border=_floats(np.minimum.accumulate(layers.border[::-1], axis=0)[::-1].T),
+        logits=_floats(layers.logits_bytes),
+        gather=_floats(meshes.sync.gather),
+        reduce=_floats(meshes.sync.reduce),
+        all_reduce=_floats(meshes.sync.all_reduce),
+        dense=_floats(meshes.sync.dense),
+        experts=_floats(meshes.sync.experts),
+        spread=_floats(meshes.sync.spread),
+        frozen=_floats(meshes.sync.frozen),
+        shard=_floats(meshes.sync.shard),
+        expert_shard=_floats(meshes.sync.expert_shard),
+        norm=_floats(meshes.norm_s),
+        tied=_floats(np.stack([meshes.sync.tied_all_reduce, meshes.sync.tied_reduce])),
+        passes=_floats(meshes.gradient_bytes),
+        embedding=_floats(meshes.embedding_bytes),
+        logits_blocks=_floats(layers.logits_blocks),
+        overlap_buffers=_floats(layers.overlap_buffers),
+        copied=_floats(meshes.sync.tied),
+        communicators=_floats(meshes.communicator_bytes),
+        slowdown=_floats(meshes.slowdown),
+        scales=_floats(meshes.scales_s),
+        gather_copy=_floats(meshes.gather_copy_s),
+        reduce_copy=_floats(meshes.reduce_copy_s),
+    )
+
+
+def _floats(array: npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> FloatArray:
+    return np.ascontiguousarray(array, dtype=np.float64)
+
+
+def patterns_of(problem: Problem, prepared: Prepared) -> tuple[Patterns, IntArray]:
+    """The distinct (pp, vpp) of the members as arrays, and each outer's pattern."""
+    members = prepared.members
+    outer = members.outers.columns
+    pp = members.meshes.columns["pp"][outer["mesh"]]
+    wide = int(outer["vpp"].max(initial=1)) + 1
+    keys, row = np.unique(pp * wide + outer["vpp"], return_inverse=True)
+    ks = np.array([int(k) for k in members.space.of("recompute_layers")], dtype=np.int64)
+    parts = [_pattern(problem, prepared.layouts[(int(k) // wide, int(k) % wide)], ks) for k in keys]
+    columns = {name: np.stack([part[name] for part in parts]) for name in Patterns._fields}
+    return Patterns(**columns), row.reshape(-1).astype(np.int64)
+
+
+def _pattern(problem: Problem, layout: ChunkLayout, ks: IntArray) -> dict[str, npt.NDArray[Any]]:
+    """One (pp, vpp) for the kernel; `ks`: numbers of recomputed layers, 0 = all."""
+    pp, counts = layout.pp, layout.counts
+    layers = counts[:, layout.layer].sum(axis=1)
+    redone = np.minimum(np.where(ks == 0, layers.max(), ks)[None, :], layers[:, None]).astype(np.float64)
+    looked = sorted({0, min(1, pp - 1), max(pp - 2, 0), pp - 1})
+    ranks = np.array(looked + [pp - 1] * (MAX_RANKS - len(looked)), dtype=np.int64)
+    chunks = counts.reshape(layout.vpp, pp, -1)
+    redone_chunks = redone.reshape(layout.vpp, pp, -1)
+    before = np.concatenate([np.zeros((1, counts.shape[1])), np.cumsum(counts, axis=0)])
+    redone_before = np.concatenate([np.zeros((1, redone.shape[1])), np.cumsum(redone, axis=0)])
+    pieces = pieces_of(problem, layout)
+    stage = layout.by_rank
+    return {
+        "ranks": np.array(pp),
+        "chunks_per_rank": np.array(layout.vpp),
+        "looked": np.array(len(looked)),
+        "rank": ranks,
+        "stage": stage[ranks].astype(np.float64),
+        "before": before[ranks].astype(np.float64),
+        "own": counts[ranks].astype(np.float64),
+        "least": chunks.min(axis=0)[ranks].astype(np.float64),
+        "pieces": pieces[ranks].astype(np.float64),
+        "first": counts[0].astype(np.float64),
+        "first_pieces": np.array(float(pieces[0])),
+        "total": counts.sum(axis=0).astype(np.float64),
+        "redone": redone_chunks.sum(axis=0)[ranks],
+        "redone_before": redone_before[ranks],
+        "redone_own": redone[ranks],
+        "redone_least": redone_chunks.min(axis=0)[ranks],
+        "redone_total": redone.sum(axis=0),
+        "has_head": (stage[ranks][:, layout.head].sum(axis=1) > 0).astype(np.int64),
+        "has_end": (stage[ranks][:, ~layout.layer].sum(axis=1) > 0).astype(np.int64),
+    }
+
+
+def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
+    """Numbers of the problem for the kernel."""
+    device, runtime, job = problem.cluster.node.accelerator, problem.runtime, problem.job
+    kinds = [i for i, b in enumerate(problem.model.blocks) if is_layer(b)]
+    return Facts(
+        # Reserved bytes are whole, rounded down: less than one more byte still fits.
+        capacity=capacity + 1.0,
+        workspace=float(runtime.workspace_bytes),
+        context=float(context_bytes(problem)),
+        parameter_bytes=job.parameter.bits / 8,
+        shard_bytes=shard_bytes(problem),
+        gradient_bytes=runtime.gradient_dtype.bits / 8,
+        state_bytes=float(job.optimizer.state_bytes),
+        prefetch=float(runtime.gather_prefetch),
+        update_bytes=update_bytes(problem),
+        bandwidth=device.memory_bandwidth * device.element_efficiency,
+        host_rate=host_update_rate(problem),
+        # Clocks of B1 and S are whole picoseconds, and no task is shorter than a microsecond.
+        jitter=jitter(problem, devices) * (1 - 1e-6),
+        every_microbatch=runtime.reduce_every_microbatch,
+        overlap_gather=runtime.overlap_param_gather,
+        blocking=not runtime.overlap_p2p,
+        layer_block=kinds[0] if len(kinds) == 1 else -1,
+        reserve=reserve_factor(problem),
+    )
+
+
+def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple[FloatArray, FloatArray]:
+    """B0 of every member: seconds (inf where memory cannot fit), and bytes before they are rounded down."""
+    members = prepared.members
+    outer, mesh = members.outers.columns, members.meshes.columns
+    if not members.num_members:
+        return np.empty(0), np.empty(0)
+    patterns, pattern_row = patterns_of(problem, prepared)
+    units = [t.num_devices for t in problem.cluster.tiers()]
+    stride = mesh["s_pp"][outer["mesh"]]
+    border = np.full(len(stride), len(units) - 1, dtype=np.int64)
+    for index in range(len(units) - 1, -1, -1):
+        border[stride < units[index]] = index
+    inner = members.inner
+    return bound_members(
+        costs_of(problem, prepared),
+        patterns,
+        Outer(
+            layer=prepared.layer_row,
+            mesh=prepared.mesh_row,
+            pattern=pattern_row,
+            schedule=outer["schedule"],
+            microbatches=outer["microbatches"],
+            border=border,
+            zero_list=inner.zero_key,
+            redo_list=inner.redo_key,
+            start=members.start,
+        ),
+        ChoiceArrays(
+            zero_stage=inner.zero_stage,
+            zero_shard=inner.zero_shard,
+            redo_mode=inner.redo_mode,
+            redo_layers=inner.redo_layers,
+            offload=inner.offload,
+            zero_lists=inner.zero_lists,
+            redo_lists=inner.redo_lists,
+        ),
+        facts_of(problem, devices=members.space.devices, capacity=capacity),
+    )

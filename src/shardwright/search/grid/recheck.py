@@ -1,0 +1,172 @@
+"""Verify an answer again: enumerate, bound, and simulate a random part and everything that could still win."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.cost.critical_path import path_seconds
+from shardwright.cost.step_costs import step_costs
+from shardwright.errors import DataError
+from shardwright.program.problem import Problem
+from shardwright.search.answer import Answer
+from shardwright.search.certificate import Certificate
+from shardwright.search.grid.best_first import refine
+from shardwright.search.grid.bounded import Bounded, bound_space
+from shardwright.search.grid.find import certify, problem_text, universal_bound
+from shardwright.search.grid.members import member_grid
+from shardwright.search.grid.space import Space
+from shardwright.simulator.simulate import simulate_grid
+from shardwright.strategy.grid.rules import GridFacts, canonical, violations
+from shardwright.strategy.text.grid_notation import print_grid
+from shardwright.units import format_bytes
+
+Progress = Callable[[str, int, int], None]
+
+SHARE = 0.01
+MOST = 400
+SIMULATED = 20
+"""Of the sample, those that are simulated though their B1 is above the best."""
+DRIFT = 1e-8
+"""What a plan file may differ by: its numbers have nine digits."""
+REPLAYED = ("infeasible", "bounded_b0", "bounded_b1", "simulated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recheck:
+    """What was verified: members counted, bounded again, simulated again; the largest |S - claimed| / claimed of the answer.
+
+    Args:
+        leaves: of the plan's file that were made again, 0 where there is no file.
+    """
+
+    enumerated: int
+    sampled: int
+    contenders: int
+    drift: float
+    leaves: int = 0
+
+
+def recheck(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    answer: Answer,
+    *,
+    capacity: int,
+    generator: random.Random,
+    repeated: Bounded | None = None,
+    progress: Progress | None = None,
+) -> Recheck:
+    """Verify `answer`'s certificate.
+
+    Every count is made again. A random 1 % of the feasible members (at most MOST) and every member whose bound is below the claimed one
+    are checked against S: B0 <= B1 <= S, and none that fits beats the claimed lower bound.
+
+    Args:
+        repeated: bounds of the space, where the search was repeated and compared with the claim already.
+
+    Raises:
+        DataError: a count, a bound or the claim does not hold; says which.
+    """
+    claim = answer.certificate
+    _same_question(claim, problem, space)
+    drift = _holds(problem, facts, answer, capacity)
+    bounded = repeated or bound_space(problem, space, facts, capacity=capacity)
+    _counted(claim, bounded)
+    if claim.optimal and repeated is None:
+        _replayed(problem, space, facts, answer, bounded, capacity)
+    feasible = np.flatnonzero(np.isfinite(bounded.seconds))
+    contenders = feasible[bounded.seconds[feasible] < claim.lower_bound_s * (1 - 1e-9)].tolist()
+    sample = generator.sample(feasible.tolist(), min(MOST, max(round(SHARE * len(feasible)), 1)))
+    simulated = set(sample[:SIMULATED])
+    for done, place in enumerate(dict.fromkeys([*contenders, *sample])):
+        if progress is not None:
+            progress("check", done, len(contenders) + len(sample))
+        _member(problem, bounded, place, claim, capacity, always=place in simulated)
+    return Recheck(enumerated=bounded.members.enumerated, sampled=len(sample), contenders=len(contenders), drift=drift)
+
+
+def _same_question(claim: Certificate, problem: Problem, space: Space) -> None:
+    if claim.digest != space.digest(problem_text(problem)) or claim.space != space.text():
+        raise DataError("the plan's certificate is for another problem or space", hint="was the file edited, or made by another version?")
+    gap = (claim.best_s - claim.lower_bound_s) / claim.best_s if claim.best_s > 0 else -1.0
+    if not (0.0 <= gap < 1.0 and abs(claim.gap - gap) <= DRIFT and claim.optimal == (claim.gap == 0.0)):
+        raise DataError(
+            f"best {claim.best_s:.6g} s and lower bound {claim.lower_bound_s:.6g} s do not make a gap of {claim.gap:.6g}, "
+            f"{'optimal' if claim.optimal else 'not optimal'}",
+            hint="plan again",
+        )
+    universal = 1.0 - universal_bound(problem, space.devices) / claim.best_s
+    if abs(claim.universal_gap - universal) > 1e-6:
+        raise DataError(f"the universal gap is {universal:.6g}, the certificate says {claim.universal_gap:.6g}", hint="plan again")
+
+
+def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) -> float:
+    """Every strategy of the answer is legal, fits, and takes the time that is claimed; the largest deviation."""
+    claims = [(answer.grid, answer.certificate.best_s), *((a.grid, a.step_time_s) for a in answer.alternatives)]
+    drift = 0.0
+    for grid, seconds in claims:
+        broken = violations(grid, facts=facts)
+        if broken:
+            raise DataError(f"the plan's strategy is not legal: {broken[0].message}")
+        done = simulate_grid(problem, grid)
+        need = done.need
+        if need > capacity:
+            raise DataError(f"{print_grid(grid)} needs {format_bytes(need)}, more than the {format_bytes(capacity)} of a device")
+        drift = max(drift, abs(done.step_time_s - seconds) / seconds if seconds > 0 else 1.0)
+        if drift > DRIFT:
+            raise DataError(f"{print_grid(grid)} takes {done.step_time_s:.6g} s, the plan says {seconds:.6g} s", hint="plan again")
+    return drift
+
+
+def _counted(claim: Certificate, bounded: Bounded) -> None:
+    """What needs no refinement to be counted, and the sum."""
+    members = bounded.members
+    found = (members.enumerated, members.illegal, members.duplicates)
+    if found != (claim.enumerated, claim.illegal, claim.duplicates):
+        raise DataError(f"enumerated, illegal, duplicates are {found}, the certificate says otherwise", hint="plan again")
+    parts = (claim.infeasible, claim.bounded_b0, claim.bounded_b1, claim.simulated)
+    if sum(parts) != members.num_members or min(parts) < 0 or claim.infeasible < int(np.isinf(bounded.seconds).sum()):
+        raise DataError(f"infeasible, bounded and simulated members {parts} do not make {members.num_members}", hint="plan again")
+
+
+def _replayed(problem: Problem, space: Space, facts: GridFacts, answer: Answer, bounded: Bounded, capacity: int) -> None:
+    """The refinement, run again, ranks the same strategies and counts the same members."""
+    ranked = 1 + len(answer.alternatives)
+    claims = [canonical(grid, facts=facts) for grid in (answer.grid, *(a.grid for a in answer.alternatives))]
+    # A search that ranked fewer than it was asked for went through all members, and counted those too large on its way.
+    for top in (ranked, ranked + 1):
+        outcome = refine(problem, bounded.prepared, bounded.seconds, capacity=capacity, top=top)
+        again = certify(problem, space, bounded, outcome)
+        same = [canonical(s.grid, facts=facts) for s in outcome.ranked[:ranked]] == claims
+        if same and all(getattr(again, name) == getattr(answer.certificate, name) for name in REPLAYED):
+            return
+    if not same:
+        raise DataError(f"the best strategies of the space begin with {print_grid(outcome.ranked[0].grid)}", hint="plan again")
+    counts = ", ".join(f"{name} {getattr(again, name)}" for name in REPLAYED)
+    raise DataError(f"the search counts {counts}; the certificate says otherwise", hint="plan again")
+
+
+def _member(problem: Problem, bounded: Bounded, place: int, claim: Certificate, capacity: int, *, always: bool) -> None:
+    """Bounds of one member are in order, and it does not beat the claim; S only if B1 does, or `always`."""
+    grid, priced = member_grid(bounded.members, place), bounded.prepared.priced(place)
+    costs = step_costs(problem, grid, priced)
+    path = path_seconds(problem, grid, costs)
+    _ordered(grid_text=print_grid(grid), lower=float(bounded.seconds[place]), upper=path, names="B0 and B1")
+    if path >= claim.lower_bound_s and not always:
+        return
+    done = simulate_grid(problem, grid)
+    _ordered(grid_text=print_grid(grid), lower=path, upper=done.step_time_s, names="B1 and S")
+    if done.need <= capacity and done.step_time_s < claim.lower_bound_s * (1 - DRIFT):
+        raise DataError(
+            f"{print_grid(grid)} takes {done.step_time_s:.6g} s, less than the plan's bound {claim.lower_bound_s:.6g} s", hint="plan again"
+        )
+
+
+def _ordered(*, grid_text: str, lower: float, upper: float, names: str) -> None:
+    if lower > upper * (1 + 1e-9):
+        raise DataError(f"{grid_text}: {names} are out of order ({lower:.9g} > {upper:.9g})", hint="this is a bug: please report it")

@@ -1,0 +1,252 @@
+"""The space that is searched, as data: axes and their values."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from shardwright.cost.chunk_layout import is_layer
+from shardwright.errors import RuntimeModelError, UsageError, nearest
+from shardwright.model.ir.graph import Model
+from shardwright.program.problem import Problem
+from shardwright.runtime.runtime import Runtime
+from shardwright.strategy.grid.axes import AXES as MESH_AXES
+from shardwright.strategy.grid.axes import MAX_DEGREE, Recompute
+from shardwright.strategy.grid.facts import num_layers
+from shardwright.strategy.grid.rules import SCHEDULES, GridFacts
+
+AXES = (
+    "tp",
+    "cp",
+    "pp",
+    "order",
+    "ep",
+    "etp",
+    "sp",
+    "ulysses",
+    "gather",
+    "mbs",
+    "vpp",
+    "schedule",
+    "zero",
+    "shard",
+    "recompute",
+    "recompute_layers",
+    "offload",
+)
+"""Axes of the grid space; dp follows from the number of devices."""
+
+PINNABLE = (*AXES, "dp", "first", "last")
+"""What can be pinned: the axes, the dp that follows from them, and the layers of the first and last stage."""
+
+Value = int | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """Values of each axis, in the order of AXES.
+
+    Args:
+        values: of each axis. `shard` counts members of a sharding group (0 = all holders); `recompute_layers` goes with full
+            recompute (0 = all).
+        dp: the only data parallel degrees that count; empty = any.
+        first, last: layers of the first and last pipeline rank of every member; 0 = as the rest.
+    """
+
+    name: str
+    devices: int
+    values: tuple[tuple[str, tuple[Value, ...]], ...]
+    dp: tuple[int, ...] = ()
+    first: int = 0
+    last: int = 0
+
+    def of(self, axis: str) -> tuple[Value, ...]:
+        """Values of `axis`."""
+        return dict(self.values)[axis]
+
+    @property
+    def orders(self) -> tuple[tuple[str, ...], ...]:
+        """Values of `order`, each as its axes."""
+        return tuple(tuple(str(order).split("-")) for order in self.of("order"))
+
+    def text(self) -> str:
+        """The space for a person and for the digest."""
+        axes = "; ".join(f"{axis} {{{', '.join(map(str, values))}}}" for axis, values in self.values)
+        only = f" in {{{', '.join(map(str, self.dp))}}}" if self.dp else ""
+        ends = "".join(f"; {name} {count}" for name, count in (("first", self.first), ("last", self.last)) if count)
+        return f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp pp){only}{ends}"
+
+    def digest(self, problem: str) -> str:
+        """SHA-256 of the space and the problem's text."""
+        return hashlib.sha256(f"{self.text()}\n{problem}".encode()).hexdigest()
+
+
+def _alike(model: Model) -> bool:
+    """All layers are of one kind: only then a number of recomputed layers is bounded."""
+    return sum(is_layer(b) for b in model.blocks) == 1
+
+
+def _divisors(number: int, limit: int) -> tuple[int, ...]:
+    return tuple(d for d in range(1, min(number, limit) + 1) if number % d == 0)
+
+
+def _ladder(top: int) -> tuple[int, ...]:
+    """A few counts between none and all of `top` layers."""
+    return tuple(sorted({max(top * part // 8, 1) for part in (1, 2, 3, 4, 5, 6, 7)})) if top > 1 else ()
+
+
+def standard_space(problem: Problem, facts: GridFacts) -> Space:
+    """What users of the runtime choose from: tp within an island, both orders of dp and pp, ZeRO as the runtime has it."""
+    return _space(problem, facts, name="standard", wide=False)
+
+
+def exhaustive_space(problem: Problem, facts: GridFacts) -> Space:
+    """Wider: tp across islands, all orders of the other axes, every number of recomputed layers, gathered context."""
+    return _space(problem, facts, name="exhaustive", wide=True)
+
+
+def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Space:
+    runtime, devices = problem.runtime, facts.devices
+    island = problem.cluster.node.island
+    layers = num_layers(problem.model)
+    tp = _divisors(devices, min(facts.heads or facts.scan_heads or devices, 64 if wide else island))
+    has_context = runtime.context_ring or runtime.context_gather or runtime.context_ulysses
+    cp = _divisors(devices, max(facts.seq_len // 1024, 1) if not wide else max(facts.seq_len // 256, 1)) if has_context else (1,)
+    cp = tuple(c for c in cp if c <= (16 if not wide else 64))
+    scans = any(o.scan is not None for b in problem.model.blocks for o in b.operators)
+    chain = all(len(r.inputs) <= 1 for r in problem.model.runs)
+    pp = tuple(p for p in _divisors(devices, layers + 2) if p == 1 or chain)
+    chunks = tuple(v for v in range(1, layers + 3) if v <= (64 if wide else 16))
+    holders = tuple(d for d in _divisors(devices, devices) if d > 1)
+    inner = tuple(d for d in holders if d <= (512 if wide else island)) if runtime.hybrid_sharding else ()
+    redo = (*(tuple(range(1, layers)) if wide else _ladder(layers)), 0) if _alike(problem.model) else (0,)
+    moe = facts.experts > 0 and runtime.expert_parallel
+    values: dict[str, tuple[Value, ...]] = {
+        "tp": tp,
+        "cp": (1,) if scans else cp,
+        "pp": pp,
+        "order": _orders(wide=wide),
+        "ep": _divisors(facts.experts, devices) if moe else (1,),
+        "etp": (_divisors(devices, island) if wide else (1,)) if moe else (1,),
+        "sp": (0, 1) if runtime.sequence_parallel else (0,),
+        "ulysses": cp if runtime.context_ulysses and not scans else (1,),
+        "gather": (0, 1) if runtime.context_gather and wide else (0,),
+        "mbs": tuple(2**i for i in range(7 if wide else 5)),
+        "vpp": chunks,
+        "schedule": tuple(s for s in ("gpipe", "1f1b", "interleaved-1f1b") if s in runtime.schedules),
+        "zero": runtime.zero_stages,
+        "shard": (0, *inner),
+        "recompute": ("none", "selective", "full"),
+        "recompute_layers": redo,
+        "offload": ((0, 50, 100) if wide else (0, 100)) if runtime.optimizer_offload else (0,),
+    }
+    return Space(name=name, devices=devices, values=tuple((axis, values[axis]) for axis in AXES))
+
+
+def _orders(*, wide: bool) -> tuple[str, ...]:
+    if not wide:
+        return ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
+    found = []
+    for order in itertools.permutations(("cp", "dp", "pp")):
+        place = order.index("dp")
+        found.append("-".join(("tp", *order[:place], "ep", *order[place:])))
+    return tuple(found)
+
+
+def restricted(space: Space, *, pins: Mapping[str, tuple[str, ...]], excludes: Mapping[str, tuple[str, ...]]) -> Space:
+    """`space` with axes pinned to, or without, some values.
+
+    A pinned value need not be in the space before; whether it is legal is for the rules to say.
+
+    Raises:
+        UsageError: unknown axis, a value that no grid can have, or no value is left.
+    """
+    values = dict(space.values)
+    dp, ends = space.dp, {"first": space.first, "last": space.last}
+    for axis, words in pins.items():
+        wanted = tuple(dict.fromkeys(_typed(_known(axis), word) for word in words))
+        if not wanted:
+            raise UsageError(f"{axis} is pinned to nothing", hint=f"for example {axis}={_EXAMPLES.get(axis, '1')}")
+        if axis == "dp":
+            dp = tuple(int(v) for v in wanted)
+        elif axis in ends:
+            if len(wanted) > 1:
+                raise UsageError(f"{axis} takes one value, not {','.join(words)}", hint="plan once for each")
+            ends[axis] = int(wanted[0])
+        else:
+            values[axis] = wanted
+    for axis, words in excludes.items():
+        if _known(axis) in ("dp", "first", "last"):
+            raise UsageError(f"{axis} can be pinned, not excluded", hint=f"for example --pin {axis}=8")
+        unwanted = {_typed(axis, word) for word in words}
+        left = tuple(v for v in values[axis] if v not in unwanted)
+        if not left:
+            raise UsageError(f"excluding {axis}={','.join(words)} leaves no value", hint=f"values: {', '.join(map(str, space.of(axis)))}")
+        values[axis] = left
+    return replace(space, values=tuple((axis, values[axis]) for axis in AXES), dp=dp, first=ends["first"], last=ends["last"])
+
+
+_EXAMPLES = {"order": "tp-cp-ep-dp-pp", "schedule": "1f1b", "recompute": "none"}
+_LARGEST = {"sp": 1, "gather": 1, "zero": 3, "offload": 100}
+_FROM_ZERO = ("sp", "gather", "zero", "shard", "recompute_layers", "offload", "first", "last")
+
+
+def _known(axis: str) -> str:
+    if axis not in PINNABLE:
+        raise UsageError(f"unknown axis {axis[:40]!r}", hint=nearest(axis[:40], PINNABLE))
+    return axis
+
+
+def _typed(axis: str, word: str) -> Value:
+    """The value of `axis` that `word` says."""
+    names = {"schedule": tuple(SCHEDULES), "recompute": tuple(r.value for r in Recompute)}
+    if axis in names:
+        if word not in names[axis]:
+            raise UsageError(f"{axis}={word[:40]} is no {axis}", hint=nearest(word[:40], names[axis]))
+        return word
+    if axis == "order":
+        if sorted(word.split("-")) != sorted(MESH_AXES):
+            raise UsageError(f"order={word[:60]} is not a permutation of {'-'.join(MESH_AXES)}", hint="innermost axis first")
+        return word
+    least, most = 0 if axis in _FROM_ZERO else 1, _LARGEST.get(axis, MAX_DEGREE)
+    if not (word.isascii() and word.isdigit() and len(word) <= 10 and least <= int(word) <= most):
+        raise UsageError(f"{axis}={word[:40]} is not a whole number from {least} to {most}", hint=f"for example {axis}={max(least, 1)}")
+    return int(word)
+
+
+def require_searchable(space: Space, problem: Problem) -> None:
+    """Raise if a value of `space` cannot be searched: what a pin by hand can ask for.
+
+    Raises:
+        RuntimeModelError: the runtime does not have it. UsageError: it is not searched yet.
+    """
+    if any(space.of("recompute_layers")) and not _alike(problem.model):
+        raise UsageError("a number of recomputed layers is searched for models whose layers are all alike", hint="pin recompute=full")
+    _require_runnable(space, problem.runtime)
+
+
+def _require_runnable(space: Space, runtime: Runtime) -> None:
+
+    def asks(axis: str) -> bool:
+        return any(int(v) > 1 for v in space.of(axis))
+
+    lacks = (
+        (any(space.of("sp")) and not runtime.sequence_parallel, "sequence parallelism (sp)"),
+        (asks("cp") and not (runtime.context_ring or runtime.context_gather or runtime.context_ulysses), "context parallelism (cp)"),
+        (asks("ulysses") and not runtime.context_ulysses, "Ulysses (ulysses)"),
+        (any(space.of("gather")) and not runtime.context_gather, "gathered context (gather)"),
+        ((asks("ep") or asks("etp")) and not runtime.expert_parallel, "expert parallelism (ep, etp)"),
+        (any(space.of("offload")) and not runtime.optimizer_offload, "an optimizer on the host (offload)"),
+        (any(space.of("shard")) and not runtime.hybrid_sharding, "sharding groups smaller than dp (shard)"),
+    )
+    for lacking, what in lacks:
+        if lacking:
+            raise RuntimeModelError(f"{runtime.name} has no {what}", hint="drop the pin, or choose another runtime")
+    for stage in space.of("zero"):
+        if stage not in runtime.zero_stages:
+            raise RuntimeModelError(f"{runtime.name} has no zero{stage}", hint=f"stages: {', '.join(map(str, runtime.zero_stages))}")
+    for name in space.of("schedule"):
+        if name not in runtime.schedules:
+            raise RuntimeModelError(f"{runtime.name} has no schedule {name}", hint=f"schedules: {', '.join(runtime.schedules)}")

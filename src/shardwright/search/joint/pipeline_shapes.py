@@ -1,0 +1,153 @@
+"""The joint space as data: frames (what all ranks share) and the splits that a rank may have in each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.bound_arrays import Costs
+from shardwright.program.problem import Problem
+from shardwright.search.grid.members import Members, enumerate_members
+from shardwright.search.grid.prepare import Prepared, costs_of, prepare
+from shardwright.search.grid.space import AXES, Space, Value
+from shardwright.strategy.grid.rules import GridFacts
+
+IntArray = npt.NDArray[np.int64]
+
+MOST_SPLITS = 64
+"""Splits of one frame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineShape:
+    """What all ranks of a joint plan share.
+
+    Args:
+        outers: rows of the members' outers: the splits that each rank may have. ranks, chunks: a rank. microbatches: of a step.
+        zero: ZeRO stage. any_order: the order is any static one, not the named one. folded:
+            of two chunks, the second one's ranks run backwards (V).
+    """
+
+    outers: tuple[int, ...]
+    ranks: int
+    chunks: int
+    microbatches: int
+    zero: int
+    any_order: bool = False
+    folded: bool = False
+
+    @property
+    def is_general(self) -> bool:
+        """Not all members are grids but for their cut: they are priced as general plans."""
+        return self.any_order or len(self.outers) > 1
+
+    @property
+    def schedule(self) -> str:
+        """Registry name of its order."""
+        return "1f1b" if self.chunks == 1 else "interleaved-1f1b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointSpace:
+    """The joint space over a grid space.
+
+    A member is a frame, a cut of the chain of layers, a split for each rank, and the recompute of each rank: see `text`. How much a rank
+    recomputes is the least that fits, which no larger amount beats.
+    """
+
+    grids: Space
+    base: Space
+    chunks: tuple[int, ...]
+    zeros: tuple[int, ...]
+    any_order: bool = False
+
+    def text(self) -> str:
+        """The space for a person and for the digest."""
+        any_order = (
+            "one chunk a rank also in any static order of forwards, input and weight gradients, where a rank that recomputes has whole "
+            "backwards; 2, 4 or 8 chunks a rank, or 2 on a V, of those cuts, without recompute, in any such order; "
+            if self.any_order
+            else ""
+        )
+        chunks, zeros = ", ".join(map(str, self.chunks)), ", ".join(map(str, self.zeros))
+        return (
+            f"joint over {self.base.text()}; chunks a rank {{{chunks}}}; zero {{{zeros}}}; "
+            "one chunk: any cut into ranks of at least one layer, splits of ranks may differ where each rank's devices are consecutive, "
+            "each rank recomputes any number of its first layers in full and of the next ones selectively; several chunks: any first and "
+            "last chunk up to twice the mean, the others equal up to one, or ranks of equal chunks with any first and last rank, and each "
+            f"rank recomputes any number of the first layers of its chunks in full; {any_order}and every member of {self.grids.text()}"
+        )
+
+    def digest(self, problem: str) -> str:
+        """SHA-256 of the space and the problem's text."""
+        return hashlib.sha256(f"{self.text()}\n{problem}".encode()).hexdigest()
+
+
+def joint_space(space: Space, *, any_order: bool = False) -> JointSpace:
+    """The joint space over the grids of `space`; empty of frames if they have no 1F1B or no pipeline."""
+    schedules = space.of("schedule")
+    values: dict[str, tuple[Value, ...]] = dict(space.values)
+    values |= {"vpp": (1,), "schedule": ("1f1b",), "shard": (0,), "recompute": ("none",), "recompute_layers": (0,), "offload": (0,)}
+    values["pp"] = tuple(p for p in space.of("pp") if int(p) > 1) if "1f1b" in schedules else ()
+    zeros = tuple(sorted({min(int(z), 1) for z in space.of("zero") if int(z) <= 1}))
+    values["zero"] = (0,)
+    chunks = tuple(sorted(int(v) for v in space.of("vpp") if (int(v) == 1) or "interleaved-1f1b" in schedules))
+    base = replace(space, name="joint", values=tuple((axis, values[axis]) for axis in AXES), first=0, last=0)
+    return JointSpace(grids=space, base=base, chunks=chunks, zeros=zeros, any_order=any_order)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapedSpace:
+    """All frames of a space, with the tables that they read.
+
+    Args:
+        contiguous: (outers,) each rank's devices are consecutive.
+    """
+
+    members: Members
+    prepared: Prepared
+    costs: Costs
+    frames: tuple[PipelineShape, ...]
+    columns: Mapping[str, IntArray]
+
+
+def shaped_space(problem: Problem, space: JointSpace, facts: GridFacts) -> ShapedSpace | None:
+    """Price the splits of the space and group them into frames; None if there are none."""
+    if not space.base.of("pp") or not space.zeros:
+        return None
+    members = enumerate_members(problem, space.base, facts)
+    if not len(members.outers):
+        return None
+    prepared = prepare(problem, members)
+    outer, mesh = members.outers.columns, members.meshes.columns
+    at = outer["mesh"]
+    columns = {name: mesh[name][at] for name in mesh} | dict(outer)
+    contiguous = columns["s_pp"] * columns["pp"] == space.base.devices
+    frames: list[PipelineShape] = []
+    groups: dict[tuple[int, int], list[int]] = {}
+    lone: list[tuple[int, int, int]] = []
+    for row in range(len(members.outers)):
+        p, m = int(columns["pp"][row]), int(columns["microbatches"][row])
+        if p > facts.layers:
+            continue
+        if contiguous[row]:
+            groups.setdefault((p, m), []).append(row)
+        lone.append((row, p, m))
+    for zero in space.zeros:
+        for v in space.chunks:
+            for row, p, m in lone:
+                if v == 1 and contiguous[row]:
+                    continue
+                if v == 1 or (m % p == 0 and p * v <= facts.layers + 2):
+                    frames.append(PipelineShape(outers=(row,), ranks=p, chunks=v, microbatches=m, zero=zero))
+            if v == 1:
+                frames += [
+                    PipelineShape(outers=tuple(rows), ranks=p, chunks=1, microbatches=m, zero=zero) for (p, m), rows in groups.items()
+                ]
+    if not frames:
+        return None
+    return ShapedSpace(members=members, prepared=prepared, costs=costs_of(problem, prepared), frames=tuple(frames), columns=columns)

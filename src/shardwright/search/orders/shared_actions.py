@@ -1,0 +1,242 @@
+"""Orders where several rows meet in one action: list schedules and moves over one sequence of all actions, compiled, on an integer clock.
+
+An order is a sequence of all actions in which each comes after what it waits for; a row's order is the part of the sequence that it takes
+part in. So every sequence can be run: there is no deadlock to check for. An action occupies all its rows from start to end.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.compiled import compiled
+from shardwright.search.orders.problem import MODULUS, MULTIPLIER, Int64
+
+NEVER = 2**62
+PARTS = 16
+"""A policy's patience counts in parts of a weight gradient's time."""
+REACH = 6
+"""How many actions of its rows an action moves past at most."""
+
+
+class SharedActions(NamedTuple):
+    """Actions, rows and what waits for what; lists by action are in CSR form.
+
+    Args:
+        time: (n,) of each action. weight: (n,) 1 for weight gradients. urgency: (n,) longest way from its start to the end of the step.
+        unit: (n,) number of its microbatch over all lanes. opens: (n,) 1 for forwards of stages that wait for no other.
+        row_start, row: rows of each action. need_start, need, delay: what it waits for, and for how long after its end.
+        after_start, after: who waits for it. turn: (n,) the action of the same stage and kind that comes before it, or -1.
+        next: (n,) the one that comes after it, or -1. step: (n,) change of what its rows hold. limit: (rows,) most that a row may hold.
+    """
+
+    time: Int64
+    weight: Int64
+    urgency: Int64
+    unit: Int64
+    opens: Int64
+    row_start: Int64
+    row: Int64
+    need_start: Int64
+    need: Int64
+    delay: Int64
+    after_start: Int64
+    after: Int64
+    turn: Int64
+    next: Int64
+    step: Int64
+    limit: Int64
+
+
+@compiled
+def run_sequence(m: SharedActions, sequence: Int64, start: Int64, free: Int64, level: Int64) -> int:
+    """When `sequence` ends; NEVER if a row holds more than it may. `start`: (n,), `free`, `level`: (rows,) scratch."""
+    free[:] = 0
+    level[:] = 0
+    makespan = 0
+    for a in sequence:
+        begin = 0
+        for i in range(m.need_start[a], m.need_start[a + 1]):
+            begin = max(begin, start[m.need[i]] + m.time[m.need[i]] + m.delay[i])
+        for i in range(m.row_start[a], m.row_start[a + 1]):
+            begin = max(begin, free[m.row[i]])
+        start[a] = begin
+        for i in range(m.row_start[a], m.row_start[a + 1]):
+            r = m.row[i]
+            free[r] = begin + m.time[a]
+            level[r] += m.step[a]
+            if level[r] > m.limit[r]:
+                return NEVER
+        makespan = max(makespan, begin + m.time[a])
+    return makespan
+
+
+@compiled
+def _admitted(m: SharedActions, a: int, level: Int64, rest: Int64, first: bool) -> bool:
+    """Whether a forward fits on all its rows, beside what the microbatch begun first still needs there."""
+    for i in range(m.row_start[a], m.row_start[a + 1]):
+        r = m.row[i]
+        if level[r] + m.step[a] + (0 if first else rest[r]) > m.limit[r]:
+            return False
+    return True
+
+
+@compiled
+def list_sequence(m: SharedActions, most: int, patience: int, deep: int, careful: int) -> tuple[int, Int64]:
+    """The sequence that takes, again and again, the action that can start first; the more urgent one of several.
+
+    Careful, it admits forwards only where all their rows keep room for what the microbatch begun first still has to go through, so that one
+    can always end; else it does not look at limits.
+
+    Args:
+        most: microbatches begun and not ended, over all lanes. patience: a weight gradient counts as starting that many parts of its time
+            later. careful: 0 or 1. deep: 1 = of actions that can start together the one of the earliest microbatch comes first, then the
+            more urgent.
+
+    Returns:
+        How many actions it has, all of them unless it got stuck, and the sequence.
+    """
+    n, rows, units = m.time.shape[0], m.limit.shape[0], m.unit.max() + 1
+    left, missing = np.zeros(units, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    ready, sequence, done = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    start, free, begun = np.zeros(n, dtype=np.int64), np.zeros(rows, dtype=np.int64), np.zeros(units, dtype=np.int64)
+    level, rest, queue = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64), np.zeros(units, dtype=np.int64)
+    waiting, size, alive, head, tail, oldest = 0, 0, 0, 0, 0, -1
+    for a in range(n):
+        left[m.unit[a]] += 1
+        missing[a] = m.need_start[a + 1] - m.need_start[a] + (1 if m.turn[a] >= 0 else 0)
+        if missing[a] == 0:
+            ready[waiting] = a
+            waiting += 1
+    while waiting > 0:
+        best, best_start, best_order, best_slot = -1, NEVER, NEVER, -1
+        for slot in range(waiting):
+            a = ready[slot]
+            if m.opens[a] == 1 and begun[m.unit[a]] == 0 and alive >= most:
+                continue
+            if careful == 1 and m.step[a] > 0 and not _admitted(m, a, level, rest, m.unit[a] == oldest):
+                continue
+            begin = 0
+            for i in range(m.need_start[a], m.need_start[a + 1]):
+                begin = max(begin, start[m.need[i]] + m.time[m.need[i]] + m.delay[i])
+            for i in range(m.row_start[a], m.row_start[a + 1]):
+                begin = max(begin, free[m.row[i]])
+            start[a] = begin
+            begin += m.weight[a] * m.time[a] * patience // PARTS
+            order = -m.urgency[a] if deep == 0 else m.unit[a]
+            if begin < best_start or (
+                begin == best_start and (order < best_order or (order == best_order and m.urgency[a] > m.urgency[best]))
+            ):
+                best, best_start, best_order, best_slot = a, begin, order, slot
+        if best < 0:
+            break
+        waiting -= 1
+        ready[best_slot] = ready[waiting]
+        if begun[m.unit[best]] == 0:
+            begun[m.unit[best]] = 1
+            queue[tail] = m.unit[best]
+            tail += 1
+            alive += 1
+        left[m.unit[best]] -= 1
+        if left[m.unit[best]] == 0:
+            alive -= 1
+        done[best] = 1
+        for i in range(m.row_start[best], m.row_start[best + 1]):
+            free[m.row[i]] = start[best] + m.time[best]
+            level[m.row[i]] += m.step[best]
+            if m.unit[best] == oldest and m.step[best] > 0:
+                rest[m.row[i]] -= m.step[best]
+        while head < tail and left[queue[head]] == 0:
+            head += 1
+        if head < tail and queue[head] != oldest:
+            oldest = queue[head]
+            rest[:] = 0
+            for a in range(n):
+                if m.unit[a] == oldest and done[a] == 0 and m.step[a] > 0:
+                    for i in range(m.row_start[a], m.row_start[a + 1]):
+                        rest[m.row[i]] += m.step[a]
+        sequence[size] = best
+        size += 1
+        for i in range(m.after_start[best], m.after_start[best + 1]):
+            missing[m.after[i]] -= 1
+            if missing[m.after[i]] == 0:
+                ready[waiting] = m.after[i]
+                waiting += 1
+        if m.next[best] >= 0:
+            missing[m.next[best]] -= 1
+            if missing[m.next[best]] == 0:
+                ready[waiting] = m.next[best]
+                waiting += 1
+    return size, sequence
+
+
+@compiled
+def _meet(m: SharedActions, a: int, b: int) -> bool:
+    """Whether two actions share a row."""
+    for i in range(m.row_start[a], m.row_start[a + 1]):
+        for j in range(m.row_start[b], m.row_start[b + 1]):
+            if m.row[i] == m.row[j]:
+                return True
+    return False
+
+
+@compiled
+def _bound(m: SharedActions, first: int, second: int) -> bool:
+    """Whether `second` must come after `first`."""
+    if m.next[first] == second:
+        return True
+    for i in range(m.need_start[second], m.need_start[second + 1]):  # noqa: SIM110 - compiled code has no generators
+        if m.need[i] == first:
+            return True
+    return False
+
+
+@compiled
+def _move(m: SharedActions, sequence: Int64, at: int, ahead: bool, times: int) -> int:
+    """Move the action at a place past up to `times` actions of its rows; its new place."""
+    a, n = sequence[at], sequence.shape[0]
+    passed, place = 0, at
+    while passed < times:
+        other = place + 1 if ahead else place - 1
+        if other < 0 or other >= n:
+            break
+        b = sequence[other]
+        if _bound(m, a, b) if ahead else _bound(m, b, a):
+            break
+        sequence[place], sequence[other] = b, a
+        place = other
+        passed += 1 if _meet(m, a, b) else 0
+    return place
+
+
+@compiled
+def improve(m: SharedActions, sequence: Int64, goal: int, tries: int, seed: int) -> tuple[int, Int64]:
+    """(makespan, sequence) after random moves that make it no longer; ends early at `goal`."""
+    n = sequence.shape[0]
+    start, free, level = np.zeros(n, dtype=np.int64), np.zeros(m.limit.shape[0], dtype=np.int64), np.zeros(m.limit.shape[0], dtype=np.int64)
+    best = run_sequence(m, sequence, start, free, level)
+    kept = sequence[np.argsort(start[sequence], kind="mergesort")]
+    tried = kept.copy()
+    state = (seed % MODULUS + 1) * MULTIPLIER % MODULUS
+    for _ in range(tries):
+        if best <= goal:
+            break
+        state = state * MULTIPLIER % MODULUS
+        at = state % n
+        state = state * MULTIPLIER % MODULUS
+        to = _move(m, tried, at, state % 2 == 0, 1 + state // 2 % REACH)
+        low, high = min(at, to), max(at, to) + 1
+        if low + 1 == high:
+            continue
+        makespan = run_sequence(m, tried, start, free, level)
+        if makespan > best:
+            tried[low:high] = kept[low:high]
+        elif makespan == best:
+            kept[low:high] = tried[low:high]
+        else:
+            best = makespan
+            # In the order of starts what is near in time is near in place, so that moves reach it.
+            kept = tried[np.argsort(start[tried], kind="mergesort")]
+            tried = kept.copy()
+    return best, kept

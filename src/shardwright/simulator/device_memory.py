@@ -1,0 +1,106 @@
+"""Peak memory of each class of devices of a general plan, from its row of the order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.device_network import kind_problem
+from shardwright.cost.stage_costs import PlanCosts
+from shardwright.cost.step_costs import StepCosts, held_bytes
+from shardwright.program.problem import Problem
+from shardwright.program.program import DeviceClass, Program
+from shardwright.schedules.table import B, F, R, W
+from shardwright.simulator.prediction import StageMemory
+
+Int64 = npt.NDArray[np.int64]
+
+_ONCE = ("workspace",)
+"""Items that a device has once, however many stages it is in."""
+
+
+def plan_memory(problem: Problem, program: Program, costs: PlanCosts) -> tuple[StageMemory, ...]:
+    """Itemised peak of each class of devices, in bytes; `rank` is the class's number.
+
+    Items are those of `simulator.memory.stage_memory`; the largest temporary and the logits of its stages count once.
+    """
+    return tuple(_class_memory(problem, program, costs, number) for number in range(len(program.classes)))
+
+
+def _class_memory(problem: Problem, program: Program, costs: PlanCosts, number: int) -> StageMemory:
+    device_class = program.classes[number]
+    own = kind_problem(problem, device_class.devices[0])
+    steps = [step for place in device_class.families for step in costs.families[place].slices]
+    firsts = [costs.families[place].slices[0] for place in device_class.families]
+    items: dict[str, int] = {}
+    for step in firsts:
+        for name, values in step.static_bytes:
+            value = int(values[0])
+            items[name] = max(items.get(name, 0), value) if name in _ONCE else items.get(name, 0) + value
+    items["activations"] = _activations(program, costs, device_class)
+    items["logits"] = max(int(s.logits_bytes[0]) for s in steps)
+    # The logits are gone when a layer is made again, of whichever stage.
+    items["temporary"] = max(int(s.transient_bytes[0] + s.logits_bytes[0]) for s in steps) - items["logits"]
+    allocated = sum(items.values())
+    outside = {name: int(values[0]) for name, values in firsts[0].outside_bytes}
+    kept, held = held_bytes(own, _merged(steps, items), np.array([allocated], dtype=np.int64))
+    items["fragmentation"] = int(kept[0]) - allocated
+    items |= outside
+    layers = _text(program, device_class)
+    return StageMemory(
+        rank=number,
+        devices=len(device_class.devices),
+        layers=layers,
+        items=tuple(items.items()),
+        allocated=allocated,
+        reserved=int(held[0]),
+        capacity=own.cluster.node.accelerator.memory_bytes,
+    )
+
+
+def _merged(steps: list[StepCosts], items: dict[str, int]) -> StepCosts:
+    """The steps of a device as one: blocks for logits and for what layers make again serve all of its stages."""
+    again = max(int(s.again_bytes[0]) for s in steps)
+    others = max(int(s.blocks_bytes[0] - s.again_bytes[0]) for s in steps)
+    return replace(
+        steps[0],
+        logits_bytes=np.array([items["logits"]], dtype=np.int64),
+        transient_bytes=np.array([items["temporary"]], dtype=np.int64),
+        blocks_bytes=np.array([others + again], dtype=np.int64),
+    )
+
+
+def _activations(program: Program, costs: PlanCosts, device_class: DeviceClass) -> int:
+    """Peak of what forwards keep until the gradients of their microbatch are done, along the row of the order."""
+    return int(np.cumsum(kept_changes(program, costs, device_class)).max(initial=0))
+
+
+def kept_changes(program: Program, costs: PlanCosts, device_class: DeviceClass) -> Int64:
+    """(actions of its row,) bytes of activations that each action keeps from its start on, or gives back at its end (negative)."""
+    rows = program.rows
+    span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
+    kinds = rows.kind[span]
+    sign = np.where((kinds == F) | (kinds == R), 1, np.where((kinds == B) | (kinds == W), -1, 0)).astype(np.int64)
+    size = np.zeros(len(kinds), dtype=np.int64)
+    for lane, chunk, family in device_class.families:
+        for part, step in enumerate(costs.families[lane, chunk, family].slices):
+            chosen = (rows.lane[span] == lane) & (rows.chunk[span] == chunk) & (rows.slice[span] == part)
+            early = chosen & np.isin(rows.microbatch[span], rows.microbatch[span][chosen & (kinds == R)])
+            saved, restored = int(step.saved_bytes[0]), int(step.restored_bytes[0])
+            size[chosen] = saved
+            # What is made again early lives from there to the last gradient.
+            size[early & (kinds == R)] = restored
+            size[early & ((kinds == B) | (kinds == W))] += restored
+    changes: Int64 = sign * size
+    return changes
+
+
+def _text(program: Program, device_class: DeviceClass) -> str:
+    """What the stages of a class run, such as ``embed + 16 layer``: equal blocks are counted together."""
+    counts: dict[str, int] = {}
+    for lane, chunk, _ in device_class.families:
+        for segment in program.stages[lane][chunk].segments:
+            counts[segment.block.name] = counts.get(segment.block.name, 0) + segment.count
+    return " + ".join(f"{count} {name}" if count > 1 else name for name, count in counts.items())

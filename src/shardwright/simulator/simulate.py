@@ -1,0 +1,259 @@
+"""From a problem and any general plan to its simulated step: resolve, price, lower, simulate, add up."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.columns import problem_machine
+from shardwright.cost.critical_path import jitter
+from shardwright.cost.device_network import plan_tiers
+from shardwright.cost.family_costs import FamilyCosts, Same, family_costs, place_in_network, slice_lengths
+from shardwright.cost.model_flops import model_flops
+from shardwright.cost.stage_costs import PlanCosts
+from shardwright.errors import StrategyError
+from shardwright.program.lower import lower_plan
+from shardwright.program.orders.rows import action_rows
+from shardwright.program.problem import Problem
+from shardwright.program.program import Program, TaskShape, device_classes
+from shardwright.program.stages.edges import LaneEdge, edge_extents, edge_messages, edge_segments, stage_edges
+from shardwright.program.stages.families import StageDevices, refine_families
+from shardwright.program.stages.holdings import Holdings, Summing, held_by_families, parameter_sums
+from shardwright.program.stages.parts import Segment, StageParts, plan_stages
+from shardwright.simulator.device_memory import plan_memory
+from shardwright.simulator.kernel.events import simulate
+from shardwright.simulator.kernel.longest_path import longest_path
+from shardwright.simulator.prediction import StageMemory
+from shardwright.simulator.tasks import plan_kernel_tasks
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.verify.check import require_valid
+from shardwright.units import PICOSECONDS_PER_SECOND
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """When every instance ran, in picoseconds, and what it takes uncontended."""
+
+    start: Int64
+    finish: Int64
+    work: Int64
+
+    @property
+    def seconds(self) -> float:
+        """End of the last task."""
+        return int(self.finish.max()) / PICOSECONDS_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedPlan:
+    """A simulated plan.
+
+    Args:
+        program, costs, timeline: how it came about. step_time_s: with jitter. memory: of each class of devices.
+    """
+
+    program: Program
+    costs: PlanCosts
+    timeline: Timeline
+    step_time_s: float
+    memory: tuple[StageMemory, ...]
+    mfu_causal: float
+
+    @property
+    def path_s(self) -> float:
+        """Longest path with uncontended durations (a lower bound of the step), with jitter."""
+        graph = self.program.instances
+        ends = longest_path(self.timeline.work, graph.indegree, graph.successor_start, graph.successor)[1]
+        return int(ends.max()) / PICOSECONDS_PER_SECOND * (self.step_time_s / self.timeline.seconds)
+
+    @property
+    def fits(self) -> bool:
+        """No class of devices needs more than its devices have."""
+        return all(m.reserved <= m.capacity for m in self.memory)
+
+    @property
+    def need(self) -> int:
+        """Bytes that the fullest device holds."""
+        return max(m.reserved for m in self.memory)
+
+
+def lower(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False) -> tuple[Program, PlanCosts]:
+    """The Program of `plan`, and what its tasks cost.
+
+    Args:
+        unfolded: every device is a class of its own (a proof, or the exact form where replicas lie unequally in nodes).
+        verified: the plan breaks no rule, as it was written out from a legal grid.
+
+    Raises:
+        StrategyError: the plan breaks a rule, or says what lowering leaves out.
+    """
+    if not verified:
+        require_valid(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+    stages = plan_stages(plan, model=problem.model, unfolded=unfolded)
+    edges = tuple(edge for lane in stages for edge in lane_edges(problem, lane))
+    summings = summings_of(problem, stages)
+    if not unfolded:
+        stages = refined(problem, plan, stages, edges, summings)
+    rows = action_rows(plan)
+    costs = price_stages(problem, plan, stages, summings)
+    classes = device_classes(stages, rows)
+    shape = TaskShape(
+        tied=costs.holders_of(classes, tied=True),
+        pieces=costs.pieces,
+        coupled=costs.coupled,
+        holders=costs.holders_of(classes),
+        gathers=costs.gathers,
+        blocking=not problem.runtime.overlap_p2p,
+        reduces_last=not problem.runtime.overlap_grad_reduce,
+    )
+    return lower_plan(plan, stages=stages, rows=rows, classes=classes, edges=edges, shape=shape), costs
+
+
+def summings_of(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tuple[Summing, ...]:
+    """Who sums which parameters."""
+    island = problem.cluster.tiers()[0].num_devices
+    return tuple(parameter_sums(stages, model=problem.model, length=problem.job.sequence_length, island=island))
+
+
+def refined(
+    problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], edges: tuple[LaneEdge, ...], summings: tuple[Summing, ...]
+) -> tuple[tuple[StageParts, ...], ...]:
+    """The stages with families of devices that hold as much and lie alike on the network."""
+    job, cluster = problem.job, problem.cluster
+
+    def lengths(lane: int, segment: Segment) -> tuple[int, ...]:
+        whole = job.tokens(segment.block.sequence) or job.sequence_length
+        return slice_lengths(plan, lane, length=whole)
+
+    ground = StageDevices(
+        lengths=lengths,
+        units=tuple(tier.num_devices for tier in plan_tiers(problem)),
+        kinds=() if cluster.is_uniform else tuple(accumulate(g.count * g.kind.num_devices for g in cluster.groups)),
+    )
+    return refine_families(stages, edges=edges, summings=summings, ground=ground)
+
+
+def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], summings: tuple[Summing, ...]) -> PlanCosts:
+    """Every family of every stage, priced; stages that differ only by their place in whole units of the network are priced once."""
+    holdings = held_by_families(stages, summings)
+    sets = {id(stage.devices): stage.devices for lane in stages for stage in lane}
+    shape = (plan.devices, len(set(sets.values())))
+    near: dict[tuple[int, int], tuple[int, ...]] = {}
+    equal: dict[tuple[int, ...], tuple[int, ...]] = {}
+    families: dict[tuple[int, int, int], FamilyCosts] = {}
+    known: dict[Hashable, FamilyCosts] = {}
+
+    def counted(group: tuple[int, ...], base: int) -> tuple[int, ...]:
+        """Devices counted from a stage's first: one object for equal ones."""
+        if (id(group), base) not in near:
+            moved = tuple(d - base for d in group)
+            near[id(group), base] = equal.setdefault(moved, moved)
+        return near[id(group), base]
+
+    for stage in (stage for lane in stages for stage in lane):
+        place = place_in_network(problem, stage.base)
+        parts = tuple((id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments)
+        for index, (device, *_) in enumerate(stage.families):
+            held = {key: holdings[key] for n in range(len(parts)) if (key := (stage.lane, stage.chunk, n, device)) in holdings}
+            sums = [(key[2], h, counted(h.group, stage.base), counted(h.near, stage.base)) for key, items in held.items() for h in items]
+            brief = tuple((n, h.klass, h.elements, h.trainable, h.layers, id(group), id(own)) for n, h, group, own in sums)
+            kind = (stage.lane, place, device - stage.base, parts, brief)
+            if kind not in known:
+                segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
+                whole = tuple((n, h.klass, h.elements, h.trainable, h.layers, group, own) for n, h, group, own in sums)
+                alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - stage.base, segments, whole)
+                known[kind] = _priced(_Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=held, shape=shape))
+            families[stage.lane, stage.chunk, index] = known[kind]
+    return PlanCosts.of(problem, plan, stages, families, holdings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A family to be priced; equal where `alike` is, which has all that its costs depend on, devices counted from the stage's first."""
+
+    alike: Hashable
+    problem: Problem = field(compare=False)
+    plan: Plan = field(compare=False)
+    stage: StageParts = field(compare=False)
+    family: int = field(compare=False)
+    held: Holdings = field(compare=False)
+    shape: tuple[int, int] = field(compare=False)
+
+
+@lru_cache(maxsize=4096)
+def _priced(one: _Asked) -> FamilyCosts:
+    return family_costs(one.problem, one.plan, one.stage, one.family, holdings=one.held, shape=one.shape)
+
+
+def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
+    """The edges of a lane with their messages."""
+    model, job = problem.model, problem.job
+    island = plan_tiers(problem)[0].num_devices
+    found = []
+    for edge in stage_edges(lane, model=model):
+        block = model.blocks[model.runs[edge.run].block]
+        forward, backward = edge_messages(
+            lane[edge.source],
+            lane[edge.target],
+            segments=edge_segments(edge, lane[edge.source], lane[edge.target], model=model),
+            extents=edge_extents(edge, model=model),
+            length=job.tokens(block.sequence) or job.sequence_length,
+            island=island,
+            minimal=problem.runtime.p2p_scatter_gather,
+        )
+        found.append(LaneEdge(lane=lane[0].lane, edge=edge, forward=forward, backward=backward))
+    return tuple(found)
+
+
+def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False) -> SimulatedPlan:
+    """Tier S of a general plan: its step time and the memory of each class of devices.
+
+    Raises:
+        StrategyError: as `lower`; or the order deadlocks (rule ``order.deadlock``).
+    """
+    if plan.devices > problem.cluster.num_devices:
+        raise StrategyError(f"the plan is for {plan.devices} devices, the cluster has {problem.cluster.num_devices}", rule="plan.devices")
+    program, costs = lower(problem, plan, unfolded=unfolded, verified=verified)
+    tasks = plan_kernel_tasks(problem, program, costs)
+    start, finish, finished = simulate(*tasks)
+    if finished != len(start):
+        raise StrategyError(
+            "the order deadlocks: some action waits for one that stands behind it",
+            hint="actions that share devices or collectives stand in one relative order in all rows",
+            rule="order.deadlock",
+        )
+    factor = jitter(problem, plan.devices)
+    seconds = int(finish.max()) / PICOSECONDS_PER_SECOND * factor
+    causal, _ = model_flops(problem)
+    return SimulatedPlan(
+        program=program,
+        costs=costs,
+        timeline=Timeline(start=start, finish=finish, work=tasks[0]),
+        step_time_s=seconds,
+        memory=plan_memory(problem, program, costs),
+        mfu_causal=causal / seconds / (problem_machine(problem).peak * plan.devices),
+    )
+
+
+def plan_of_grid(problem: Problem, grid: Grid) -> Plan:
+    """The plan that a grid is for the problem's model and batch."""
+    return plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
+
+
+def simulate_grid(problem: Problem, grid: Grid) -> SimulatedPlan:
+    """Tier S of a grid: of the plan that it is."""
+    return simulate_plan(problem, plan_of_grid(problem, grid), verified=True)
+
+
+def memory_of_grid(problem: Problem, grid: Grid) -> tuple[StageMemory, ...]:
+    """The exact peak of each class of devices of a grid, without its time."""
+    return plan_memory(problem, *lower(problem, plan_of_grid(problem, grid), verified=True))

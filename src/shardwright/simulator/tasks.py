@@ -1,0 +1,193 @@
+"""A general plan's Program as the kernel's tasks: seconds of each template, and what it takes of links and multiprocessors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from itertools import zip_longest
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.critical_path import picoseconds
+from shardwright.cost.crossings import Crossing, around_seconds, crossing_of
+from shardwright.cost.device_network import plan_tiers
+from shardwright.cost.stage_costs import PlanCosts, action_table, paired_share, update_seconds
+from shardwright.hardware.cluster import Tier
+from shardwright.program.instances import TaskKind
+from shardwright.program.problem import Problem
+from shardwright.program.program import DeviceClass, Program, class_numbers
+from shardwright.simulator.kernel.events import SCALE
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float64]
+
+
+def _sends(problem: Problem, program: Program) -> dict[tuple[int, int, int], Crossing]:
+    """By (kind of send, edge, class). Edges between stages of one class each that lie alike in the network share theirs."""
+    class_of, tiers = class_numbers(program.classes), plan_tiers(problem)
+    unit = tiers[-2].num_devices if len(tiers) > 1 else 1
+    alike: dict[object, Crossing] = {}
+    result = {}
+    templates, posts = program.templates, program.posts
+    for index in np.flatnonzero(templates.edge >= 0).tolist():
+        kind, klass, number = int(templates.kind[index]), int(templates.klass[index]), int(templates.edge[index])
+        if (kind, number, klass) in result:
+            continue
+        one = program.edges[number]
+        messages = one.forward if kind == TaskKind.SEND_F else one.backward
+        ends = [posts.at(one.lane, chunk) for chunk in (one.edge.source, one.edge.target)]
+        if len(ends[0]) == len(ends[1]) == 1 and not messages.collectives:
+            other = int(posts.klass[ends[1 if kind == TaskKind.SEND_F else 0][0]])
+            key = (id(messages.sends), messages.base % unit)
+            if key not in alike:
+                alike[key] = crossing_of(messages, klass, class_of, tiers)
+            found = replace(alike[key], into=((other, alike[key].into[0][1]),))
+        else:
+            found = crossing_of(messages, klass, class_of, tiers)
+        result[kind, number, klass] = found
+    return result
+
+
+@lru_cache(maxsize=64)
+def _units(classes: tuple[DeviceClass, ...], tiers: tuple[Tier, ...], total: int) -> tuple[Int64, Int64]:
+    """(tiers, classes) unit of each class's first device, and (tiers, classes, 2) its members there over the unit's devices."""
+    unit = np.array([[c.devices[0] // t.num_devices for c in classes] for t in tiers], dtype=np.int64)
+    load = np.array(
+        [
+            [(sum(d // t.num_devices == c.devices[0] // t.num_devices for d in c.devices), min(t.num_devices, total)) for c in classes]
+            for t in tiers
+        ],
+        dtype=np.int64,
+    )
+    return unit, load
+
+
+class _Uses:
+    """Resources by number, and what each template takes of them."""
+
+    def __init__(self, problem: Problem, program: Program, costs: PlanCosts) -> None:
+        self.tiers = plan_tiers(problem)
+        self.count, self.levels = len(program.classes), len(self.tiers)
+        self.unit, self.load = _units(program.classes, self.tiers, problem.cluster.num_devices)
+        most_units = int(self.unit.max()) + 1
+        self.out, self.into = self.count, self.count + self.count * self.levels
+        self.pool_out = self.count + 2 * self.count * self.levels
+        self.pool_in = self.pool_out + most_units * self.levels
+        self.num_resources = self.pool_in + most_units * self.levels
+        self.shares, self.extra = [], []
+        for device_class in program.classes:
+            here = {id(cost): cost for place in device_class.families if (cost := costs.families[place]).shares}
+            slowdown = max((cost.slices[0].slowdown for cost in here.values()), default=1.0)
+            self.shares.append(tuple(map(max, zip_longest(*(c.shares for c in here.values()), (0.0,) * self.levels, fillvalue=0.0))))
+            self.extra.append(max(round((slowdown - 1.0) * SCALE), 0))
+
+    def pool(self, klass: int, base: int, tier: int, weight: int) -> list[tuple[int, int]]:
+        """The uplinks between the island and `tier`, loaded by all devices of the class in that unit."""
+        result = []
+        for below in range(1, tier):
+            members, devices = (int(x) for x in self.load[below, klass])
+            result.append((base + int(self.unit[below, klass]) * self.levels + below, -(-weight // devices) * members))
+        return result
+
+    def action(self, klass: int) -> list[tuple[int, int]]:
+        """(resource, weight) of an action of a class that may run beside a collective."""
+        return [(klass, SCALE)] if self.extra[klass] else []
+
+    def sync(self, klass: int) -> list[tuple[int, int]]:
+        """(resource, weight) of a gather or a reduction."""
+        uses = [(klass, self.extra[klass])] if self.extra[klass] else []
+        for tier, share in enumerate(self.shares[klass]):
+            weight = min(round(share * SCALE), SCALE)
+            if weight:
+                uses += [(self.out + klass * self.levels + tier, weight), (self.into + klass * self.levels + tier, weight)]
+                uses += self.pool(klass, self.pool_out, tier, weight) + self.pool(klass, self.pool_in, tier, weight)
+        return uses
+
+    def send(self, klass: int, sent: Crossing) -> list[tuple[int, int]]:
+        """(resource, weight) of a send."""
+        weight = max(round(sent.sent / sent.most * SCALE), 1)
+        uses = [(self.out + klass * self.levels + sent.tier, weight), *self.pool(klass, self.pool_out, sent.tier, weight)]
+        for other, elements in sent.into:
+            weight = max(round(elements / sent.most * SCALE), 1)
+            uses += [(self.into + other * self.levels + sent.tier, weight), *self.pool(other, self.pool_in, sent.tier, weight)]
+        return uses
+
+
+def plan_kernel_tasks(problem: Problem, program: Program, costs: PlanCosts) -> tuple[Int64, Int32, Int32, Int32, Int32, Int32, Int32, int]:
+    """The Program as the kernel's arguments: work, dependencies, and what each task takes of the shared resources."""
+    sends = _sends(problem, program)
+    work = picoseconds(template_seconds(problem, program, costs, sends))
+    templates, instances = program.templates, program.instances
+    work = work * (templates.piece + 1) // templates.pieces - work * templates.piece // templates.pieces
+    uses = _Uses(problem, program, costs)
+    count = len(program.classes)
+    rows = [uses.action(k) for k in range(count)] + [uses.sync(k) for k in range(count)] + [[]]
+    row = np.where(templates.kind <= TaskKind.R, templates.klass, templates.klass + count)
+    row[templates.kind == TaskKind.STEP] = 2 * count
+    number = {key: 2 * count + 1 + place for place, key in enumerate(sends)}
+    rows += [uses.send(key[2], sent) for key, sent in sends.items()]
+    for index in np.flatnonzero(templates.edge >= 0).tolist():
+        row[index] = number[int(templates.kind[index]), int(templates.edge[index]), int(templates.klass[index])]
+    which = row[instances.template]
+    which = np.where((templates.kind[instances.template] <= TaskKind.R) & ~instances.beside_sync, 2 * count, which)
+    start = np.concatenate([[0], np.cumsum([len(one) for one in rows])]).astype(np.int64)
+    per_task = start[which + 1] - start[which]
+    use_start = np.concatenate([[0], np.cumsum(per_task)])
+    within = np.arange(int(use_start[-1])) - np.repeat(use_start[:-1], per_task)
+    pairs = np.array([pair for one in rows for pair in one], dtype=np.int64).reshape(-1, 2)[np.repeat(start[which], per_task) + within]
+    return (
+        work[instances.template],
+        instances.indegree,
+        instances.successor_start,
+        instances.successor,
+        use_start.astype(np.int32),
+        pairs[:, 0].astype(np.int32),
+        pairs[:, 1].astype(np.int32),
+        uses.num_resources,
+    )
+
+
+def template_seconds(
+    problem: Problem, program: Program, costs: PlanCosts, sends: dict[tuple[int, int, int], Crossing]
+) -> npt.NDArray[np.float64]:
+    """(templates,) uncontended seconds of all pieces of each template."""
+    templates, posts = program.templates, program.posts
+    numbers = {key: i for i, key in enumerate(costs.families)}
+    family_of = np.array([numbers[key] for key in zip(posts.lane.tolist(), posts.chunk.tolist(), posts.family.tolist(), strict=True)])
+    kind = templates.kind
+
+    def family(lane: Int64, chunk: Int64) -> Int64:
+        return np.asarray(family_of[posts.number[templates.klass, posts.first_stage[lane] + chunk]], dtype=np.int64)
+
+    own = family(np.maximum(templates.lane, 0), np.maximum(templates.chunk, 0))
+    table = action_table(costs)
+    action = kind <= TaskKind.R
+    seconds = np.zeros(len(kind))
+    seconds[action] = table.seconds[templates.early[action], kind[action], own[action], templates.slice[action]]
+    for which, name in ((TaskKind.GATHER, "gather_s"), (TaskKind.REDUCE, "reduce_s"), (TaskKind.REDUCE_TIED, "tied_s")):
+        at = np.flatnonzero(kind == which)
+        if len(at):
+            of = np.array([float(getattr(cost.slices[0], name)[0]) for cost in costs.families.values()])
+            seconds[at] = of[own[at]]
+    both = np.flatnonzero(templates.partner_kind >= 0)
+    if len(both):
+        other = family(np.maximum(templates.partner_lane, 0), np.maximum(templates.partner_chunk, 0))[both]
+        early, mine, theirs = templates.early[both], kind[both], templates.partner_kind[both]
+        one = table.seconds[early, mine, own[both], templates.slice[both]], table.exposed[mine, own[both], templates.slice[both]]
+        two = (
+            table.seconds[early, theirs, other, templates.partner_slice[both]],
+            table.exposed[theirs, other, templates.partner_slice[both]],
+        )
+        seconds[both] = paired_share(one, two)
+    for klass, device_class in enumerate(program.classes):
+        seconds[(kind == TaskKind.STEP) & (templates.klass == klass)] = update_seconds(costs, device_class)
+    tiers = plan_tiers(problem)
+    for index in np.flatnonzero(templates.edge >= 0).tolist():
+        sent = sends[int(kind[index]), int(templates.edge[index]), int(templates.klass[index])]
+        lengths = costs.lengths[int(templates.lane[index])]
+        scale = costs.element * lengths[int(templates.slice[index])] / sum(lengths)
+        spent = tiers[sent.tier].latency_s + sent.most * scale / tiers[sent.tier].bandwidth
+        seconds[index] = spent + (around_seconds(problem, sent.collectives, scale) if sent.collectives else 0.0)
+    return seconds

@@ -1,0 +1,137 @@
+"""The trace of a simulated step: when each device of a general plan does what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwright.cost.stage_costs import PlanCosts, action_seconds, exposed_seconds, paired
+from shardwright.errors import UsageError
+from shardwright.program.instances import Stream, TaskKind
+from shardwright.program.program import Program, Template, class_numbers
+from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, sorted_spans
+from shardwright.simulator.device_memory import kept_changes
+from shardwright.simulator.simulate import SimulatedPlan
+from shardwright.units import PICOSECONDS_PER_SECOND
+
+Int64 = npt.NDArray[np.int64]
+
+_TRACKS = {Stream.COMPUTE: Track.COMPUTE, Stream.SEND_F: Track.SEND_F, Stream.SEND_B: Track.SEND_B, Stream.SYNC: Track.SYNC}
+_IN_USE = frozenset({"activations", "logits", "temporary"})
+"""Items of memory that come and go in a step."""
+
+
+def simulated_trace(result: SimulatedPlan, *, plan: str, devices: Sequence[int] = ()) -> StepTrace:
+    """What the devices do in the simulated step.
+
+    Bytes held are what a device has all the time and the activations that its microbatches keep; left out are the logits and what a layer
+    needs while it runs, which `StageMemory` counts once.
+
+    Args:
+        plan: its name. devices: whose; none = the first of each class, which stands for the whole class.
+
+    Raises:
+        UsageError: a device runs nothing in this plan.
+    """
+    program = result.program
+    chosen = tuple(sorted(set(devices))) or tuple(sorted(c.devices[0] for c in program.classes))
+    numbers = class_numbers(program.classes)
+    idle = [d for d in chosen if not 0 <= d < len(numbers) or numbers[d] < 0]
+    if idle:
+        raise UsageError(f"device {idle[0]} runs nothing in this plan", hint=f"devices are 0 to {len(numbers) - 1}")
+    traced, spans, memory = [], [], []
+    for device in chosen:
+        number = int(numbers[device])
+        own = _spans(result, number, device=device)
+        spans += own
+        memory += _held(result, number, own, device=device)
+        alike = 1 if devices else len(program.classes[number].devices)
+        traced.append(TracedDevice(device=device, alike=alike, runs=result.memory[number].layers))
+    return StepTrace(
+        plan=plan,
+        origin=Origin.SIMULATED,
+        devices=tuple(traced),
+        spans=sorted_spans(spans),
+        step_s=result.step_time_s,
+        memory=tuple(memory),
+    )
+
+
+def _spans(result: SimulatedPlan, number: int, *, device: int) -> list[Span]:
+    """The tasks of a class as spans of one of its devices."""
+    program, instances, timeline = result.program, result.program.instances, result.timeline
+    mine = np.flatnonzero(instances.klass == number)
+    start, end = (when[mine] / PICOSECONDS_PER_SECOND for when in (timeline.start, timeline.finish))
+    shares: dict[int, float] = {}
+    spans = []
+    for place, task in enumerate(mine.tolist()):
+        index = int(instances.template[task])
+        template = program.templates[index]
+        if index not in shares:
+            shares[index] = _waits(program, result.costs, template)
+        begin, finish = float(start[place]), float(end[place])
+        spans.append(
+            Span(
+                device=device,
+                track=_TRACKS[Stream(int(instances.stream[task]))],
+                kind=template.kind.name,
+                start_s=begin,
+                end_s=finish,
+                lane=template.lane,
+                chunk=template.chunk,
+                microbatch=int(instances.microbatch[task]),
+                slice=template.slice,
+                exposed_s=(finish - begin) * shares[index],
+            )
+        )
+    return spans
+
+
+def _waits(program: Program, costs: PlanCosts, template: Template) -> float:
+    """Share of an action in which its kernels wait for collectives, or for slower devices that it meets in them."""
+    if template.kind > TaskKind.R:
+        return 0.0
+    family_of = {(lane, chunk): family for lane, chunk, family in program.classes[template.klass].families}
+
+    def spent(lane: int, chunk: int, kind: int, part: int) -> tuple[float, float, float]:
+        """(seconds, of them exposed, seconds of its own kernels)."""
+        step, which = costs.step(lane, chunk, family_of[lane, chunk], part), TaskKind(kind)
+        seconds = costs.seconds(lane, chunk, family_of[lane, chunk], part, which, early=template.early)
+        exposed = min(exposed_seconds(step, which), seconds)
+        return seconds, exposed, max(action_seconds(step, which, early=template.early) - exposed, 0.0)
+
+    own = spent(template.lane, template.chunk, int(template.kind), template.slice)
+    seconds, kernels = own[0], own[2]
+    if template.partner is not None:
+        other = spent(*template.partner)
+        seconds, kernels = paired(own[:2], other[:2]), kernels + other[2]
+    return min(max(1.0 - kernels / seconds, 0.0), 1.0) if seconds > 0.0 else 0.0
+
+
+def _held(result: SimulatedPlan, number: int, spans: Sequence[Span], *, device: int) -> list[Sample]:
+    """Bytes of a device over time."""
+    program = result.program
+    of_class = program.classes[number]
+    always = sum(size for name, size in result.memory[number].items if name not in _IN_USE)
+    when: dict[tuple[str, int, int, int, int], tuple[float, float]] = {}
+    for span in spans:
+        if span.track is Track.COMPUTE:
+            begin, _ = when.get(span.action[1:], (span.start_s, 0.0))
+            when[span.action[1:]] = begin, span.end_s
+    rows = program.rows
+    first = int(rows.row_start[of_class.row])
+    changes = []
+    for place, change in enumerate(kept_changes(program, result.costs, of_class).tolist()):
+        if change:
+            at = first + place
+            kind = TaskKind(int(rows.kind[at])).name
+            begin, end = when[kind, int(rows.lane[at]), int(rows.chunk[at]), int(rows.microbatch[at]), int(rows.slice[at])]
+            changes.append((begin if change > 0 else end, change))
+    samples, held = [Sample(device=device, time_s=0.0, held=always)], always
+    # What is given back at an instant is free for what is kept from then on.
+    for time, change in sorted(changes):
+        held += change
+        samples.append(Sample(device=device, time_s=time, held=held))
+    return samples

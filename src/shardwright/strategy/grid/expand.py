@@ -1,0 +1,247 @@
+"""A grid written out as a general plan: the constructor behind the everyday notation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from shardwright.errors import StrategyError
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.tensor import Dim
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.chunks import chunk_layers
+from shardwright.strategy.grid.expert_mesh import MeshPiece, dense_axes, fold
+from shardwright.strategy.grid.facts import grid_facts, layer_runs
+from shardwright.strategy.grid.rules import canonical
+from shardwright.strategy.grid.schedules import grid_schedule
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
+from shardwright.strategy.plan.split import Exchange, Split
+from shardwright.strategy.plan.stages import How, Item, Keep, Placement, Selector, Stage
+
+MAIN = "main"
+TWO_WAY = ("down", "up")
+"""Lanes of a grid whose schedule runs two in opposite directions."""
+FULL = "full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Term:
+    """One equal cut of a chain: a dim in `parts` at a device stride."""
+
+    dim: Dim
+    parts: int
+    step: int
+    zigzag: bool = False
+
+
+def _chain(terms: Sequence[_Term]) -> Split | None:
+    """Terms from outermost to innermost as a tree; neighbours that are one cut in two steps are joined.
+
+    Cutting a list in a and every part in b parts is cutting it in a x b parts, for blocks and for zigzag pairs alike.
+    """
+    joined: list[_Term] = []
+    for term in terms:
+        if term.parts == 1:
+            continue
+        last = joined[-1] if joined else None
+        if last and (last.dim, last.zigzag, last.step) == (term.dim, term.zigzag, term.parts * term.step):
+            joined[-1] = _Term(dim=term.dim, parts=last.parts * term.parts, step=term.step, zigzag=term.zigzag)
+        else:
+            joined.append(term)
+    tree: Split | None = None
+    for term in reversed(joined):
+        tree = Split(dim=term.dim, parts=term.parts, step=term.step, children=(tree,), zigzag=term.zigzag)
+    return tree
+
+
+def _atoms(grid: Grid) -> tuple[MeshPiece, ...]:
+    """The stage's devices as pieces of the dense and the expert mesh."""
+    if grid.ep * grid.etp == 1:
+        return tuple(MeshPiece(dense=axis, expert="edp", size=size, stride=stride) for axis, size, stride in dense_axes(grid))
+    atoms = fold(grid)
+    if atoms is None:
+        raise StrategyError(
+            f"edp {grid.edp} x ep {grid.ep} x etp {grid.etp} does not line up with tp, cp and dp",
+            hint="going outwards, the products of both meshes must divide one another",
+            rule="grid.experts",
+        )
+    return atoms
+
+
+def _pieces(atoms: tuple[MeshPiece, ...], axis: str, dim: Dim, *, zigzag: bool = False, expert: str = "") -> list[_Term]:
+    """Cuts of `dim` along a dense axis, outermost first: pieces that copy experts come before pieces that split them.
+
+    That order makes the tokens of one set of expert copies those of one set of devices (rule ``experts.coset``).
+    """
+    chosen = sorted(
+        (a for a in atoms if a.dense == axis and expert in ("", a.expert)), key=lambda a: (a.expert == "edp", a.stride), reverse=True
+    )
+    return [_Term(dim=dim, parts=a.size, step=a.stride, zigzag=zigzag) for a in chosen]
+
+
+def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tuple[Placement, ...]:
+    """The trees of every stage of a grid.
+
+    ``all`` is cut over dp (b), ring (s, dealt zigzag), ulysses (s) and tp (t); the stream and the router trade t for s (sp) or for
+    copies; the core trades the ulysses part of s for heads; experts keep the token cuts of the devices that copy them and are cut
+    over ep (e) and etp (f), but are cut like the rest where tokens are copied over tp.
+
+    Args:
+        experts, attention: the model has such operators (only then their placements are written).
+    """
+    atoms = _atoms(grid)
+    batch, ring = _pieces(atoms, "dp", Dim.BATCH), _pieces(atoms, "ring", Dim.SEQUENCE, zigzag=True)
+    ulysses, heads = _pieces(atoms, "ulysses", Dim.SEQUENCE), _pieces(atoms, "ulysses", Dim.HEADS)
+    width, stream_dim = _pieces(atoms, "tp", Dim.WIDTH), Dim.SEQUENCE if grid.sp else Dim.REPLICATE
+    result = [Placement(select=Selector(), split=_chain([*batch, *ring, *ulysses, *width]))]
+    if grid.cp > 1 and attention:
+        exchange = (Exchange.GATHER if grid.gather else Exchange.RING) if grid.ring > 1 else None
+        result.append(Placement(select=Selector(classes=("core",)), split=_chain([*batch, *ring, *width, *heads]), exchange=exchange))
+    if grid.tp > 1:
+        classes = ("stream", "router") if experts else ("stream",)
+        stream = _chain([*batch, *ring, *ulysses, *_pieces(atoms, "tp", stream_dim)])
+        result.append(Placement(select=Selector(classes=classes), split=stream))
+    if experts and (grid.sp or grid.ep * grid.etp > 1):
+        tokens = [
+            *_pieces(atoms, "dp", Dim.BATCH, expert="edp"),
+            *_pieces(atoms, "ring", Dim.SEQUENCE, zigzag=True, expert="edp"),
+            *_pieces(atoms, "ulysses", Dim.SEQUENCE, expert="edp"),
+            *_pieces(atoms, "tp", Dim.SEQUENCE, expert="edp"),
+        ]
+        split = [
+            _Term(dim=dim, parts=a.size, step=a.stride)
+            for name, dim in (("ep", Dim.EXPERTS), ("etp", Dim.FFN))
+            for a in reversed(atoms)
+            if a.expert == name
+        ]
+        result.append(Placement(select=Selector(classes=("experts",)), split=_chain([*tokens, *split])))
+    return tuple(result)
+
+
+def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, ...], ...]:
+    """What every chunk runs: its layers by count; blocks that are not layers stand by name before the next layer, or at the end."""
+    layers = {run.name for run in layer_runs(model)}
+    result: list[list[Item]] = [[] for _ in chunks]
+    chunk, room = 0, chunks[0]
+    for run in model.runs:
+        if run.name not in layers:
+            item = Item(name=run.name, count=run.count if run.count > 1 else 0)
+            result[chunk].append(item)
+            continue
+        left = run.count
+        while left:
+            while not room:
+                chunk += 1
+                room = chunks[chunk]
+            taken = min(left, room)
+            last = result[chunk][-1] if result[chunk] else Item(name="-")
+            if not last.name:
+                result[chunk].pop()
+                result[chunk].append(Item(count=last.count + taken))
+            else:
+                result[chunk].append(Item(count=taken))
+            left, room = left - taken, room - taken
+    return _tail_to_end(result, chunk)
+
+
+def _tail_to_end(items: list[list[Item]], last: int) -> tuple[tuple[Item, ...], ...]:
+    """Blocks named after the last layer belong to the last chunk, also when that has no layer."""
+    if last < len(items) - 1:
+        cut = max((i + 1 for i, item in enumerate(items[last]) if not item.name), default=0)
+        items[-1] += items[last][cut:]
+        del items[last][cut:]
+    return tuple(tuple(chunk) for chunk in items)
+
+
+def _keeps(grid: Grid, *, layers: int) -> tuple[Keep, ...]:
+    """What a chunk of so many layers recomputes."""
+    if grid.recompute is Recompute.NONE or not layers:
+        return ()
+    if grid.recompute is Recompute.SELECTIVE:
+        return (Keep(blocks=(0, layers - 1), how=How.RECOMPUTE, operators=("core",)),)
+    count = min(grid.recompute_layers or layers, layers)
+    return (Keep(blocks=(0, count - 1), how=How.RECOMPUTE, operators=(FULL,)),)
+
+
+def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
+    """The ZeRO stage, the sharding group and the host share as rules on parameter classes.
+
+    Stage 1 shards the optimizer, 2 the gradient as well (reduced every microbatch), 3 the parameter too (gathered at every use).
+    """
+    host = ((State.OPTIMIZER, grid.offload),) if grid.offload else ()
+    if not grid.zero:
+        return (Shards(host=host),) if host else ()
+
+    def rule(degree: int, *, parameters: tuple[str, ...] = ()) -> Shards:
+        return Shards(
+            parameters=parameters,
+            optimizer=degree,
+            gradient=degree if grid.zero >= 2 else 1,
+            parameter=degree if grid.zero >= 3 else 1,
+            gather=Cadence.USE if grid.zero >= 3 else Cadence.STEP,
+            reduce=Cadence.MICROBATCH if grid.zero >= 2 else Cadence.STEP,
+            unit=ShardUnit.DIM0 if grid.zero >= 3 else ShardUnit.FLAT,
+            host=host,
+        )
+
+    holders = grid.cp * grid.dp
+    copies = holders if grid.tp > 1 and not grid.sp else grid.edp
+    # A sharding group of some of the holders has that part of an expert's holders, at least one.
+    of_experts = gcd(max(grid.shard * copies // holders, 1), copies)
+    if experts and grid.shard and of_experts != grid.shard:
+        return (rule(grid.shard), rule(of_experts, parameters=("experts",)))
+    return (rule(grid.shard or ALL),)
+
+
+def plan_of(grid: Grid, *, model: Model, global_batch: int) -> Plan:
+    """`grid` as a general plan for `model`: one lane of pp x vpp stages that share their trees, or two in opposite directions.
+
+    Grids that mean the same give the same plan. Chunks are on the pipeline ranks that the schedule's placement has them on (chunk c on
+    c mod pp for most); rank r's first device is r times pp's stride.
+
+    Args:
+        global_batch: samples a step.
+
+    Raises:
+        StrategyError: the layers, the batch or the experts do not divide (the other rules are `grid_rules.violations`).
+    """
+    facts = grid_facts(model, devices=grid.devices, global_batch=global_batch, seq_len=1)
+    grid = canonical(grid, facts=facts)
+    if global_batch < 1 or global_batch % (grid.dp * grid.microbatch):
+        raise StrategyError(
+            f"global batch {global_batch} does not divide by dp x mbs = {grid.dp} x {grid.microbatch}",
+            hint="every replica takes a whole number of microbatches",
+            rule="grid.batch",
+        )
+    chunks = chunk_layers(facts.layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers)
+    placements = grid_placements(grid, experts=facts.experts > 0, attention=facts.heads > 0)
+    stride = grid.strides()["pp"]
+    kept = {layers: _keeps(grid, layers=layers) for layers in set(chunks)}
+    items = chunk_items(model, chunks=chunks)
+    laid = grid_schedule(grid.schedule)
+    names = TWO_WAY if laid.lanes > 1 else (MAIN,)
+    microbatches = global_batch // (grid.dp * grid.microbatch)
+    if microbatches % laid.lanes:
+        raise StrategyError(
+            f"{microbatches} microbatches a replica do not halve over the two lanes of {grid.schedule}",
+            hint="each lane takes as many",
+            rule="grid.lanes",
+        )
+
+    def lane(name: str, number: int) -> Lane:
+        stages = tuple(
+            Stage(items=item, base=laid.rank(c, pp=grid.pp, lane=number) * stride, placements=placements, keeps=kept[layers])
+            for c, (item, layers) in enumerate(zip(items, chunks, strict=True))
+        )
+        slices = (1,) * grid.slices if grid.slices > 1 else ()
+        return Lane(name=name, samples=global_batch // laid.lanes, microbatches=microbatches // laid.lanes, stages=stages, slices=slices)
+
+    return Plan(
+        devices=grid.devices,
+        lanes=tuple(lane(name, number) for number, name in enumerate(names)),
+        orders=(Named(schedule=grid.schedule, lanes=names),),
+        shards=grid_shards(grid, experts=facts.experts > 0),
+    )

@@ -1,0 +1,73 @@
+"""How the expert mesh (etp, ep, edp) folds over the devices of a pipeline stage (tp, cp, dp)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.strategy.grid.axes import Grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshPiece:
+    """A piece of both meshes: `size` devices at `stride` that lie on axis `dense` of the one and axis `expert` of the other."""
+
+    dense: str
+    expert: str
+    size: int
+    stride: int
+
+
+def dense_axes(grid: Grid) -> tuple[tuple[str, int, int], ...]:
+    """(axis, size, device stride) of a stage's dense mesh, innermost first, axes of one device left out; cp is ulysses inside ring."""
+    strides = grid.strides()
+    sizes = {"tp": grid.tp, "dp": grid.dp}
+    axes: list[tuple[str, int, int]] = []
+    for axis in grid.order:
+        if axis == "cp":
+            axes += [("ulysses", grid.ulysses, strides["cp"]), ("ring", grid.ring, strides["cp"] * grid.ulysses)]
+        elif axis in sizes:
+            axes.append((axis, sizes[axis], strides[axis]))
+    return tuple(a for a in axes if a[1] > 1)
+
+
+def expert_axes(grid: Grid) -> tuple[tuple[str, int], ...]:
+    """(axis, size) of a stage's expert mesh, innermost first.
+
+    etp stands where tp does, edp where dp does, cp has no place of its own (Megatron's rule).
+    """
+    sizes = {"tp": ("etp", grid.etp), "ep": ("ep", grid.ep), "dp": ("edp", grid.edp)}
+    return tuple(sizes[axis] for axis in grid.order if axis in sizes and sizes[axis][1] > 1)
+
+
+def fold(grid: Grid) -> tuple[MeshPiece, ...] | None:
+    """The common refinement of both meshes over a stage's devices, innermost first.
+
+    None if an axis of one cuts an axis of the other unevenly, or if the tokens of one set of expert copies could not be those of one
+    set of devices (a cut of the sequence that copies experts inside one that splits them).
+
+    Both count the same devices in the same order (position in the dense mesh), so the pieces of the one must tile the other's.
+    """
+    dense, expert = list(dense_axes(grid)), list(expert_axes(grid))
+    atoms: list[MeshPiece] = []
+    while dense and expert:
+        (axis, size, stride), (part, count) = dense.pop(0), expert.pop(0)
+        small, large = min(size, count), max(size, count)
+        if large % small:
+            return None
+        atoms.append(MeshPiece(dense=axis, expert=part, size=small, stride=stride))
+        if size > small:
+            dense.insert(0, (axis, size // small, stride * small))
+        if count > small:
+            expert.insert(0, (part, count // small))
+    return None if dense or expert or not _nested(grid, atoms) else tuple(atoms)
+
+
+def _nested(grid: Grid, atoms: list[MeshPiece]) -> bool:
+    """Going inwards through the cuts of the sequence, all that copy experts come before all that split them."""
+    splits = False
+    for axis in ("ring", "ulysses", "tp") if grid.sp else ("ring", "ulysses"):
+        kinds = {atom.expert for atom in atoms if atom.dense == axis}
+        if splits and "edp" in kinds:
+            return False
+        splits = splits or bool(kinds - {"edp"})
+    return True

@@ -1,0 +1,67 @@
+"""The counts of a model that a grid is checked against."""
+
+from __future__ import annotations
+
+from functools import reduce
+from math import gcd
+
+from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.operator import Operator, OperatorClass
+from shardwright.model.ir.tensor import Dim
+from shardwright.strategy.grid.rules import GridFacts
+
+_ENDS = (OperatorClass.EMBED, OperatorClass.HEAD)
+_DENSE = (OperatorClass.MLP, OperatorClass.SHARED)
+
+
+def layer_runs(model: Model) -> tuple[Run, ...]:
+    """Runs whose blocks a grid counts as layers of its pipeline, in the model's order.
+
+    They lie on a way to the model's output (the last run) and have no embedding and no head among their operators. Side outputs, such as
+    modules that predict further tokens, are not counted: they stay beside the head.
+    """
+    inputs = {run.name: run.inputs for run in model.runs}
+    reached: set[str] = set()
+    open_names = [model.runs[-1].name]
+    while open_names:
+        name = open_names.pop()
+        if name not in reached:
+            reached.add(name)
+            open_names += inputs[name]
+    ends = {i for i, block in enumerate(model.blocks) if any(operator.klass in _ENDS for operator in block.operators)}
+    return tuple(run for run in model.runs if run.name in reached and run.block not in ends)
+
+
+def num_layers(model: Model) -> int:
+    """Blocks that a grid's pipeline spreads: all on the way to the output but embeddings and heads."""
+    return sum(run.count for run in layer_runs(model))
+
+
+def _common(values: list[int]) -> int:
+    """Greatest common divisor; 0 of none."""
+    return reduce(gcd, values, 0)
+
+
+def _sizes(operators: list[Operator], dim: Dim) -> list[int]:
+    """Runs that a split on `dim` may cut between, of every extent of that dim."""
+    return [extent.runs for operator in operators for extent in (*operator.reads, *operator.writes) if extent.dim is dim]
+
+
+def grid_facts(model: Model, *, devices: int, global_batch: int, seq_len: int) -> GridFacts:
+    """What a grid for `model` is checked against; devices and samples are counts, `seq_len` tokens a sample."""
+    operators = [operator for run in model.runs for operator in model.blocks[run.block].operators]
+    attention = [o.attention for o in operators if o.attention is not None]
+    experts = [o.experts.experts for o in operators if o.experts is not None]
+    return GridFacts(
+        devices=devices,
+        global_batch=global_batch,
+        seq_len=seq_len,
+        layers=num_layers(model),
+        vocab=model.vocab,
+        heads=_common([a.heads for a in attention]),
+        kv_heads=_common([a.kv_heads for a in attention]),
+        ffn=_common(_sizes([o for o in operators if o.klass in _DENSE], Dim.FFN)),
+        experts=_common(experts),
+        expert_ffn=_common(_sizes([o for o in operators if o.klass is OperatorClass.EXPERTS], Dim.FFN)),
+        scan_heads=_common([o.scan.heads for o in operators if o.scan is not None]),
+    )

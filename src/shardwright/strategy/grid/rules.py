@@ -1,0 +1,366 @@
+"""What makes a grid legal for a model, a batch and a number of devices; and the one representative of grids that mean the same.
+
+A rule is one predicate on whole numbers or on columns of them: it refuses a grid, and the search judges its members by it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache, reduce
+from types import FunctionType, MappingProxyType, SimpleNamespace
+from typing import Any, Final, cast
+
+from shardwright.errors import StrategyError, nearest
+from shardwright.strategy.grid.axes import AXES, BORN, Grid
+from shardwright.strategy.grid.chunks import chunk_layers
+from shardwright.strategy.grid.expert_mesh import fold
+from shardwright.strategy.grid.schedules import GRID_SCHEDULES, WAVE, grid_schedule
+from shardwright.strategy.violation import Rule, Violation
+
+SCHEDULES: Final[Mapping[str, bool]] = MappingProxyType({"gpipe": False, "1f1b": False, "interleaved-1f1b": True})
+"""Schedules that grids are searched and lowered with directly -> they need several chunks a device (vpp > 1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridFacts:
+    """What a grid is checked against, as plain counts.
+
+    Args:
+        devices: of the cluster that the plan uses. global_batch: samples a step. seq_len: tokens a sample.
+        layers: blocks between embedding and head. vocab: rows of the embedding.
+        heads, kv_heads: of attention (the greatest common divisor if layers differ; 0 = no attention).
+        ffn: width of the dense and shared feed-forward (greatest common divisor; 0 = none).
+        experts: of a layer (greatest common divisor; 0 = dense model). expert_ffn: width of one.
+        scan_heads: heads of linear recurrences (greatest common divisor; 0 = none).
+    """
+
+    devices: int
+    global_batch: int
+    seq_len: int
+    layers: int
+    vocab: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    ffn: int = 0
+    experts: int = 0
+    expert_ffn: int = 0
+    scan_heads: int = 0
+
+
+_COMMON: Final = (
+    *BORN,
+    Rule(
+        rule="grid.devices",
+        holds=lambda g, f: g.tp * g.cp * g.dp * g.pp == f.devices,
+        message=lambda g, f: f"tp x cp x dp x pp = {g.tp} x {g.cp} x {g.dp} x {g.pp} = {g.devices}, not the {f.devices} devices",
+        hint="ep folds over tp x cp x dp and does not count",
+    ),
+    Rule(
+        rule="grid.batch",
+        holds=lambda g, f: f.global_batch % (g.dp * g.microbatch) == 0,
+        message=lambda g, f: f"global batch {f.global_batch} does not divide by dp x mbs = {g.dp} x {g.microbatch}",
+        hint="every replica takes a whole number of microbatches",
+    ),
+    Rule(
+        rule="grid.heads",
+        holds=lambda g, f: (
+            (f.heads % (g.tp * g.ulysses) == 0) & ((f.kv_heads % (g.tp * g.ulysses) == 0) | (g.tp * g.ulysses % (f.kv_heads or 1) == 0))
+        ),
+        message=lambda g, f: f"{f.heads} heads ({f.kv_heads} of keys) do not divide over tp x ulysses = {g.tp} x {g.ulysses}",
+        hint="tp x ulysses divides the heads, and the key heads divide it or are divided by it",
+    ),
+    Rule(
+        rule="grid.heads",
+        holds=lambda g, f: f.scan_heads % g.tp == 0,
+        message=lambda g, f: f"{f.scan_heads} recurrence heads do not divide by tp {g.tp}",
+        hint="tp divides the heads",
+    ),
+    Rule(
+        rule="grid.ffn",
+        holds=lambda g, f: f.ffn % g.tp == 0,
+        message=lambda g, f: f"feed-forward width {f.ffn} does not divide by tp {g.tp}",
+        hint="tp divides it",
+    ),
+    Rule(
+        rule="grid.sequence",
+        # A ring has cp / ulysses parts: the length divides by twice as many where `length x ulysses` does by 2 cp.
+        holds=lambda g, f: (
+            (f.seq_len % (g.cp * (1 + g.sp * (g.tp - 1))) == 0) & ((g.cp == g.ulysses) | (f.seq_len * g.ulysses % (2 * g.cp) == 0))
+        ),
+        message=lambda g, f: f"{f.seq_len} tokens do not divide by {g.cp} x {g.tp if g.sp else 1} (cp x tp with sp) and 2 x ring {g.ring}",
+        hint="causal ring parts are dealt in pairs, so twice the ring degree must divide the length",
+    ),
+    Rule(
+        rule="grid.sp",
+        holds=lambda g, f: (g.sp == 0) | (g.tp > 1),
+        message=lambda g, f: "sp without tp",
+        hint="sequence parallelism splits the stream over the tp group: drop sp",
+    ),
+    Rule(
+        rule="grid.experts",
+        holds=lambda g, f: (g.ep * g.etp == 1) | (f.experts > 0),
+        message=lambda g, f: f"ep {g.ep} etp {g.etp} on a model without experts",
+        hint="drop ep and etp",
+    ),
+    Rule(
+        rule="grid.experts",
+        holds=lambda g, f: (f.experts % g.ep == 0) & (f.expert_ffn % g.etp == 0),
+        message=lambda g, f: f"{f.experts} experts of width {f.expert_ffn} do not divide by ep {g.ep} and etp {g.etp}",
+        hint="ep divides the experts, etp their width",
+        after="grid.experts",
+    ),
+    Rule(
+        rule="grid.experts",
+        holds=lambda g, f: g.tp * g.cp * g.dp % (g.ep * g.etp) == 0,
+        message=lambda g, f: (
+            f"edp = tp x cp x dp / (ep x etp) = {g.tp} x {g.cp} x {g.dp} / ({g.ep} x {g.etp}) = {g.tp * g.cp * g.dp / (g.ep * g.etp):.4g}"
+        ),
+        hint="edp must be whole: ep x etp divides the devices of a pipeline stage",
+        after="grid.experts",
+    ),
+    Rule(
+        rule="grid.experts",
+        holds=lambda g, f: g.folds,
+        message=lambda g, f: f"edp {g.edp} x ep {g.ep} x etp {g.etp} does not line up with tp, cp, dp in order {'-'.join(g.order)}",
+        hint="going outwards, the products of both meshes must divide one another",
+        after="grid.experts",
+    ),
+    Rule(
+        rule="grid.experts",
+        holds=lambda g, f: (g.ep * g.etp == 1) | (g.tp == 1) | (g.sp == 1),
+        message=lambda g, f: f"{'ep' if g.ep > 1 else 'etp'} with tp needs sp",
+        hint="else each member of a tp group has every token, and experts are cut like the MLP by tp: add sp",
+    ),
+    Rule(
+        rule="grid.layers",
+        holds=lambda g, f: g.largest >= 0,
+        message=lambda g, f: g.chunks.message.removesuffix(" [grid.layers]"),
+        hint=lambda g: g.chunks.hint,
+    ),
+    Rule(
+        rule="grid.recompute",
+        holds=lambda g, f: g.recompute_layers <= g.largest + (g.largest < 0) * (f.layers + 1),
+        message=lambda g, f: (
+            f"recompute=full:{g.recompute_layers}, but the largest chunk has {f.layers if g.largest < 0 else g.largest} layers"
+        ),
+        hint="recompute=full recomputes them all",
+    ),
+    Rule(
+        rule="grid.slices",
+        holds=lambda g, f: g.slices <= f.seq_len,
+        message=lambda g, f: f"{g.slices} slices of {f.seq_len} tokens",
+        hint="a slice is a token or more",
+    ),
+)
+_SEARCHED: Final = (
+    Rule(
+        rule="grid.schedule",
+        holds=lambda g, f: g.searched,
+        message=lambda g, f: f"unknown schedule {g.schedule!r}",
+        hint=lambda g: nearest(g.schedule, SCHEDULES),
+    ),
+    Rule(
+        rule="grid.slices",
+        holds=lambda g, f: g.slices == 1,
+        message=lambda g, f: f"slices with schedule {g.schedule}",
+        hint="terapipe and seq-1f1b order slices",
+        after="grid.schedule",
+    ),
+    Rule(
+        rule="grid.vpp",
+        holds=lambda g, f: ((g.vpp > 1) == g.interleaved) & ((g.vpp == 1) | (g.pp > 1)),
+        message=lambda g, f: f"pp {g.pp} vpp {g.vpp} with schedule {g.schedule}",
+        hint="several chunks a device need pp above 1 and an interleaved schedule, and the other way round",
+        after="grid.schedule",
+    ),
+    Rule(
+        rule="grid.interleave",
+        holds=lambda g, f: (g.interleaved == 0) | (f.global_batch // (g.dp * g.microbatch) % g.pp == 0),
+        message=lambda g, f: f"{f.global_batch // (g.dp * g.microbatch)} microbatches a replica do not divide by pp {g.pp}",
+        hint="the interleaved schedule runs microbatches in rounds of pp",
+        after="grid.batch",
+    ),
+)
+_GENERAL: Final = (
+    Rule(
+        rule="grid.schedule",
+        holds=lambda g, f: g.known,
+        message=lambda g, f: f"unknown schedule {g.schedule!r}",
+        hint=lambda g: nearest(g.schedule, GRID_SCHEDULES),
+    ),
+    Rule(
+        rule="grid.layers",
+        holds=lambda g, f: (g.wave == 0) | (g.first + g.last == 0),
+        message=lambda g, f: f"first {g.first} last {g.last} with schedule {g.schedule}, whose first rank has the last chunk",
+        hint="layers= names every chunk's",
+    ),
+    Rule(
+        rule="grid.lanes",
+        holds=lambda g, f: f.global_batch // (g.dp * g.microbatch) % g.lanes == 0,
+        message=lambda g, f: (
+            f"{f.global_batch // (g.dp * g.microbatch)} microbatches a replica do not halve over the two lanes of {g.schedule}"
+        ),
+        hint="each lane takes as many",
+    ),
+)
+_MEMORY: Final = (
+    Rule(
+        rule="grid.zero",
+        holds=lambda g, f: (g.zero == 0) | (g.dp * g.cp % (g.shard + (g.shard == 0)) == 0) | (g.shard == 0),
+        message=lambda g, f: f"shard {g.shard} does not divide dp x cp = {g.dp} x {g.cp} = {g.dp * g.cp}",
+        hint="a sharding group is a whole part of the replicas",
+    ),
+)
+RULES: Final[tuple[Rule, ...]] = (*_COMMON, *_SEARCHED, *_MEMORY)
+"""What a grid whose schedule is one of SCHEDULES keeps; the search and the refusal of one grid read this list."""
+GENERAL_RULES: Final[tuple[Rule, ...]] = (*_COMMON, *_GENERAL, *_MEMORY)
+"""What a grid keeps whose schedule only general plans are lowered with."""
+
+
+def chunks_of(grid: Grid, *, layers: int) -> tuple[int, ...] | StrategyError:
+    """How many of `layers` each chunk has; or why they make no chunks."""
+    try:
+        return chunk_layers(layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers)
+    except StrategyError as error:
+        return error
+
+
+def largest_chunk(grid: Grid, *, layers: int) -> int:
+    """Layers of the largest chunk; -1 where they make no chunks."""
+    chunks = chunks_of(grid, layers=layers)
+    return -1 if isinstance(chunks, StrategyError) else max(chunks)
+
+
+def _row(grid: Grid, facts: GridFacts) -> SimpleNamespace:
+    """What rules read of one grid: its fields, and what no arithmetic on columns says of its layers, experts and schedule."""
+    laid = grid_schedule(grid.schedule)
+    return SimpleNamespace(
+        **{name: getattr(grid, name) for name in (*Grid.__slots__, "devices", "ring", "edp")},
+        largest=largest_chunk(grid, layers=facts.layers),
+        chunks=chunks_of(grid, layers=facts.layers),
+        folds=grid.ep == grid.etp == 1 or fold(grid) is not None,
+        searched=grid.schedule in SCHEDULES,
+        interleaved=SCHEDULES.get(grid.schedule, False),
+        known=grid.schedule in GRID_SCHEDULES,
+        wave=laid.placement == WAVE,
+        lanes=laid.lanes,
+    )
+
+
+@cache
+def _readable(known: frozenset[str], judged: frozenset[str]) -> tuple[Rule, ...]:
+    """Rules that read no other columns than `known`, and some that are not `judged`."""
+    facts = frozenset(field.name for field in fields(GridFacts))
+    reads = [(rule, frozenset(cast(FunctionType, rule.holds).__code__.co_names) - facts) for rule in RULES]
+    return tuple(rule for rule, names in reads if names <= known and not names <= judged)
+
+
+def keeps(columns: Mapping[str, Any], facts: GridFacts, *, judged: Collection[str] = ()) -> Any:
+    """Which rows of `columns` keep every rule that reads these columns alone, but for rules that read only `judged` ones; True = all."""
+    row = SimpleNamespace(**columns)
+    return reduce(operator.and_, (rule.holds(row, facts) for rule in _readable(frozenset(columns), frozenset(judged))), True)
+
+
+def violations(grid: Grid, *, facts: GridFacts, general: bool = False) -> tuple[Violation, ...]:
+    """Every rule that `grid` breaks; none = it is a legal plan for a model, batch and number of devices with these `facts`.
+
+    Args:
+        general: schedules that only general plans are lowered with are legal too; what they themselves refuse is
+            `schedules.grid_order.order_violations`.
+    """
+    row = _row(grid, facts)
+    found: list[Violation] = []
+    for rule in GENERAL_RULES if general and not row.searched else RULES:
+        if not rule.holds(row, facts) and all(rule.after != broken.rule for broken in found):
+            hint = rule.hint if isinstance(rule.hint, str) else rule.hint(row)
+            found.append(Violation(rule=rule.rule, message=rule.message(row, facts), hint=hint))
+    return tuple(found)
+
+
+def require_legal(grid: Grid, *, facts: GridFacts, general: bool = False) -> None:
+    """Raise the first broken rule; see `violations`.
+
+    Raises:
+        StrategyError: with the rule's id.
+    """
+    for broken in violations(grid, facts=facts, general=general):
+        raise StrategyError(broken.message, hint=broken.hint, rule=broken.rule)
+
+
+def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
+    """The representative of all grids that lower to the same plan for a model with these `facts` (idempotent).
+
+    Switches without effect are off: sp without tp, gather without a ring, shards with one holder, experts' degrees on a dense model,
+    first and last that only repeat the rule, full:N that covers every chunk, gpipe with one microbatch, and the places of axes in
+    `order` that change no group.
+    """
+    if not facts.experts:
+        grid = replace(grid, ep=1, etp=1)
+    holders = grid.dp * grid.cp
+    zero, shard = grid.zero, grid.shard
+    if (holders == 1 and not (facts.experts and grid.edp > 1)) or shard == 1:
+        zero = 0
+    if not zero or shard == holders:
+        shard = 0
+    microbatches = facts.global_batch // (grid.dp * grid.microbatch)
+    grid = _by_rule(grid, layers=facts.layers)
+    first, last = _redundant(grid, layers=facts.layers)
+    largest = largest_chunk(grid, layers=facts.layers)
+    return replace(
+        grid,
+        sp=grid.sp and grid.tp > 1,
+        gather=grid.gather and grid.ring > 1,
+        zero=zero,
+        shard=shard,
+        recompute_layers=0 if grid.recompute_layers >= (facts.layers if largest < 0 else largest) else grid.recompute_layers,
+        schedule="1f1b" if grid.schedule == "gpipe" and microbatches <= 1 else grid.schedule,
+        first=first,
+        last=last,
+        order=_plain_order(grid),
+    )
+
+
+def _by_rule(grid: Grid, *, layers: int) -> Grid:
+    """`grid` without a list of layers that the rules give too: first and last in its place."""
+    if not grid.layers:
+        return grid
+    plain = replace(grid, layers=())
+    if grid_schedule(grid.schedule).placement != WAVE:
+        ends = [sum(grid.layers[rank :: grid.pp]) for rank in (0, grid.pp - 1)]
+        if any(end % grid.vpp for end in ends):
+            return grid
+        plain = replace(plain, first=ends[0], last=ends[1])
+    return plain if chunks_of(plain, layers=layers) == grid.layers else grid
+
+
+def _redundant(grid: Grid, *, layers: int) -> tuple[int, int]:
+    """(first, last) with what only repeats the rule for the others set to 0."""
+    meant = chunks_of(grid, layers=layers)
+    if grid.layers or isinstance(meant, StrategyError):
+        return grid.first, grid.last
+    head, tail = meant[0] * grid.vpp, meant[grid.pp - 1] * grid.vpp
+    for first, last in ((0, 0), (head, 0), (0, tail)):
+        if chunks_of(replace(grid, first=first, last=last), layers=layers) == meant:
+            return first, last
+    return head, tail
+
+
+def _plain_order(grid: Grid) -> tuple[str, ...]:
+    """The first order, counting up from the default, with the same groups."""
+    sizes = {"tp": grid.tp, "cp": grid.cp, "dp": grid.dp, "pp": grid.pp}
+    expert = {"tp": grid.etp, "ep": grid.ep, "dp": grid.edp} if grid.ep * grid.etp > 1 else {}
+    dense_kept = tuple(axis for axis in grid.order if sizes.get(axis, 1) > 1)
+    expert_kept = tuple(axis for axis in grid.order if expert.get(axis, 1) > 1)
+    return _first_order(dense_kept, expert_kept)
+
+
+@lru_cache(maxsize=4096)
+def _first_order(dense: tuple[str, ...], expert: tuple[str, ...]) -> tuple[str, ...]:
+    """The least permutation of the axes that keeps these axes in these orders."""
+    for order in itertools.permutations(AXES):
+        if tuple(a for a in order if a in dense) == dense and tuple(a for a in order if a in expert) == expert:
+            return order
+    raise AssertionError("an order exists: the grid's own")

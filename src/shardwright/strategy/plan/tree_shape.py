@@ -1,0 +1,54 @@
+"""Questions about split trees that do not need their leaves listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from shardwright.strategy.plan.split import Split, devices_of, num_leaves
+
+MAX_LISTED: Final = 2**20
+
+
+def span(split: Split | None) -> int:
+    """Distance from the base to the last device."""
+    if split is None:
+        return 0
+    if isinstance(split.step, tuple):
+        return max(offset + span(child) for offset, child in zip(split.step, split.children, strict=True))
+    return (split.num_parts - 1) * split.step + span(split.children[0])
+
+
+def depth(split: Split | None) -> int:
+    """Cuts on the longest way to a leaf."""
+    return 0 if split is None else 1 + max(depth(child) for child in split.children)
+
+
+def nodes(split: Split | None) -> Iterator[Split]:
+    """Every cut of the tree, equal children once."""
+    if split is not None:
+        yield split
+        for child in split.children:
+            yield from nodes(child)
+
+
+def overlaps(split: Split | None) -> bool:
+    """Two leaves are one device (or there are too many irregular leaves to say).
+
+    A chain of equal cuts whose strides, sorted, each exceed the span of the smaller ones has distinct leaves; others are listed.
+    """
+    chain: list[tuple[int, int]] = []
+    node = split
+    while node is not None and isinstance(node.step, int):
+        chain.append((node.step, node.num_parts))
+        node = node.children[0]
+    if node is None:
+        reach = 0
+        for step, parts in sorted(chain):
+            if parts > 1 and step <= reach:
+                break
+            reach += step * (parts - 1)
+        else:
+            return False
+    leaves = num_leaves(split)
+    return leaves > MAX_LISTED or len(set(devices_of(split))) != leaves

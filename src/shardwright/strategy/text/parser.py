@@ -1,0 +1,366 @@
+"""The general plan notation, read (docs/notation.md has the grammar; `notation` prints it)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from shardwright.errors import StrategyError, nearest
+from shardwright.model.ir.graph import Model
+from shardwright.strategy.grid.axes import MAX_DEGREE
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.order import Action, Kind, Named, Table
+from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
+from shardwright.strategy.plan.split import Exchange
+from shardwright.strategy.plan.stages import How, Item, Keep, Placement, Selector, Stage
+from shardwright.strategy.text.base_notation import MAX_STAGES, read_bases
+from shardwright.strategy.text.grid_notation import parse_grid
+from shardwright.strategy.text.notation import DOTTED, NAME, kept, num_blocks
+from shardwright.strategy.text.split_notation import Cursor, read_split
+
+MAX_TEXT: Final = 16 * 2**20
+_Enum = TypeVar("_Enum", bound=StrEnum)
+
+_NAME = NAME.pattern
+_DOTTED = DOTTED.pattern
+_HEADER: Final = re.compile(rf"plan ({_NAME}) devices (\d+)", re.ASCII)
+_GRID: Final = re.compile(r"grid samples (\d+) (.+)", re.ASCII)
+_ZERO: Final = re.compile(r"zero ([^:]+): *([^ /]+)/([^ /]+)/([^ /]+)((?: [^ ]+)*)", re.ASCII)
+_LANE: Final = re.compile(rf"lane ({_NAME}) samples (\d+) in (\d+)(?: slices (\d+(?::\d+)*))?(?: role ([a-z]+))?", re.ASCII)
+_STAGES: Final = re.compile(r"stages (.+?) on (.+?)(?: every (\d+))?", re.ASCII)
+_CHUNK: Final = re.compile(r"(.+?)(?: ?\* ?(\d+))?", re.ASCII)
+_ITEM: Final = re.compile(rf"(\d+)|({_DOTTED})(?::(\d+))?", re.ASCII)
+_TREE: Final = re.compile(r"([^=\[\] ]+)(?:\[(\d+)-(\d+)\])? ?= ?(.+)", re.ASCII)
+_KEEP: Final = re.compile(r"(recompute|host|nvme) (\d+)-(\d*)(?:/(\d+))?(?: (\d+)%)?: ?(.+)", re.ASCII)
+_ORDER: Final = re.compile(rf"order ({_NAME})\(([^()]*)\)((?: [^ ]+)*)", re.ASCII)
+_TABLE: Final = re.compile("order table")
+_ROW: Final = re.compile(r"(\d+): ?(.*)", re.ASCII)
+_ACTION: Final = re.compile(rf"(?:({_NAME})/)?(\d+)([FIWBR])(\d+)(?:\.(\d+))?", re.ASCII)
+_INTEGER: Final = re.compile(r"\d{1,18}", re.ASCII)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The lines of a text that say something, one after another; trees that are equal become one object."""
+
+    lines: list[tuple[int, str]]
+    place: int = 0
+    placements: dict[tuple[Placement, ...], tuple[Placement, ...]] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        """Where the next line is."""
+        return f"line {self.lines[min(self.place, len(self.lines) - 1)][0]}" if self.lines else ""
+
+    def next(self, pattern: re.Pattern[str], *, first: str | tuple[str, ...] = "") -> re.Match[str] | None:
+        """The next line if it starts with the word `first` and has this form; an error if it only starts so."""
+        if self.place == len(self.lines):
+            return None
+        text = self.lines[self.place][1]
+        if first and not text.startswith(first):
+            return None
+        found = pattern.fullmatch(text)
+        if found is None and first:
+            raise self.error(f"cannot read {text[:80]!r}", hint="the forms of a line are in docs/notation.md")
+        if found is not None:
+            self.place += 1
+        return found
+
+    def error(self, message: str, *, hint: str = "") -> StrategyError:
+        """An error at the next line."""
+        return StrategyError(message, hint=hint, path=self.where)
+
+
+def parse_plan(text: str, *, model: Model | None = None) -> Plan:
+    """The plan that `text` says; `#` starts a comment, indentation has no meaning.
+
+    Args:
+        model: needed for texts with a ``grid`` line, which says a plan only together with a model.
+
+    Raises:
+        StrategyError: the text says no plan; the line is named. Whether the plan is legal is `verify.verify`.
+    """
+    if len(text) > MAX_TEXT:
+        raise StrategyError(f"a plan of {len(text)} characters", hint=f"at most {MAX_TEXT}")
+    stripped = ((i, " ".join(line.partition("#")[0].split())) for i, line in enumerate(text.split("\n"), 1))
+    reader = _Reader(lines=[(i, line) for i, line in stripped if line])
+    header = reader.next(_HEADER, first="plan ")
+    if header is None:
+        raise reader.error("a plan begins with its name and devices", hint="such as 'plan mine devices 64'")
+    devices = _count(reader, header[2], smallest=1)
+    grid = reader.next(_GRID, first="grid ")
+    if grid is not None:
+        return _from_grid(reader, grid, devices=devices, model=model)
+    shards = _many(reader, _read_shards)
+    lanes = _many(reader, _read_lane)
+    names = tuple(lane.name for lane in lanes)
+    orders: list[Named | Table] = []
+    while (order := _read_order(reader, all_lanes=names)) is not None:
+        orders.append(order)
+    if reader.place < len(reader.lines):
+        word = reader.lines[reader.place][1].split()[0][:40]
+        raise reader.error(f"unexpected {word!r}", hint=nearest(word, ("grid", "zero", "lane", "stages", "recompute", "order")))
+    return Plan(devices=devices, lanes=lanes, orders=tuple(orders), shards=shards)
+
+
+def _from_grid(reader: _Reader, grid: re.Match[str], *, devices: int, model: Model | None) -> Plan:
+    if model is None:
+        raise StrategyError("a plan by its grid needs the model it is for", hint="give the model, or print the plan in its general form")
+    plan = plan_of(parse_grid(grid[2]), model=model, global_batch=_count(reader, grid[1], smallest=1))
+    if plan.devices != devices:
+        raise StrategyError(f"the grid has {plan.devices} devices, the first line says {devices}", rule="grid.devices")
+    if reader.place < len(reader.lines):
+        raise reader.error("nothing may follow a grid", hint="a grid says the whole plan")
+    return plan
+
+
+_Read = TypeVar("_Read")
+
+
+def _many(reader: _Reader, read: Callable[[_Reader], _Read | None]) -> tuple[_Read, ...]:
+    """As many as there are."""
+    result: list[_Read] = []
+    while (one := read(reader)) is not None:
+        result.append(one)
+    return tuple(result)
+
+
+def _count(reader: _Reader, digits: str, *, smallest: int = 0, largest: int = MAX_DEGREE) -> int:
+    """Digits as a number."""
+    if len(digits) > 12 or not smallest <= int(digits) <= largest:
+        raise reader.error(f"{digits[:20]} is not a number from {smallest} to {largest}")
+    return int(digits)
+
+
+def _names(reader: _Reader, text: str) -> tuple[str, ...]:
+    """Names with commas between; ``all`` is none."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if not DOTTED.fullmatch(name):
+            raise reader.error(f"{name[:40]!r} is not a name")
+    return () if names == ("all",) else names
+
+
+def _member(reader: _Reader, kind: type[_Enum], word: str) -> _Enum:
+    """A word of a closed list."""
+    try:
+        return kind(word)
+    except ValueError:
+        raise reader.error(f"unknown {kind.__name__.lower()} {word[:40]!r}", hint=nearest(word[:40], [m.value for m in kind])) from None
+
+
+def _read_shards(reader: _Reader) -> Shards | None:
+    """``zero all: all/1/1 gather=use unit=dim0 host=opt:50``."""
+    line = reader.next(_ZERO, first="zero ")
+    if line is None:
+        return None
+    degrees = [ALL if d == "all" else _degree(reader, d) for d in line.groups()[1:4]]
+    gather, reduce, unit, by_memory = Cadence.STEP, Cadence.STEP, ShardUnit.FLAT, False
+    host: tuple[tuple[State, int], ...] = ()
+    for word in line[5].split():
+        key, _, value = word.partition("=")
+        if key == "gather":
+            gather = _member(reader, Cadence, value)
+        elif key == "reduce":
+            reduce = _member(reader, Cadence, value)
+        elif key == "unit":
+            unit = _member(reader, ShardUnit, value)
+        elif key == "host":
+            host = tuple(_share(reader, share) for share in value.split(","))
+        elif word == "by-memory":
+            by_memory = True
+        else:
+            raise reader.error(f"unknown word {word[:40]!r}", hint=nearest(key[:40], ("gather", "reduce", "unit", "host", "by-memory")))
+    return Shards(
+        parameters=_names(reader, line[1]),
+        optimizer=degrees[0],
+        gradient=degrees[1],
+        parameter=degrees[2],
+        gather=gather,
+        reduce=reduce,
+        unit=unit,
+        host=host,
+        by_memory=by_memory,
+    )
+
+
+def _degree(reader: _Reader, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise reader.error(f"{text[:20]!r} is not a degree", hint="a count, or all")
+    return _count(reader, text, smallest=1)
+
+
+def _share(reader: _Reader, text: str) -> tuple[State, int]:
+    """``opt:50``, or ``opt`` for all of it."""
+    state, colon, percent = text.partition(":")
+    if colon and not (percent.isascii() and percent.isdigit()):
+        raise reader.error(f"{percent[:20]!r} is not a percentage")
+    return _member(reader, State, state), _count(reader, percent, largest=100) if colon else 100
+
+
+def _read_lane(reader: _Reader) -> Lane | None:
+    """``lane main samples 64 in 8`` and the stages under it."""
+    line = reader.next(_LANE, first="lane ")
+    if line is None:
+        return None
+    samples, microbatches = _count(reader, line[2]), _count(reader, line[3])
+    slices = tuple(_count(reader, part, smallest=1) for part in line[4].split(":")) if line[4] else ()
+    role = _member(reader, Role, line[5]) if line[5] else Role.TRAIN
+    stages: list[Stage] = []
+    while (run := _read_stages(reader)) is not None:
+        stages += run
+        if len(stages) > MAX_STAGES:
+            raise reader.error(f"more than {MAX_STAGES} stages")
+    if not stages:
+        raise reader.error(f"lane {line[1]} has no stages", hint="such as 'stages embed+32+head on 0'")
+    return Lane(name=line[1], samples=samples, microbatches=microbatches, stages=tuple(stages), slices=slices, role=role)
+
+
+def _read_stages(reader: _Reader) -> list[Stage] | None:
+    """``stages embed+8, 8*2, 8+head on 0..24/8``, the trees and the keep lines that its stages share."""
+    line = reader.next(_STAGES, first="stages ")
+    if line is None:
+        return None
+    reader.place -= 1  # errors below are about this line
+    chunks = _chunks(reader, line[1])
+    cursor = Cursor(text=line[2], where=reader.where)
+    bases = read_bases(cursor)
+    if cursor.peek():
+        raise cursor.error("expected the end of the list of devices")
+    if len(bases) != len(chunks):
+        raise reader.error(f"{len(chunks)} chunks on {len(bases)} first devices", hint="one device for each chunk")
+    every = _count(reader, line[3], smallest=1) if line[3] else 1
+    reader.place += 1
+    placements = _many(reader, _read_placement)
+    placements = reader.placements.setdefault(placements, placements)
+    pattern = _many(reader, _read_keep)
+    return [
+        Stage(items=items, base=base, placements=placements, keeps=kept(pattern, blocks=num_blocks(items)), every=every)
+        for items, base in zip(chunks, bases, strict=True)
+    ]
+
+
+def _chunks(reader: _Reader, text: str) -> list[tuple[Item, ...]]:
+    """``embed+8, 8*2, head.norm+head.logits``."""
+    result: list[tuple[Item, ...]] = []
+    for chunk in text.split(","):
+        found = _CHUNK.fullmatch(chunk.strip())
+        if found is None:
+            raise reader.error("an empty chunk", hint="such as embed+8, 8*2")
+        items = tuple(_item(reader, item.strip()) for item in found[1].split("+"))
+        count = _count(reader, found[2], smallest=1, largest=MAX_STAGES) if found[2] else 1
+        if len(result) + count > MAX_STAGES:
+            raise reader.error(f"more than {MAX_STAGES} stages")
+        result += [items] * count
+    return result
+
+
+def _item(reader: _Reader, text: str) -> Item:
+    found = _ITEM.fullmatch(text)
+    if found is None:
+        raise reader.error(f"{text[:40]!r} is no part of a chunk", hint="a block's name, a count of blocks, or run:count")
+    if found[1]:
+        return Item(count=_count(reader, found[1]))
+    return Item(name=found[2], count=_count(reader, found[3], smallest=1) if found[3] else 0)
+
+
+def _read_placement(reader: _Reader) -> Placement | None:
+    """``all[0-11] = b2 t8 +8 via ring``."""
+    if reader.place == len(reader.lines) or "=" not in reader.lines[reader.place][1]:
+        return None
+    if reader.lines[reader.place][1].startswith(("order ", "zero ", "grid ", "lane ", "stages ")):
+        return None
+    line = reader.next(_TREE)
+    if line is None:
+        raise reader.error(f"cannot read {reader.lines[reader.place][1][:80]!r}", hint="such as 'stream = b2 s8'")
+    reader.place -= 1
+    blocks = (_count(reader, line[2]), _count(reader, line[3])) if line[2] else None
+    cursor = Cursor(text=line[4], where=reader.where)
+    split = read_split(cursor)
+    offset = cursor.number() if cursor.take("+") else 0
+    rest = line[4][cursor.place :].strip()
+    exchange: Exchange | None = None
+    if rest:
+        word, _, name = rest.partition(" ")
+        if word != "via":
+            raise cursor.error("expected the end of the split", hint="after a split: +offset, via ring or via gather")
+        exchange = _member(reader, Exchange, name)
+    select = Selector(classes=_names(reader, line[1]), blocks=blocks)
+    reader.place += 1
+    return Placement(select=select, split=split, offset=offset, exchange=exchange)
+
+
+def _read_keep(reader: _Reader) -> tuple[Keep, bool] | None:
+    """``recompute 0-4/5: full``; ``0-`` reaches to the last block of each chunk."""
+    line = reader.next(_KEEP, first=("recompute ", "host ", "nvme "))
+    if line is None:
+        return None
+    keep = Keep(
+        blocks=(_count(reader, line[2]), _count(reader, line[3]) if line[3] else 0),
+        how=How(line[1]),
+        operators=_names(reader, line[6]),
+        unit=_count(reader, line[4], smallest=1) if line[4] else 1,
+        percent=_count(reader, line[5], largest=100) if line[5] else 100,
+    )
+    return keep, not line[3]
+
+
+def _read_order(reader: _Reader, *, all_lanes: tuple[str, ...]) -> Named | Table | None:
+    """``order 1f1b(main) seed=0``, or ``order table(a, b)`` with a row for each class of devices."""
+    if reader.next(_TABLE) is not None:
+        return _read_rows(reader, lanes=all_lanes)
+    line = reader.next(_ORDER, first="order ")
+    if line is None:
+        return None
+    lanes = tuple(name.strip() for name in line[2].split(",")) if line[2].strip() else ()
+    for lane in lanes:
+        if not NAME.fullmatch(lane):
+            raise reader.error(f"{lane[:40]!r} is not a lane's name")
+    if line[1] == "table":
+        return _read_rows(reader, lanes=lanes)
+    parameters: list[tuple[str, int | str]] = []
+    for word in line[3].split():
+        key, _, value = word.partition("=")
+        if not NAME.fullmatch(key) or not (_INTEGER.fullmatch(value) or DOTTED.fullmatch(value)):
+            raise reader.error(f"{word[:40]!r} is not key=value")
+        parameters.append((key, int(value) if _INTEGER.fullmatch(value) else value))
+    return Named(schedule=line[1], lanes=lanes, parameters=tuple(parameters))
+
+
+def _read_rows(reader: _Reader, *, lanes: tuple[str, ...]) -> Table:
+    """Rows ``0: down/0F0 (down/1F0|up/2B0) ..``."""
+    rows: list[tuple[int, tuple[Action | tuple[Action, Action], ...]]] = []
+    while (line := reader.next(_ROW)) is not None:
+        reader.place -= 1
+        entries = tuple(_entry(reader, word, lanes=lanes) for word in re.sub(r" ?\| ?", "|", line[2]).split())
+        rows.append((_count(reader, line[1]), entries))
+        reader.place += 1
+    return Table(lanes=lanes, rows=tuple(rows))
+
+
+def _entry(reader: _Reader, word: str, *, lanes: tuple[str, ...]) -> Action | tuple[Action, Action]:
+    if word.startswith("(") and word.endswith(")") and word.count("|") == 1:
+        one, _, other = word[1:-1].partition("|")
+        return _action(reader, one, lanes=lanes), _action(reader, other, lanes=lanes)
+    return _action(reader, word, lanes=lanes)
+
+
+def _action(reader: _Reader, word: str, *, lanes: tuple[str, ...]) -> Action:
+    found = _ACTION.fullmatch(word)
+    if found is None:
+        raise reader.error(f"{word[:40]!r} is no action", hint="lane/chunk, a letter of F I W B R, microbatch[.slice]: down/0F3")
+    if found[1] is None and len(lanes) != 1:
+        raise reader.error(f"{word[:40]!r} names no lane", hint=f"lanes: {', '.join(lanes[:8])}")
+    if found[1] is not None and found[1] not in lanes:
+        raise reader.error(f"{word[:40]!r}: unknown lane", hint=nearest(found[1], lanes))
+    return Action(
+        lane=lanes.index(found[1]) if found[1] is not None else 0,
+        chunk=_count(reader, found[2]),
+        kind=Kind(found[3]),
+        microbatch=_count(reader, found[4]),
+        slice=_count(reader, found[5]) if found[5] else 0,
+    )

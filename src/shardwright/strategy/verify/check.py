@@ -1,0 +1,215 @@
+"""Structural rules of plans: what must hold before a plan can be lowered. Each broken rule has an id, a path and a hint.
+
+Not here, because they need the lowered plan: deadlock, what gradients cover, whether shard degrees divide each sync group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from shardwright.errors import StrategyError, nearest
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.tensor import ParameterClass
+from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.part_sizes import rounded
+from shardwright.strategy.plan.plan import ALL, Plan, Shards
+from shardwright.strategy.plan.stages import Placement
+from shardwright.strategy.plan.tree_shape import depth
+from shardwright.strategy.text.split_notation import MAX_DEPTH
+from shardwright.strategy.verify.coverage import Piece, coverage, operators_of, stage_pieces
+from shardwright.strategy.verify.orders import order_rules
+from shardwright.strategy.verify.parts import part_rules, strict
+from shardwright.strategy.verify.stages import placement_rules, stage_rules
+from shardwright.strategy.violation import Violation
+
+RULES: Final = (
+    "plan.lanes",
+    "plan.devices",
+    "lane.name",
+    "lane.samples",
+    "lane.slices",
+    "lane.strict",
+    "stage.item",
+    "stage.coverage",
+    "stage.topology",
+    "stage.every",
+    "placement.class",
+    "placement.unused",
+    "placement.blocks",
+    "placement.missing",
+    "split.depth",
+    "split.unused-dim",
+    "split.zigzag",
+    "split.devices-overlap",
+    "split.batch",
+    "split.parts",
+    "core.exchange",
+    "experts.coset",
+    "keep.blocks",
+    "keep.operators",
+    "keep.share",
+    "keep.overlap",
+    "shards.class",
+    "shards.degrees",
+    "shards.frozen",
+    "shards.host",
+    "order.lanes",
+    "order.joint",
+    "order.rows",
+    "order.actions",
+    "order.recompute",
+    "order.rendezvous",
+)
+"""Ids of all rules of `verify`."""
+
+
+def verify(plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None) -> tuple[Violation, ...]:
+    """Every structural rule that `plan` breaks for `model` and `global_batch` samples a step; none = it can be lowered.
+
+    Args:
+        seq_len: text tokens of a sample; None = not known, so nobody asks whether slices and parts of the sequence have a token.
+    """
+    return tuple(_verify(plan, model=model, global_batch=global_batch, seq_len=seq_len))
+
+
+def require_valid(plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None) -> None:
+    """Raise the first broken rule of `verify`.
+
+    Raises:
+        StrategyError: with the rule's id and path.
+    """
+    for broken in _verify(plan, model=model, global_batch=global_batch, seq_len=seq_len):
+        raise StrategyError(broken.message, hint=broken.hint, rule=broken.rule, path=broken.path)
+
+
+def _verify(plan: Plan, *, model: Model, global_batch: int, seq_len: int | None) -> Iterator[Violation]:
+    trees = [p.split for lane in plan.lanes for s in {id(s.placements): s for s in lane.stages}.values() for p in s.placements]
+    if any(depth(tree) > MAX_DEPTH for tree in trees):
+        yield Violation(rule="split.depth", message=f"a tree deeper than {MAX_DEPTH}", hint="join neighbouring cuts of one dim")
+        return
+    yield from _lanes(plan, model=model, global_batch=global_batch, seq_len=seq_len)
+    pieces: dict[str, tuple[tuple[Piece, ...], ...]] = {}
+    shared: dict[tuple[Placement, ...], tuple[str, dict[str, Operator]]] = {}
+    sound: set[object] = set()
+    for lane in plan.lanes:
+        pieces[lane.name], broken = stage_pieces(lane, model=model)
+        yield from broken
+        if not broken:
+            yield from coverage(lane, pieces[lane.name], model=model)
+        for chunk, (stage, parts) in enumerate(zip(lane.stages, pieces[lane.name], strict=True)):
+            path = f"lane {lane.name} / stage {chunk}"
+            if path in {violation.path for violation in broken}:
+                continue
+            yield from stage_rules(stage, parts, lane=lane, model=model, devices=plan.devices, path=path)
+            alike = (lane.name, id(stage.placements), stage.every, tuple((piece.run, piece.operator) for piece in parts))
+            if alike not in sound:
+                empty = tuple(part_rules(stage, parts, lane=lane, model=model, seq_len=seq_len, path=path))
+                sound |= {alike} if not empty else set()
+                yield from empty
+            _, operators = shared.setdefault(stage.placements, (path, {}))
+            for piece in parts:
+                for operator in operators_of(piece, model=model):
+                    operators[f"{model.runs[piece.run].block}/{operator.name}"] = operator
+    for placements, (path, operators) in shared.items():
+        yield from placement_rules(placements, tuple(operators.values()), model=model, path=path)
+    for rule in plan.shards:
+        yield from _shards(rule, model=model, devices=plan.devices)
+    yield from order_rules(plan, pieces=pieces, model=model)
+
+
+def _lanes(plan: Plan, *, model: Model, global_batch: int, seq_len: int | None) -> Iterator[Violation]:
+    if not plan.lanes:
+        yield Violation(rule="plan.lanes", message="no lanes", hint="at least one")
+        return
+    names = [lane.name for lane in plan.lanes]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Violation(rule="lane.name", message=f"two lanes are named {name}", hint="one name each", path=f"lane {name}")
+    trained = [lane for lane in plan.lanes if lane.role is Role.TRAIN]
+    for lane in trained:
+        yield from _cuts(lane)
+    for lane in plan.lanes:
+        yield from _slices(lane, model=model, seq_len=seq_len)
+    total = sum(lane.samples for lane in trained)
+    if trained and total != global_batch:
+        yield Violation(
+            rule="lane.samples",
+            message=f"the lanes take {total} samples, the global batch is {global_batch}",
+            hint="samples of all lanes add up to the global batch",
+        )
+
+
+def _cuts(lane: Lane) -> Iterator[Violation]:
+    if lane.microbatches < 1 or lane.samples < 1 or lane.samples % lane.microbatches:
+        yield Violation(
+            rule="lane.samples",
+            message=f"{lane.samples} samples in {lane.microbatches} microbatches",
+            hint="equal microbatches of whole samples",
+            path=f"lane {lane.name}",
+        )
+
+
+def _slices(lane: Lane, *, model: Model, seq_len: int | None) -> Iterator[Violation]:
+    """A slice has tokens, and needs nothing of the slices behind it."""
+    path = f"lane {lane.name}"
+    if any(weight < 1 for weight in lane.slices):
+        yield Violation(rule="lane.slices", message="a slice without tokens", hint="positive weights", path=path)
+    elif lane.slices and seq_len is not None and min(rounded(seq_len, lane.slices)) < 1:
+        yield Violation(
+            rule="lane.slices", message=f"{seq_len} tokens give a slice none", hint="fewer slices, or weights nearer each other", path=path
+        )
+    run = next((run for run in model.runs if not strict(model.blocks[run.block])), None)
+    if len(lane.slices) > 1 and run is not None:
+        yield Violation(
+            rule="lane.strict",
+            message=f"{len(lane.slices)} slices, but {run.name} reads positions behind its own or another sequence",
+            hint="token slices are for causal models: drop the slices",
+            path=path,
+        )
+
+
+def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
+    known = [klass.value for klass in ParameterClass]
+    path = f"zero {','.join(rule.parameters) or 'all'}"
+    held = {p.klass.value for block in model.blocks for o in block.operators for p in o.parameters}
+    for klass in rule.parameters:
+        if klass not in known:
+            yield Violation(rule="shards.class", message=f"unknown class {klass!r}", hint=nearest(klass, known), path=path)
+        elif klass not in held:
+            hint = f"it has {', '.join(sorted(held))}"
+            yield Violation(rule="shards.class", message=f"the model has no parameters of class {klass}", hint=hint, path=path)
+    chain = (rule.optimizer, rule.gradient, rule.parameter)
+    steps = chain[2:] if _frozen(rule, model=model) else chain
+    divides = all(one == ALL or (two != ALL and one % two == 0) for one, two in pairwise(steps))
+    if _frozen(rule, model=model) and any(degree != 1 for degree in chain[:2]):
+        yield Violation(
+            rule="shards.frozen",
+            message=f"optimizer {chain[0] or 'all'}, gradient {chain[1] or 'all'} of parameters that are not trained",
+            hint="frozen parameters have only the last degree: 1/1/all",
+            path=path,
+        )
+        return
+    if min(chain) < 0 or max(chain) > devices or not divides:
+        yield Violation(
+            rule="shards.degrees",
+            message=f"optimizer {chain[0] or 'all'}, gradient {chain[1] or 'all'}, parameter {chain[2] or 'all'} on {devices} devices",
+            hint="each degree divides the one before it",
+            path=path,
+        )
+    states = [state for state, _ in rule.host]
+    if len(set(states)) != len(states) or any(not 1 <= percent <= 100 for _, percent in rule.host):
+        yield Violation(rule="shards.host", message="host shares", hint="each state once, 1 to 100 percent", path=path)
+
+
+def _frozen(rule: Shards, *, model: Model) -> bool:
+    """All parameters it names are frozen: they have no gradient and no optimizer state, so only the last degree counts."""
+    chosen = [
+        p
+        for block in model.blocks
+        for o in block.operators
+        for p in o.parameters
+        if not rule.parameters or p.klass.value in rule.parameters
+    ]
+    return not any(p.trainable for p in chosen) and bool(chosen)
