@@ -81,10 +81,6 @@ def both(problem: Problem, grid: Grid) -> tuple[SimulatedPlan, SimulatedPlan]:
     return simulate_grid(problem, grid), simulate_plan(problem, plan_of_grid(problem, grid), unfolded=True)
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="0.07 % on one grid of block 0 (tp4 cp2 ulysses2 gather dp2 pp4 zero3 order=tp-pp-cp-dp): its devices are not told apart enough",
-)
 @pytest.mark.parametrize("block", seeds(2, 24))
 def test_folded_equals_unfolded(block: int) -> None:
     """Every device alone finishes every task when its class does, and holds as much."""
@@ -133,7 +129,10 @@ def test_number_of_classes(grid: Grid, node: int, sizes: list[int]) -> None:
 
 
 def test_classes_are_an_equitable_partition() -> None:
-    """Any two devices of a class send as much to each class over as near a tier, sum with as many, and meet as many in their units."""
+    """Any two devices of a class send as much to each class over as near a tier, sum with as many, and share uplinks with as many of each.
+
+    Uplinks are those of the units between nodes and the whole: a node's devices have cards of their own.
+    """
     draw = random.Random(5)
     for _ in range(200):
         problem, grid = drawn(draw)
@@ -158,7 +157,7 @@ def test_classes_are_an_equitable_partition() -> None:
                 group = tuple(sorted(int(label[d]) for d in held.group))
                 seen[device].append((lane, chunk, segment, held.klass.value, held.elements, group))
         for device in range(grid.devices):
-            for tier in tiers:
+            for tier in tiers[1:-1]:
                 unit = np.flatnonzero(np.arange(grid.devices) // tier.num_devices == device // tier.num_devices)
                 seen[device].append(tuple(sorted(label[unit].tolist())))
         for one in program.classes:

@@ -158,11 +158,12 @@ def refine_families(
             if not trait.plain or len(trait.marks) != size:
                 alike = False
                 colours.tell(trait.grouping.devices + base, trait.marks, key=(id(trait), base))
-    if alike and all(colours.are_one(families) for families in {id(stage.families): stage.families for stage in every}.values()):
+    shared = [grouping for unit in ground.units[1:-1] if (grouping := _neighbours(every, unit)) is not None]
+    if alike and not shared and all(colours.are_one(families) for families in {id(s.families): s.families for s in every}.values()):
         return stages
     before = 0
     while before != (before := colours.number):
-        for grouping, base in meetings.values():
+        for grouping, base in (*meetings.values(), *((one, 0) for one in shared)):
             colours.tell_partners(grouping, base)
     split: dict[int, tuple[tuple[int, ...], ...]] = {}
     return tuple(tuple(_split(stage, colours.colour, split) for stage in lane) for lane in stages)
@@ -186,6 +187,27 @@ def _met(
             for sums in summing.sums:
                 for number, size in enumerate(sizes):
                     yield _summed(sums, number, summing.base % period, units), summing.base, size, inside
+
+
+def _neighbours(every: Sequence[StageParts], unit: int) -> Grouping | None:
+    """Devices that share the uplinks of a unit, as partners: what one waits for there depends on what the others send. None if each stage has
+    whole units, or each unit lies in one stage whole.
+    """
+    distinct = {id(stage.devices): stage.devices for stage in every}.values()
+    if all(_fills(devices, unit) for devices in distinct):
+        return None
+    devices = np.unique(np.concatenate([np.array(one, dtype=np.int64) for one in distinct]))
+    _, of, size = np.unique(devices // unit, return_inverse=True, return_counts=True)
+    groups = np.full((len(size), int(size.max())), -1, dtype=np.int64)
+    groups[of, np.arange(len(devices)) - np.repeat(np.cumsum(size) - size, size)] = devices
+    return Grouping.by(devices, groups, of.reshape(-1, 1))
+
+
+@lru_cache(maxsize=4096)
+def _fills(devices: tuple[int, ...], unit: int) -> bool:
+    """Whether a stage's devices are whole units, or lie in one unit."""
+    place = np.array(devices, dtype=np.int64) // unit
+    return bool(place[0] == place[-1]) or bool((np.unique(place, return_counts=True)[1] == unit).all())
 
 
 def _split(stage: StageParts, colour: Int64, known: dict[int, tuple[tuple[int, ...], ...]]) -> StageParts:
