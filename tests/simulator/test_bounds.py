@@ -175,9 +175,6 @@ def test_columns_price_chunks_as_the_plan_does() -> None:
     assert alike > DRAWN // 4
 
 
-@pytest.mark.xfail(
-    strict=True, reason="2 % above on one of 40 grids: tp2 sp dp4 pp6 mbs2 zero2 gpipe, gathers at the step's end, over node borders"
-)
 def test_path_is_the_longest_of_the_program() -> None:
     draw = random.Random(9)
     aligned = 0

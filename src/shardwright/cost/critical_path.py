@@ -195,27 +195,30 @@ def jitter(problem: Problem, devices: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...]) -> Int64:
-    """(2, ranks) innermost tier that some device of a pipeline rank sends across, to the next rank and to the one before (round the ring).
+def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...]) -> npt.NDArray[np.bool_]:
+    """(2, ranks, tiers) whether some device of a pipeline rank sends across a tier, to the next rank and to the one before (round the ring).
 
     Args:
         stride: devices from one rank to the next.
     """
     device = np.arange(devices, dtype=np.int64)
     rank = device // stride % ranks
-    result = np.full((2, ranks), len(tiers) - 1, dtype=np.int64)
+    result = np.zeros((2, ranks, len(tiers)), dtype=np.bool_)
     for way, step in enumerate((1, -1)):
         other = device + ((rank + step) % ranks - rank) * stride
+        crossed = np.full(devices, len(tiers) - 1)
         for index in range(len(tiers) - 2, -1, -1):
-            near = rank[device // tiers[index].num_devices == other // tiers[index].num_devices]
-            result[way, near] = index
+            crossed[device // tiers[index].num_devices == other // tiers[index].num_devices] = index
+        result[way, rank, crossed] = True
     return result
 
 
 def border_picoseconds(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> tuple[Int64, Int64]:
     """(chunks,) picoseconds of the send out of each chunk, forward and backward: the fastest replica's border."""
     rank = np.arange(len(costs.contents)) % grid.pp
-    forward, backward = picoseconds(costs.border_s)[border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers)]
+    # An inner tier may be the slower one (cards behind a host bridge on a fast network).
+    crossed = border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers)
+    forward, backward = np.where(crossed, picoseconds(costs.border_s), np.iinfo(np.int64).max).min(axis=-1)
     return forward[rank], backward[rank]
 
 
