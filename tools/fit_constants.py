@@ -19,7 +19,7 @@ from shardwright.validation.accuracy import accuracy, facts_of
 from shardwright.validation.folds import fold_text
 
 ROOT = Path(__file__).parent.parent
-CONSTANTS = ROOT / "src" / "shardwright" / "hardware" / "constants.py"
+CONSTANTS = ROOT / "src" / "shardwright" / "hardware" / "catalog" / "constants.py"
 INTERVAL = ROOT / "src" / "shardwright" / "simulator" / "interval.py"
 FOLDS = ROOT / "benchmarks" / "published" / "folds.json"
 

@@ -29,6 +29,7 @@ STEP: Final = 0.03
 TOLERANCE: Final = 1e-3
 MAX_ITERATIONS: Final = 6
 HALF_WIDTH_80: Final = 1.2816
+_TOGETHER: Final = 64
 
 PRIOR: Final = Constants(**{d.name: d.prior for d in DECLARED})
 """Every constant as it is before any run was seen."""
@@ -72,14 +73,14 @@ def row_weights(cases: Sequence[Case]) -> FloatArray:
 
 def sensitivity(cases: Sequence[Case], *, at: Constants, evaluator: Evaluator, progress: Progress | None = None) -> Sensitivity:
     """Residuals and slopes at `at`; a constant that leaves a row's time as it is has slope 0 there."""
-    tasks = [(case, at) for case in cases]
-    moved = [replace(at, **{d.name: getattr(at, d.name) * (1 + STEP)}) for d in DECLARED]
-    columns = [evaluator.seconds(tasks)]
-    for index, constants in enumerate(moved):
+    points = [at, *(replace(at, **{d.name: getattr(at, d.name) * (1 + STEP)}) for d in DECLARED)]
+    seconds: list[float] = []
+    # A case is simulated with all constants in a row: its plan is laid once.
+    for first in range(0, len(cases), _TOGETHER):
         if progress is not None:
-            progress("slopes", index, len(moved))
-        columns.append(evaluator.seconds([(case, constants) for case in cases]))
-    logs = np.log(np.array(columns).T / np.array([[case.measured_s] for case in cases]))
+            progress("slopes", first, len(cases))
+        seconds += evaluator.seconds([(case, constants) for case in cases[first : first + _TOGETHER] for constants in points])
+    logs = np.log(np.array(seconds).reshape(len(cases), len(points)) / np.array([[case.measured_s] for case in cases]))
     slope = (logs[:, 1:] - logs[:, :1]) / np.log1p(STEP)
     return Sensitivity(at=at, residual=logs[:, 0], slope=slope)
 
