@@ -14,7 +14,7 @@ from shardwright.validation.facts import Bar
 from shardwright.validation.folds import fold_key, read_folds
 from shardwright.validation.judge import Validation
 from shardwright.validation.rows import to_case
-from shardwright.validation.study import study
+from shardwright.validation.study import Study, study
 from tests.validation.published import FOLDER, facts, rows
 
 UNFITTED = "gradients are summed in their true groups and tied weights last; the constants of the folds were fitted before that"
@@ -35,9 +35,13 @@ TABLES = ("training.csv", "megatron_ci.csv", "skipped_training.csv", "skipped_fa
 
 
 @cache
-def _validation(fold: str) -> Validation:
+def _study() -> Study:
     cases = [to_case(row, facts=facts()) for row in rows(*TABLES)]
-    return study(cases, known=read_folds(FOLDER / "folds.json"), folds=(fold,)).validation(fold)
+    return study(cases, known=read_folds(FOLDER / "folds.json"), folds=tuple(sorted({fold for _, fold in BOUND})))
+
+
+def _validation(fold: str) -> Validation:
+    return _study().validation(fold)
 
 
 def _mark(bar: Bar, fold: str) -> list[pytest.MarkDecorator]:

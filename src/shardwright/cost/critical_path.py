@@ -196,7 +196,7 @@ def jitter(problem: Problem, devices: int) -> float:
 
 @lru_cache(maxsize=1024)
 def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...]) -> npt.NDArray[np.bool_]:
-    """(2, ranks, tiers) whether some device of a pipeline rank sends across a tier, to the next rank and to the one before (round the ring).
+    """(2, ranks, tiers) whether a device of a pipeline rank sends across a tier, to the next rank and to the one before (round the ring).
 
     Args:
         stride: devices from one rank to the next.

@@ -79,9 +79,27 @@ def study(
             fitted = [FoldConstants(fold="none", values=(("", whole.constants),))]
             fitted += [leave_out(usable, whole, fold=fold, evaluator=simulate, progress=progress) for fold in held]
     constants = {group.fold: group for group in (*fitted, FoldConstants(fold="none"))}
-    judged = tuple(judge(cases, predict=partial(_predict, group=constants[fold]), fold=fold, progress=progress) for fold in folds)
+    predictions = _Predictions([constants[fold] for fold in folds])
+    judged = tuple(judge(cases, predict=partial(predictions.of, fold=fold), fold=fold, progress=progress) for fold in folds)
     return Study(fit=whole, folds=tuple(fitted), validations=judged)
 
 
-def _predict(case: Case, *, group: FoldConstants) -> Prediction:
-    return predict_case(case, constants=group.of(case))
+class _Predictions:
+    """Predictions of a case in all folds, made together, so that its plan is laid once."""
+
+    def __init__(self, groups: Sequence[FoldConstants]) -> None:
+        self._groups = groups
+        self._known: dict[tuple[int, str], Prediction | ShardwrightError] = {}
+
+    def of(self, case: Case, *, fold: str) -> Prediction:
+        """The prediction in one fold. Raises what `predict_case` does."""
+        if (id(case), fold) not in self._known:
+            for group in self._groups:
+                try:
+                    self._known[id(case), group.fold] = predict_case(case, constants=group.of(case))
+                except ShardwrightError as error:
+                    self._known[id(case), group.fold] = error
+        found = self._known[id(case), fold]
+        if isinstance(found, ShardwrightError):
+            raise found
+        return found

@@ -190,8 +190,8 @@ def _met(
 
 
 def _neighbours(every: Sequence[StageParts], unit: int) -> Grouping | None:
-    """Devices that share the uplinks of a unit, as partners: what one waits for there depends on what the others send. None if each stage has
-    whole units, or each unit lies in one stage whole.
+    """Devices that share the uplinks of a unit, as partners: what one waits for there depends on what the others send. None if each
+    stage is made of whole units, or lies in one.
     """
     distinct = {id(stage.devices): stage.devices for stage in every}.values()
     if all(_fills(devices, unit) for devices in distinct):
