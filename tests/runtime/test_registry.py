@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, ShardwrightError
-from shardwright.runtime.facts import cite, derive, uncited
+from shardwright.runtime.facts import derive, named, read, runtime, stated, uncited
 from shardwright.runtime.registry import default_runtime, load_runtime, runtime_aliases, runtime_names
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, FullRecompute, TpOverlap
+from shardwright.runtime.runtime import AttentionKernel, Capture, ElementKernels, FullRecompute, TpOverlap
 from shardwright.strategy.grid.axes import Recompute
 from tests.tiers import examples
 
@@ -18,33 +20,35 @@ NAMES = runtime_names()
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_field_has_one_fact_with_a_link(name: str) -> None:
-    runtime = load_runtime(name)
-    assert runtime.name == name
-    assert uncited(runtime) == ()
-    fields = [fact.field for fact in runtime.facts]
+    loaded = load_runtime(name)
+    assert loaded.name == name
+    assert uncited(loaded) == ()
+    fields = [fact.field for fact in loaded.facts]
     assert len(fields) == len(set(fields))
-    assert all(hasattr(runtime, field) for field in fields)
-    assert all(fact.link.startswith("https://") for fact in runtime.facts)
+    assert all(hasattr(loaded, field) for field in fields)
+    assert all(fact.link.startswith("https://") for fact in loaded.facts)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_values_are_consistent(name: str) -> None:
-    runtime = load_runtime(name)
-    assert runtime.zero_with_pipeline <= max(runtime.zero_stages)
-    assert set(runtime.schedules) <= {"gpipe", "1f1b", "interleaved-1f1b"}
-    assert runtime.schedules
-    assert Recompute(runtime.default_recompute)
-    assert runtime.workspace_bytes > 0
-    assert 0 <= runtime.allocator_reserve_percent < 50
-    assert runtime.bucket_bytes >= 0
-    assert runtime.fused_loss or runtime.logits_bytes >= 6
-    assert len(runtime.released) == 7
+    loaded = load_runtime(name)
+    assert loaded.zero_with_pipeline <= max(loaded.zero_stages)
+    assert set(loaded.schedules) <= {"gpipe", "1f1b", "interleaved-1f1b"}
+    assert loaded.schedules
+    assert Recompute(loaded.default_recompute)
+    assert loaded.workspace_bytes > 0
+    assert 0 <= loaded.allocator_reserve_percent < 50
+    assert loaded.bucket_bytes >= 0
+    assert loaded.fused_loss or loaded.logits_bytes >= 6
+    assert len(loaded.released) == 7
 
 
-def test_aliases_agree_with_the_files() -> None:
-    declared = {alias: name for name in NAMES for alias in load_runtime(name).aliases}
-    assert runtime_aliases() == declared
-    for alias, name in declared.items():
+def test_aliases_name_one_runtime_each() -> None:
+    declared = [(alias, name) for name in NAMES for alias in load_runtime(name).aliases]
+    assert runtime_aliases() == dict(declared)
+    assert len(runtime_aliases()) == len(declared)
+    for alias, name in declared:
+        assert alias not in NAMES
         assert load_runtime(alias.upper()).name == name
 
 
@@ -86,9 +90,46 @@ def test_generations_differ_where_history_says() -> None:
     assert load_runtime("internevo").element_kernels is ElementKernels.EAGER
 
 
-def test_derive_refuses_a_change_without_a_fact() -> None:
-    with pytest.raises(ValueError, match="bucket_bytes"):
-        derive(default_runtime(), facts=(), bucket_bytes=1)
-    derived = derive(default_runtime(), facts=cite("https://example.org", "bucket_bytes"), bucket_bytes=1)
+def test_nothing_differs_without_a_fact() -> None:
+    with pytest.raises(TypeError, match="bucket_bytes"):
+        derive(default_runtime(), named("derived"), bucket_bytes=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="bucket_bytes"):
+        named("derived", bucket_bytes=1)  # type: ignore[call-arg]
+    derived = derive(default_runtime(), named("derived"), stated("https://example.org", bucket_bytes=1))
     assert derived.bucket_bytes == 1
     assert [f.link for f in derived.facts if f.field == "bucket_bytes"] == ["https://example.org"]
+    assert (derived.name, derived.version, derived.aliases) == ("derived", default_runtime().version, ())
+    assert uncited(derived) == ()
+
+
+def test_a_framework_of_its_own_states_every_field_once() -> None:
+    base = default_runtime()
+    given = {fact.field: getattr(base, fact.field) for fact in base.facts}
+    identity = named("own", framework="Own", version="1", released="2026-01")
+    assert uncited(runtime(identity, stated("https://example.org", **given))) == ()
+    for field in given:
+        rest = {name: value for name, value in given.items() if name != field}
+        with pytest.raises(ValueError, match=rf"no fact for {field}$"):
+            runtime(identity, stated("https://example.org", **rest))
+    one = stated("https://example.org", bucket_bytes=1)
+    for make in (runtime, partial(derive, base)):
+        with pytest.raises(ValueError, match="stated twice: bucket_bytes"):
+            make(identity, one, one)
+
+
+def test_fields_are_switched_by_name() -> None:
+    link = "https://example.org"
+    derived = derive(default_runtime(), named("derived"), read(link, on="zero1_broadcasts rebuilds_norms", off="saves_quantized capture"))
+    assert derived.zero1_broadcasts
+    assert derived.rebuilds_norms
+    assert not derived.saves_quantized
+    assert derived.capture is Capture.NONE
+    assert {f.field for f in derived.facts if f.link == link and f.checked} == {
+        "zero1_broadcasts",
+        "rebuilds_norms",
+        "saves_quantized",
+        "capture",
+    }
+    for wrong in ({"on": "capture"}, {"off": "zero_stages"}, {"off": "collective_library"}, {"bucket_byte": 1}, {"version": "2"}):
+        with pytest.raises(ValueError, match="cannot state"):
+            stated(link, **wrong)

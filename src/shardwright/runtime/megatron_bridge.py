@@ -6,215 +6,179 @@ recipes use; benchmarks/published/facts names the recipe of a published row.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-from shardwright.runtime import nemo_2504
-from shardwright.runtime.facts import cite, derive
-from shardwright.runtime.runtime import Capture, ExpertDispatch, Fact, Runtime, ScaleGroup
+from shardwright.runtime import nemo
+from shardwright.runtime.facts import Statement, derive, named, read, stated
+from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
 
 _TREE: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob"
 _DROP: Final = f"{_TREE}/4054233ae08b785aac1beeb028e66b6baf9dfc1b/scripts/performance/configs/qwen3/qwen3_30b_a3b_llm_pretrain.py"
 _SCOPED: Final = f"{_TREE}/f29a269f8728ff9075f88a226f92e554196a7e41/scripts/performance/configs/qwen/qwen3_workload_base_configs.py"
 _EAGER: Final = f"{_TREE}/04eb4f8d6045526331113ba3f0d39b7a4d22bb85/src/megatron/bridge/perf_recipes/qwen/h100/qwen3_moe.py"
 _WHOLE: Final = f"{_TREE}/134e903ad65fab69a763367796e291837c82a17e/src/megatron/bridge/perf_recipes/qwen/common.py"
-_DEEPSEEK: Final = (
-    f"{_TREE}/042641823051ce167c52b0ae289941a227c11535/scripts/performance/configs/deepseek/deepseek_workload_base_configs.py"
-)
-_DISPATCHER: Final = "https://github.com/NVIDIA/Megatron-LM/blob/core_v0.12.0/megatron/core/transformer/moe/token_dispatcher.py"
-_FIELDS: Final = ("expert_dispatch", "capture", "expert_overlap", "fused_experts", "attention_eight_bit")
+_DSV3: Final = f"{_TREE}/042641823051ce167c52b0ae289941a227c11535/scripts/performance/configs/deepseek/deepseek_workload_base_configs.py"
+_RELEASED: Final = {"0.1": "2025-09", "0.2": "2025-11", "0.3": "2026-02", "0.4": "2026-04", "0.5": "2026-06"}
 
 DENSE: Final = derive(
-    nemo_2504.RUNTIME,
-    name="megatron-bridge",
-    framework="Megatron-Bridge",
-    version="0.1",
-    released="2025-09",
-    scales_reduced=ScaleGroup.NONE,
-    facts=cite(
-        "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/067f987df03b/docs/performance-summary.md",
-        "scales_reduced",
+    nemo.NEMO_25_04,
+    named("megatron-bridge", framework="Megatron-Bridge", version="0.1", released=_RELEASED["0.1"]),
+    stated(
+        f"{_TREE}/067f987df03b/docs/performance-summary.md",
+        off="scales_reduced",
         note="FP8-CS and FP8-MX: scales of the tensor at hand; Transformer Engine reduces after a pass under delayed scaling only",
     ),
 )
 
 
 def _recipe(
-    name: str, link: str, note: str, *, version: str, released: str, checked: bool = True, more: tuple[Fact, ...] = (), **changes: Any
+    name: str,
+    link: str,
+    note: str,
+    *more: Statement,
+    version: str,
+    experts: ExpertDispatch = ExpertDispatch.DEDUPLICATED,
+    capture: Capture = Capture.NONE,
+    on: str = "",
+    capacity: bool = False,
+    latent: bool = True,
+    checked: bool = True,
 ) -> Runtime:
-    """NeMo 24.11's runtime with what the recipes under `link` say; fields that `changes` leaves out are off.
+    """A release's runtime with what the recipes under `link` say.
 
-    Recipes of DeepSeek-V3 recompute ``mla_up_proj`` unless said otherwise; other models have no latent.
+    Args:
+        experts, capture: see ExpertDispatch and Capture.
+        on: which of `expert_overlap`, `fused_experts` and `attention_eight_bit` are on.
+        capacity: experts have a fixed capacity. Without it the host reads how many tokens each got, unless a graph holds the whole
+            iteration.
+        latent: ``mla_up_proj`` is recomputed, as recipes of DeepSeek-V3 do unless said otherwise; other models have no latent.
     """
-    stated = {
-        "expert_dispatch": ExpertDispatch.DEDUPLICATED,
-        "capture": Capture.NONE,
-        "routing_on_host": True,
-        "expert_overlap": False,
-        "fused_experts": False,
-        "attention_eight_bit": False,
-        "rebuilds_latent": True,
-        **changes,
-    }
+    off = " ".join(name for name in ("expert_overlap", "fused_experts", "attention_eight_bit") if name not in on.split())
     return derive(
         DENSE,
-        name=name,
-        version=version,
-        released=released,
-        facts=(
-            *cite(link, *_FIELDS, checked=checked, note=note),
-            *cite(_DEEPSEEK, "rebuilds_latent", checked=True, note="recompute_modules of DeepSeek-V3's presets"),
-            *more,
-            *cite(_DISPATCHER, "routing_on_host", note="counts are copied to the host unless capacity or the whole graph is static"),
+        named(f"megatron-bridge-{name}", version=version, released=_RELEASED[version]),
+        stated(link, on=on, off=off, checked=checked, note=note, expert_dispatch=experts, capture=capture),
+        read(_DSV3, note="recompute_modules of DeepSeek-V3's presets", rebuilds_latent=latent),
+        stated(
+            "https://github.com/NVIDIA/Megatron-LM/blob/core_v0.12.0/megatron/core/transformer/moe/token_dispatcher.py",
+            note="counts are copied to the host unless capacity or the whole graph is static",
+            routing_on_host=not (capacity or capture is Capture.ITERATION),
         ),
-        **stated,
+        *more,
     )
 
 
 DROPPED: Final = _recipe(
-    "megatron-bridge-dropped",
+    "dropped",
     _DROP,
     "apply_moe_token_drop: fixed capacity, all-to-all; cuda_graph_scope full_iteration",
     version="0.1",
-    released="2025-09",
-    expert_dispatch=ExpertDispatch.ALL_TO_ALL,
+    experts=ExpertDispatch.ALL_TO_ALL,
     capture=Capture.ITERATION,
-    routing_on_host=False,
+    capacity=True,
 )
 DROPPED_EAGER: Final = _recipe(
-    "megatron-bridge-dropped-eager",
+    "dropped-eager",
     _DROP,
     "apply_moe_token_drop: fixed capacity, all-to-all; no graphs on H100",
     version="0.1",
-    released="2025-09",
-    expert_dispatch=ExpertDispatch.ALL_TO_ALL,
-    routing_on_host=False,
+    experts=ExpertDispatch.ALL_TO_ALL,
+    capacity=True,
 )
 ALL_TO_ALL: Final = _recipe(
-    "megatron-bridge-alltoall",
+    "alltoall",
     _SCOPED,
     "no dispatcher backend: all-to-all of every copy; no graphs; dropless",
     version="0.3",
-    released="2026-02",
-    expert_dispatch=ExpertDispatch.ALL_TO_ALL,
+    experts=ExpertDispatch.ALL_TO_ALL,
 )
 ALL_TO_ALL_OVERLAP: Final = _recipe(
-    "megatron-bridge-alltoall-overlap",
+    "alltoall-overlap",
     _EAGER,
     "moe_token_dispatcher_type alltoall with overlap_moe_expert_parallel_comm and delay_wgrad_compute; no graphs",
     version="0.3",
-    released="2026-02",
-    expert_dispatch=ExpertDispatch.ALL_TO_ALL,
-    expert_overlap=True,
+    experts=ExpertDispatch.ALL_TO_ALL,
+    on="expert_overlap",
 )
-FLEX: Final = _recipe(
-    "megatron-bridge-flex",
-    _EAGER,
-    "hybridep dispatcher, no graphs, no overlap of expert traffic",
-    version="0.4",
-    released="2026-04",
+FLEX: Final = _recipe("flex", _EAGER, "hybridep dispatcher, no graphs, no overlap of expert traffic", version="0.4")
+FLEX_OVERLAP: Final = _recipe(
+    "flex-overlap",
+    f"{_TREE}/27dfb3df3c2cba55e54ec67016061048d4ce03c1/scripts/performance/configs/deepseek/deepseek_v3_llm_pretrain.py",
+    "DeepSeek-V3 on H100: enable_deepep and a2a_1f1b; no graphs",
+    read(
+        f"{_TREE}/013284246bc0714e406c8a519b8686b7e50628ec/scripts/performance/configs/deepseek/deepseek_llm_pretrain.py",
+        off="overlap_grad_reduce",
+        note="H100: comm_overlap.overlap_grad_reduce False beside overlapped expert traffic",
+    ),
+    version="0.1",
+    on="expert_overlap",
 )
 ROUTER: Final = _recipe(
-    "megatron-bridge-router",
-    _SCOPED,
-    "hybridep dispatcher; cuda_graph_scope moe_router and moe_preprocess",
-    version="0.3",
-    released="2026-02",
-    capture=Capture.ROUTER,
+    "router", _SCOPED, "hybridep dispatcher; cuda_graph_scope moe_router and moe_preprocess", version="0.3", capture=Capture.ROUTER
 )
 ROUTER_OVERLAP: Final = _recipe(
-    "megatron-bridge-router-overlap",
+    "router-overlap",
     f"{_TREE}/067f987df03b/skills/nemo-mbridge-perf-moe-comm-overlap/SKILL.md",
     "as megatron-bridge-router, with overlap_moe_expert_parallel_comm",
     version="0.5",
-    released="2026-06",
-    checked=False,
     capture=Capture.ROUTER,
-    expert_overlap=True,
+    on="expert_overlap",
+    checked=False,
 )
 SCOPED: Final = _recipe(
-    "megatron-bridge-scoped",
+    "scoped",
     _SCOPED,
     "hybridep dispatcher; cuda_graph_scope attn, moe_router and moe_preprocess",
     version="0.3",
-    released="2026-02",
     capture=Capture.ATTENTION_ROUTER,
 )
 SCOPED_KEPT: Final = _recipe(
-    "megatron-bridge-scoped-kept",
+    "scoped-kept",
     f"{_TREE}/d19cb73c80ae84b17e296b66e85058b129319510/scripts/performance/configs/deepseek/workload_base_configs.py",
     "DeepSeek-V3 on GB300: hybridep dispatcher; cuda_graph_scope attn, moe_router and moe_preprocess; recompute_modules empty",
     version="0.2",
-    released="2025-11",
     capture=Capture.ATTENTION_ROUTER,
-    rebuilds_latent=False,
+    latent=False,
 )
 SCOPED_ALL_TO_ALL: Final = _recipe(
-    "megatron-bridge-scoped-alltoall",
+    "scoped-alltoall",
     f"{_TREE}/767255d2f5c7c96b619a873a8ad17a3086f3e5c5/scripts/performance/configs/qwen3/workload_base_configs.py",
     "no dispatcher backend: all-to-all of every copy; cuda_graph_scope attn, moe_router and moe_preprocess",
     version="0.2",
-    released="2025-11",
-    expert_dispatch=ExpertDispatch.ALL_TO_ALL,
+    experts=ExpertDispatch.ALL_TO_ALL,
     capture=Capture.ATTENTION_ROUTER,
 )
+SCOPED_OVERLAP: Final = _recipe(
+    "scoped-overlap",
+    _DSV3,
+    "DeepSeek-V3 on B200: deepep dispatcher, moe_a2a_overlap; cuda_graph_scope attn, moe_router and moe_preprocess",
+    version="0.4",
+    capture=Capture.ATTENTION_ROUTER,
+    on="expert_overlap",
+)
 GRAPHED: Final = _recipe(
-    "megatron-bridge-graphed",
+    "graphed",
     _WHOLE,
     "full_iteration graph with paged stash, overlap_moe_expert_parallel_comm, one kernel for all experts "
     "(use_transformer_engine_op_fuser), fp8_dot_product_attention",
     version="0.5",
-    released="2026-06",
     capture=Capture.ITERATION,
-    routing_on_host=False,
-    expert_overlap=True,
-    fused_experts=True,
-    attention_eight_bit=True,
+    on="expert_overlap fused_experts attention_eight_bit",
 )
 GRAPHED_KEPT: Final = _recipe(
-    "megatron-bridge-graphed-kept",
-    _DEEPSEEK,
+    "graphed-kept",
+    _DSV3,
     "DeepSeek-V3 on GB300: full_iteration graph, overlap, fused grouped MLP, fp8_dot_product_attention, recompute_modules empty",
     version="0.5",
-    released="2026-06",
     capture=Capture.ITERATION,
-    routing_on_host=False,
-    expert_overlap=True,
-    fused_experts=True,
-    attention_eight_bit=True,
-    rebuilds_latent=False,
+    on="expert_overlap fused_experts attention_eight_bit",
+    latent=False,
 )
 GRAPHED_SIXTEEN: Final = _recipe(
-    "megatron-bridge-graphed-sixteen",
-    _DEEPSEEK,
+    "graphed-sixteen",
+    _DSV3,
     "DeepSeek-V3 on GB200: full_iteration graph, overlap, fused grouped MLP, recompute_modules mla_up_proj; attention in 16 bits",
     version="0.5",
-    released="2026-06",
     capture=Capture.ITERATION,
-    routing_on_host=False,
-    expert_overlap=True,
-    fused_experts=True,
-)
-SCOPED_OVERLAP: Final = _recipe(
-    "megatron-bridge-scoped-overlap",
-    _DEEPSEEK,
-    "DeepSeek-V3 on B200: deepep dispatcher, moe_a2a_overlap; cuda_graph_scope attn, moe_router and moe_preprocess",
-    version="0.4",
-    released="2026-04",
-    capture=Capture.ATTENTION_ROUTER,
-    expert_overlap=True,
-)
-FLEX_OVERLAP: Final = _recipe(
-    "megatron-bridge-flex-overlap",
-    f"{_TREE}/27dfb3df3c2cba55e54ec67016061048d4ce03c1/scripts/performance/configs/deepseek/deepseek_v3_llm_pretrain.py",
-    "DeepSeek-V3 on H100: enable_deepep and a2a_1f1b; no graphs",
-    version="0.1",
-    released="2025-09",
-    expert_overlap=True,
-    overlap_grad_reduce=False,
-    more=cite(
-        f"{_TREE}/013284246bc0714e406c8a519b8686b7e50628ec/scripts/performance/configs/deepseek/deepseek_llm_pretrain.py",
-        "overlap_grad_reduce",
-        checked=True,
-        note="H100: comm_overlap.overlap_grad_reduce False beside overlapped expert traffic",
-    ),
+    on="expert_overlap fused_experts",
 )

@@ -1,0 +1,113 @@
+"""DeepSpeed, and Megatron-LM under DeepSpeed's pipeline."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.dtype import Dtype
+from shardwright.runtime import megatron_lm
+from shardwright.runtime.facts import derive, named, read, runtime, stated
+from shardwright.runtime.pytorch import ALLOCATOR, CUBLAS
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, FullRecompute, SelectiveRecompute, TpOverlap
+
+_BLOB: Final = "https://github.com/deepspeedai/DeepSpeed/blob"
+_TREE: Final = f"{_BLOB}/v0.16.0/deepspeed"
+
+# DeepSpeed 0.16: ZeRO 0-3 with overlap_comm, DeepSpeed pipeline, Ulysses, automatic tensor parallelism.
+V0_16: Final = runtime(
+    named("deepspeed-0.16", framework="DeepSpeed", version="0.16", released="2024-11"),
+    stated(
+        f"{_TREE}/runtime/zero/stage_1_and_2.py",
+        off="row_kernels gradient_passes scales_gradients",
+        note="passes over whole gradients beside the update are not counted here; no such kernels",
+    ),
+    stated(
+        f"{_TREE}/runtime/zero/partition_parameters.py",
+        off="gradient_wire gather_copy_bytes reduce_copy_bytes",
+        note="parameters are views of what was gathered; from memory",
+    ),
+    stated(
+        f"{_TREE}/runtime/zero/config.py",
+        bucket_bytes=1_000_000_000,
+        note="reduce_bucket_size and allgather_bucket_size are 5e8 elements of 2 bytes",
+    ),
+    stated(
+        "https://www.deepspeed.ai/docs/config-json/",
+        on="hybrid_sharding optimizer_offload overlap_grad_reduce overlap_param_gather",
+        zero_stages=(0, 1, 2, 3),
+        gather_prefetch=1,
+        default_recompute="none",
+        selective_recompute=SelectiveRecompute.CORE,
+        note="overlap_comm is set (its default is on for stage 3 only); zero_hpz_partition_size; stage3_prefetch_bucket_size",
+    ),
+    stated(
+        f"{_TREE}/runtime/zero/stage_1_and_2.py",
+        on="reduce_every_microbatch",
+        off="main_grad_copy zero1_broadcasts",
+        gradient_dtype=Dtype.BF16,
+        note="gradients in the parameters' dtype, reduced into the owner's share; all-gather of parameters after the step",
+    ),
+    stated(f"{_TREE}/runtime/zero/partition_parameters.py", off="gathers_from_master", note="16-bit shards beside fp32 master shards"),
+    stated(f"{_TREE}/runtime/pipe/engine.py", off="overlap_p2p p2p_scatter_gather", zero_with_pipeline=1, note="ZeRO-2 and 3 are refused"),
+    stated(f"{_TREE}/runtime/pipe/schedule.py", schedules=("1f1b",), note="TrainSchedule is 1F1B"),
+    stated(f"{_TREE}/sequence/layer.py", on="context_ulysses", off="context_ring context_gather sequence_parallel"),
+    stated(
+        f"{_TREE}/moe/layer.py",
+        on="expert_parallel",
+        off="saves_quantized",
+        expert_dispatch=ExpertDispatch.ALL_TO_ALL,
+        note="all-to-all of every routed copy; no fp8",
+    ),
+    stated("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/index.html", collective_library="nccl"),
+    stated(f"{_TREE}/module_inject/layers.py", off="tp_input_regather", tp_overlap=TpOverlap.NONE, note="AutoTP: blocking all-reduce"),
+    stated(
+        "https://huggingface.co/docs/transformers/attention_interface",
+        off="rebuilds_norms fused_chains fp32_norms fused_weight_gradient adds_gradients fused_loss logits_blocks_bytes "
+        "split_logits_bytes loss_bytes",
+        attention_kernel=AttentionKernel.FLASH_2,
+        element_kernels=ElementKernels.EAGER,
+        logits_bytes=16,
+        embedding_gradient_bytes=2,
+        note="models are Hugging Face's in eager mode with flash-attention 2",
+    ),
+    stated(f"{_TREE}/runtime/activation_checkpointing/checkpointing.py", full_recompute=FullRecompute.WHOLE),
+    stated(
+        f"{_TREE}/moe/sharded_moe.py",
+        off="capture routing_on_host expert_overlap fused_experts attention_eight_bit rebuilds_latent",
+        note="eager; experts have a fixed capacity",
+    ),
+    CUBLAS,
+    ALLOCATOR,
+    stated(
+        "https://github.com/deepspeedai/DeepSpeed/tree/v0.16.0/deepspeed/runtime", off="scales_reduced", note="no 8-bit recipe of its own"
+    ),
+)
+
+# Megatron-DeepSpeed of 2022 (AMP's and BigScience's runs): DeepSpeed's 1F1B pipeline over Megatron layers with unfused attention.
+MEGATRON: Final = derive(
+    megatron_lm.Y2021,
+    named("deepspeed-2022", framework="Megatron-DeepSpeed", version="0.6", released="2022-03"),
+    stated(
+        f"{_BLOB}/v0.6.0/deepspeed/runtime/pipe/engine.py",
+        off="overlap_p2p p2p_scatter_gather reduce_every_microbatch",
+        zero_with_pipeline=1,
+    ),
+    stated(f"{_BLOB}/v0.6.0/deepspeed/runtime/pipe/schedule.py", schedules=("1f1b",)),
+    stated(
+        f"{_BLOB}/v0.6.0/deepspeed/runtime/zero/constants.py", bucket_bytes=1_000_000_000, note="reduce_bucket_size 5e8 elements of 2 bytes"
+    ),
+    stated(f"{_BLOB}/v0.6.0/deepspeed/runtime/zero/config.py", on="optimizer_offload", zero_stages=(0, 1, 2, 3)),
+    stated("https://github.com/bigscience-workshop/Megatron-DeepSpeed/blob/main/megatron/mpu/layers.py", tp_overlap=TpOverlap.NONE),
+)
+
+# Megatron-LM 1.1.5 under DeepSpeed's pipeline as in AMP's repository (arXiv 2210.07297): no fused kernels, fp32 all-reduce.
+MEGATRON_EAGER: Final = derive(
+    MEGATRON,
+    named("deepspeed-2022-eager"),
+    read(
+        "https://github.com/DachengLi1/AMP/blob/505f804a2d9198713a301279a66dbc6d819ff931/DeepSpeed/DeepSpeedExamples/"
+        "Megatron-LM-v1.1.5-3D_parallelism/examples/ds_pretrain_gpt2_pipe.sh",
+        element_kernels=ElementKernels.EAGER,
+        note="none of the flags for fused softmax, bias-gelu and bias-dropout, which this version has off by default",
+    ),
+)

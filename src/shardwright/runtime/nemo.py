@@ -1,0 +1,83 @@
+"""NeMo: Megatron-Core under its own recipes, release by release."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.dtype import Dtype
+from shardwright.runtime import megatron_core
+from shardwright.runtime.facts import derive, named, read, stated
+from shardwright.runtime.runtime import AttentionKernel, ExpertDispatch, TpOverlap
+
+_GUIDE: Final = "https://docs.nvidia.com/nemo-framework/user-guide/24.12/nemotoolkit/features/optimizations/communication_overlap.html"
+_ATTENTION: Final = "https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/attention/attention.html"
+
+# NeMo 24.07: Megatron-Core with Transformer Engine's userbuffers and bf16 gradient reduction.
+NEMO_24_07: Final = derive(
+    megatron_core.BASE,
+    named("nemo-24.07", framework="NeMo", version="24.07", released="2024-07"),
+    read(
+        _GUIDE,
+        on="overlap_grad_reduce overlap_param_gather",
+        gradient_dtype=Dtype.BF16,
+        bucket_bytes=0,
+        note="gradients are reduced in bf16 (grad_sync_dtype); communication is chunked by transformer layer",
+    ),
+    stated(
+        _GUIDE,
+        tp_overlap=TpOverlap.FUSED,
+        note="ub_tp_comm_overlap: bulk and pipelined overlap of tensor-parallel collectives with their GEMMs",
+    ),
+    stated(
+        _ATTENTION,
+        attention_kernel=AttentionKernel.FLASH_2,
+        note="flash-attention 2 was preferred before cuDNN became the default on Hopper",
+    ),
+    stated(
+        "https://github.com/NVIDIA/NeMo/blob/v2.0.0/nemo/core/optim/distributed_adam.py",
+        off="hybrid_sharding optimizer_offload",
+        zero_stages=(0, 1),
+        zero_with_pipeline=1,
+    ),
+)
+
+# NeMo 24.09 to 25.05 and Megatron-Bridge: as 24.07, with cuDNN attention and fused cross-entropy.
+NEMO_24_11: Final = derive(
+    NEMO_24_07,
+    named("nemo-24.11", version="24.11", released="2024-11"),
+    stated(_ATTENTION, attention_kernel=AttentionKernel.CUDNN, note="cuDNN attention is preferred on Hopper"),
+    stated(
+        "https://github.com/NVIDIA/NeMo/blob/v2.1.0/nemo/collections/llm/gpt/model/base.py",
+        on="fused_loss",
+        loss_bytes=36,
+        note="cross_entropy_loss_fusion is on in the model configurations: Megatron-Core's fused_cross_entropy, compiled in parts: "
+        "cast and max 6, exponentials 12, division 8, gradient 10 bytes a logit",
+    ),
+    stated(
+        "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/main/docs/training/megatron-fsdp.md",
+        on="hybrid_sharding",
+        zero_stages=(0, 1, 2, 3),
+        note="stages 2 and 3 are Megatron-FSDP (Megatron-Bridge)",
+    ),
+    read(
+        "https://docs.nvidia.com/nemo/megatron-bridge/nightly/skills/nemo-mbridge-perf-moe-dispatcher-selection/SKILL.html",
+        expert_dispatch=ExpertDispatch.DEDUPLICATED,
+        note="DeepEP on H100 and B200, HybridEP on GB200 and GB300",
+    ),
+)
+
+# NeMo 25.04 and later: as 24.11, with Transformer Engine's cross-entropy.
+NEMO_25_04: Final = derive(
+    NEMO_24_11,
+    named("nemo-25.04", version="25.04", released="2025-04"),
+    stated(
+        "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/595",
+        loss_bytes=10,
+        note="cross_entropy_fusion_impl te: statistics 2, gradient in place of the logits 4, scaled 4 bytes",
+    ),
+    stated(
+        "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/595",
+        on="row_kernels",
+        note="Triton in Transformer Engine; recipes of mixtures set moe_permute_fusion (from memory)",
+    ),
+)
