@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.cost.stage_costs import PlanCosts
+from shardwright.cost.stage_costs import StageCosts
 from shardwright.cost.step_costs import StepCosts
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import training_job
@@ -44,7 +44,7 @@ def simulate_with(problem: Problem, grid: Grid, change: Callable[[StepCosts], St
     """The grid with changed prices of every family; `of_family`: further fields of its `FamilyCosts`."""
     price = plans.price_stages
 
-    def changed(*asked: object) -> PlanCosts:
+    def changed(*asked: object) -> StageCosts:
         costs = price(*asked)  # type: ignore[arg-type]
         families = {
             place: replace(family, slices=tuple(change(step) for step in family.slices), **of_family)  # type: ignore[arg-type]

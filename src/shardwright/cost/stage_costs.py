@@ -31,7 +31,7 @@ def _listed(uses: dict[tuple[int, int, int], dict[tuple[int, int], dict[int, tup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanCosts:
+class StageCosts:
     """Costs of every family of every stage.
 
     Args:
@@ -58,7 +58,7 @@ class PlanCosts:
         stages: tuple[tuple[StageParts, ...], ...],
         families: dict[tuple[int, int, int], FamilyCosts],
         holdings: Holdings,
-    ) -> PlanCosts:
+    ) -> StageCosts:
         """Costs with what follows from them: coupling, pieces, holders."""
         coupled: dict[tuple[int, int, int], tuple[int, ...]] = {}
         pieces: dict[tuple[int, int], int] = {}
@@ -78,7 +78,7 @@ class PlanCosts:
                     mine = (tied if item.is_tied else uses).setdefault(key, {})
                     for other_lane, other_chunk, _ in item.uses:
                         mine.setdefault((other_lane, other_chunk), {})[id(item.group)] = item.group
-        return PlanCosts(
+        return StageCosts(
             families=families,
             stages=stages,
             coupled=coupled,
@@ -187,7 +187,7 @@ class ActionTable:
     exposed: npt.NDArray[np.float64]
 
 
-def action_table(costs: PlanCosts) -> ActionTable:
+def action_table(costs: StageCosts) -> ActionTable:
     """The seconds of every action of every family, in the order of `costs.families`."""
     kinds = range(int(TaskKind.R) + 1)
     slices = max(len(c.slices) for c in costs.families.values())
@@ -219,7 +219,7 @@ def paired_share(one: tuple[FloatArray, FloatArray], other: tuple[FloatArray, Fl
     return np.where(one[0] > 0.0, one[0] * together / np.where(total > 0.0, total, 1.0), 0.0)
 
 
-def update_seconds(costs: PlanCosts, device_class: DeviceClass) -> float:
+def update_seconds(costs: StageCosts, device_class: DeviceClass) -> float:
     """Seconds of the end of the step of a class: the norm of all gradients once, then the update and what it gathers, stage by stage."""
     steps = [costs.step(*place) for place in device_class.families]
     norm = max(float(s.optimizer_s[0]) - float(s.update_s[0]) for s in steps)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.device_network import kind_problem
-from shardwright.cost.stage_costs import PlanCosts
+from shardwright.cost.stage_costs import StageCosts
 from shardwright.cost.step_costs import StepCosts, held_bytes
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program
@@ -21,7 +21,7 @@ _ONCE = ("workspace",)
 """Items that a device has once, however many stages it is in."""
 
 
-def plan_memory(problem: Problem, program: Program, costs: PlanCosts) -> tuple[StageMemory, ...]:
+def plan_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[StageMemory, ...]:
     """Itemised peak of each class of devices, in bytes; `rank` is the class's number.
 
     Items are those of `simulator.memory.stage_memory`; the largest temporary and the logits of its stages count once.
@@ -29,7 +29,7 @@ def plan_memory(problem: Problem, program: Program, costs: PlanCosts) -> tuple[S
     return tuple(_class_memory(problem, program, costs, number) for number in range(len(program.classes)))
 
 
-def _class_memory(problem: Problem, program: Program, costs: PlanCosts, number: int) -> StageMemory:
+def _class_memory(problem: Problem, program: Program, costs: StageCosts, number: int) -> StageMemory:
     device_class = program.classes[number]
     own = kind_problem(problem, device_class.devices[0])
     steps = [step for place in device_class.families for step in costs.families[place].slices]
@@ -72,12 +72,12 @@ def _merged(steps: list[StepCosts], items: dict[str, int]) -> StepCosts:
     )
 
 
-def _activations(program: Program, costs: PlanCosts, device_class: DeviceClass) -> int:
+def _activations(program: Program, costs: StageCosts, device_class: DeviceClass) -> int:
     """Peak of what forwards keep until the gradients of their microbatch are done, along the row of the order."""
     return int(np.cumsum(kept_changes(program, costs, device_class)).max(initial=0))
 
 
-def kept_changes(program: Program, costs: PlanCosts, device_class: DeviceClass) -> Int64:
+def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass) -> Int64:
     """(actions of its row,) bytes of activations that each action keeps from its start on, or gives back at its end (negative)."""
     rows = program.rows
     span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))

@@ -15,7 +15,7 @@ from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_network import plan_tiers
 from shardwright.cost.family_costs import FamilyCosts, Same, family_costs, place_in_network, slice_lengths
 from shardwright.cost.model_flops import model_flops
-from shardwright.cost.stage_costs import PlanCosts
+from shardwright.cost.stage_costs import StageCosts
 from shardwright.errors import StrategyError
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import action_rows
@@ -62,7 +62,7 @@ class SimulatedPlan:
     """
 
     program: Program
-    costs: PlanCosts
+    costs: StageCosts
     timeline: Timeline
     step_time_s: float
     memory: tuple[StageMemory, ...]
@@ -86,7 +86,7 @@ class SimulatedPlan:
         return max(m.reserved for m in self.memory)
 
 
-def lower(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False) -> tuple[Program, PlanCosts]:
+def lower(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False) -> tuple[Program, StageCosts]:
     """The Program of `plan`, and what its tasks cost.
 
     Args:
@@ -142,7 +142,7 @@ def refined(
     return refine_families(stages, edges=edges, summings=summings, ground=ground)
 
 
-def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], summings: tuple[Summing, ...]) -> PlanCosts:
+def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], summings: tuple[Summing, ...]) -> StageCosts:
     """Every family of every stage, priced; stages that differ only by their place in whole units of the network are priced once."""
     holdings = held_by_families(stages, summings)
     sets = {id(stage.devices): stage.devices for lane in stages for stage in lane}
@@ -173,7 +173,7 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
                 alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - stage.base, segments, whole)
                 known[kind] = _priced(_Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=held, shape=shape))
             families[stage.lane, stage.chunk, index] = known[kind]
-    return PlanCosts.of(problem, plan, stages, families, holdings)
+    return StageCosts.of(problem, plan, stages, families, holdings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

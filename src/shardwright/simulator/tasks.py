@@ -12,7 +12,7 @@ import numpy.typing as npt
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.crossings import Crossing, around_seconds, crossing_of
 from shardwright.cost.device_network import plan_tiers
-from shardwright.cost.stage_costs import PlanCosts, action_table, paired_share, update_seconds
+from shardwright.cost.stage_costs import StageCosts, action_table, paired_share, update_seconds
 from shardwright.hardware.cluster import Tier
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
@@ -67,7 +67,7 @@ def _units(classes: tuple[DeviceClass, ...], tiers: tuple[Tier, ...], total: int
 class _Uses:
     """Resources by number, and what each template takes of them."""
 
-    def __init__(self, problem: Problem, program: Program, costs: PlanCosts) -> None:
+    def __init__(self, problem: Problem, program: Program, costs: StageCosts) -> None:
         self.tiers = plan_tiers(problem)
         self.count, self.levels = len(program.classes), len(self.tiers)
         self.unit, self.load = _units(program.classes, self.tiers, problem.cluster.num_devices)
@@ -115,7 +115,7 @@ class _Uses:
         return uses
 
 
-def plan_kernel_tasks(problem: Problem, program: Program, costs: PlanCosts) -> tuple[Int64, Int32, Int32, Int32, Int32, Int32, Int32, int]:
+def plan_kernel_tasks(problem: Problem, program: Program, costs: StageCosts) -> tuple[Int64, Int32, Int32, Int32, Int32, Int32, Int32, int]:
     """The Program as the kernel's arguments: work, dependencies, and what each task takes of the shared resources."""
     sends = _sends(problem, program)
     work = picoseconds(template_seconds(problem, program, costs, sends))
@@ -150,7 +150,7 @@ def plan_kernel_tasks(problem: Problem, program: Program, costs: PlanCosts) -> t
 
 
 def template_seconds(
-    problem: Problem, program: Program, costs: PlanCosts, sends: dict[tuple[int, int, int], Crossing]
+    problem: Problem, program: Program, costs: StageCosts, sends: dict[tuple[int, int, int], Crossing]
 ) -> npt.NDArray[np.float64]:
     """(templates,) uncontended seconds of all pieces of each template."""
     templates, posts = program.templates, program.posts

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.cost.stage_costs import PlanCosts, action_seconds, exposed_seconds, paired
+from shardwright.cost.stage_costs import StageCosts, action_seconds, exposed_seconds, paired
 from shardwright.errors import UsageError
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.program import Program, Template, class_numbers
@@ -89,7 +89,7 @@ def _spans(result: SimulatedPlan, number: int, *, device: int) -> list[Span]:
     return spans
 
 
-def _waits(program: Program, costs: PlanCosts, template: Template) -> float:
+def _waits(program: Program, costs: StageCosts, template: Template) -> float:
     """Share of an action in which its kernels wait for collectives, or for slower devices that it meets in them."""
     if template.kind > TaskKind.R:
         return 0.0

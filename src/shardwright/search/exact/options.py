@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.family_costs import FamilyCosts, family_costs
-from shardwright.cost.stage_costs import PlanCosts
+from shardwright.cost.stage_costs import StageCosts
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster
 from shardwright.model.ir.operator import Operator
@@ -40,7 +40,7 @@ class StageOption:
     """One stage of a plan, priced. Equal only to itself.
 
     Args:
-        stage: as a plan says it. parts: resolved, as chunk 0. families, holdings: as `PlanCosts` has them, of chunk 0.
+        stage: as a plan says it. parts: resolved, as chunk 0. families, holdings: as `StageCosts` has them, of chunk 0.
         forward, backward: picoseconds of a microbatch on each family. reduced: of the last bucket of its gradients. update: of the
         optimizer, the slowest family. room: most microbatches in flight that fit in every device's memory, at most all.
         alike: equal for options that cost the same in every plan.
@@ -140,7 +140,7 @@ def price_stage(
         families = tuple(family_costs(problem, plan, parts, index, holdings=holdings, shape=shape) for index in range(len(parts.families)))
     except StrategyError as error:
         return Illegal(rule=error.rule or "lower")
-    costs = PlanCosts.of(problem, plan, ((parts,),), {(0, 0, i): cost for i, cost in enumerate(families)}, holdings)
+    costs = StageCosts.of(problem, plan, ((parts,),), {(0, 0, i): cost for i, cost in enumerate(families)}, holdings)
     numbers = range(len(families))
     steps = [costs.step(0, 0, i) for i in numbers]
     update = [float(s.optimizer_s[0]) - float(s.update_s[0]) + float(s.update_s[0] + s.after_s[0]) for s in steps]
@@ -170,7 +170,7 @@ def _around(problem: Problem, stage: Stage, *, first: int, end: int, microbatche
     return Plan(devices=problem.cluster.num_devices, lanes=(lane,), orders=(order,), shards=shards), len(before)
 
 
-def _room(problem: Problem, plan: Plan, costs: PlanCosts, parts: StageParts, *, microbatches: int) -> int:
+def _room(problem: Problem, plan: Plan, costs: StageCosts, parts: StageParts, *, microbatches: int) -> int:
     """Most microbatches in flight under which no family's peak exceeds its devices' memory; 0 = not even one."""
     capacity = capacities(problem.cluster)
     alone = replace(plan, lanes=(replace(plan.lanes[0], stages=plan.lanes[0].stages[:1]),))

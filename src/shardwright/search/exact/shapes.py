@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.cost.family_costs import FamilyCosts
-from shardwright.cost.stage_costs import PlanCosts
+from shardwright.cost.stage_costs import StageCosts
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import TABLE_SEARCH
@@ -133,7 +133,7 @@ def shape_tasks(
 
 def _lowered(
     problem: Problem, options: tuple[StageOption, ...], *, microbatches: int, shards: tuple[Shards, ...], messages: Messages
-) -> tuple[Program, PlanCosts, bool]:
+) -> tuple[Program, StageCosts, bool]:
     """The Program under the order that runs all forwards first, its costs, and whether sends hold up their sender."""
     plan = plan_of_stages(problem, options, microbatches=microbatches, shards=shards)
     stages = tuple(replace(option.parts, chunk=chunk) for chunk, option in enumerate(options))
@@ -143,7 +143,7 @@ def _lowered(
         families |= {(0, chunk, index): cost for index, cost in enumerate(option.families)}
         for (_, _, segment, device), held in option.holdings.items():
             holdings[0, chunk, segment, device] = tuple(replace(h, uses=tuple((0, chunk, u[2]) for u in h.uses)) for h in held)
-    costs = PlanCosts.of(problem, plan, (stages,), families, holdings)
+    costs = StageCosts.of(problem, plan, (stages,), families, holdings)
     rows = flight_rows(tuple(s.devices for s in stages), microbatches, flying=microbatches)
     classes = device_classes((stages,), rows)
     shape = TaskShape(

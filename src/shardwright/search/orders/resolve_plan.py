@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.cost.crossings import crossing_seconds
 from shardwright.cost.device_network import kind_problem
-from shardwright.cost.stage_costs import PlanCosts
+from shardwright.cost.stage_costs import StageCosts
 from shardwright.cost.step_costs import held_bytes
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.program.instances import TaskKind
@@ -121,7 +121,7 @@ def stage_times(problem: Problem, plan: Plan) -> StageTimes:
     return StageTimes(**columns, stash=columns["held"], limit=_limits(problem, plan, stages, costs), edges=tuple(edges))
 
 
-def _family(costs: PlanCosts, stage: StageParts, family: int) -> tuple[int, int, int, int]:
+def _family(costs: StageCosts, stage: StageParts, family: int) -> tuple[int, int, int, int]:
     """(F, I, W) nanoseconds and kept bytes of one microbatch, of its slowest slice where it is cut."""
     place = stage.lane, stage.chunk, family
     parts = range(len(costs.families[place].slices))
@@ -133,14 +133,14 @@ def _whole(seconds: float) -> int:
     return max(round(seconds * _PER_SECOND), 0)
 
 
-def _crossing(problem: Problem, costs: PlanCosts, link: LaneEdge) -> tuple[int, int]:
+def _crossing(problem: Problem, costs: StageCosts, link: LaneEdge) -> tuple[int, int]:
     """Nanoseconds of one microbatch's (longest slice's) way over an edge, forward and backward."""
     lengths = costs.lengths[link.lane]
     scale = costs.element * max(lengths) / sum(lengths)
     return _whole(crossing_seconds(problem, link.forward, scale=scale)), _whole(crossing_seconds(problem, link.backward, scale=scale))
 
 
-def _limits(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], costs: PlanCosts) -> Int64:
+def _limits(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], costs: StageCosts) -> Int64:
     """(devices,) bytes that each may keep of microbatches."""
     places: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for lane in stages:
@@ -159,7 +159,7 @@ def _limits(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], 
     return limit
 
 
-def _room(own: Problem, costs: PlanCosts, places: list[tuple[int, int, int]], device: int) -> int:
+def _room(own: Problem, costs: StageCosts, places: list[tuple[int, int, int]], device: int) -> int:
     """Bytes for activations on a device of these stages."""
     steps = [step for place in places for step in costs.families[place].slices]
     static: dict[str, int] = defaultdict(int)
