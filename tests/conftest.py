@@ -1,5 +1,6 @@
 """Settings of all tests: a slow machine is no failure, and a run on the same code finds the same, but for proofs (tests/tiers.py)."""
 
+import gc
 import os
 
 import pytest
@@ -31,3 +32,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(config: pytest.Config) -> None:
     _say_seed(config)
+
+
+def pytest_collection_finish() -> None:
+    """What collection made lives to the end: no search for cycles goes through it again."""
+    gc.collect()
+    gc.freeze()
