@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 
 import numpy as np
 
@@ -29,9 +30,15 @@ def span_of_devices(devices: tuple[int, ...], tiers: tuple[Tier, ...], *, in_net
         below *= here
         rest //= here
     members.append(rest)
+    return _span(tuple(members), tiers, in_network_reduction)
+
+
+@lru_cache(maxsize=16384)
+def _span(members: tuple[int, ...], tiers: tuple[Tier, ...], reduces: bool) -> Span:
+    """One object for groups that lie alike."""
     return Span(
         members=tuple(np.array([m], dtype=np.int64) for m in members),
         bandwidth=tuple(np.array([tier.bandwidth]) for tier in tiers),
         latency_s=tuple(np.array([tier.latency_s]) for tier in tiers),
-        in_network_reduction=in_network_reduction,
+        in_network_reduction=reduces,
     )

@@ -17,9 +17,11 @@ IntArray = npt.NDArray[np.int64]
 _BEYOND: Final = 2.0**50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Span:
-    """Groups of devices as seen by a collective; every field is an array over the groups priced together (shape (n,)).
+    """Groups of devices as seen by a collective; every field is an array over the groups priced together, of shape (n,).
+
+    Equal only to itself.
 
     Args:
         members: one array a tier, innermost first: members[0] devices of the group in one island; members[1] such islands

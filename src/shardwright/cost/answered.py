@@ -21,15 +21,13 @@ from shardwright.cost.columns import block_context, problem_machine
 from shardwright.cost.communication import Network, measured_groups
 from shardwright.cost.compute import Machine, sixteen_bit
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
-from shardwright.cost.family_costs import local_sizes
+from shardwright.cost.family_costs import local_sizes, on_replica
 from shardwright.cost.kernel_lookup import attention_table_for, gemm_grid_for, grouped_table_for
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.program.block.block import BlockWork, Kernel, Move, Phase
-from shardwright.program.block.cell_structure import CellStructure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.sizes import Degrees
-from shardwright.program.layout.replica import replica
 from shardwright.program.problem import Problem
 from shardwright.program.stages.parts import Segment, StageParts
 
@@ -94,9 +92,7 @@ def _spent(own: Problem, problem: Problem, segment: Segment, *, local: int, base
     """
     machine = problem_machine(own)
     sixteen, context = sixteen_bit(machine), block_context(own, segment.block)
-    structure = CellStructure(
-        stage=replica(segment.cells, local), device=local, length=context.tokens, island=own.cluster.tiers()[0].num_devices
-    )
+    structure, first = on_replica(segment.cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices)
     program = lower_block(segment.block, structure, context)
     degrees = local_sizes(structure)
     spent: dict[tuple[str, Origin], float] = {}
@@ -107,7 +103,7 @@ def _spent(own: Problem, problem: Problem, segment: Segment, *, local: int, base
         spent[key] = spent.get(key, 0.0) + float(work_seconds(work, degrees, mine)[0][0])
     gemms = products(program)
     for move in program.moves:
-        group = tuple(d + base for d in move.group) or (local + base,)
+        group = tuple(d + first + base for d in move.group) or (local + base,)
         network = network_of_devices(problem, group)
         span = group_span(group, network)
         cut = cut_product(move, gemms)

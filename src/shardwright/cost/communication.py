@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.choose import collective_seconds
+from shardwright.collectives.choose import PriceList, price_list
 from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, span_of
 from shardwright.cost.degree_rows import Rows
@@ -22,10 +23,10 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Network:
     """The tiers of a uniform cluster, whether its scale-up switch reduces, the library whose algorithms run on it, and what was measured
-    with that library inside the island.
+    with that library inside the island. Equal only to itself.
     """
 
     tiers: tuple[Tier, ...]
@@ -118,14 +119,25 @@ def move_seconds(kind: Collective, *, volume: FloatArray, span: Span, network: N
     """Seconds of one collective: the measured curve for groups inside an island of a measured size, else the cheapest algorithm that the
     library has; 0 for groups of one.
     """
-    seconds = collective_seconds(kind, volume=volume, span=span, algorithms=algorithms_for(kind, library=network.library))[0]
-    for curve in network.curves:
-        if curve.collective == kind.value:
-            here = np.flatnonzero(measured_groups(span, curve))
-            if here.size:
-                bandwidth, latency_s = span.bandwidth[0][here], span.latency_s[0][here]
-                seconds[here] = curve_seconds(curve, volume=volume[here], bandwidth=bandwidth, latency_s=latency_s)
+    if len(span.members[0]) == 1:
+        prices, measured = _of_one_group(kind, span, network)
+    else:
+        prices = price_list(kind, span=span, algorithms=algorithms_for(kind, library=network.library))
+        measured = tuple(curve for curve in network.curves if curve.collective == kind.value)
+    seconds = prices.seconds(volume)[0]
+    for curve in measured:
+        here = np.flatnonzero(measured_groups(span, curve))
+        if here.size:
+            bandwidth, latency_s = span.bandwidth[0][here], span.latency_s[0][here]
+            seconds[here] = curve_seconds(curve, volume=volume[here], bandwidth=bandwidth, latency_s=latency_s)
     return seconds
+
+
+@lru_cache(maxsize=4096)
+def _of_one_group(kind: Collective, span: Span, network: Network) -> tuple[PriceList, tuple[CollectiveCurve, ...]]:
+    """What prices one group, and the curves that were measured for it: the devices of a plan ask for the same few again and again."""
+    curves = tuple(c for c in network.curves if c.collective == kind.value and measured_groups(span, c)[0])
+    return price_list(kind, span=span, algorithms=algorithms_for(kind, library=network.library)), curves
 
 
 def measured_groups(span: Span, curve: CollectiveCurve) -> npt.NDArray[np.bool_]:

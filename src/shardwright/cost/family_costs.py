@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.extent import extent_of
+from shardwright.collectives.span import Span
 from shardwright.cost.block_table import MODES, BlockTable, block_table
 from shardwright.cost.chunk_layout import ChunkLayout, has_head, is_layer
 from shardwright.cost.columns import LayerTable, MeshTable, block_context, problem_machine
-from shardwright.cost.communication import move_seconds
+from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
 from shardwright.cost.gradient_sums import ShardRule, group_shares, shard_rule, sync_of
@@ -27,6 +28,7 @@ from shardwright.hardware.catalog.constants import slowdown_beside
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, ParameterClass
+from shardwright.program.block.block import BlockProgram
 from shardwright.program.block.cell_structure import CellStructure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.layout.cells import Cell, StageCells, indices, largest_remainder
@@ -200,10 +202,16 @@ def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
     return {name: np.array([value], dtype=np.int64) for name, value in sizes.items()}
 
 
+def on_replica(cells: StageCells, device: int, *, length: int, island: int = 1) -> tuple[CellStructure, int]:
+    """A device of a stage among those that may share samples, and what its number is counted from there; see `replica`."""
+    near = replica(cells, device, max(island, 1))
+    return CellStructure(stage=near.cells, device=device - near.first, length=length, island=island), near.first
+
+
 def _communicators(cells: StageCells, device: int, *, length: int, contributions: int, shape: tuple[int, int]) -> int:
     """Groups of more than one device that a device is in, as `tables.num_communicators` counts them."""
     main, expert = cells.cells.get(_products(cells), {}).get(device), cells.cells.get(OperatorClass.EXPERTS, {}).get(device)
-    routed = expert is not None and CellStructure(stage=replica(cells, device), device=device, length=length).routed
+    routed = expert is not None and on_replica(cells, device, length=length)[0].routed
     groups = (
         _ways(main, *_WIDTHS),
         _ways(main, Dim.SEQUENCE),
@@ -219,11 +227,12 @@ def _communicators(cells: StageCells, device: int, *, length: int, contributions
 def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> tuple[int, ...]:
     """Devices that reduce the largest magnitudes of a chunk's operands together: those with its samples, or the whole stage."""
     cells = stage.segments[0].cells if stage.segments else None
-    tree = replica(cells, device - stage.base).cells.get(_products(cells), {}) if cells is not None else {}
-    mine = tree.get(device - stage.base)
-    if group is ScaleGroup.STAGE or mine is None:
+    if group is ScaleGroup.STAGE or cells is None:
         return stage.devices
-    return tuple(d + stage.base for d, cell in tree.items() if cell.way(Dim.BATCH) == mine.way(Dim.BATCH))
+    near = replica(cells, device - stage.base)
+    base, tree = stage.base + near.first, near.cells.cells.get(_products(cells), {})
+    mine = tree.get(device - base)
+    return tuple(d + base for d, cell in tree.items() if cell.way(Dim.BATCH) == mine.way(Dim.BATCH)) if mine is not None else stage.devices
 
 
 T = TypeVar("T")
@@ -273,19 +282,18 @@ def _table(
     if cut is not None:
         context = replace(context, tokens=cut[-1], before=cut[:-1])
     island = own.cluster.tiers()[0].num_devices
-    structure = CellStructure(stage=replica(cells, local), device=local, length=context.tokens, island=island)
+    structure, first = on_replica(cells, local, length=context.tokens, island=island)
     program = lower_block(block, structure, context)
     local_to = local_sizes(structure)
-    joined = {d for move in program.moves for d in move.group}
+    joined = {d + first for move in program.moves for d in move.group}
     network = network_of_devices(problem, tuple(sorted(d + base for d in joined | {local})))
-    table = block_table(
-        program,
-        local=local_to,
-        spans=lambda move: group_span(tuple(d + base for d in move.group) or (local + base,), network),
-        machine=problem_machine(own),
-        network=network,
-        runtime=own.runtime,
-        wait_s=own.constants.collective_wait_s,
+    lying: dict[Span, int] = {}
+    moves = []
+    for move in program.moves:
+        span = group_span(tuple(d + first + base for d in move.group) or (local + base,), network)
+        moves.append(replace(move, group=(lying.setdefault(span, len(lying)),)))
+    table = _priced(
+        Same(own), network, replace(program, moves=tuple(moves)), tuple(lying), tuple((k, int(v[0])) for k, v in local_to.items()), keeps
     )
     products = _products(cells)
     buffers = overlap_buffer_bytes(
@@ -293,7 +301,30 @@ def _table(
         tokens=np.array([structure.tokens(products, own.job.sequence_length).times], dtype=np.int64),
         cut=np.array([structure.sequence_parallel and _ways(structure.cell(products), *_WIDTHS) > 1]),
     )
-    return kept_variant(table, program, keeps, degrees=local_to, problem=own), int(buffers[0]), tuple(joined)
+    return table, int(buffers[0]), tuple(joined)
+
+
+@lru_cache(maxsize=4096)
+def _priced(
+    own: Same[Problem],
+    network: Network,
+    program: BlockProgram,
+    spans: tuple[Span, ...],
+    local: tuple[tuple[str, int], ...],
+    keeps: tuple[Keep, ...],
+) -> BlockTable:
+    """The row of a block whose moves name their groups by number: devices that have as much and whose groups lie alike share it."""
+    problem, degrees = own.value, {name: np.array([value], dtype=np.int64) for name, value in local}
+    table = block_table(
+        program,
+        local=degrees,
+        spans=lambda move: spans[move.group[0]],
+        machine=problem_machine(problem),
+        network=network,
+        runtime=problem.runtime,
+        wait_s=problem.constants.collective_wait_s,
+    )
+    return kept_variant(table, program, keeps, degrees=degrees, problem=problem)
 
 
 def _layer_table(

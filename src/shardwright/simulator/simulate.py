@@ -162,7 +162,7 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
     for stage in (stage for lane in stages for stage in lane):
         place = place_in_network(problem, stage.base)
         parts = tuple((id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments)
-        for index, (device, *_) in enumerate(stage.families):
+        for index, device in enumerate(family[0] for family in stage.families):
             held = {key: holdings[key] for n in range(len(parts)) if (key := (stage.lane, stage.chunk, n, device)) in holdings}
             sums = [(key[2], h, counted(h.group, stage.base), counted(h.near, stage.base)) for key, items in held.items() for h in items]
             brief = tuple((n, h.klass, h.elements, h.trainable, h.layers, id(group), id(own)) for n, h, group, own in sums)

@@ -53,13 +53,10 @@ def _sends(problem: Problem, program: Program) -> dict[tuple[int, int, int], Cro
 @lru_cache(maxsize=64)
 def _units(classes: tuple[DeviceClass, ...], tiers: tuple[Tier, ...], total: int) -> tuple[Int64, Int64]:
     """(tiers, classes) unit of each class's first device, and (tiers, classes, 2) its members there over the unit's devices."""
-    unit = np.array([[c.devices[0] // t.num_devices for c in classes] for t in tiers], dtype=np.int64)
+    places = [[np.array(c.devices, dtype=np.int64) // t.num_devices for c in classes] for t in tiers]
+    unit = np.array([[int(place[0]) for place in row] for row in places], dtype=np.int64)
     load = np.array(
-        [
-            [(sum(d // t.num_devices == c.devices[0] // t.num_devices for d in c.devices), min(t.num_devices, total)) for c in classes]
-            for t in tiers
-        ],
-        dtype=np.int64,
+        [[(int((p == p[0]).sum()), min(t.num_devices, total)) for p in row] for row, t in zip(places, tiers, strict=True)], dtype=np.int64
     )
     return unit, load
 

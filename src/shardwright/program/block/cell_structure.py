@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
@@ -53,14 +54,7 @@ class CellStructure:
             return True
         if self._count(OperatorClass.EXPERTS, self.length) > self._count(OperatorClass.ROUTER, self.length):
             return True
-        return len(self._coset()) == 1
-
-    def _coset(self) -> tuple[int, ...]:
-        """Devices whose experts serve the tokens that the device's own serve (or that it routes), or some of them."""
-        tokens = projection(self.stage, OperatorClass.EXPERTS, TOKENS)
-        mine = self._own_region()
-        served = [_covers(region, mine) or _covers(mine, region) for region in map(self._region, tokens.cells)]
-        return tuple(d for d, number in zip(tokens.devices.tolist(), tokens.number.tolist(), strict=True) if served[number])
+        return len(_coset(self)) == 1
 
     def _count(self, klass: OperatorClass, length: int) -> int:
         cell = self.cell(klass)
@@ -141,20 +135,18 @@ class CellStructure:
         group = self.members(operator, Dim.SEQUENCE) or (self.device,)
         return tuple(sum(replace(self, device=d)._count(operator.klass, n) for n in lengths) for d in group)
 
-    def _own_region(self) -> Box:
+    def own_region(self) -> Box:
         """Tokens that the device's experts serve, or else that it routes or makes."""
         classes = (OperatorClass.EXPERTS, OperatorClass.ROUTER, OperatorClass.STREAM)
         cell = next((c for klass in classes if (c := self.cell(klass)) is not None), None)
-        return self._region(cell) if cell is not None else ((), ())
+        return self.region(cell) if cell is not None else ((), ())
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Devices with other experts for the same tokens (or that only own such tokens), and with other parts of the same experts."""
         experts = self.stage.cells.get(OperatorClass.EXPERTS, {})
-        mine = self._own_region()
-        coset = self._coset()
-        alone = [
-            d for d, c in self.stage.cells.get(OperatorClass.ROUTER, {}).items() if d not in experts and _covers(mine, self._region(c))
-        ]
+        mine = self.own_region()
+        coset = _coset(self)
+        alone = [d for d, c in self.stage.cells.get(OperatorClass.ROUTER, {}).items() if d not in experts and _covers(mine, self.region(c))]
         own = experts.get(self.device)
         if own is None:
             return tuple(sorted({*coset, *alone, self.device})), ()
@@ -163,7 +155,8 @@ class CellStructure:
         inside = [d for d in coset if experts[d].way(Dim.EXPERTS) == held]
         return tuple(sorted({*across, *alone})), tuple(sorted(inside)) if len(inside) > 1 else (self.device,)
 
-    def _region(self, cell: Cell) -> Box:
+    def region(self, cell: Cell) -> Box:
+        """Tokens of a cell."""
         return token_box(cell, samples=self.stage.samples, length=self.length)
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
@@ -254,6 +247,15 @@ _KINDS = {kind: Collective(kind.value) for kind in StepKind if kind is not StepK
 """Collectives as they are priced: a reduction to one member costs what its transpose does."""
 
 
+@lru_cache(maxsize=4096)
+def _coset(one: CellStructure) -> tuple[int, ...]:
+    """Devices whose experts serve the tokens that the device's own serve (or that it routes), or some of them."""
+    tokens = projection(one.stage, OperatorClass.EXPERTS, TOKENS)
+    mine = one.own_region()
+    served = [_covers(region, mine) or _covers(mine, region) for region in map(one.region, tokens.cells)]
+    return tuple(d for d, number in zip(tokens.devices.tolist(), tokens.number.tolist(), strict=True) if served[number])
+
+
 def _covers(one: Box, other: Box) -> bool:
     return intersection(one, other) == other
 
@@ -302,7 +304,7 @@ def _meeting(box: Box, layout: dict[Box, dict[Box, list[int]]]) -> Iterator[int]
 
 
 def _satisfied(wanted: Holding, held: list[Holding]) -> bool:
-    return any(h.part is None and intersection(h.box, wanted.box) == wanted.box for h in held)
+    return any(h.part is None and (h.box == wanted.box or intersection(h.box, wanted.box) == wanted.box) for h in held)
 
 
 def _merged(changes: list[Change]) -> tuple[Change, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -67,6 +68,7 @@ def without(a: Indices, b: Indices) -> Indices:
     return tuple(rest)
 
 
+@lru_cache(maxsize=65536)
 def intersection(a: Box, b: Box) -> Box | None:
     """The box of both; None if they share nothing."""
     shared = tuple(common(x, y) for x, y in zip(a, b, strict=True))

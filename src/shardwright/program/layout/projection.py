@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import AxisStep, Cell, StageCells, regular_levels, token_box
-from shardwright.program.layout.layout import Box, count
+from shardwright.program.layout.cells import AxisStep, Cell, StageCells, indices, regular_levels
+from shardwright.program.layout.layout import Indices, count
 from shardwright.strategy.plan.split import Split
 
 Int64 = npt.NDArray[np.int64]
@@ -50,23 +50,42 @@ def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) ->
 @lru_cache(maxsize=16384)
 def _projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> Projection:
     tree = stage.cells.get(klass, {})
-    levels = regular_levels(stage.splits.get(klass))
+    levels = regular_levels(stage.splits[klass]) if klass in stage.splits else None
     if levels is None or len(tree) != prod(split.num_parts for split in levels):
         return _by_leaf(tree, dims)
     return _by_strides(tree, levels, dims)
 
 
-@lru_cache(maxsize=4096)
-def token_boxes(tokens: Projection, samples: int, length: int) -> tuple[Box, ...]:
-    """Samples and positions of each part of a projection on the tokens."""
-    return tuple(token_box(cell, samples=samples, length=length) for cell in tokens.cells)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tokens:
+    """Which tokens the devices of a tree work on: samples and positions apart, as each is cut alone. Equal only to itself.
+
+    Args:
+        devices: of the tree, in its order. parts: of samples and of positions, each distinct one once. number: (2, devices) of them.
+    """
+
+    devices: Int64
+    parts: tuple[tuple[Indices, ...], tuple[Indices, ...]]
+    number: Int64
+
+    @property
+    def counts(self) -> Int64:
+        """(devices, 2) how many samples and positions each device has."""
+        sizes = (np.array([count(part) for part in parts], dtype=np.int64) for parts in self.parts)
+        return np.stack([size[number] for size, number in zip(sizes, self.number, strict=True)], axis=1)
+
+
+def tokens(stage: StageCells, klass: OperatorClass, length: int) -> Tokens:
+    """The tokens of every device that runs operators of a class, of a sequence of `length` positions."""
+    return _tokens(tuple(projection(stage, klass, frozenset((dim,))) for dim in (Dim.BATCH, Dim.SEQUENCE)), (stage.samples, length))
 
 
 @lru_cache(maxsize=4096)
-def token_counts(tokens: Projection, samples: int, length: int) -> Int64:
-    """(parts, 2) how many samples and positions there are in each."""
-    counts = [(count(batch), count(positions)) for batch, positions in token_boxes(tokens, samples, length)]
-    return np.array(counts, dtype=np.int64).reshape(-1, 2)
+def _tokens(cut: tuple[Projection, ...], lengths: tuple[int, int]) -> Tokens:
+    taken = [[indices(cell.way(Dim.BATCH, Dim.SEQUENCE), length) for cell in one.cells] for one, length in zip(cut, lengths, strict=True)]
+    known = [{part: number for number, part in enumerate(dict.fromkeys(parts))} for parts in taken]
+    number = [np.array([of[part] for part in parts], dtype=np.int64)[one.number] for of, parts, one in zip(known, taken, cut, strict=True)]
+    return Tokens(devices=cut[0].devices, parts=(tuple(known[0]), tuple(known[1])), number=np.stack(number))
 
 
 def _by_strides(tree: dict[int, Cell], levels: tuple[Split, ...], dims: frozenset[Dim]) -> Projection:

@@ -2,45 +2,103 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+import numpy as np
+
+from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import Cell, StageCells, indices, regular_levels
+from shardwright.strategy.plan.split import Exchange, Split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """Devices that may share samples: one object for all replicas, of any stage, that are alike.
+
+    Args:
+        cells: of the devices, counted from `first`, without the cuts of the batch that they share. first: counted from the stage's first.
+    """
+
+    cells: StageCells
+    first: int
 
 
 @lru_cache(maxsize=4096)
-def replica(cells: StageCells, device: int) -> StageCells:
+def replica(cells: StageCells, device: int, island: int = 1) -> Replica:
     """`cells` on the devices that may work on samples of `device`; all of them where trees are unequal or cut samples crosswise.
 
     Every tree's cuts of the batch are intervals of device strides, [step, step x parts); on what all trees have in common the samples of
-    one coordinate are nobody else's. On 1,024 devices under ``b128 t8`` a replica has the 8 devices of one batch part.
+    one coordinate are nobody else's. On 1,024 devices under ``b128 t8`` a replica has the 8 devices of one batch part, each under ``t8``.
 
     Args:
-        device: counted from the stage's first.
+        device: counted from the stage's first. island: devices of a node: `first` is a multiple of it.
     """
     common = _common_strides(cells)
     if not common:
-        return cells
-    here = {d for d in cells.devices if all(d // low % (high // low) == device // low % (high // low) for low, high in common)}
+        return Replica(cells=cells, first=0)
+    every = np.array(cells.devices, dtype=np.int64)
+    same = np.logical_and.reduce([every // low % (high // low) == device // low % (high // low) for low, high in common])
+    here = every[same].tolist()
     copies = prod(high // low for low, high in common)
-    known: dict[int, dict[int, Cell]] = {}
-    taken: set[frozenset[int]] = set()
-    for tree in {id(t): t for t in cells.cells.values()}.values():
-        own = {d: cell for d, cell in tree.items() if d in here}
-        known[id(tree)] = own
-        parts = {indices(cell.way(Dim.BATCH), cells.samples) for cell in own.values()}
-        taken.add(frozenset(i for part in parts for a, b in part for i in range(a, b)))
+    among = frozenset(here)
+    trees = {key: {d: cell for d, cell in tree.items() if d in among} for key, tree in {id(t): t for t in cells.cells.values()}.items()}
+    taken = {
+        frozenset(
+            i for part in {indices(cell.way(Dim.BATCH), cells.samples) for cell in own.values()} for a, b in part for i in range(a, b)
+        )
+        for own in trees.values()
+    }
     if len(taken) != 1 or len(next(iter(taken))) * copies != cells.samples:
-        return cells
-    return replace(
-        cells,
-        cells={klass: known[id(tree)] for klass, tree in cells.cells.items()},
-        devices=tuple(d for d in cells.devices if d in here),
-        families=tuple(f for family in cells.families if (f := tuple(d for d in family if d in here))),
-        boxes={},
+        return Replica(cells=cells, first=0)
+    first = here[0] - here[0] % island
+    shared = {id(tree): _shared_cuts(cells, klass, common) for klass, tree in cells.cells.items()}
+    if any(cuts is None or prod(parts for _, parts in cuts) != copies for cuts in shared.values()):
+        shared = {}
+    own = {
+        key: tuple((d - first, _without(cell, tuple(level for level, _ in shared.get(key) or ()))) for d, cell in tree.items())
+        for key, tree in trees.items()
+    }
+    return Replica(
+        cells=_one(
+            tuple((klass, own[id(tree)]) for klass, tree in cells.cells.items()),
+            cells.samples // (copies if shared else 1),
+            cells.exchange,
+        ),
+        first=first,
     )
+
+
+@lru_cache(maxsize=1024)
+def _one(trees: tuple[tuple[OperatorClass, tuple[tuple[int, Cell], ...]], ...], samples: int, exchange: Exchange | None) -> StageCells:
+    """Cells by what is in them; equal trees of two classes are one, as `projection` expects."""
+    known = {tree: dict(tree) for _, tree in trees}
+    devices = tuple(sorted({d for tree in known.values() for d in tree}))
+    return StageCells(
+        samples=samples, cells={klass: known[tree] for klass, tree in trees}, exchange=exchange, devices=devices, families=(devices,)
+    )
+
+
+def _shared_cuts(cells: StageCells, klass: OperatorClass, common: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...] | None:
+    """(level, parts) of a tree's cuts of the batch along `common` alone; None where parts are dealt zigzag or unequal."""
+    levels = regular_levels(cells.splits[klass]) or ()
+    batch = [(place, s) for place, s in enumerate(levels) if s.dim is Dim.BATCH]
+    if any(s.zigzag for _, s in batch) or cells.samples % prod(s.num_parts for _, s in batch):
+        return None
+    spans = [(place, s.num_parts, *_strides(s)) for place, s in batch]
+    return tuple((place, parts) for place, parts, low, high in spans if any(a <= low and high <= b for a, b in common))
+
+
+def _without(cell: Cell, levels: tuple[int, ...]) -> Cell:
+    return Cell(ways=tuple(way for place, way in enumerate(cell.ways) if place not in levels)) if levels else cell
+
+
+def _strides(split: Split) -> tuple[int, int]:
+    """[step, step x parts) of equal parts."""
+    assert isinstance(split.step, int)
+    return split.step, split.step * split.num_parts
 
 
 def _common_strides(cells: StageCells) -> tuple[tuple[int, int], ...]:
@@ -50,7 +108,7 @@ def _common_strides(cells: StageCells) -> tuple[tuple[int, int], ...]:
         levels = regular_levels(cells.splits.get(klass))
         if levels is None or len(tree) != len(cells.devices) or prod(level.num_parts for level in levels) != len(tree):
             return ()
-        own = [(int(s.step), int(s.step) * s.num_parts) for s in levels if s.dim is Dim.BATCH and not isinstance(s.step, tuple)]
+        own = [_strides(s) for s in levels if s.dim is Dim.BATCH and not isinstance(s.step, tuple)]
         if common is None:
             common = own
             continue

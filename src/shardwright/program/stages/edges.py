@@ -14,7 +14,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import Dim, Extent
 from shardwright.program.layout.cells import StageCells, cut_dims, interval
 from shardwright.program.layout.layout import Holding, Layout, volume
-from shardwright.program.layout.projection import PARTS, TOKENS, projection, token_counts
+from shardwright.program.layout.projection import PARTS, projection, tokens
 from shardwright.program.layout.stage_layouts import made_layout, stream_operator
 from shardwright.program.stages.parts import Segment, StageParts
 from shardwright.program.transition.transition import StepKind, transition
@@ -185,11 +185,11 @@ def _between(
 def _made_sizes(cells: StageCells, extent: Extent, length: int) -> tuple[Int64, Int64]:
     """Devices that the stream's `made_layout` names, and elements that each of them holds."""
     operator = stream_operator((extent,))
-    tokens, parts = (projection(cells, operator.klass, dims) for dims in (TOKENS, PARTS))
-    positions = token_counts(tokens, cells.samples, length).prod(axis=1)[tokens.number]
+    parts = projection(cells, operator.klass, PARTS)
+    positions = tokens(cells, operator.klass, length).counts.prod(axis=1)
     ends = [interval(extent, operator, cut_dims(cell, operator)) for cell in parts.cells]
     elements = np.array([high - low for low, high in ends], dtype=np.int64)[parts.number]
-    return tokens.devices[positions > 0], (positions * elements)[positions > 0]
+    return parts.devices[positions > 0], (positions * elements)[positions > 0]
 
 
 def _lying(cells: StageCells, offset: int, extent: Extent, *, length: int) -> Layout:

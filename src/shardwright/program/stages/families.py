@@ -20,7 +20,7 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import Cell, StageCells, cut_dims, interval, regular_levels
-from shardwright.program.layout.projection import PARTS, TOKENS, projection, token_counts
+from shardwright.program.layout.projection import PARTS, projection, tokens
 from shardwright.program.stages.edges import LaneEdge, Messages
 from shardwright.program.stages.holdings import Summing
 from shardwright.program.stages.parameter_sums import Sums, numbered
@@ -253,10 +253,10 @@ def _sized(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
     """What devices hold: samples, positions (of each slice) and elements of every extent, by operator."""
     columns: list[Int64] = []
     for klass in dict.fromkeys(o.klass for o in block.operators if cells.cells.get(o.klass)):
-        tokens, parts = projection(cells, klass, TOKENS), projection(cells, klass, PARTS)
+        parts = projection(cells, klass, PARTS)
         held = numbered(tuple(_elements(cell, block, klass)) for cell in parts.cells)[parts.number]
-        sizes = np.concatenate([token_counts(tokens, cells.samples, length) for length in lengths], axis=1)[tokens.number]
-        columns += [_by_device(cells, parts.devices, held), *(_by_device(cells, tokens.devices, one) for one in sizes.T)]
+        sizes = [column for length in lengths for column in tokens(cells, klass, length).counts.T]
+        columns += [_by_device(cells, parts.devices, column) for column in (held, *sizes)]
     return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
 
 

@@ -108,7 +108,7 @@ def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Itera
         for sums in one.sums:
             for number, (use, how) in enumerate(zip(one.uses, sums.uses, strict=True)):
                 near = None if len(one.uses) == 1 else sums.holders(number)
-                for device, *_ in stages[use[0]][use[1]].families:
+                for device in (family[0] for family in stages[use[0]][use[1]].families):
                     key = (id(sums), number, device - base)
                     if key not in shares_of_device:
                         shares_of_device[key] = sums.of_device(number, device - base)

@@ -15,7 +15,7 @@ from shardwright.model.ir.tensor import Dim, Parameter
 from shardwright.program.layout.cells import Cell, StageCells, cut_dims, dims_present, image, interval, reference_runs
 from shardwright.program.layout.layout import Box, volume
 from shardwright.program.layout.partners import meeting
-from shardwright.program.layout.projection import PARTS, TOKENS, Projection, projection, token_boxes
+from shardwright.program.layout.projection import PARTS, Projection, Tokens, projection, tokens
 from shardwright.program.stages.contribution import Share, sum_groups
 
 Int64 = npt.NDArray[np.int64]
@@ -91,7 +91,9 @@ def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, island: int) ->
     """
     looked = [_looked(use, length) for use in uses]
     needs = dict.fromkeys(need for one in looked for need in one.needs)
-    apart = _apart(tuple(needs)) and all(_apart(one.boxes) and _apart(tuple(one.parts)) for one in looked)
+    apart = _apart(tuple(needs)) and all(
+        _apart(boxes) for one in looked for boxes in (*(tuple((part,) for part in parts) for parts in one.tokens.parts), tuple(one.parts))
+    )
     if not apart or len({(use.turn, use.operator.name) for use in uses}) < len(uses):
         return None
     number = {need: i for i, need in enumerate(needs)}
@@ -101,11 +103,13 @@ def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, island: int) ->
     for one, use in zip(looked, uses, strict=True):
         here = np.searchsorted(devices, one.tokens.devices + use.offset)
         own = np.array([number[n] for n in one.needs], dtype=np.int64)[one.rest.number]
-        if (((need[here] >= 0) & (need[here] != own)).any()) or not (one.boxes and one.parts):
+        if (((need[here] >= 0) & (need[here] != own)).any()) or not one.parts:
             return None
         need[here] = own
         work = np.zeros(len(devices), dtype=np.int64)
-        work[here] = 1 + numbered(one.boxes)[one.tokens.number] * len(one.parts) + numbered(one.parts)[one.rest.number]
+        samples, positions = one.tokens.number
+        token = samples * len(one.tokens.parts[1]) + positions
+        work[here] = 1 + token * len(one.parts) + numbered(one.parts)[one.rest.number]
         works.append(work)
         code = np.unique(code * (int(work.max()) + 1) + work, return_inverse=True)[1].reshape(-1)
     for work in works if len(works) > 1 else ():
@@ -179,13 +183,12 @@ class _Looked:
     """The shares of one use: parts of the tokens and of everything else are looked at once each, not once a device.
 
     Args:
-        tokens, rest: devices by them. boxes: samples and positions of each part of the tokens. needs, parts: of each part of the rest, the
-            elements of the parameter, and its part of every dim that could be cut.
+        tokens, rest: devices by them. needs, parts: of each part of the rest, the elements of the parameter, and its part of every dim that
+            could be cut.
     """
 
-    tokens: Projection
+    tokens: Tokens
     rest: Projection
-    boxes: tuple[Box, ...]
     needs: list[Box]
     parts: list[Box]
 
@@ -193,11 +196,10 @@ class _Looked:
 def _looked(use: ParameterUse, length: int) -> _Looked:
     operator, stage = use.operator, use.cells
     extents = sorted((e for e in use.parameter.extents), key=lambda e: e.dim.value)
-    tokens, rest = (projection(stage, operator.klass, dims) for dims in (TOKENS, PARTS))
+    rest = projection(stage, operator.klass, PARTS)
     return _Looked(
-        tokens=tokens,
+        tokens=tokens(stage, operator.klass, length),
         rest=rest,
-        boxes=token_boxes(tokens, stage.samples, length),
         needs=[tuple((interval(e, operator, cut_dims(cell, operator)),) for e in extents) for cell in rest.cells],
         parts=[_cut_cells(cell, operator) for cell in rest.cells],
     )
@@ -207,11 +209,12 @@ def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
     """The shares of one use."""
     looked = _looked(use, length)
     empty = [any(a >= b for ((a, b),) in need) for need in looked.needs]
-    devices, numbers = looked.tokens.devices.tolist(), (looked.tokens.number.tolist(), looked.rest.number.tolist())
+    devices, numbers = looked.tokens.devices.tolist(), (*looked.tokens.number.tolist(), looked.rest.number.tolist())
+    samples, positions = looked.tokens.parts
     return [
-        Share(device=device + use.offset, need=looked.needs[part], work=((name, (*looked.boxes[token], *looked.parts[part])),))
-        for device, token, part in zip(devices, *numbers, strict=True)
-        if all(looked.boxes[token]) and not empty[part]
+        Share(device=device + use.offset, need=looked.needs[part], work=((name, (samples[b], positions[s], *looked.parts[part])),))
+        for device, b, s, part in zip(devices, *numbers, strict=True)
+        if samples[b] and positions[s] and not empty[part]
     ]
 
 
