@@ -144,7 +144,8 @@ def _compose(
     """One slice's step of one chunk, composed by the grid's own function."""
     tables, buffers = [], []
     for part in here:
-        segment, base = part.segment, place_in_network(problem, stage.base)
+        segment, unit = part.segment, network_unit(problem)
+        base = stage.base % unit if unit else stage.base
         table, held, joined = _table(Same(problem), Same(segment.block), segment.cells, segment.keeps, (device - stage.base, base), cut)
         tables.append(table)
         buffers.append(held)
@@ -253,12 +254,12 @@ class Same(Generic[T]):
         return isinstance(other, Same) and other.value is self.value
 
 
-def place_in_network(problem: Problem, base: int) -> int:
-    """What a stage's first device is to its costs: its number, in a uniform network inside the unit after which it repeats."""
+def network_unit(problem: Problem) -> int:
+    """Devices after which the network repeats: a stage's costs depend on where in them it begins; 0 = it does not repeat."""
     tiers = problem.cluster.tiers()
     if not problem.cluster.is_uniform:
-        return base
-    return base % tiers[-2].num_devices if len(tiers) > 1 else 0
+        return 0
+    return tiers[-2].num_devices if len(tiers) > 1 else 1
 
 
 @lru_cache(maxsize=4096)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.orders.rows import ActionRows
-from shardwright.program.program import DeviceClass, Holders, Posts, Program, TaskShape, class_numbers, posts_of, reached
+from shardwright.program.program import DeviceClass, Posts, Program, TaskShape, class_numbers, posts_of, reached
 from shardwright.program.stages.edges import LaneEdge
 from shardwright.program.stages.parts import StageParts
 from shardwright.program.task_graph import Links, finished
@@ -271,20 +271,18 @@ def _crossings(posts: Posts, edges: tuple[LaneEdge, ...], class_of: Int64, *, fo
     for index, one in enumerate(edges):
         here, there = (one.edge.source, one.edge.target) if forward else (one.edge.target, one.edge.source)
         messages = one.forward if forward else one.backward
-        first = int(posts.first_stage[one.lane])
-        of_source, of_target = posts.number[:, first + here], posts.number[:, first + there]
-        senders, receivers = (np.flatnonzero(of >= 0).tolist() for of in (of_source, of_target))
+        senders, receivers = posts.of_stage[one.lane, here], posts.of_stage[one.lane, there]
         # Between stages of one class each there is nobody else.
         only = len(senders) == len(receivers) == 1 and len(messages.sends) > 0
-        to = {senders[0]: tuple(receivers)} if only else reached(messages, class_of)
-        for klass in senders:
-            if of_target[klass] >= 0:
-                local.append((int(of_source[klass]), int(of_target[klass])))
-            others = [int(of_target[k]) for k in to.get(klass, ()) if of_target[k] >= 0]
+        to = {klass: tuple(receivers) for klass in senders} if only else reached(messages, class_of)
+        for klass, post in senders.items():
+            if klass in receivers:
+                local.append((post, receivers[klass]))
             if klass in to:
+                others = [receivers[k] for k in to[klass] if k in receivers]
                 sent += [len(source)] * len(others)
                 received += others
-                source.append(int(of_source[klass]))
+                source.append(post)
                 number.append(index)
     columns = (np.array(column, dtype=np.int64) for column in (source, number, sent, received))
     return (*columns, np.array(local, dtype=np.int64).reshape(-1, 2))  # type: ignore[return-value]
@@ -293,6 +291,7 @@ def _crossings(posts: Posts, edges: tuple[LaneEdge, ...], class_of: Int64, *, fo
 def _lay_sync(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape: TaskShape, links: Links) -> None:
     """Gathers before first forwards, reductions after last backwards of all holders, tied weights' last, then the update everywhere."""
     ends = laid.ends.tolist()
+    closings = _Closings(pieces=laid.closing.tolist(), last=laid.closing_last.tolist())
     for klass in range(len(classes)):
         mine = np.flatnonzero(posts.klass == klass)
         previous = -1
@@ -311,10 +310,15 @@ def _lay_sync(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape
         last = _sync_tasks(links, posts, tied, kind=TaskKind.REDUCE_TIED)
         chain = np.concatenate([[previous] if previous >= 0 else [], reduced, last]).astype(np.int64)
         links.add(chain[:-1], chain[1:])
-        for post, part, task in zip(which.tolist(), piece.tolist(), reduced.tolist(), strict=True):
-            _wait(laid, posts, shape.holders, post, task, part, shape, links)
-        for post, task in zip(tied.tolist(), last.tolist(), strict=True):
-            _wait(laid, posts, shape.tied, post, task, -1, shape, links)
+        waiting = [
+            *zip(which.tolist(), piece.tolist(), reduced.tolist(), strict=True),
+            *((post, -1, t) for post, t in zip(tied.tolist(), last.tolist(), strict=True)),
+        ]
+        found = [(_before(laid, closings, posts, shape, post, part), task) for post, part, task in waiting]
+        links.add(
+            np.array([b for before, _ in found for b in before], dtype=np.int64),
+            np.array([task for before, task in found for _ in before], dtype=np.int64),
+        )
         if len(chain):
             ends.append(int(chain[-1]))
     step = links.tasks(len(classes), kind=int(TaskKind.STEP), klass=np.arange(len(classes)), stream=int(Stream.COMPUTE), microbatch=-1)
@@ -337,18 +341,26 @@ def _sync_tasks(links: Links, posts: Posts, which: Int64, *, kind: TaskKind, pie
     )
 
 
-def _wait(laid: _Laid, posts: Posts, holders: Holders, post: int, task: int, piece: int, shape: TaskShape, links: Links) -> None:
-    """A reduction follows the last backwards of all holders: the same piece of those of its own stage (-1: all of it)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Closings:
+    """See `_Laid.closing`."""
+
+    pieces: list[int]
+    last: list[int]
+
+
+def _before(laid: _Laid, closings: _Closings, posts: Posts, shape: TaskShape, post: int, piece: int) -> list[int]:
+    """What a reduction follows: last backwards of all holders, the same piece of those of its own stage (-1: of tied weights, all)."""
     lane, chunk, klass = int(posts.lane[post]), int(posts.chunk[post]), int(posts.klass[post])
-    found = holders.get((lane, chunk, klass), ())
+    found = (shape.holders if piece >= 0 else shape.tied).get((lane, chunk, klass), ())
     if shape.reduces_last:
         every = sorted({k for _, some in found for k in some} | {klass})
-        links.add(laid.ends[every], np.full(len(every), task))
-        return
+        return [int(task) for task in laid.ends[every]]
     before = []
-    for (other_lane, other_chunk), classes in (((lane, chunk), (klass,)), *found):
-        for other in posts.number[list(classes), int(posts.first_stage[other_lane]) + other_chunk].tolist():
-            if other >= 0 and laid.closing[other]:
-                left = int(laid.closing[other]) - 1 - piece if piece >= 0 and (other_lane, other_chunk) == (lane, chunk) else 0
-                before.append(int(laid.closing_last[other]) - max(left, 0))
-    links.add(np.array(before, dtype=np.int64), np.full(len(before), task))
+    for place, classes in (((lane, chunk), (klass,)), *found):
+        there = posts.of_stage[place]
+        for other in (there[k] for k in classes if k in there):
+            if closings.pieces[other]:
+                left = closings.pieces[other] - 1 - piece if piece >= 0 and place == (lane, chunk) else 0
+                before.append(closings.last[other] - max(left, 0))
+    return before

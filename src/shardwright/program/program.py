@@ -120,7 +120,7 @@ class Posts:
 
     Args:
         klass, lane, chunk, family: (posts,). number: (classes, stages of all lanes) post, -1 = none.
-        first_stage: (lanes,) number of each lane's first stage.
+        first_stage: (lanes,) number of each lane's first stage. of_stage: by (lane, chunk), class -> post.
     """
 
     klass: Int64
@@ -129,11 +129,7 @@ class Posts:
     family: Int64
     number: Int64
     first_stage: Int64
-
-    def at(self, lane: int, chunk: int) -> Int64:
-        """Posts of one stage, in the order of their classes."""
-        found: Int64 = self.number[:, int(self.first_stage[lane]) + chunk]
-        return found[found >= 0]
+    of_stage: dict[tuple[int, int], dict[int, int]]
 
 
 def posts_of(stages: tuple[tuple[StageParts, ...], ...], classes: tuple[DeviceClass, ...]) -> Posts:
@@ -143,7 +139,10 @@ def posts_of(stages: tuple[tuple[StageParts, ...], ...], classes: tuple[DeviceCl
     klass, lane, chunk, family = table.T
     number = np.full((len(classes), int(first_stage[-1])), -1, dtype=np.int64)
     number[klass, first_stage[lane] + chunk] = np.arange(len(table))
-    return Posts(klass=klass, lane=lane, chunk=chunk, family=family, number=number, first_stage=first_stage[:-1])
+    of_stage: dict[tuple[int, int], dict[int, int]] = {(n, c): {} for n, stages_of in enumerate(stages) for c in range(len(stages_of))}
+    for post, (k, *place, _) in enumerate(table.tolist()):
+        of_stage[place[0], place[1]][k] = post
+    return Posts(klass=klass, lane=lane, chunk=chunk, family=family, number=number, first_stage=first_stage[:-1], of_stage=of_stage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ class Links:
     def tasks(self, count: int, **columns: Int64 | int) -> Int64:
         """Append tasks; their numbers. A column that is not given has the value that says nothing."""
         whole = {**_NONE, **columns}
-        self._columns.append({name: np.broadcast_to(np.asarray(values, dtype=np.int64), (count,)) for name, values in whole.items()})
+        self._columns.append({name: np.full(count, values, dtype=np.int64) for name, values in whole.items()})
         self._count += count
         return np.arange(self._count - count, self._count, dtype=np.int64)
 

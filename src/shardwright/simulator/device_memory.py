@@ -83,16 +83,18 @@ def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass)
     span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
     kinds = rows.kind[span]
     sign = np.where((kinds == F) | (kinds == R), 1, np.where((kinds == B) | (kinds == W), -1, 0)).astype(np.int64)
-    size = np.zeros(len(kinds), dtype=np.int64)
-    for lane, chunk, family in device_class.families:
-        for part, step in enumerate(costs.families[lane, chunk, family].slices):
-            chosen = (rows.lane[span] == lane) & (rows.chunk[span] == chunk) & (rows.slice[span] == part)
-            early = chosen & np.isin(rows.microbatch[span], rows.microbatch[span][chosen & (kinds == R)])
-            saved, restored = int(step.saved_bytes[0]), int(step.restored_bytes[0])
-            size[chosen] = saved
-            # What is made again early lives from there to the last gradient.
-            size[early & (kinds == R)] = restored
-            size[early & ((kinds == B) | (kinds == W))] += restored
+    lane, chunk, part, microbatch = (np.asarray(c[span], dtype=np.int64) for c in (rows.lane, rows.chunk, rows.slice, rows.microbatch))
+    slices = max(len(costs.families[place].slices) for place in device_class.families)
+    kept = np.zeros((2, *(1 + max(place[axis] for place in device_class.families) for axis in (0, 1)), slices), dtype=np.int64)
+    for number, stage, family in device_class.families:
+        for cut, step in enumerate(costs.families[number, stage, family].slices):
+            kept[:, number, stage, cut] = int(step.saved_bytes[0]), int(step.restored_bytes[0])
+    saved, restored = kept[:, lane, chunk, part]
+    # What is made again early lives from there to the last gradient.
+    width = int(microbatch.max(initial=0)) + 1
+    action = ((lane * kept.shape[2] + chunk) * kept.shape[3] + part) * width + microbatch
+    early = np.isin(action, action[kinds == R])
+    size = np.where(early & (kinds == R), restored, saved + restored * (early & ((kinds == B) | (kinds == W))))
     changes: Int64 = sign * size
     return changes
 

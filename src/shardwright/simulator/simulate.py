@@ -13,7 +13,7 @@ import numpy.typing as npt
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_network import plan_tiers
-from shardwright.cost.family_costs import FamilyCosts, Same, family_costs, place_in_network, slice_lengths
+from shardwright.cost.family_costs import FamilyCosts, Same, family_costs, network_unit, slice_lengths
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.stage_costs import StageCosts
 from shardwright.errors import StrategyError
@@ -154,23 +154,37 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
 
     def counted(group: tuple[int, ...], base: int) -> tuple[int, ...]:
         """Devices counted from a stage's first: one object for equal ones."""
-        if (id(group), base) not in near:
-            moved = tuple(d - base for d in group)
-            near[id(group), base] = equal.setdefault(moved, moved)
-        return near[id(group), base]
+        found = near.get((id(group), base))
+        if found is None:
+            moved = tuple([d - base for d in group])
+            found = near[id(group), base] = equal.setdefault(moved, moved)
+        return found
 
+    unit = network_unit(problem)
     for stage in (stage for lane in stages for stage in lane):
-        place = place_in_network(problem, stage.base)
-        parts = tuple((id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments)
-        for index, device in enumerate(family[0] for family in stage.families):
+        base = stage.base
+        place = base % unit if unit else base
+        parts = tuple([(id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments])
+        for index, device in enumerate([family[0] for family in stage.families]):
             held = {key: holdings[key] for n in range(len(parts)) if (key := (stage.lane, stage.chunk, n, device)) in holdings}
-            sums = [(key[2], h, counted(h.group, stage.base), counted(h.near, stage.base)) for key, items in held.items() for h in items]
-            brief = tuple((n, h.klass, h.elements, h.trainable, h.layers, id(group), id(own)) for n, h, group, own in sums)
-            kind = (stage.lane, place, device - stage.base, parts, brief)
+            sums = [
+                (
+                    n,
+                    h.klass,
+                    h.elements,
+                    h.trainable,
+                    h.layers,
+                    own := counted(h.group, base),
+                    own if h.near is h.group else counted(h.near, base),
+                )
+                for (_, _, n, _), items in held.items()
+                for h in items
+            ]
+            brief = tuple([(*one[:5], id(one[5]), id(one[6])) for one in sums])
+            kind = (stage.lane, place, device - base, parts, brief)
             if kind not in known:
                 segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
-                whole = tuple((n, h.klass, h.elements, h.trainable, h.layers, group, own) for n, h, group, own in sums)
-                alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - stage.base, segments, whole)
+                alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - base, segments, tuple(sums))
                 known[kind] = _priced(_Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=held, shape=shape))
             families[stage.lane, stage.chunk, index] = known[kind]
     return StageCosts.of(problem, plan, stages, families, holdings)

@@ -31,15 +31,15 @@ def _sends(problem: Problem, program: Program) -> dict[tuple[int, int, int], Cro
     alike: dict[object, Crossing] = {}
     result = {}
     templates, posts = program.templates, program.posts
-    for index in np.flatnonzero(templates.edge >= 0).tolist():
-        kind, klass, number = int(templates.kind[index]), int(templates.klass[index]), int(templates.edge[index])
+    sent = templates.edge >= 0
+    for kind, klass, number in np.stack([templates.kind[sent], templates.klass[sent], templates.edge[sent]], axis=1).tolist():
         if (kind, number, klass) in result:
             continue
         one = program.edges[number]
         messages = one.forward if kind == TaskKind.SEND_F else one.backward
-        ends = [posts.at(one.lane, chunk) for chunk in (one.edge.source, one.edge.target)]
+        ends = [posts.of_stage[one.lane, chunk] for chunk in (one.edge.source, one.edge.target)]
         if len(ends[0]) == len(ends[1]) == 1 and not messages.collectives:
-            other = int(posts.klass[ends[1 if kind == TaskKind.SEND_F else 0][0]])
+            (other,) = ends[1 if kind == TaskKind.SEND_F else 0]
             key = (id(messages.sends), messages.base % unit)
             if key not in alike:
                 alike[key] = crossing_of(messages, klass, class_of, tiers)

@@ -139,6 +139,10 @@ class Operator:
     scan: ScanShape | None = None
     gated: bool = False
 
+    def __hash__(self) -> int:
+        # Cheap and lawful, as of blocks: operators are keys of many caches.
+        return hash((self.name, self.inputs))
+
     def width(self) -> Dim | None:
         """The dim that a split on `t` cuts: heads, ffn, vocab or experts' ffn; None if the operator has no width of its own."""
         for extent in (*self.writes, *self.reads):

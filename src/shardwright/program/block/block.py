@@ -6,7 +6,7 @@ model, the simulator and an executor read this and nothing else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from shardwright.collectives.algorithm import Collective
@@ -149,12 +149,12 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockProgram:
-    """One block under one structure."""
+    """One block under one structure. What its hash leaves out is long, and seldom differs alone."""
 
     block: str
-    works: tuple[BlockWork, ...]
+    works: tuple[BlockWork, ...] = field(hash=False)
     moves: tuple[Move, ...]
-    saved: tuple[Saved, ...]
-    stored: tuple[Stored, ...]
+    saved: tuple[Saved, ...] = field(hash=False)
+    stored: tuple[Stored, ...] = field(hash=False)
     input_volume: Size
-    operators: tuple[Operator, ...]
+    operators: tuple[Operator, ...] = field(hash=False)

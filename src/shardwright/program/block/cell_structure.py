@@ -14,7 +14,14 @@ from shardwright.program.block.sizes import Size
 from shardwright.program.layout.cells import Cell, StageCells, cut_dims, image, indices, interval, reference_runs, token_box
 from shardwright.program.layout.layout import Box, Holding, Interval, Layout, count, intersection
 from shardwright.program.layout.projection import TOKENS, projection
-from shardwright.program.layout.stage_layouts import cotangent_layout, made_layout, stream_operator, wanted_layout
+from shardwright.program.layout.stage_layouts import (
+    cotangent_layout,
+    full_layout,
+    made_layout,
+    one_layout,
+    stream_operator,
+    wanted_layout,
+)
 from shardwright.program.transition.transition import StepKind, Transition, transition
 from shardwright.strategy.plan.split import Exchange
 
@@ -57,10 +64,7 @@ class CellStructure:
         return len(_coset(self)) == 1
 
     def _count(self, klass: OperatorClass, length: int) -> int:
-        cell = self.cell(klass)
-        if cell is None:
-            return 0
-        return count(indices(cell.way(Dim.BATCH), self.stage.samples)) * count(indices(cell.way(Dim.SEQUENCE), length))
+        return _tokens_of(self.stage, self.device, klass, length)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
         """See `Placing.tokens`."""
@@ -203,13 +207,13 @@ class CellStructure:
         for extent in dict.fromkeys(extents):
             repeats = extents.count(extent)
             made, wanted = made_layout(self.stage, maker, extent, length), wanted_layout(self.stage, target, extent, length)
-            full = tuple(Holding(device=h.device, box=h.box) for h in made)
+            full = full_layout(self.stage, made)
             cotangent = cotangent_layout(self.stage, target, extent, length)
             if extent.runs < reference_runs(target, extent.dim):
                 cotangent, full = self._own_part(maker, target, extent, cotangent, full)
             for source_layout, wanted_part, forward in ((made, wanted, True), (cotangent, full, False)):
                 found = self._steps(source_layout, wanted_part)
-                between = source_layout, wanted_part
+                between = id(source_layout), id(wanted_part)
                 result += _changes(found, self.device, element * repeats, forward=forward, between=between)
         return _merged(result)
 
@@ -233,7 +237,7 @@ class CellStructure:
             return cotangent, full  # parts that do not nest
         inside = tuple(h for h in cotangent if (part := read[h.device]) is not None and mine[0] <= part[0] and part[1] <= mine[1])
         parts = tuple(h if read[h.device] == mine else replace(h, part=((extent.dim, read[h.device]),)) for h in inside)
-        return parts, tuple(h for h in full if fine(h.device, maker) == mine)
+        return one_layout(self.stage, parts), one_layout(self.stage, tuple(h for h in full if fine(h.device, maker) == mine))
 
     def _steps(self, source: Layout, wanted: Layout) -> Transition | None:
         """The transition of what this device exchanges with others; None if it has what it needs and nobody asks."""
@@ -245,6 +249,15 @@ class CellStructure:
 
 _KINDS = {kind: Collective(kind.value) for kind in StepKind if kind is not StepKind.REDUCE} | {StepKind.REDUCE: Collective.BROADCAST}
 """Collectives as they are priced: a reduction to one member costs what its transpose does."""
+
+
+@lru_cache(maxsize=16384)
+def _tokens_of(stage: StageCells, device: int, klass: OperatorClass, length: int) -> int:
+    """Tokens that a device works on in operators of a class."""
+    cell = stage.cells.get(klass, {}).get(device)
+    if cell is None:
+        return 0
+    return count(indices(cell.way(Dim.BATCH), stage.samples)) * count(indices(cell.way(Dim.SEQUENCE), length))
 
 
 @lru_cache(maxsize=4096)
@@ -332,7 +345,7 @@ def _step(change: Change) -> int:
     return number
 
 
-def _changes(found: Transition | None, device: int, element: int, *, forward: bool, between: tuple[Layout, Layout]) -> list[Change]:
+def _changes(found: Transition | None, device: int, element: int, *, forward: bool, between: tuple[int, int]) -> list[Change]:
     """The steps in which `device` takes part, each as a change of one direction."""
     result: list[Change] = []
     for number, step in enumerate(found.steps if found is not None else ()):

@@ -16,12 +16,27 @@ def stream_operator(extents: tuple[Extent, ...]) -> Operator:
     return Operator(name="input", kind=OperatorKind.RESIDUAL, klass=OperatorClass.STREAM, inputs=(), reads=extents, writes=extents)
 
 
+def one_layout(stage: StageCells, layout: Layout) -> Layout:
+    """One object for equal layouts of a stage."""
+    return stage.boxes.setdefault(layout, layout)
+
+
+def _kept(stage: StageCells, key: Hashable, made: Callable[[], Iterator[Holding]]) -> Layout:
+    if key not in stage.boxes:
+        stage.boxes[key] = one_layout(stage, tuple(made()))
+    return stage.boxes[key]
+
+
+def full_layout(stage: StageCells, layout: Layout) -> Layout:
+    """`layout` with its sums done."""
+    if all(h.part is None for h in layout):
+        return layout
+    return _kept(stage, ("full", id(layout)), lambda: (Holding(device=h.device, box=h.box) for h in layout))
+
+
 def made_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
     """Where `operator` leaves one of its extents: boxes of (samples, positions, elements); parts of a sum where it contracts a cut dim."""
-    key = ("made", operator, extent, length)
-    if key not in stage.boxes:
-        stage.boxes[key] = tuple(_made(stage, operator, extent, length))
-    return stage.boxes[key]
+    return _kept(stage, ("made", operator, extent, length), lambda: _made(stage, operator, extent, length))
 
 
 def _made(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Iterator[Holding]:
@@ -36,10 +51,11 @@ def _made(stage: StageCells, operator: Operator, extent: Extent, length: int) ->
 
 def wanted_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
     """Where `operator` reads an extent that another one makes."""
-    key = ("wanted", operator, extent, length)
-    if key not in stage.boxes:
-        stage.boxes[key] = tuple(_lying(stage, operator, length, lambda cell: (_read(operator, extent, cell), None)))
-    return stage.boxes[key]
+    return _kept(
+        stage,
+        ("wanted", operator, extent, length),
+        lambda: _lying(stage, operator, length, lambda cell: (_read(operator, extent, cell), None)),
+    )
 
 
 def _read(operator: Operator, extent: Extent, cell: Cell) -> Interval:
@@ -52,10 +68,7 @@ def cotangent_layout(stage: StageCells, operator: Operator, extent: Extent, leng
 
     A key head that several parts of the query heads read is returned by each of them in part; it stays so until the weight's gradient.
     """
-    key = ("cotangent", operator, extent, length)
-    if key not in stage.boxes:
-        stage.boxes[key] = tuple(_returned(stage, operator, extent, length))
-    return stage.boxes[key]
+    return _kept(stage, ("cotangent", operator, extent, length), lambda: _returned(stage, operator, extent, length))
 
 
 def _returned(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Iterator[Holding]:

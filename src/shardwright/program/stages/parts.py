@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -61,6 +62,7 @@ def plan_stages(plan: Plan, *, model: Model, unfolded: bool = False) -> tuple[tu
         StrategyError: a stage does not resolve (see `strategy.verify.coverage`), or says what lowering leaves out (rules ``lower.*``).
     """
     result = []
+    resolved: dict[Hashable, StageCells] = {}
     for number, lane in enumerate(plan.lanes):
         pieces, broken = stage_pieces(lane, model=model)
         if broken:
@@ -71,14 +73,24 @@ def plan_stages(plan: Plan, *, model: Model, unfolded: bool = False) -> tuple[tu
             )
         result.append(
             tuple(
-                _stage(stage, parts, lane=lane, number=number, chunk=chunk, model=model, unfolded=unfolded)
+                _stage(stage, parts, lane=lane, number=number, chunk=chunk, model=model, unfolded=unfolded, known=resolved)
                 for chunk, (stage, parts) in enumerate(zip(lane.stages, pieces, strict=True))
             )
         )
     return tuple(result)
 
 
-def _stage(stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, number: int, chunk: int, model: Model, unfolded: bool) -> StageParts:
+def _stage(
+    stage: Stage,
+    pieces: tuple[Piece, ...],
+    *,
+    lane: Lane,
+    number: int,
+    chunk: int,
+    model: Model,
+    unfolded: bool,
+    known: dict[Hashable, StageCells],
+) -> StageParts:
     if stage.every != 1:
         raise StrategyError(
             f"stage {chunk} runs once for {stage.every} microbatches",
@@ -96,7 +108,10 @@ def _stage(stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, number: int, 
             block = single_operator(block, piece.operator)
         for place in range(piece.count):
             number_in_chunk = counted if piece.counted else None
-            cells = _block_cells(stage.placements, number_in_chunk if ranged else None, samples, unfolded)
+            key = (id(stage.placements), number_in_chunk if ranged else None, samples)
+            if key not in known:
+                known[key] = _block_cells(stage.placements, key[1], samples, unfolded)
+            cells = known[key]
             keeps = tuple(
                 replace(k, blocks=(0, 0))
                 for k in stage.keeps
