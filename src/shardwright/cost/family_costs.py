@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +34,7 @@ from shardwright.program.layout.cells import Cell, StageCells, indices, largest_
 from shardwright.program.layout.layout import count
 from shardwright.program.layout.replica import replica
 from shardwright.program.problem import Problem
+from shardwright.program.same import Same
 from shardwright.program.stages.holdings import HeldParameters, Holdings
 from shardwright.program.stages.parts import Segment, StageParts
 from shardwright.runtime.runtime import ScaleGroup
@@ -234,24 +234,6 @@ def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> tuple[int
     base, tree = stage.base + near.first, near.cells.cells.get(_products(cells), {})
     mine = tree.get(device - base)
     return tuple(d + base for d, cell in tree.items() if cell.way(Dim.BATCH) == mine.way(Dim.BATCH)) if mine is not None else stage.devices
-
-
-T = TypeVar("T")
-
-
-class Same(Generic[T]):
-    """A value that equals only itself, where comparing all that is in it takes longer than what is kept for it saves."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: T) -> None:
-        self.value = value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.value is self.value
 
 
 def network_unit(problem: Problem) -> int:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_network import plan_tiers
-from shardwright.cost.family_costs import FamilyCosts, Same, family_costs, network_unit, slice_lengths
+from shardwright.cost.family_costs import FamilyCosts, family_costs, network_unit, slice_lengths
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.stage_costs import StageCosts
 from shardwright.errors import StrategyError
@@ -21,6 +21,7 @@ from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import action_rows
 from shardwright.program.problem import Problem
 from shardwright.program.program import Program, TaskShape, device_classes
+from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stages.families import StageDevices, refine_families
 from shardwright.program.stages.holdings import Holdings, Summing, held_by_families, parameter_sums

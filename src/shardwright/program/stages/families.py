@@ -21,6 +21,7 @@ from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import Cell, StageCells, cut_dims, interval, regular_levels
 from shardwright.program.layout.projection import PARTS, projection, tokens
+from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages
 from shardwright.program.stages.holdings import Summing
 from shardwright.program.stages.parameter_sums import Sums, numbered
@@ -338,13 +339,20 @@ def _crossed(messages: Messages, units: Units) -> tuple[Trait, Trait]:
 def _summed(sums: Sums, use: int, base: int, units: Units) -> Trait:
     """What the devices that are counted at a parameter's use sum of it, and with whom; `base` only says how they lie."""
     near = sums.holders(use)
-    ways = (sums.groups,) if near is None else (sums.groups, np.where(np.isin(sums.groups, list(near)), sums.groups, -1))
-    lying = np.append(_alike([_spread(way, base, unit) for way in ways for unit in units]), -1)
+    lying = np.append(_groups_lie(Same(sums.groups), near, base, units), -1)
     counted = slice(None) if len(sums.uses) == 1 else np.isin(sums.devices, list(sums.counted(use)))
     devices, of, elements = (column[counted] for column in (sums.devices, sums.of, sums.elements))
     return _trait(
         _grouping(devices.tobytes(), sums.groups.tobytes(), of.tobytes(), sums.groups.shape[1], of.shape[1]), [*elements.T, *lying[of].T]
     )
+
+
+@lru_cache(maxsize=4096)
+def _groups_lie(groups: Same[Int64], near: frozenset[int] | None, base: int, units: Units) -> Int64:
+    """How groups lie on the tiers, and those of their members that are `near`, equal numbers for equal ones."""
+    every = groups.value
+    ways = (every,) if near is None else (every, np.where(np.isin(every, list(near)), every, -1))
+    return _alike([_spread(way, base, unit) for way in ways for unit in units])
 
 
 def _spread(groups: Int64, base: int, unit: int) -> Int64:

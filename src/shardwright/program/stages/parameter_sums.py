@@ -94,22 +94,44 @@ def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, island: int) ->
     apart = _apart(tuple(needs)) and all(
         _apart(boxes) for one in looked for boxes in (*(tuple((part,) for part in parts) for parts in one.tokens.parts), tuple(one.parts))
     )
-    if not apart or len({(use.turn, use.operator.name) for use in uses}) < len(uses):
+    if not apart or len({(use.turn, use.operator.name) for use in uses}) < len(uses) or not all(one.parts for one in looked):
         return None
     number = {need: i for i, need in enumerate(needs)}
-    devices = np.unique(np.concatenate([one.tokens.devices + use.offset for one, use in zip(looked, uses, strict=True)]))
+    found = _equal_groups(
+        tuple(
+            (one.tokens, one.rest, use.offset, tuple(number[n] for n in one.needs), tuple(numbered(one.parts).tolist()))
+            for one, use in zip(looked, uses, strict=True)
+        ),
+        island,
+    )
+    if found is None:
+        return None
+    devices, need, groups, of = found
+    elements = np.array([volume(one) for one in needs], dtype=np.int64)[need]
+    return Sums(uses=uses, devices=devices, groups=groups, of=of, elements=elements[:, None])
+
+
+@lru_cache(maxsize=4096)
+def _equal_groups(
+    uses: tuple[tuple[Tokens, Projection, int, tuple[int, ...], tuple[int, ...]], ...], island: int
+) -> tuple[Int64, Int64, Int64, Int64] | None:
+    """(devices, part of the parameter of each, groups, group of each) of parameters that are cut alike.
+
+    Args:
+        uses: devices by tokens and by all else, their offset, and of each index of all else the numbers of its need and of its part.
+    """
+    devices = np.unique(np.concatenate([tokens.devices + offset for tokens, _, offset, _, _ in uses]))
     need, code = np.full(len(devices), -1, dtype=np.int64), np.zeros(len(devices), dtype=np.int64)
     works = []
-    for one, use in zip(looked, uses, strict=True):
-        here = np.searchsorted(devices, one.tokens.devices + use.offset)
-        own = np.array([number[n] for n in one.needs], dtype=np.int64)[one.rest.number]
-        if (((need[here] >= 0) & (need[here] != own)).any()) or not one.parts:
+    for held, rest, offset, needs, parts in uses:
+        here = np.searchsorted(devices, held.devices + offset)
+        own = np.array(needs, dtype=np.int64)[rest.number]
+        if ((need[here] >= 0) & (need[here] != own)).any():
             return None
         need[here] = own
         work = np.zeros(len(devices), dtype=np.int64)
-        samples, positions = one.tokens.number
-        token = samples * len(one.tokens.parts[1]) + positions
-        work[here] = 1 + token * len(one.parts) + numbered(one.parts)[one.rest.number]
+        samples, positions = held.number
+        work[here] = 1 + (samples * len(held.parts[1]) + positions) * len(parts) + np.array(parts, dtype=np.int64)[rest.number]
         works.append(work)
         code = np.unique(code * (int(work.max()) + 1) + work, return_inverse=True)[1].reshape(-1)
     for work in works if len(works) > 1 else ():
@@ -126,10 +148,11 @@ def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, island: int) ->
     groups = meeting(table, island)
     if groups is None:
         return None
-    of = np.zeros(len(devices), dtype=np.int64)
-    of[np.searchsorted(devices, groups)] = np.arange(len(groups))[:, None]
-    elements = np.array([volume(one) for one in needs], dtype=np.int64)[need]
-    return Sums(uses=uses, devices=devices, groups=groups, of=of[:, None], elements=elements[:, None])
+    of = np.zeros((len(devices), 1), dtype=np.int64)
+    of[np.searchsorted(devices, groups), 0] = np.arange(len(groups))[:, None]
+    for array in (devices, need, groups, of):
+        array.setflags(write=False)
+    return devices, need, groups, of
 
 
 def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, island: int) -> Sums:
