@@ -214,22 +214,30 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
         if key not in same:
             listed = list(leaves(tree.split, tree.offset))
             same[key] = {d: c for d, c, _ in listed}
-            choices.append({d: f for d, _, f in listed})
-            if any(dim is Dim.CONTEXT for cell in same[key].values() for dim, _ in cell.ways):
+            levels = regular_levels(tree.split)
+            if levels is None:
+                choices.append({d: f for d, _, f in listed})
+            elif same[key].keys() != next(iter(same.values())).keys():
+                choices.append(dict.fromkeys(same[key], ()))
+            dims = (dim for cell in same[key].values() for dim, _ in cell.ways) if levels is None else (split.dim for split in levels)
+            if any(dim is Dim.CONTEXT for dim in dims):
                 raise StrategyError("keys are cut by context", hint="cut s, with 'via ring' or 'via gather'", rule="lower.context")
         cells[tree.klass] = same[key]
         if tree.klass is OperatorClass.CORE:
             exchange = tree.exchange
-    devices = tuple(sorted(frozenset().union(*choices)))
+    devices = tuple(sorted(set[int]().union(*same.values())))
     groups: dict[object, list[int]] = {}
-    for device in devices:
-        groups.setdefault(device if unfolded else tuple(choice.get(device) for choice in choices), []).append(device)
+    if unfolded or choices:
+        first = next(iter(same.values()))
+        for device in devices:
+            key_of = device if unfolded else (device in first, *(choice.get(device) for choice in choices))
+            groups.setdefault(key_of, []).append(device)
     return StageCells(
         samples=samples,
         cells=cells,
         exchange=exchange,
         devices=devices,
-        families=tuple(tuple(group) for group in groups.values()),
+        families=tuple(tuple(group) for group in groups.values()) or (devices,) * bool(devices),
         splits={tree.klass: tree.split for tree in trees},
     )
 

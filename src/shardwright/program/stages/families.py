@@ -22,7 +22,7 @@ from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import Cell, StageCells, cut_dims, interval, regular_levels
 from shardwright.program.layout.projection import PARTS, projection, tokens
 from shardwright.program.same import Same
-from shardwright.program.stages.edges import LaneEdge, Messages
+from shardwright.program.stages.edges import LaneEdge
 from shardwright.program.stages.holdings import Summing
 from shardwright.program.stages.parameter_sums import Sums, numbered
 from shardwright.program.stages.parts import Segment, StageParts
@@ -177,7 +177,7 @@ def _met(
     for one in edges:
         ends = [len(stages[one.lane][chunk].devices) for chunk in (one.edge.source, one.edge.target)]
         for messages, sizes in ((one.forward, ends), (one.backward, ends[::-1])):
-            for trait, size in zip(_crossed(messages, units), sizes, strict=True):
+            for trait, size in zip(_crossed(Same(messages.sends), messages.base % period, units), sizes, strict=True):
                 yield trait, messages.base, size, True
     told = set()
     for summing in summings:
@@ -313,12 +313,12 @@ def _lying(devices: Int64, number: Int64, base: int, units: Units) -> Int64:
 
 
 @lru_cache(maxsize=4096)
-def _crossed(messages: Messages, units: Units) -> tuple[Trait, Trait]:
-    """Of the senders and of the receivers, from the messages' base on: elements on each tier, and whom they meet."""
-    sends = messages.sends
+def _crossed(messages: Same[Int64], base: int, units: Units) -> tuple[Trait, Trait]:
+    """Of the senders and of the receivers of messages counted from a base: elements on each tier, and whom they meet."""
+    sends = messages.value
     tier = np.full(len(sends), len(units) - 1)
     for index in range(len(units) - 1, -1, -1):
-        first, last = ((sends[:, way] + messages.base) // units[index] for way in (0, 1))
+        first, last = ((sends[:, way] + base) // units[index] for way in (0, 1))
         tier[first == last] = index
     result = []
     for way in (0, 1):

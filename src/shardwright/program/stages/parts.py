@@ -173,10 +173,11 @@ def _families(
         for device in sorted(marks):
             groups.setdefault(tuple(marks[device]), []).append(device)
         families = list(groups.values())
-    idle = sorted({d for p in placements for d, _, _ in leaves(p.split, p.offset)} - {d for family in families for d in family})
+    known = {d for family in families for d in family} if placements else set()
+    idle = sorted({d for p in placements for d, _, _ in leaves(p.split, p.offset)} - known)
     families += [[d] for d in idle] if unfolded else [idle] * bool(idle)
-    shifted = tuple(tuple(d + base for d in family) for family in families)
-    return shifted, tuple(sorted(d for family in shifted for d in family))
+    shifted = tuple(tuple([d + base for d in family]) for family in families)
+    return shifted, shifted[0] if len(shifted) == 1 else tuple(sorted(d for family in shifted for d in family))
 
 
 @lru_cache(maxsize=1024)
