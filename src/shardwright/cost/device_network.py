@@ -13,6 +13,7 @@ from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
 from shardwright.program.problem import Problem
+from shardwright.program.same import Same
 
 Int64 = npt.NDArray[np.int64]
 
@@ -41,7 +42,12 @@ def kind_problem(problem: Problem, device: int) -> Problem:
     """The problem as if all nodes were of the kind that `device` is in."""
     if problem.cluster.is_uniform:
         return problem
-    return replace(problem, cluster=of_kind(problem.cluster, kind_of(problem.cluster, device)))
+    return _of_kind(Same(problem), kind_of(problem.cluster, device))
+
+
+@lru_cache(maxsize=256)
+def _of_kind(problem: Same[Problem], kind: int) -> Problem:
+    return replace(problem.value, cluster=of_kind(problem.value.cluster, kind))
 
 
 @lru_cache(maxsize=4096)

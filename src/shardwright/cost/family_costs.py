@@ -264,8 +264,7 @@ def _table(
     context = block_context(own, block)
     if cut is not None:
         context = replace(context, tokens=cut[-1], before=cut[:-1])
-    island = own.cluster.tiers()[0].num_devices
-    structure, first = on_replica(cells, local, length=context.tokens, island=island)
+    structure, first = on_replica(cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices)
     program = lower_block(block, structure, context)
     local_to = local_sizes(structure)
     joined = {d + first for move in program.moves for d in move.group}

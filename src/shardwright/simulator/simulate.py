@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
@@ -24,7 +24,7 @@ from shardwright.program.program import Program, TaskShape, device_classes
 from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stages.families import StageDevices, refine_families
-from shardwright.program.stages.holdings import Holdings, Summing, held_by_families, parameter_sums
+from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, held_by_families, parameter_sums
 from shardwright.program.stages.parts import Segment, StageParts, plan_stages
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.kernel.events import simulate
@@ -145,50 +145,57 @@ def refined(
 
 def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], summings: tuple[Summing, ...]) -> StageCosts:
     """Every family of every stage, priced; stages that differ only by their place in whole units of the network are priced once."""
-    holdings = held_by_families(stages, summings)
-    sets = {id(stage.devices): stage.devices for lane in stages for stage in lane}
-    shape = (plan.devices, len(set(sets.values())))
-    near: dict[tuple[int, int], tuple[int, ...]] = {}
-    equal: dict[tuple[int, ...], tuple[int, ...]] = {}
-    families: dict[tuple[int, int, int], FamilyCosts] = {}
-    known: dict[Hashable, FamilyCosts] = {}
-
-    def counted(group: tuple[int, ...], base: int) -> tuple[int, ...]:
-        """Devices counted from a stage's first: one object for equal ones."""
-        found = near.get((id(group), base))
-        if found is None:
-            moved = tuple([d - base for d in group])
-            found = near[id(group), base] = equal.setdefault(moved, moved)
-        return found
-
+    shape = (plan.devices, len(set({id(stage.devices): stage.devices for lane in stages for stage in lane}.values())))
     unit = network_unit(problem)
+    used: dict[tuple[int, int], list[tuple[int, int, Summing]]] = {}
+    for one in summings:
+        for number, (lane_number, chunk, segment) in enumerate(one.uses):
+            used.setdefault((lane_number, chunk), []).append((segment, number, one))
+    families: dict[tuple[int, int, int], FamilyCosts] = {}
+    holdings: Holdings = {}
+    known: dict[Hashable, tuple[int, tuple[FamilyCosts, ...], dict[tuple[int, int], list[tuple[int, HeldParameters]]]]] = {}
     for stage in (stage for lane in stages for stage in lane):
-        base = stage.base
+        base, mine = stage.base, used.get((stage.lane, stage.chunk), [])
         place = base % unit if unit else base
+        firsts = tuple([family[0] - base for family in stage.families])
         parts = tuple([(id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments])
-        for index, device in enumerate([family[0] for family in stage.families]):
-            held = {key: holdings[key] for n in range(len(parts)) if (key := (stage.lane, stage.chunk, n, device)) in holdings}
-            sums = [
-                (
-                    n,
-                    h.klass,
-                    h.elements,
-                    h.trainable,
-                    h.layers,
-                    own := counted(h.group, base),
-                    own if h.near is h.group else counted(h.near, base),
-                )
-                for (_, _, n, _), items in held.items()
-                for h in items
-            ]
-            brief = tuple([(*one[:5], id(one[5]), id(one[6])) for one in sums])
-            kind = (stage.lane, place, device - base, parts, brief)
-            if kind not in known:
-                segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
-                alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - base, segments, tuple(sums))
-                known[kind] = _priced(_Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=held, shape=shape))
-            families[stage.lane, stage.chunk, index] = known[kind]
+        sums = tuple([(n, number, id(one.sums), one.base - base, one.layers, len(one.uses)) for n, number, one in mine])
+        kind = (stage.lane, place, firsts, parts, sums)
+        if kind not in known:
+            held = held_by_families(stages, {id(one): one for *_, one in mine}.values(), of=stage)
+            costs = tuple(_family_costs(problem, plan, stage, index, held=held, place=place, shape=shape) for index in range(len(firsts)))
+            turn = {id(one.uses): index for index, (*_, one) in enumerate(mine)}
+            known[kind] = base, costs, {(n, d - base): [(turn[id(h.uses)], h) for h in _distinct(hs)] for (*_, n, d), hs in held.items()}
+        before, costs, sample = known[kind]
+        families |= {(stage.lane, stage.chunk, index): cost for index, cost in enumerate(costs)}
+        for (n, first), items in sample.items():
+            moved = tuple([h.moved(base - before, uses=mine[index][2].uses) for index, h in items])
+            holdings[stage.lane, stage.chunk, n, first + base] = moved
     return StageCosts.of(problem, plan, stages, families, holdings)
+
+
+def _distinct(held: tuple[HeldParameters, ...]) -> Iterable[HeldParameters]:
+    """Of what a device sums with the same devices one parameter, which says who they are."""
+    found: dict[tuple[int, int, bool], HeldParameters] = {}
+    for h in held:
+        found.setdefault((id(h.uses), id(h.group), h.is_tied), h)
+    return found.values()
+
+
+def _family_costs(
+    problem: Problem, plan: Plan, stage: StageParts, index: int, *, held: Holdings, place: int, shape: tuple[int, int]
+) -> FamilyCosts:
+    """One family, priced unless one like it was."""
+    base, device = stage.base, stage.families[index][0]
+    own = {key: items for key, items in held.items() if key[3] == device}
+    sums = tuple(
+        (n, h.klass, h.elements, h.trainable, h.layers, *(tuple([d - base for d in group]) for group in (h.group, h.near)))
+        for (_, _, n, _), items in own.items()
+        for h in items
+    )
+    segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
+    alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - base, segments, sums)
+    return _priced(_Asked(alike=alike, problem=problem, plan=plan, stage=stage, family=index, held=own, shape=shape))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

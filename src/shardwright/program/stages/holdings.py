@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -40,6 +40,11 @@ class HeldParameters:
     def is_tied(self) -> bool:
         """Other stages use it too, under another name: its gradient is summed once all others are."""
         return self.near is not self.group and self.near != self.group
+
+    def moved(self, by: int, *, uses: tuple[Use, ...]) -> HeldParameters:
+        """The same of a stage so many devices further on."""
+        group = _moved(self.group, by)
+        return replace(self, group=group, near=group if self.near is self.group else _moved(self.near, by), uses=uses)
 
 
 Holdings = dict[tuple[int, int, int, int], tuple[HeldParameters, ...]]
@@ -90,8 +95,8 @@ def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, l
     return held_by_families(stages, parameter_sums(stages, model=model, length=length, island=island))
 
 
-def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Iterable[Summing]) -> Holdings:
-    """`plan_holdings` where it is known who sums what."""
+def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Iterable[Summing], *, of: StageParts | None = None) -> Holdings:
+    """`plan_holdings` where it is known who sums what; `of`: by the families of one stage."""
     found: dict[Use, dict[int, list[HeldParameters]]] = {}
     moved: dict[tuple[int, int, int], tuple[int, ...]] = {}
     shares_of_device: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
@@ -107,6 +112,8 @@ def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Itera
         base = one.base
         for sums in one.sums:
             for number, (use, how) in enumerate(zip(one.uses, sums.uses, strict=True)):
+                if of is not None and use[:2] != (of.lane, of.chunk):
+                    continue
                 near = None if len(one.uses) == 1 else sums.holders(number)
                 for device in (family[0] for family in stages[use[0]][use[1]].families):
                     key = (id(sums), number, device - base)
@@ -124,7 +131,7 @@ def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Itera
                             layers=one.layers,
                         )
                         found.setdefault(use, {}).setdefault(device, []).append(held)
-    return {(*use, device): tuple(items) for use, of in found.items() for device, items in of.items()}
+    return {(*use, device): tuple(items) for use, by_device in found.items() for device, items in by_device.items()}
 
 
 def parameter_sums(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, island: int) -> Iterator[Summing]:
@@ -161,6 +168,11 @@ def parameter_sums(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, 
             )
         layers = sum(count for _, count in stretch.layers)
         yield Summing(uses=tuple(use for use, *_ in spots), layers=layers, base=base, sums=known[alike])
+
+
+@lru_cache(maxsize=16384)
+def _moved(group: tuple[int, ...], by: int) -> tuple[int, ...]:
+    return _one(tuple([device + by for device in group]))
 
 
 @lru_cache(maxsize=65536)
