@@ -28,7 +28,7 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, ParameterClass
 from shardwright.program.block.block import BlockProgram
-from shardwright.program.block.cell_structure import CellStructure
+from shardwright.program.block.cell_structure import CellStructure, on_replica
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.layout.cells import Cell, StageCells, indices, largest_remainder
 from shardwright.program.layout.layout import count
@@ -203,12 +203,6 @@ def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
     return {name: np.array([value], dtype=np.int64) for name, value in sizes.items()}
 
 
-def on_replica(cells: StageCells, device: int, *, length: int, island: int = 1) -> tuple[CellStructure, int]:
-    """A device of a stage among those that may share samples, and what its number is counted from there; see `replica`."""
-    near = replica(cells, device, max(island, 1))
-    return CellStructure(stage=near.cells, device=device - near.first, length=length, island=island), near.first
-
-
 def _communicators(cells: StageCells, device: int, *, length: int, contributions: int, shape: tuple[int, int]) -> int:
     """Groups of more than one device that a device is in, as `tables.num_communicators` counts them."""
     main, expert = cells.cells.get(_products(cells), {}).get(device), cells.cells.get(OperatorClass.EXPERTS, {}).get(device)
@@ -351,9 +345,6 @@ def _mesh_table(
     groups = held_groups([part.held for part in here])
     group = groups[0] if groups else ()
     network = network_of_devices(problem, group or (0,))
-    everyone = tuple(range(shape[0]))
-    among = network_of_devices(problem, everyone)
-    norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=group_span(everyone, among), network=among)
     contributions = main_contributions([part.held for part in here])
     groups_of = max(
         (
@@ -368,7 +359,7 @@ def _mesh_table(
     table = max((h.elements for part in here for h in part.held if h.klass.value in ("embed", "head")), default=0)
     return MeshTable(
         sync=sync,
-        norm_s=norm,
+        norm_s=_norm_seconds(Same(problem), shape[0]),
         communicator_bytes=communicator_bytes(own, np.array([groups_of], dtype=np.int64)),
         slowdown=np.array([group_slowdown(own, problem, group)]),
         gather_copy_s=copies[0],
@@ -382,6 +373,14 @@ def _mesh_table(
         gradient_bytes=np.array([passes * (runtime.gradient_dtype.bits // 8)], dtype=np.int64),
         embedding_bytes=np.array([table * runtime.embedding_gradient_bytes], dtype=np.int64),
     )
+
+
+@lru_cache(maxsize=256)
+def _norm_seconds(problem: Same[Problem], devices: int) -> FloatArray:
+    """The sum of the gradients' norm over all devices."""
+    everyone = tuple(range(devices))
+    network = network_of_devices(problem.value, everyone)
+    return move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=group_span(everyone, network), network=network)
 
 
 def group_slowdown(own: Problem, problem: Problem, group: tuple[int, ...]) -> float:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwright.program.instances import Instances, TaskKind
 from shardwright.program.orders.rows import ActionRows
+from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages
 from shardwright.program.stages.parts import StageParts
 from shardwright.strategy.plan.plan import Plan
@@ -212,9 +214,16 @@ def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows)
 
 def class_numbers(classes: tuple[DeviceClass, ...]) -> Int64:
     """The class of each device, -1 for devices of no stage."""
+    return _class_numbers(Same(classes))
+
+
+@lru_cache(maxsize=8)
+def _class_numbers(known: Same[tuple[DeviceClass, ...]]) -> Int64:
+    classes = known.value
     result = np.full(max(c.devices[-1] for c in classes) + 1, -1, dtype=np.int64)
     for number, one in enumerate(classes):
         result[list(one.devices)] = number
+    result.setflags(write=False)
     return result
 
 

@@ -67,8 +67,9 @@ class _Uses:
     def __init__(self, problem: Problem, program: Program, costs: StageCosts) -> None:
         self.tiers = plan_tiers(problem)
         self.count, self.levels = len(program.classes), len(self.tiers)
-        self.unit, self.load = _units(program.classes, self.tiers, problem.cluster.num_devices)
-        most_units = int(self.unit.max()) + 1
+        unit, load = _units(program.classes, self.tiers, problem.cluster.num_devices)
+        self.unit, self.load = unit.tolist(), load.tolist()
+        most_units = int(unit.max()) + 1
         self.out, self.into = self.count, self.count + self.count * self.levels
         self.pool_out = self.count + 2 * self.count * self.levels
         self.pool_in = self.pool_out + most_units * self.levels
@@ -84,8 +85,8 @@ class _Uses:
         """The uplinks between the island and `tier`, loaded by all devices of the class in that unit."""
         result = []
         for below in range(1, tier):
-            members, devices = (int(x) for x in self.load[below, klass])
-            result.append((base + int(self.unit[below, klass]) * self.levels + below, -(-weight // devices) * members))
+            members, devices = self.load[below][klass]
+            result.append((base + self.unit[below][klass] * self.levels + below, -(-weight // devices) * members))
         return result
 
     def action(self, klass: int) -> list[tuple[int, int]]:

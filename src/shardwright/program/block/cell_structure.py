@@ -14,6 +14,7 @@ from shardwright.program.block.sizes import Size
 from shardwright.program.layout.cells import Cell, StageCells, cut_dims, image, indices, interval, reference_runs, token_box
 from shardwright.program.layout.layout import Box, Holding, Interval, Layout, count, intersection
 from shardwright.program.layout.projection import TOKENS, projection
+from shardwright.program.layout.replica import replica
 from shardwright.program.layout.stage_layouts import (
     cotangent_layout,
     full_layout,
@@ -245,6 +246,12 @@ class CellStructure:
         if near is None:
             return None
         return transition(*near, island=self.island)
+
+
+def on_replica(cells: StageCells, device: int, *, length: int, island: int = 0) -> tuple[CellStructure, int]:
+    """A device of a stage among those that may share samples, and what its number is counted from there; see `replica`."""
+    near = replica(cells, device, max(island, 1))
+    return CellStructure(stage=near.cells, device=device - near.first, length=length, island=island), near.first
 
 
 _KINDS = {kind: Collective(kind.value) for kind in StepKind if kind is not StepKind.REDUCE} | {StepKind.REDUCE: Collective.BROADCAST}
