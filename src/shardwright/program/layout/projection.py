@@ -75,6 +75,7 @@ class Tokens:
         return np.stack([size[number] for size, number in zip(sizes, self.number, strict=True)], axis=1)
 
 
+@lru_cache(maxsize=16384)
 def tokens(stage: StageCells, klass: OperatorClass, length: int) -> Tokens:
     """The tokens of every device that runs operators of a class, of a sequence of `length` positions."""
     return _tokens(tuple(projection(stage, klass, frozenset((dim,))) for dim in (Dim.BATCH, Dim.SEQUENCE)), (stage.samples, length))
