@@ -28,10 +28,9 @@ from shardwright.cost.family_costs import local_sizes
 from shardwright.cost.step_costs import compose, step_costs
 from shardwright.files.plan_source import read_strategy
 from shardwright.program.block.block import Phase
-from shardwright.program.block.cell_structure import CellStructure
+from shardwright.program.block.cell_structure import on_replica
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.sizes import evaluate
-from shardwright.program.layout.replica import replica
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import action_rows
 from shardwright.program.problem import Problem
@@ -119,7 +118,7 @@ def _a_layer(problem: Problem, grid: Grid) -> Iterator[Row]:
     """One layer on device 0: its kernels, its communication, its seconds."""
     segment, machine = _layer_of(problem, grid), problem_machine(problem)
     island = problem.cluster.tiers()[0].num_devices
-    structure = CellStructure(stage=replica(segment.cells, 0), device=0, length=problem.job.sequence_length, island=island)
+    structure, _ = on_replica(segment.cells, 0, length=problem.job.sequence_length, island=island)
     program, sizes = lower_block(segment.block, structure, block_context(problem, segment.block)), local_sizes(structure)
     moves = [m for m in program.moves if len(m.group) > 1]
     yield "lower a layer on one device", lower_block, f"{len(program.works)} kernels, {len(moves)} collectives in F, I and W"
