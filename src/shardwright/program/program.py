@@ -167,6 +167,9 @@ class TaskShape:
     blocking: bool
     reduces_last: bool
 
+    def __hash__(self) -> int:
+        return hash((tuple(self.pieces.items()), self.gathers, self.blocking, self.reduces_last))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:

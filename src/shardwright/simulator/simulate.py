@@ -17,10 +17,11 @@ from shardwright.cost.family_costs import FamilyCosts, family_costs, network_uni
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.stage_costs import StageCosts
 from shardwright.errors import StrategyError
+from shardwright.model.ir.graph import Model
 from shardwright.program.lower import lower_plan
-from shardwright.program.orders.rows import action_rows
+from shardwright.program.orders.rows import ActionRows, action_rows
 from shardwright.program.problem import Problem
-from shardwright.program.program import Program, TaskShape, device_classes
+from shardwright.program.program import DeviceClass, Program, TaskShape, device_classes
 from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stages.families import StageDevices, refine_families
@@ -97,26 +98,69 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: boo
     Raises:
         StrategyError: the plan breaks a rule, or says what lowering leaves out.
     """
-    if not verified:
-        require_valid(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
-    stages = plan_stages(plan, model=problem.model, unfolded=unfolded)
-    edges = tuple(edge for lane in stages for edge in lane_edges(problem, lane))
-    summings = summings_of(problem, stages)
-    if not unfolded:
-        stages = refined(problem, plan, stages, edges, summings)
-    rows = action_rows(plan)
-    costs = price_stages(problem, plan, stages, summings)
-    classes = device_classes(stages, rows)
+    laid = _laid(_Question.of(problem, plan, unfolded=unfolded, verified=verified))
+    costs = price_stages(problem, plan, laid.stages, laid.summings)
     shape = TaskShape(
-        tied=costs.holders_of(classes, tied=True),
+        tied=costs.holders_of(laid.classes, tied=True),
         pieces=costs.pieces,
         coupled=costs.coupled,
-        holders=costs.holders_of(classes),
+        holders=costs.holders_of(laid.classes),
         gathers=costs.gathers,
         blocking=not problem.runtime.overlap_p2p,
         reduces_last=not problem.runtime.overlap_grad_reduce,
     )
-    return lower_plan(plan, stages=stages, rows=rows, classes=classes, edges=edges, shape=shape), costs
+    return _program(Same(laid), shape), costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """A plan to be laid; equal where all is the same that laying looks at: fits, folds and sensitivities ask for it at many prices."""
+
+    alike: Hashable
+    problem: Problem = field(compare=False)
+    plan: Plan = field(compare=False)
+    unfolded: bool
+    verified: bool
+
+    @staticmethod
+    def of(problem: Problem, plan: Plan, *, unfolded: bool, verified: bool) -> _Question:
+        """The question of a plan: how links are fast does not matter, only which units they join."""
+        units = tuple(tier.num_devices for tier in problem.cluster.tiers())
+        kinds = tuple(group.count * group.kind.num_devices for group in problem.cluster.groups)
+        alike = (Same(plan), Same(problem.model), problem.job, units, kinds, problem.runtime.p2p_scatter_gather)
+        return _Question(alike=alike, problem=problem, plan=plan, unfolded=unfolded, verified=verified)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Laid:
+    """What of a plan on a cluster does not depend on prices."""
+
+    plan: Plan
+    stages: tuple[tuple[StageParts, ...], ...]
+    edges: tuple[LaneEdge, ...]
+    summings: tuple[Summing, ...]
+    rows: ActionRows
+    classes: tuple[DeviceClass, ...]
+
+
+@lru_cache(maxsize=8)
+def _laid(one: _Question) -> _Laid:
+    problem, plan = one.problem, one.plan
+    if not one.verified:
+        require_valid(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+    stages = plan_stages(plan, model=problem.model, unfolded=one.unfolded)
+    edges = tuple(edge for lane in stages for edge in lane_edges(problem, lane))
+    summings = summings_of(problem, stages)
+    if not one.unfolded:
+        stages = refined(problem, plan, stages, edges, summings)
+    rows = action_rows(plan)
+    return _Laid(plan=plan, stages=stages, edges=edges, summings=summings, rows=rows, classes=device_classes(stages, rows))
+
+
+@lru_cache(maxsize=8)
+def _program(one: Same[_Laid], shape: TaskShape) -> Program:
+    laid = one.value
+    return lower_plan(laid.plan, stages=laid.stages, rows=laid.rows, classes=laid.classes, edges=laid.edges, shape=shape)
 
 
 def summings_of(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tuple[Summing, ...]:
@@ -268,7 +312,12 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
 
 def plan_of_grid(problem: Problem, grid: Grid) -> Plan:
     """The plan that a grid is for the problem's model and batch."""
-    return plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
+    return _plan_of(Same(problem.model), grid, problem.job.global_batch)
+
+
+@lru_cache(maxsize=64)
+def _plan_of(model: Same[Model], grid: Grid, global_batch: int) -> Plan:
+    return plan_of(grid, model=model.value, global_batch=global_batch)
 
 
 def simulate_grid(problem: Problem, grid: Grid) -> SimulatedPlan:

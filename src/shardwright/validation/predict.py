@@ -42,22 +42,32 @@ def _seconds(task: tuple[Case, Constants]) -> float:
 
 
 class Evaluator:
-    """Step times of many (case, constants) pairs, in `workers` processes; pairs seen before are not simulated again."""
+    """Step times of many (case, constants) pairs, in `workers` processes; pairs seen before, or of equal runs, are not simulated again."""
 
     def __init__(self, pool: ProcessPoolExecutor | None) -> None:
         self._pool = pool
         self._known: dict[tuple[int, Constants], float] = {}
+        self._first: dict[object, int] = {}
+        self._run: dict[int, int] = {}
+
+    def _number(self, case: Case) -> int:
+        """The first case that ran the same."""
+        if id(case) not in self._run:
+            ran = (case.model, case.cluster, case.job, case.runtime, case.grid)
+            self._run[id(case)] = self._first.setdefault(ran, id(case))
+        return self._run[id(case)]
 
     def seconds(self, tasks: Sequence[tuple[Case, Constants]]) -> list[float]:
         """One step time a task, in order."""
-        fresh = {(id(case), constants): (case, constants) for case, constants in tasks if (id(case), constants) not in self._known}
+        keys = [(self._number(case), constants) for case, constants in tasks]
+        fresh = {key: task for key, task in zip(keys, tasks, strict=True) if key not in self._known}
         todo = list(fresh.values())
         if self._pool is None or len(todo) < MIN_TASKS:
             done = [_seconds(task) for task in todo]
         else:
             done = list(self._pool.map(_seconds, todo, chunksize=16))
         self._known.update(zip(fresh, done, strict=True))
-        return [self._known[(id(case), constants)] for case, constants in tasks]
+        return [self._known[key] for key in keys]
 
 
 @contextmanager
