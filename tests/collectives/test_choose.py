@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import collective_seconds, price_list
 from shardwright.collectives.distinct import distinct_groups
 from shardwright.collectives.extent import extent_of
 from shardwright.collectives.registry import ALGORITHMS, LIBRARIES, algorithm_named, algorithms_for
-from shardwright.collectives.span import FloatArray, Span
+from shardwright.collectives.span import Span
 from shardwright.errors import RuntimeModelError
 from tests.collectives.spans import one_group, spans
 from tests.tiers import examples

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.registry import ALGORITHMS, algorithm_named
-from shardwright.collectives.span import FloatArray, Span
+from shardwright.collectives.span import Span
 from shardwright.errors import UsageError
 from tests.collectives.spans import spans
 from tests.tiers import examples

@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import Int32Array, IntArray
 from shardwright.compiled import compiled
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 
 @compiled
-def _peak_levels(order: Int64, times: Int64, deltas: Int64, owner: Int32, num_owners: int) -> Int64:
+def _peak_levels(order: IntArray, times: IntArray, deltas: IntArray, owner: Int32Array, num_owners: int) -> IntArray:
     """`peak_levels` over entries in the order of time."""
     peak, level = np.zeros(num_owners, np.int64), np.zeros(num_owners, np.int64)
     freed, last = np.zeros(num_owners, np.int64), np.zeros(num_owners, np.int64)
@@ -30,7 +28,7 @@ def _peak_levels(order: Int64, times: Int64, deltas: Int64, owner: Int32, num_ow
     return peak
 
 
-def peak_levels(times: npt.ArrayLike, deltas: npt.ArrayLike, owner: npt.ArrayLike, num_owners: int) -> Int64:
+def peak_levels(times: npt.ArrayLike, deltas: npt.ArrayLike, owner: npt.ArrayLike, num_owners: int) -> IntArray:
     """Per owner, the peak of the running sum of deltas in the order of time, from 0; at equal times allocations come before frees.
 
     Allocations first is what an allocator sees when one task ends and the next begins: the new buffer exists before the old one goes.

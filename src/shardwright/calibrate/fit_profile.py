@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import least_squares, nnls
 
+from shardwright.arrays import FloatArray
 from shardwright.dtype import Dtype
 from shardwright.errors import DataError
 from shardwright.hardware.device import Evidence, Origin
@@ -21,8 +21,6 @@ from shardwright.hardware.profile.profile import (
     GemmProfile,
     bus_share,
 )
-
-FloatArray = npt.NDArray[np.float64]
 
 _EXPONENTS = (1.0, 8.0)
 _STARTS = (1.3, 2.5)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
-from shardwright.collectives.span import FloatArray, Span
+from shardwright.arrays import FloatArray
+from shardwright.collectives.span import Span
 
 
 class Collective(StrEnum):

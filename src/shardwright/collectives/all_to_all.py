@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.extent import Extent, per_tier
 from shardwright.collectives.linear import Line, LinearAlgorithm
-from shardwright.collectives.span import FloatArray
 
 _KINDS = frozenset({Collective.ALL_TO_ALL})
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective, CollectiveAlgorithm
 from shardwright.collectives.extent import Extent, extent_of
 from shardwright.collectives.linear import Line, LinearAlgorithm
 from shardwright.collectives.registry import algorithms_for
-from shardwright.collectives.span import FloatArray, IntArray, Span
+from shardwright.collectives.span import Span
 from shardwright.errors import RuntimeModelError
 
 

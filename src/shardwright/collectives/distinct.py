@@ -6,7 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.collectives.span import IntArray, Span
+from shardwright.arrays import IntArray
+from shardwright.collectives.span import Span
 
 _WORTH_IT: Final = 256
 _LARGEST_TABLE: Final = 2**18

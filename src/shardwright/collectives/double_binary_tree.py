@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.extent import Extent, crosses, tree_depth
 from shardwright.collectives.linear import Line, LinearAlgorithm
-from shardwright.collectives.span import FloatArray
 
 
 def _sent_in_island(kind: Collective, extent: Extent) -> FloatArray:

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.distinct import distinct_groups
-from shardwright.collectives.span import FloatArray, IntArray, Span
-
-BoolArray = npt.NDArray[np.bool_]
+from shardwright.collectives.span import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

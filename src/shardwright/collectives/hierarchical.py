@@ -5,11 +5,11 @@ Source: Cho et al. 2019, "BlueConnect" (MLSys), section 3 (from memory).
 
 from __future__ import annotations
 
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.extent import Extent
 from shardwright.collectives.linear import Line, LinearAlgorithm
 from shardwright.collectives.nested import NESTED_KINDS, nested_line, nested_shares
-from shardwright.collectives.span import FloatArray
 
 
 def _steps(members: FloatArray) -> FloatArray:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.extent import BoolArray, Extent, extent_of
-from shardwright.collectives.span import FloatArray, IntArray, Span
+from shardwright.collectives.extent import Extent, extent_of
+from shardwright.collectives.span import Span
 from shardwright.errors import UsageError
 
 

@@ -24,11 +24,11 @@ from typing import Final
 
 import numpy as np
 
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.double_binary_tree import sent_by_island, shares_between_islands
 from shardwright.collectives.extent import Extent, tree_depth
 from shardwright.collectives.linear import Line, LinearAlgorithm, where_legal
-from shardwright.collectives.span import FloatArray
 
 LINK_SHARE: Final = 0.8
 START_HOPS: Final = 14.0

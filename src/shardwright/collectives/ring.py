@@ -15,10 +15,10 @@ the node at its latency, the steps between nodes at the network's).
 
 from __future__ import annotations
 
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.extent import Extent, along_ring
 from shardwright.collectives.linear import Line, LinearAlgorithm
-from shardwright.collectives.span import FloatArray
 
 
 def _sent(kind: Collective, extent: Extent) -> FloatArray:

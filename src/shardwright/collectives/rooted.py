@@ -18,10 +18,10 @@ number from memory).
 
 from __future__ import annotations
 
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.extent import Extent, Level, per_tier, tree_depth
 from shardwright.collectives.linear import Line, LinearAlgorithm
-from shardwright.collectives.span import FloatArray
 
 _KINDS = frozenset({Collective.BROADCAST, Collective.SCATTER, Collective.GATHER})
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.extent import Extent, crosses
 from shardwright.collectives.linear import Line, LinearAlgorithm
-from shardwright.collectives.span import FloatArray
 
 
 def _line(kind: Collective, extent: Extent) -> Line:

@@ -15,11 +15,11 @@ from typing import Final
 
 import numpy as np
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.extent import Extent
 from shardwright.collectives.linear import Line, LinearAlgorithm
 from shardwright.collectives.nested import NESTED_KINDS, nested_line, nested_shares
-from shardwright.collectives.span import FloatArray, IntArray
 
 _LARGEST_GRID: Final = 2**20
 

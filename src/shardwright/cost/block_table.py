@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, dispatch_seconds, move_seconds
@@ -33,9 +33,6 @@ from shardwright.program.block.latent import norms, rebuilt
 from shardwright.program.block.selective import saved_products
 from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
 from shardwright.runtime.runtime import ExpertDispatch, FullRecompute, Runtime, SelectiveRecompute, TpOverlap
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 PARTS = ("gemm", "attention", "element", "launch", "tp", "cp", "ep")
 """What the seconds of a phase are made of: kernels by family, launches, and exposed communication by axis."""

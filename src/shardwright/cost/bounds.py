@@ -11,8 +11,8 @@ B0 <= B1. Memory counts what must be alive on these ranks at their fullest.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray
 from shardwright.compiled import compiled
 from shardwright.cost.bound_arrays import MAX_RANKS, SCHEDULE_1F1B, SCHEDULE_GPIPE, ChoiceArrays, Costs, Facts, Outer, Patterns, Scratch
 from shardwright.cost.terms import (
@@ -24,9 +24,6 @@ from shardwright.cost.terms import (
     reserved_bytes,
     temporary_bytes,
 )
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 def _scratch(redo_options: int, offloads: int) -> Scratch:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import collective_seconds
 from shardwright.collectives.registry import algorithms_for
@@ -17,9 +17,6 @@ from shardwright.cost.parameters import ELEMENTS, parameter_elements
 from shardwright.job.training import TrainingJob
 from shardwright.program.block.block import BlockProgram
 from shardwright.runtime.runtime import Runtime
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
 from shardwright.cost.block_table import MODES, PARTS, PHASES, BlockTable, block_table, local_degrees
@@ -28,9 +28,6 @@ from shardwright.program.block.local_size import Context
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ScaleGroup
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +249,7 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
     )
 
 
-def lies_in_units(rows: Rows, units: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+def lies_in_units(rows: Rows, units: tuple[int, ...]) -> BoolArray:
     """(n,) every run of axes, from the innermost on, fits into units of each tier or fills them: all groups of an axis lie alike."""
     alike = np.ones(len(rows), dtype=np.bool_)
     for axis in ("tp", "cp", "dp", "pp"):

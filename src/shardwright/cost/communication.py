@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import PriceList, price_list
 from shardwright.collectives.registry import algorithms_for
@@ -17,10 +17,6 @@ from shardwright.hardware.catalog.kernel_tables import SAME_LINKS, TABLE_ORIGIN,
 from shardwright.hardware.cluster import Cluster, Tier
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.link import Link
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,7 +136,7 @@ def _of_one_group(kind: Collective, span: Span, network: Network) -> tuple[Price
     return price_list(kind, span=span, algorithms=algorithms_for(kind, library=network.library)), curves
 
 
-def measured_groups(span: Span, curve: CollectiveCurve) -> npt.NDArray[np.bool_]:
+def measured_groups(span: Span, curve: CollectiveCurve) -> BoolArray:
     """Groups that lie in one island and have as many members as `curve`."""
     return np.asarray((span.members[0] == curve.num_devices) & (span.size == curve.num_devices), dtype=np.bool_)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.kernel_lookup import (
     attention_table_for,
     gemm_grid_for,
@@ -24,9 +24,6 @@ from shardwright.hardware.catalog.kernel_tables import attention_fraction, gemm_
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 from shardwright.model.ir.operator import AttentionShape, Mask, ScanShape
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 TENSOR_SCALES = 3
 """Kernels that quantise an operand under one scale a tensor: largest element, scale, cast with its transpose.

@@ -9,8 +9,8 @@ from functools import lru_cache
 from math import log2
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
 from shardwright.compiled import compiled
 from shardwright.cost.step_costs import StepCosts
 from shardwright.hardware.cluster import Tier
@@ -20,8 +20,6 @@ from shardwright.schedules.table import ActionTable
 from shardwright.strategy.grid.axes import Grid
 from shardwright.units import PICOSECONDS_PER_SECOND
 
-Int64 = npt.NDArray[np.int64]
-
 _F, _I, _W, _B = 0, 1, 2, 3
 _CLOCK = 2
 """Picoseconds by which the kernel may round the end of two tasks that share a device."""
@@ -29,29 +27,29 @@ _SHARE = 1e-7
 """More than the kernel rounds a share of a device by."""
 
 
-def picoseconds(seconds: npt.NDArray[np.float64]) -> Int64:
+def picoseconds(seconds: FloatArray) -> IntArray:
     """Seconds as whole picoseconds, element by element."""
     return np.rint(np.asarray(seconds) * PICOSECONDS_PER_SECOND).astype(np.int64)
 
 
 @compiled
 def walk(
-    row_start: npt.NDArray[np.int32],
-    kind: npt.NDArray[np.int8],
-    chunk: npt.NDArray[np.int32],
-    microbatch: npt.NDArray[np.int32],
+    row_start: Int32Array,
+    kind: Int8Array,
+    chunk: Int32Array,
+    microbatch: Int32Array,
     num_microbatches: int,
-    duration: Int64,
-    send_forward: Int64,
-    send_backward: Int64,
-    gather: Int64,
-    reduce: Int64,
-    tied: Int64,
-    pieces: Int64,
+    duration: IntArray,
+    send_forward: IntArray,
+    send_backward: IntArray,
+    gather: IntArray,
+    reduce: IntArray,
+    tied: IntArray,
+    pieces: IntArray,
     blocking: bool,
     reduces_last: bool,
     slower: float,
-) -> Int64:
+) -> IntArray:
     """Instant at which each rank has computed and reduced everything; -1 if the order deadlocks.
 
     Side by side compute and a collective each run at 1 / (1 + slower): an action is longer by slower x the rank's collectives that are
@@ -150,7 +148,7 @@ def walk(
     for c in (0, chunks - 1):
         if tied[c] > 0 and (c == 0 or chunks > 1):
             reduced[c % ranks] = max(reduced[c % ranks], both) + tied[c]
-    ready: Int64 = np.maximum(free, reduced)
+    ready: IntArray = np.maximum(free, reduced)
     for r in range(ranks):
         if at[r] < row_start[r + 1]:
             ready[r] = -1
@@ -167,7 +165,7 @@ def load_walk() -> None:
     walk(rows, kind, chunk, chunk, 1, np.zeros((5, 1), dtype=np.int64), one, one, one, one, one, one + 1, False, False, 0.0)
 
 
-def durations(costs: StepCosts) -> Int64:
+def durations(costs: StepCosts) -> IntArray:
     """(kinds, chunks) picoseconds of F, I, W, B, R; I and W add up to B."""
     chunks = len(costs.contents)
     result = np.zeros((5, chunks), dtype=np.int64)
@@ -195,7 +193,7 @@ def jitter(problem: Problem, devices: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...]) -> npt.NDArray[np.bool_]:
+def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...]) -> BoolArray:
     """(2, ranks, tiers) whether a device of a pipeline rank sends across a tier, to the next rank and to the one before (round the ring).
 
     Args:
@@ -213,7 +211,7 @@ def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...])
     return result
 
 
-def border_picoseconds(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> tuple[Int64, Int64]:
+def border_picoseconds(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> tuple[IntArray, IntArray]:
     """(chunks,) picoseconds of the send out of each chunk, forward and backward: the fastest replica's border."""
     rank = np.arange(len(costs.contents)) % grid.pp
     # An inner tier may be the slower one (cards behind a host bridge on a fast network).

@@ -6,18 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.device_network import group_span, network_of_devices, plan_tiers, tiers_between
 from shardwright.hardware.cluster import Tier
 from shardwright.program.problem import Problem
 from shardwright.program.stages.edges import Messages
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +32,7 @@ class Crossing:
     collectives: tuple[tuple[Collective, tuple[int, ...], int], ...]
 
 
-def crossing_of(messages: Messages, klass: int, class_of: Int64, tiers: tuple[Tier, ...]) -> Crossing:
+def crossing_of(messages: Messages, klass: int, class_of: IntArray, tiers: tuple[Tier, ...]) -> Crossing:
     """A class's part of an edge's messages."""
     ends = messages.sends[:, :2] + messages.base
     mine = class_of[ends[:, 0]] == klass

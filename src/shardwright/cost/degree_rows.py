@@ -6,11 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, IntArray
 from shardwright.strategy.grid.axes import Grid
-
-IntArray = npt.NDArray[np.int64]
 
 COLUMNS = ("tp", "sp", "cp", "ulysses", "gather", "ep", "etp", "dp", "pp", "mbs", "s_tp", "s_cp", "s_dp", "s_pp")
 """Degrees and switches, then the device stride of each axis."""
@@ -28,7 +26,7 @@ class Rows:
     def __getitem__(self, name: str) -> IntArray:
         return self.columns[name]
 
-    def take(self, index: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Rows:
+    def take(self, index: IntArray | BoolArray) -> Rows:
         """The rows at `index`."""
         return Rows(columns={k: v[index] for k, v in self.columns.items()})
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, IntArray
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import TpOverlap
 from shardwright.units import KIB, MIB
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 LIBRARY: Final = "nccl"
 CHANNELS: Final = 16

@@ -6,16 +6,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.collectives.members import span_of_devices
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
-
-Int64 = npt.NDArray[np.int64]
 
 
 def kind_of(cluster: Cluster, device: int) -> int:
@@ -92,7 +90,7 @@ def group_span(devices: tuple[int, ...], network: Network) -> Span:
     return _span(devices, network.tiers, network.in_network_reduction)
 
 
-def tiers_between(one: Int64, other: Int64, tiers: tuple[Tier, ...]) -> Int64:
+def tiers_between(one: IntArray, other: IntArray, tiers: tuple[Tier, ...]) -> IntArray:
     """The innermost tier that has both devices of each pair below one unit."""
     tier = np.full(one.shape, len(tiers) - 1, dtype=np.int64)
     for index in range(len(tiers) - 2, -1, -1):

@@ -7,8 +7,8 @@ from functools import lru_cache
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.extent import extent_of
 from shardwright.collectives.span import Span
@@ -40,9 +40,6 @@ from shardwright.program.stages.parts import Segment, StageParts
 from shardwright.runtime.runtime import ScaleGroup
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import How, Keep
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray
 from shardwright.cost.compute import Machine
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Phase
 from shardwright.program.block.placement import is_routed
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.runtime.runtime import Capture, ElementKernels, Runtime
-
-FloatArray = npt.NDArray[np.float64]
 
 EAGER_KERNELS = 3
 """Kernels of one element-wise operator that nothing fuses (an eager norm, rotary embedding or activation)."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiled
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.kernel_tables import AttentionTable, GemmGrid, GroupedTable, attention_fraction, kernel_tables
 from shardwright.hardware.device import Accelerator, AttentionRates, GemmRates
 from shardwright.model.ir.operator import AttentionShape
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 TILE: Final = 64
 """Rows and columns that a kernel's smallest tile of the result has, and elements of k that it takes at once.

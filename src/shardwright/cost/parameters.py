@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.block.block import BlockProgram
 from shardwright.program.block.sizes import Degrees, evaluate
-
-IntArray = npt.NDArray[np.int64]
 
 ELEMENTS = ("dense", "experts", "spread", "shared", "frozen", "tied")
 """Trainable elements whose gradients are summed over dp x cp (dense), over edp (experts), or over more devices (spread); those of dense

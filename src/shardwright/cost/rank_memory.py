@@ -5,13 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.step_costs import StepCosts, held_bytes
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, B, F, W
-
-Int64 = npt.NDArray[np.int64]
 
 
 class _TableKey:
@@ -30,27 +28,27 @@ class _TableKey:
 
 
 @lru_cache(maxsize=64)
-def _in_flight(key: _TableKey) -> tuple[npt.NDArray[np.float64], ...]:
+def _in_flight(key: _TableKey) -> tuple[FloatArray, ...]:
     return tuple(_rank_in_flight(key.table, rank) for rank in range(key.table.num_ranks))
 
 
-def in_flight(table: ActionTable, rank: int) -> npt.NDArray[np.float64]:
+def in_flight(table: ActionTable, rank: int) -> FloatArray:
     """(forwards, local chunks) microbatches that `rank` holds after each of its forwards (whole numbers), from its row of the order."""
     return _in_flight(_TableKey(table))[rank]
 
 
-def _rank_in_flight(table: ActionTable, rank: int) -> npt.NDArray[np.float64]:
+def _rank_in_flight(table: ActionTable, rank: int) -> FloatArray:
     rows = slice(int(table.row_start[rank]), int(table.row_start[rank + 1]))
     kind, chunk = table.kind[rows], table.chunk[rows] // table.num_ranks
     step = np.where(kind == F, 1, np.where((kind == B) | (kind == W), -1, 0))
     local = np.arange(int(chunk.max()) + 1)
     level = np.cumsum(np.where(chunk[:, None] == local[None, :], step[:, None], 0), axis=0)
     # A full forward is held until its gradients are done: peaks stand right after forwards.
-    held: npt.NDArray[np.float64] = level[kind == F].astype(np.float64)
+    held: FloatArray = level[kind == F].astype(np.float64)
     return held
 
 
-def activation_bytes(table: ActionTable, costs: StepCosts) -> Int64:
+def activation_bytes(table: ActionTable, costs: StepCosts) -> IntArray:
     """(r,) peak bytes of saved activations: the largest over each rank's order of in-flight microbatches times what each keeps."""
     peaks = []
     for rank in range(table.num_ranks):
@@ -60,7 +58,7 @@ def activation_bytes(table: ActionTable, costs: StepCosts) -> Int64:
     return np.array(peaks, dtype=np.int64)
 
 
-def allocated_bytes(table: ActionTable, costs: StepCosts) -> Int64:
+def allocated_bytes(table: ActionTable, costs: StepCosts) -> IntArray:
     """(r,) peak of what is allocated: what lives through the step, activations in flight, logits and the largest temporary."""
     total = activation_bytes(table, costs) + costs.logits_bytes + costs.transient_bytes
     for _, values in costs.static_bytes:
@@ -68,6 +66,6 @@ def allocated_bytes(table: ActionTable, costs: StepCosts) -> Int64:
     return total
 
 
-def reserved_bytes(problem: Problem, table: ActionTable, costs: StepCosts) -> Int64:
+def reserved_bytes(problem: Problem, table: ActionTable, costs: StepCosts) -> IntArray:
     """(r,) bytes that each device holds for the program: the allocator's blocks, communication buffers and the context."""
     return held_bytes(problem, costs, allocated_bytes(table, costs))[1]

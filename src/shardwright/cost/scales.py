@@ -6,16 +6,14 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.compute import TENSOR_SCALES
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ScaleGroup
-
-FloatArray = npt.NDArray[np.float64]
 
 MAGNITUDES: Final = 1024
 """Bytes of one reduction: 4 for each of three operands of four products a layer, over a rank's layers; latency governs up to a megabyte."""

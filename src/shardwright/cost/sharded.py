@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray
 from shardwright.collectives.extent import extent_of
 from shardwright.collectives.span import span_of
 from shardwright.cost.column_sums import SyncTable
@@ -12,8 +12,6 @@ from shardwright.cost.communication import axes_of, network_of
 from shardwright.cost.degree_rows import Rows
 from shardwright.hardware.catalog.constants import slowdown_beside
 from shardwright.program.problem import Problem
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def overlap_slowdown(problem: Problem, rows: Rows) -> FloatArray:

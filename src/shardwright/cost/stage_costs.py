@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray
 from shardwright.cost.block_table import CP, EP, TP
 from shardwright.cost.family_costs import FamilyCosts, slice_lengths
 from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts
@@ -16,9 +16,6 @@ from shardwright.program.program import DeviceClass, Holders, class_numbers
 from shardwright.program.stages.holdings import Holdings
 from shardwright.program.stages.parts import StageParts
 from shardwright.strategy.plan.plan import Plan
-
-Int64 = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 
 _COMMUNICATION = (TP, CP, EP)
 
@@ -183,8 +180,8 @@ class ActionTable:
             its own. exposed: (kinds, families, slices) of them in which the family's own kernels wait for communication.
     """
 
-    seconds: npt.NDArray[np.float64]
-    exposed: npt.NDArray[np.float64]
+    seconds: FloatArray
+    exposed: FloatArray
 
 
 def action_table(costs: StageCosts) -> ActionTable:
@@ -193,7 +190,7 @@ def action_table(costs: StageCosts) -> ActionTable:
     slices = max(len(c.slices) for c in costs.families.values())
     seconds = np.zeros((2, len(kinds), len(costs.families), slices))
     exposed = np.zeros((len(kinds), len(costs.families), slices))
-    known: dict[tuple[int, ...], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
+    known: dict[tuple[int, ...], tuple[FloatArray, FloatArray]] = {}
     for place, ((lane, chunk, family), cost) in enumerate(costs.families.items()):
         joined = tuple(costs.families[lane, chunk, one] for one in costs.coupled[lane, chunk, family])
         key = (id(cost.slices), *(id(c.slices) for c in joined))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.block_table import MODES, PARTS
 from shardwright.cost.chunk_layout import ChunkLayout, layout_of, recomputed
 from shardwright.cost.column_sums import ShardedElements
@@ -25,9 +25,6 @@ from shardwright.cost.terms import (
 from shardwright.program.problem import Problem
 from shardwright.program.stages.chunks import Content
 from shardwright.strategy.grid.axes import Grid, Recompute
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 MAX_PIECES = 4
 """Gradient buckets that a chunk's last backward is cut into at most: enough for the overlap, few enough for the clock."""

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-import numpy as np
-import numpy.typing as npt
-
-Int32 = npt.NDArray[np.int32]
+from shardwright.arrays import BoolArray, Int32Array
 
 
 class TaskKind(IntEnum):
@@ -46,14 +43,14 @@ class Instances:
         indegree, successor_start, successor: dependencies in CSR form (predecessor counts, successors).
     """
 
-    template: Int32
-    klass: Int32
-    stream: Int32
-    microbatch: Int32
-    beside_sync: npt.NDArray[np.bool_]
-    indegree: Int32
-    successor_start: Int32
-    successor: Int32
+    template: Int32Array
+    klass: Int32Array
+    stream: Int32Array
+    microbatch: Int32Array
+    beside_sync: BoolArray
+    indegree: Int32Array
+    successor_start: Int32Array
+    successor: Int32Array
 
     def __len__(self) -> int:
         return int(self.template.shape[0])

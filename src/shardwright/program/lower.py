@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, IntArray
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.orders.rows import ActionRows
 from shardwright.program.program import DeviceClass, Posts, Program, TaskShape, class_numbers, posts_of, reached
@@ -21,9 +21,6 @@ from shardwright.program.stages.edges import LaneEdge
 from shardwright.program.stages.parts import StageParts
 from shardwright.program.task_graph import Links, finished
 from shardwright.strategy.plan.plan import Plan
-
-Int64 = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 _F, _I, _W, _B, _R = (int(k) for k in (TaskKind.F, TaskKind.I, TaskKind.W, TaskKind.B, TaskKind.R))
 
@@ -67,15 +64,15 @@ class _Laid:
         pairs: (pairs, 3) first task of an action that runs overlapped with the one before it, and that one's first and last task.
     """
 
-    columns: dict[str, Int64]
-    first: Int64
-    last: Int64
-    following: Int64
-    closing: Int64
-    closing_last: Int64
-    ends: Int64
+    columns: dict[str, IntArray]
+    first: IntArray
+    last: IntArray
+    following: IntArray
+    closing: IntArray
+    closing_last: IntArray
+    ends: IntArray
     meets: BoolArray
-    pairs: Int64
+    pairs: IntArray
 
     def link_row(self, links: Links) -> None:
         """Each task of a row follows the one before it."""
@@ -83,7 +80,7 @@ class _Laid:
         same = np.flatnonzero(klass[1:] == klass[:-1])
         links.add(same, same + 1)
 
-    def backward(self, which: Int64) -> Int64:
+    def backward(self, which: IntArray) -> IntArray:
         """Of `first` or `last`: the task of the full backward, or of the input gradient where that is apart."""
         return np.asarray(np.where(which[_B] >= 0, which[_B], which[_I]), dtype=np.int64)
 
@@ -145,7 +142,9 @@ def _lay_actions(rows: ActionRows, classes: tuple[DeviceClass, ...], posts: Post
     )
 
 
-def _meets(klass: Int64, kind: Int64, microbatch: Int64, begin: Int64, final: Int64, posts: Posts, shape: TaskShape) -> BoolArray:
+def _meets(
+    klass: IntArray, kind: IntArray, microbatch: IntArray, begin: IntArray, final: IntArray, posts: Posts, shape: TaskShape
+) -> BoolArray:
     """Which actions may run beside a gather or a reduction: none reduces before a class's first chunk closes, and all is gathered when the
     last first forward begins.
     """
@@ -162,14 +161,14 @@ def _meets(klass: Int64, kind: Int64, microbatch: Int64, begin: Int64, final: In
     return meets
 
 
-def _overlaps(rows: ActionRows, action: Int64) -> BoolArray:
+def _overlaps(rows: ActionRows, action: IntArray) -> BoolArray:
     """Which actions run overlapped with the next one of their row."""
     if rows.overlapped is None:
         return np.zeros(len(action), dtype=np.bool_)
     return np.asarray(rows.overlapped[action] != 0)
 
 
-def _partners(rows: ActionRows, action: Int64, fields: tuple[Int64, ...]) -> tuple[Int64, ...]:
+def _partners(rows: ActionRows, action: IntArray, fields: tuple[IntArray, ...]) -> tuple[IntArray, ...]:
     """(lane, chunk, kind, slice) of the other action of an overlapped pair; -1 where an action runs alone."""
     beside = _overlaps(rows, action)
     one = np.flatnonzero(beside)
@@ -218,7 +217,7 @@ def _couple(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape: 
     links.start_together(np.stack([before[known], task[known], task[known]], axis=1))
 
 
-def _lay_sends(laid: _Laid, posts: Posts, edges: tuple[LaneEdge, ...], class_of: Int64, shape: TaskShape, links: Links) -> None:
+def _lay_sends(laid: _Laid, posts: Posts, edges: tuple[LaneEdge, ...], class_of: IntArray, shape: TaskShape, links: Links) -> None:
     """One send an action and edge on the sender's stream; a receiver and its coupled classes wait for all that they receive."""
     back_first, back_last = laid.backward(laid.first), laid.backward(laid.last)
     for kind, stream, forward in ((TaskKind.SEND_F, Stream.SEND_F, True), (TaskKind.SEND_B, Stream.SEND_B, False)):
@@ -256,7 +255,9 @@ def _lay_sends(laid: _Laid, posts: Posts, edges: tuple[LaneEdge, ...], class_of:
             links.add(tasks, following[source])
 
 
-def _crossings(posts: Posts, edges: tuple[LaneEdge, ...], class_of: Int64, *, forward: bool) -> tuple[Int64, Int64, Int64, Int64, Int64]:
+def _crossings(
+    posts: Posts, edges: tuple[LaneEdge, ...], class_of: IntArray, *, forward: bool
+) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
     """Who sends along which edge in one direction.
 
     Returns:
@@ -326,7 +327,9 @@ def _lay_sync(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape
     links.add(np.tile(every, len(step)), np.repeat(step, len(every)))
 
 
-def _sync_tasks(links: Links, posts: Posts, which: Int64, *, kind: TaskKind, piece: Int64 | int = 0, pieces: Int64 | int = 1) -> Int64:
+def _sync_tasks(
+    links: Links, posts: Posts, which: IntArray, *, kind: TaskKind, piece: IntArray | int = 0, pieces: IntArray | int = 1
+) -> IntArray:
     """Tasks of some posts on the stream of gathers and reductions."""
     return links.tasks(
         len(which),

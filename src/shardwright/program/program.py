@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.program.instances import Instances, TaskKind
 from shardwright.program.orders.rows import ActionRows
 from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages
 from shardwright.program.stages.parts import StageParts
 from shardwright.strategy.plan.plan import Plan
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +56,19 @@ class Template:
 class Templates:
     """Templates as read-only arrays, one entry a template; fields as in `PlanTemplate`, the partner's -1 where a task runs alone."""
 
-    kind: Int64
-    klass: Int64
-    lane: Int64
-    chunk: Int64
-    slice: Int64
-    edge: Int64
-    piece: Int64
-    pieces: Int64
-    early: Int64
-    partner_lane: Int64
-    partner_chunk: Int64
-    partner_kind: Int64
-    partner_slice: Int64
+    kind: IntArray
+    klass: IntArray
+    lane: IntArray
+    chunk: IntArray
+    slice: IntArray
+    edge: IntArray
+    piece: IntArray
+    pieces: IntArray
+    early: IntArray
+    partner_lane: IntArray
+    partner_chunk: IntArray
+    partner_kind: IntArray
+    partner_slice: IntArray
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -94,7 +92,7 @@ class Templates:
         return (self[index] for index in range(len(self)))
 
 
-def templates_of(columns: dict[str, Int64]) -> tuple[Templates, Int64]:
+def templates_of(columns: dict[str, IntArray]) -> tuple[Templates, IntArray]:
     """The distinct tasks among `columns` (one entry a task), and the template of each task."""
     code = np.zeros(len(columns["kind"]), dtype=np.int64)
     room = 2**62
@@ -125,12 +123,12 @@ class Posts:
         first_stage: (lanes,) number of each lane's first stage. of_stage: by (lane, chunk), class -> post.
     """
 
-    klass: Int64
-    lane: Int64
-    chunk: Int64
-    family: Int64
-    number: Int64
-    first_stage: Int64
+    klass: IntArray
+    lane: IntArray
+    chunk: IntArray
+    family: IntArray
+    number: IntArray
+    first_stage: IntArray
     of_stage: dict[tuple[int, int], dict[int, int]]
 
 
@@ -215,13 +213,13 @@ def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows)
     return tuple(classes)
 
 
-def class_numbers(classes: tuple[DeviceClass, ...]) -> Int64:
+def class_numbers(classes: tuple[DeviceClass, ...]) -> IntArray:
     """The class of each device, -1 for devices of no stage."""
     return _class_numbers(Same(classes))
 
 
 @lru_cache(maxsize=8)
-def _class_numbers(known: Same[tuple[DeviceClass, ...]]) -> Int64:
+def _class_numbers(known: Same[tuple[DeviceClass, ...]]) -> IntArray:
     classes = known.value
     result = np.full(max(c.devices[-1] for c in classes) + 1, -1, dtype=np.int64)
     for number, one in enumerate(classes):
@@ -230,7 +228,7 @@ def _class_numbers(known: Same[tuple[DeviceClass, ...]]) -> Int64:
     return result
 
 
-def reached(messages: Messages, class_of: Int64) -> dict[int, tuple[int, ...]]:
+def reached(messages: Messages, class_of: IntArray) -> dict[int, tuple[int, ...]]:
     """Class -> classes that its devices send to."""
     ends = class_of[messages.sends[:, :2] + messages.base]
     count = int(class_of.max(initial=0)) + 1

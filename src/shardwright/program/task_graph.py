@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, IntArray
 from shardwright.program.instances import Instances
 from shardwright.program.program import Templates, templates_of
-
-Int64 = npt.NDArray[np.int64]
 
 _NONE = {
     "lane": -1,
@@ -28,35 +26,35 @@ _NONE = {
 class Links:
     """Tasks as columns, edges from one task to another, and tasks that start together."""
 
-    def __init__(self, columns: dict[str, Int64]) -> None:
+    def __init__(self, columns: dict[str, IntArray]) -> None:
         self._columns = [columns]
         self._count = len(columns["kind"])
-        self._source: list[Int64] = []
-        self._target: list[Int64] = []
-        self._together: list[Int64] = []
+        self._source: list[IntArray] = []
+        self._target: list[IntArray] = []
+        self._together: list[IntArray] = []
 
-    def tasks(self, count: int, **columns: Int64 | int) -> Int64:
+    def tasks(self, count: int, **columns: IntArray | int) -> IntArray:
         """Append tasks; their numbers. A column that is not given has the value that says nothing."""
         whole = {**_NONE, **columns}
         self._columns.append({name: np.full(count, values, dtype=np.int64) for name, values in whole.items()})
         self._count += count
         return np.arange(self._count - count, self._count, dtype=np.int64)
 
-    def add(self, before: Int64, after: Int64) -> None:
+    def add(self, before: IntArray, after: IntArray) -> None:
         """Edges from each task to the one at its place, arrays of one shape; -1 on either side is no task."""
         known = (before >= 0) & (after >= 0)
         self._source.append(before[known])
         self._target.append(after[known])
 
-    def start_together(self, pairs: Int64) -> None:
+    def start_together(self, pairs: IntArray) -> None:
         """(task, first and last task of another action) that start together, (n, 3)."""
         self._together.append(pairs)
 
-    def columns(self) -> dict[str, Int64]:
+    def columns(self) -> dict[str, IntArray]:
         """All tasks."""
         return {name: np.concatenate([part[name] for part in self._columns]) for name in self._columns[0]}
 
-    def edges(self) -> tuple[Int64, Int64]:
+    def edges(self) -> tuple[IntArray, IntArray]:
         """All edges; a task that starts together with another also waits for what that one waits for.
 
         What the task waits for of the other action itself, which may be in pieces, only lays the two one after the other.
@@ -77,7 +75,7 @@ class Links:
         return np.divmod(np.unique(both), self._count)
 
 
-def finished(links: Links, *, meets: npt.NDArray[np.bool_]) -> tuple[Templates, Instances]:
+def finished(links: Links, *, meets: BoolArray) -> tuple[Templates, Instances]:
     """The tasks with their templates, successors in CSR form.
 
     Args:

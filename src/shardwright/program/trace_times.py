@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, FloatArray
 from shardwright.errors import DataError
 from shardwright.program.step_trace import Span, StepTrace, TracedDevice, Track
-
-Bool = npt.NDArray[np.bool_]
-Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +77,12 @@ def _times(device: TracedDevice, spans: Sequence[Span], *, end_s: float, held: i
     )
 
 
-def _covered(spans: Sequence[Span], times: Float) -> Bool:
+def _covered(spans: Sequence[Span], times: FloatArray) -> BoolArray:
     """(times - 1,) whether some span lies over each interval."""
     depth = np.zeros(len(times), dtype=np.int64)
     np.add.at(depth, np.searchsorted(times, [s.start_s for s in spans]), 1)
     np.add.at(depth, np.searchsorted(times, [s.end_s for s in spans]), -1)
-    covered: Bool = np.cumsum(depth)[:-1] > 0
+    covered: BoolArray = np.cumsum(depth)[:-1] > 0
     return covered
 
 

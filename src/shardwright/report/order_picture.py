@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
-from shardwright.report.plan_ways import Int64
 from shardwright.schedules.draw import draw
 from shardwright.schedules.entries import actions_of, row_entries, table_of
 from shardwright.schedules.registry import SCHEDULES, schedule_table
@@ -31,7 +31,7 @@ class OrderPicture:
     lines: tuple[tuple[int, str], ...]
 
 
-def order_pictures(plan: Plan, *, rows: Sequence[Int64], takes: Sequence[Stages]) -> tuple[OrderPicture, ...]:
+def order_pictures(plan: Plan, *, rows: Sequence[IntArray], takes: Sequence[Stages]) -> tuple[OrderPicture, ...]:
     """The orders of `plan`.
 
     Args:

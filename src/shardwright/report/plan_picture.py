@@ -16,7 +16,7 @@ import numpy as np
 from shardwright.model.ir.graph import Model, Run
 from shardwright.report.order_picture import OrderPicture, order_pictures
 from shardwright.report.plan_columns import Stretch, stretches
-from shardwright.report.plan_ways import Int64, classes_of, device_text, ways
+from shardwright.report.plan_ways import classes_of, device_text, ways
 from shardwright.report.split_tree import TreeNode, split_tree
 from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.plan import Plan
@@ -39,7 +39,7 @@ class Row:
     """Devices that take part in the same stages with the same shares; `members` are their numbers, `devices` these as text."""
 
     devices: str
-    members: Int64 = field(compare=False, repr=False)
+    members: IntArray = field(compare=False, repr=False)
 
     @property
     def count(self) -> int:

@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
 from shardwright.strategy.plan.split import Split, num_leaves
 from shardwright.strategy.plan.tree_shape import MAX_LISTED
-
-Int64 = npt.NDArray[np.int64]
 
 MAX_DEVICES = MAX_LISTED
 """Most devices of a drawn plan."""
@@ -20,7 +18,7 @@ MAX_RANGES = 3
 
 
 @lru_cache(maxsize=1024)
-def ways(split: Split | None) -> tuple[tuple[str, Int64], ...]:
+def ways(split: Split | None) -> tuple[tuple[str, IntArray], ...]:
     """The ways down a tree: the cuts met, outermost first, and the offsets of the devices they lead to.
 
     Equal parts are one way (``b8``); an unequal part says its share (``b2/3``). ``b[2:1]{t2, .+2}`` has the ways ``b2/3 t2`` to 0 and 1,
@@ -34,7 +32,7 @@ def ways(split: Split | None) -> tuple[tuple[str, Int64], ...]:
     return tuple((way, np.sort(offsets)) for way, offsets in _ways(split))
 
 
-def _ways(split: Split | None) -> list[tuple[str, Int64]]:
+def _ways(split: Split | None) -> list[tuple[str, IntArray]]:
     if split is None:
         return [("", np.zeros(1, np.int64))]
     zigzag = "z" if split.zigzag else ""
@@ -45,7 +43,7 @@ def _ways(split: Split | None) -> list[tuple[str, Int64]]:
             for way, offsets in _ways(split.children[0])
         ]
     assert isinstance(split.parts, tuple)
-    found: dict[str, list[Int64]] = {}
+    found: dict[str, list[IntArray]] = {}
     for weight, step, child in zip(split.parts, split.step, split.children, strict=True):
         for way, offsets in _ways(child):
             cut = _after(f"{split.dim.value}{weight}/{sum(split.parts)}{zigzag}", way)
@@ -57,7 +55,7 @@ def _after(cut: str, way: str) -> str:
     return f"{cut} {way}" if way else cut
 
 
-def classes_of(sets: Iterable[Int64], *, devices: int) -> Int64:
+def classes_of(sets: Iterable[IntArray], *, devices: int) -> IntArray:
     """The class of each device: two devices are in one class if every set holds both or neither.
 
     Args:
@@ -88,7 +86,7 @@ def classes_of(sets: Iterable[Int64], *, devices: int) -> Int64:
     return rank[inverse]
 
 
-def device_text(devices: Int64) -> str:
+def device_text(devices: IntArray) -> str:
     """Sorted device numbers as text: ``0-7``, ``0-7, 32-39``, or ``0-7 x8 @64`` for eight equal ranges at stride 64.
 
     Beyond a few irregular ranges only the first and the last are named: ``0-1, 4-7, .., 60``.

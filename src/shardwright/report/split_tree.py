@@ -8,7 +8,8 @@ from itertools import groupby
 
 import numpy as np
 
-from shardwright.report.plan_ways import Int64, device_text
+from shardwright.arrays import IntArray
+from shardwright.report.plan_ways import device_text
 from shardwright.strategy.plan.split import Split
 
 MAX_BRANCHES = 12
@@ -33,7 +34,7 @@ def split_tree(split: Split | None, *, base: int = 0) -> TreeNode:
     return _node(split, np.array([base], np.int64), branch="")
 
 
-def _node(split: Split | None, bases: Int64, *, branch: str) -> TreeNode:
+def _node(split: Split | None, bases: IntArray, *, branch: str) -> TreeNode:
     """One node stands for the equal subtrees that begin at `bases`."""
     if split is None:
         noun = "device" if bases.size == 1 else "devices"

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.protocol import Sizes
 from shardwright.schedules.rows import slotted_table
-from shardwright.schedules.table import ActionTable, F, I, Int64, W
+from shardwright.schedules.table import ActionTable, F, I, W
 
 PERIOD = 6
 
 
-def block_slots(ranks: int, *, steps: tuple[int, int, int, int], turns: tuple[int, int, int]) -> Int64:
+def block_slots(ranks: int, *, steps: tuple[int, int, int, int], turns: tuple[int, int, int]) -> IntArray:
     """(6, ranks) slots of F of the chunk going down, F going up, I going down, I going up, W of the upper chunk, W of the lower one.
 
     Args:
@@ -36,7 +37,7 @@ def block_slots(ranks: int, *, steps: tuple[int, int, int, int], turns: tuple[in
     return np.stack(rows)
 
 
-def repeated_table(sizes: Sizes, slots: Int64) -> ActionTable:
+def repeated_table(sizes: Sizes, slots: IntArray) -> ActionTable:
     """The table of a block's slots repeated for every microbatch, each rank's actions in the order of their slots."""
     down, up = sizes.rank, 2 * sizes.ranks - 1 - sizes.rank
     shape = (6, sizes.ranks, sizes.microbatches)

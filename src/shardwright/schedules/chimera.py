@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.protocol import Rule, Sizes
 from shardwright.schedules.rows import slotted_table
-from shardwright.schedules.table import ActionTable, B, F, Int64
+from shardwright.schedules.table import ActionTable, B, F
 
 
 def _legal(sizes: Sizes) -> None:
@@ -28,7 +29,7 @@ def _legal(sizes: Sizes) -> None:
         )
 
 
-def _peak(sizes: Sizes) -> Int64 | None:
+def _peak(sizes: Sizes) -> IntArray | None:
     """p/2 + 1 + min(r, p - 1 - r) microbatches of both lanes together; no form for less than a unit."""
     if sizes.microbatches < sizes.ranks // 2:
         return None

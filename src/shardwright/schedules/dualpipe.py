@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.overlapped import overlapped_row
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.protocol import Rule, Sizes
 from shardwright.schedules.rows import written_table
-from shardwright.schedules.table import ActionTable, Int64
+from shardwright.schedules.table import ActionTable
 
 
 def _legal(sizes: Sizes) -> None:
@@ -25,7 +26,7 @@ def _legal(sizes: Sizes) -> None:
         )
 
 
-def _peak(sizes: Sizes) -> Int64:
+def _peak(sizes: Sizes) -> IntArray:
     """p + 1 microbatches of both lanes together."""
     return np.full(sizes.ranks, sizes.ranks + 1, np.int64)
 

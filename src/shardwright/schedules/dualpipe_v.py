@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.overlapped import overlapped_row
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.protocol import Rule, Sizes
 from shardwright.schedules.rows import written_table
-from shardwright.schedules.table import ActionTable, Int64
+from shardwright.schedules.table import ActionTable
 
 
 def _legal(sizes: Sizes) -> None:
@@ -22,7 +23,7 @@ def _legal(sizes: Sizes) -> None:
         )
 
 
-def _peak(sizes: Sizes) -> Int64:
+def _peak(sizes: Sizes) -> IntArray:
     """2 p + 1 chunks."""
     return np.full(sizes.ranks, 2 * sizes.ranks + 1, np.int64)
 

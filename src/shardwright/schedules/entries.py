@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shardwright.arrays import Int32Array
 from shardwright.errors import StrategyError
-from shardwright.schedules.table import KINDS, ActionTable, Int32
+from shardwright.schedules.table import KINDS, ActionTable
 from shardwright.strategy.plan.order import Action, Kind
 
 Entry = Action | tuple[Action, Action]
@@ -83,7 +84,7 @@ def _inputs(action: Action, last: int, parts: int) -> list[_Need]:
     return [(Kind.F, action.chunk, *rest), *after, *later]
 
 
-def slots(table: ActionTable) -> Int32:
+def slots(table: ActionTable) -> Int32Array:
     """Earliest slot of each action when every entry takes one slot and ranks run their rows in order.
 
     F waits for F of the chunk before, B and I for F of their chunk and B or I of the chunk after, W for I, R for F. Of a microbatch cut

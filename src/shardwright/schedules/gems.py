@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.protocol import Rule, Sizes
 from shardwright.schedules.rows import slotted_table
-from shardwright.schedules.table import ActionTable, B, F, Int64
+from shardwright.schedules.table import ActionTable, B, F
 
 
-def _peak(sizes: Sizes) -> Int64:
+def _peak(sizes: Sizes) -> IntArray:
     """One microbatch."""
     return np.ones(sizes.ranks, np.int64)
 

@@ -12,10 +12,11 @@ import heapq
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.protocol import Rule, Sizes
 from shardwright.schedules.rows import slotted_table
-from shardwright.schedules.table import ActionTable, B, F, Int64
+from shardwright.schedules.table import ActionTable, B, F
 
 
 def _legal(sizes: Sizes) -> None:
@@ -56,7 +57,7 @@ def _table(sizes: Sizes) -> ActionTable:
     )
 
 
-def _no_form(sizes: Sizes) -> Int64 | None:
+def _no_form(sizes: Sizes) -> IntArray | None:
     """None: the paper draws it only."""
     return None
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.looped import looped_table
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.table import ActionTable, Int64
+from shardwright.schedules.table import ActionTable
 
 
 def _group(sizes: Sizes) -> int:
@@ -35,12 +36,12 @@ def _legal(sizes: Sizes) -> None:
         )
 
 
-def _warm_up(sizes: Sizes) -> Int64:
+def _warm_up(sizes: Sizes) -> IntArray:
     """2 (p - r - 1) + (v - 1) g forwards."""
     return 2 * (sizes.ranks - 1 - sizes.rank) + (sizes.chunks - 1) * _group(sizes)
 
 
-def _peak(sizes: Sizes) -> Int64:
+def _peak(sizes: Sizes) -> IntArray:
     """min(2 (p - r - 1) + (v - 1) g + 1, m v) chunks on rank r."""
     return np.minimum(_warm_up(sizes) + 1, sizes.microbatches * sizes.chunks)
 

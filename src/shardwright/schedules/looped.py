@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.protocol import Sizes
-from shardwright.schedules.table import ActionTable, B, F, Int64
+from shardwright.schedules.table import ActionTable, B, F
 
 
-def looped_table(sizes: Sizes, *, warm_up: Int64, group: int = 0, slices: int = 1) -> ActionTable:
+def looped_table(sizes: Sizes, *, warm_up: IntArray, group: int = 0, slices: int = 1) -> ActionTable:
     """The table with `warm_up` forwards before each rank's first backward.
 
     The k-th forward of a rank is, with g microbatches a group, v chunks and j = k mod (g v): local chunk j // g, microbatch

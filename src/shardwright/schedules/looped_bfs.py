@@ -10,13 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.looped import looped_table
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.table import ActionTable, B, Int64
+from shardwright.schedules.table import ActionTable, B
 
 
-def _peak(sizes: Sizes) -> Int64:
+def _peak(sizes: Sizes) -> IntArray:
     """All m v chunks, on every rank."""
     return np.full(sizes.ranks, sizes.microbatches * sizes.chunks, np.int64)
 

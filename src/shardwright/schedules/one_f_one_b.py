@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.looped import looped_table
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.table import ActionTable, Int64
+from shardwright.schedules.table import ActionTable
 
 
-def _peak(sizes: Sizes) -> Int64:
+def _peak(sizes: Sizes) -> IntArray:
     """min(p - r, m) microbatches on rank r."""
     return np.minimum(sizes.ranks - sizes.rank, sizes.microbatches)
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from shardwright.schedules.table import Int32
+from shardwright.arrays import Int32Array
 
 
 class Placement(StrEnum):
@@ -26,7 +26,7 @@ class Placement(StrEnum):
         return 2 if self is Placement.OPPOSITE else 1
 
 
-def chunk_ranks(placement: Placement, *, num_ranks: int, chunks_per_rank: int) -> Int32:
+def chunk_ranks(placement: Placement, *, num_ranks: int, chunks_per_rank: int) -> Int32Array:
     """(lanes, num_ranks * chunks_per_rank) rank of each chunk of each lane."""
     chunk = np.arange(num_ranks * chunks_per_rank)
     down = chunk % num_ranks
@@ -41,7 +41,7 @@ def chunk_ranks(placement: Placement, *, num_ranks: int, chunks_per_rank: int) -
     return np.array(rows, np.int32)
 
 
-def rank_chunks(placement: Placement, *, num_ranks: int, chunks_per_rank: int) -> Int32:
+def rank_chunks(placement: Placement, *, num_ranks: int, chunks_per_rank: int) -> Int32Array:
     """(lanes, num_ranks, chunks_per_rank) chunks of each rank, first to last."""
     ranks = chunk_ranks(placement, num_ranks=num_ranks, chunks_per_rank=chunks_per_rank)
     order = np.argsort(ranks, axis=1, kind="stable").astype(np.int32)

@@ -8,9 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
 from shardwright.schedules.placement import Placement
-from shardwright.schedules.table import ActionTable, Int64
+from shardwright.schedules.table import ActionTable
 
 LIMIT = 2**24
 """Most actions of a table: beyond that a wrong number is likelier than a pipeline."""
@@ -50,7 +51,7 @@ class Schedule(Protocol):
         """
         ...
 
-    def peak_in_flight(self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int) -> Int64 | None:
+    def peak_in_flight(self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int) -> IntArray | None:
         """Most (chunk, microbatch, slice) triples whose forward is done and whose B or W is not, by rank; None where no form is known."""
         ...
 
@@ -70,7 +71,7 @@ class Sizes:
         return dict(self.options).get(name, default)
 
     @property
-    def rank(self) -> Int64:
+    def rank(self) -> IntArray:
         """(p,) numbers of the ranks."""
         return np.arange(self.ranks)
 
@@ -93,7 +94,7 @@ class Rule:
     placement: Placement
     kinds: str
     make: Callable[[Sizes], ActionTable]
-    peak: Callable[[Sizes], Int64 | None]
+    peak: Callable[[Sizes], IntArray | None]
     legal: Callable[[Sizes], None] = lambda sizes: None
     options: tuple[str, ...] = ()
     chunks_per_rank: int = 1
@@ -102,7 +103,7 @@ class Rule:
         """Every rank's actions in order; see `Schedule.table`."""
         return self.make(self._sizes(num_ranks, chunks_per_rank, num_microbatches, parameters))
 
-    def peak_in_flight(self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int) -> Int64 | None:
+    def peak_in_flight(self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int) -> IntArray | None:
         """Most chunks in flight by rank; see `Schedule.peak_in_flight`."""
         return self.peak(self._sizes(num_ranks, chunks_per_rank, num_microbatches, parameters))
 

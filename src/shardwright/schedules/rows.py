@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardwright.schedules.table import ActionTable, B, F, I, Int32, Int64, W
+from shardwright.arrays import Int32Array, IntArray
+from shardwright.schedules.table import ActionTable, B, F, I, W
 
 Place = tuple[int, int]
 """A chunk as (lane, chunk)."""
@@ -75,7 +76,9 @@ def written_table(rows: Sequence[RowWriter], *, num_chunks: int) -> ActionTable:
     )
 
 
-def slotted_table(*, slot: Int64, kind: Int64, chunk: Int64, microbatch: Int64, lane: Int64, rank: Int64, num_ranks: int) -> ActionTable:
+def slotted_table(
+    *, slot: IntArray, kind: IntArray, chunk: IntArray, microbatch: IntArray, lane: IntArray, rank: IntArray, num_ranks: int
+) -> ActionTable:
     """The table whose rows take their actions by slot; all arguments have one shape, and no two actions of a rank share a slot."""
     flat = [np.broadcast_to(column, slot.shape).reshape(-1) for column in (rank, slot, kind, chunk, microbatch, lane)]
     order = np.lexsort((flat[1], flat[0]))
@@ -94,6 +97,6 @@ def slotted_table(*, slot: Int64, kind: Int64, chunk: Int64, microbatch: Int64, 
     )
 
 
-def _starts(rank: Int64, num_ranks: int) -> Int32:
+def _starts(rank: IntArray, num_ranks: int) -> Int32Array:
     """Where each rank's row starts in sorted `rank`."""
     return np.searchsorted(rank, np.arange(num_ranks + 1)).astype(np.int32)

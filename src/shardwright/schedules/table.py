@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-Int32 = npt.NDArray[np.int32]
-Int8 = npt.NDArray[np.int8]
-Int64 = npt.NDArray[np.int64]
+from shardwright.arrays import Int8Array, Int32Array
 
 KINDS = ("F", "I", "W", "B", "R")
 F, I, W, B, R = range(5)  # noqa: E741 - PyTorch's letters
@@ -32,13 +27,13 @@ class ActionTable:
     num_ranks: int
     num_chunks: int
     num_microbatches: int
-    row_start: Int32
-    kind: Int8
-    chunk: Int32
-    microbatch: Int32
-    lane: Int8
-    slice: Int32
-    overlapped: Int8 | None = None
+    row_start: Int32Array
+    kind: Int8Array
+    chunk: Int32Array
+    microbatch: Int32Array
+    lane: Int8Array
+    slice: Int32Array
+    overlapped: Int8Array | None = None
 
     def __post_init__(self) -> None:
         for name in ("row_start", "kind", "chunk", "microbatch", "lane", "slice", "overlapped"):

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.building_block import block_slots, repeated_table
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.table import ActionTable, Int64
+from shardwright.schedules.table import ActionTable
 
 
-def _peak(sizes: Sizes) -> Int64 | None:
+def _peak(sizes: Sizes) -> IntArray | None:
     """2 ((p + 2) // 2) chunks, 2 on a single rank; no form for p microbatches or less."""
     if sizes.ranks > 1 and sizes.microbatches <= sizes.ranks:
         return None

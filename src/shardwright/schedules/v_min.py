@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.building_block import block_slots, repeated_table
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.table import ActionTable, Int64
+from shardwright.schedules.table import ActionTable
 
 
-def _peak(sizes: Sizes) -> Int64 | None:
+def _peak(sizes: Sizes) -> IntArray | None:
     """2 ((p + 4) // 3) chunks, two less on every third rank where p mod 3 is 2; no form for less than p microbatches."""
     if sizes.microbatches < sizes.ranks:
         return None

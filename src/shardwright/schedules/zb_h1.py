@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.table import ActionTable, Int64
+from shardwright.schedules.table import ActionTable
 from shardwright.schedules.zero_bubble import put_off_table
 
 
-def _peak(sizes: Sizes) -> Int64:
+def _peak(sizes: Sizes) -> IntArray:
     """min(p, m) microbatches on every rank."""
     return np.full(sizes.ranks, min(sizes.ranks, sizes.microbatches), np.int64)
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.protocol import Rule, Sizes
 from shardwright.schedules.rows import RowWriter, written_table
-from shardwright.schedules.table import ActionTable, F, I, Int64, W
+from shardwright.schedules.table import ActionTable, F, I, W
 
 
-def _peak(sizes: Sizes) -> Int64 | None:
+def _peak(sizes: Sizes) -> IntArray | None:
     """2 p chunks; no form for less than 2 p - 1 microbatches."""
     return np.full(sizes.ranks, 2 * sizes.ranks, np.int64) if sizes.microbatches >= 2 * sizes.ranks - 1 else None
 

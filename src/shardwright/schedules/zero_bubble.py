@@ -6,12 +6,13 @@ its (l + 1)-th input gradient on, a weight gradient after each: the l weight gra
 
 from __future__ import annotations
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.protocol import Sizes
 from shardwright.schedules.rows import RowWriter, written_table
-from shardwright.schedules.table import ActionTable, F, I, Int64, W
+from shardwright.schedules.table import ActionTable, F, I, W
 
 
-def put_off_table(sizes: Sizes, *, warm_up: Int64, lag: Int64) -> ActionTable:
+def put_off_table(sizes: Sizes, *, warm_up: IntArray, lag: IntArray) -> ActionTable:
     """The table with `warm_up` forwards before each rank's first input gradient and `lag` weight gradients put off, both (ranks,)."""
     rows = []
     for rank in range(sizes.ranks):

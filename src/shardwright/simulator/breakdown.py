@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.block_table import CP, EP, PARTS, TP
 from shardwright.cost.stage_costs import action_seconds, exposed_seconds, paired
 from shardwright.cost.step_costs import PART_NAMES
@@ -29,9 +29,9 @@ _MOVED = frozenset(PARTS[axis] for axis in (TP, CP, EP))
 class _Columns:
     """What each task is: its kind and class; whether it is an action on the compute stream."""
 
-    kind: npt.NDArray[np.int64]
-    klass: npt.NDArray[np.int64]
-    action: npt.NDArray[np.bool_]
+    kind: IntArray
+    klass: IntArray
+    action: BoolArray
 
 
 def _columns(program: Program) -> _Columns:

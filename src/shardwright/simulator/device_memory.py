@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.cost.device_network import kind_problem
 from shardwright.cost.stage_costs import StageCosts
 from shardwright.cost.step_costs import StepCosts, held_bytes
@@ -14,8 +14,6 @@ from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program
 from shardwright.schedules.table import B, F, R, W
 from shardwright.simulator.prediction import StageMemory
-
-Int64 = npt.NDArray[np.int64]
 
 _ONCE = ("workspace",)
 """Items that a device has once, however many stages it is in."""
@@ -77,7 +75,7 @@ def _activations(program: Program, costs: StageCosts, device_class: DeviceClass)
     return int(np.cumsum(kept_changes(program, costs, device_class)).max(initial=0))
 
 
-def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass) -> Int64:
+def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass) -> IntArray:
     """(actions of its row,) bytes of activations that each action keeps from its start on, or gives back at its end (negative)."""
     rows = program.rows
     span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
@@ -95,7 +93,7 @@ def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass)
     action = ((lane * kept.shape[2] + chunk) * kept.shape[3] + part) * width + microbatch
     early = np.isin(action, action[kinds == R])
     size = np.where(early & (kinds == R), restored, saved + restored * (early & ((kinds == B) | (kinds == W))))
-    changes: Int64 = sign * size
+    changes: IntArray = sign * size
     return changes
 
 

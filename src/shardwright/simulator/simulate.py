@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 
-import numpy as np
-import numpy.typing as npt
-
+from shardwright.arrays import IntArray
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_network import plan_tiers
@@ -38,16 +36,14 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check import require_valid
 from shardwright.units import PICOSECONDS_PER_SECOND
 
-Int64 = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """When every instance ran, in picoseconds, and what it takes uncontended."""
 
-    start: Int64
-    finish: Int64
-    work: Int64
+    start: IntArray
+    finish: IntArray
+    work: IntArray
 
     @property
     def seconds(self) -> float:

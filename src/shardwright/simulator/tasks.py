@@ -7,8 +7,8 @@ from functools import lru_cache
 from itertools import zip_longest
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray, Int32Array, IntArray
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.crossings import Crossing, around_seconds, crossing_of
 from shardwright.cost.device_network import plan_tiers
@@ -18,10 +18,6 @@ from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program, class_numbers
 from shardwright.simulator.kernel.events import SCALE
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-FloatArray = npt.NDArray[np.float64]
 
 
 def _sends(problem: Problem, program: Program) -> dict[tuple[int, int, int], Crossing]:
@@ -51,7 +47,7 @@ def _sends(problem: Problem, program: Program) -> dict[tuple[int, int, int], Cro
 
 
 @lru_cache(maxsize=64)
-def _units(classes: tuple[DeviceClass, ...], tiers: tuple[Tier, ...], total: int) -> tuple[Int64, Int64]:
+def _units(classes: tuple[DeviceClass, ...], tiers: tuple[Tier, ...], total: int) -> tuple[IntArray, IntArray]:
     """(tiers, classes) unit of each class's first device, and (tiers, classes, 2) its members there over the unit's devices."""
     places = [[np.array(c.devices, dtype=np.int64) // t.num_devices for c in classes] for t in tiers]
     unit = np.array([[int(place[0]) for place in row] for row in places], dtype=np.int64)
@@ -113,7 +109,9 @@ class _Uses:
         return uses
 
 
-def plan_kernel_tasks(problem: Problem, program: Program, costs: StageCosts) -> tuple[Int64, Int32, Int32, Int32, Int32, Int32, Int32, int]:
+def plan_kernel_tasks(
+    problem: Problem, program: Program, costs: StageCosts
+) -> tuple[IntArray, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, int]:
     """The Program as the kernel's arguments: work, dependencies, and what each task takes of the shared resources."""
     sends = _sends(problem, program)
     work = picoseconds(template_seconds(problem, program, costs, sends))
@@ -147,16 +145,14 @@ def plan_kernel_tasks(problem: Problem, program: Program, costs: StageCosts) -> 
     )
 
 
-def template_seconds(
-    problem: Problem, program: Program, costs: StageCosts, sends: dict[tuple[int, int, int], Crossing]
-) -> npt.NDArray[np.float64]:
+def template_seconds(problem: Problem, program: Program, costs: StageCosts, sends: dict[tuple[int, int, int], Crossing]) -> FloatArray:
     """(templates,) uncontended seconds of all pieces of each template."""
     templates, posts = program.templates, program.posts
     numbers = {key: i for i, key in enumerate(costs.families)}
     family_of = np.array([numbers[key] for key in zip(posts.lane.tolist(), posts.chunk.tolist(), posts.family.tolist(), strict=True)])
     kind = templates.kind
 
-    def family(lane: Int64, chunk: Int64) -> Int64:
+    def family(lane: IntArray, chunk: IntArray) -> IntArray:
         return np.asarray(family_of[posts.number[templates.klass, posts.first_stage[lane] + chunk]], dtype=np.int64)
 
     own = family(np.maximum(templates.lane, 0), np.maximum(templates.chunk, 0))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwright.cost.stage_costs import StageCosts, action_seconds, exposed_seconds, paired
 from shardwright.errors import UsageError
@@ -15,8 +14,6 @@ from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, Trac
 from shardwright.simulator.device_memory import kept_changes
 from shardwright.simulator.simulate import SimulatedPlan
 from shardwright.units import PICOSECONDS_PER_SECOND
-
-Int64 = npt.NDArray[np.int64]
 
 _TRACKS = {Stream.COMPUTE: Track.COMPUTE, Stream.SEND_F: Track.SEND_F, Stream.SEND_B: Track.SEND_B, Stream.SYNC: Track.SYNC}
 _IN_USE = frozenset({"activations", "logits", "temporary"})

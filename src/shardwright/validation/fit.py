@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray
 from shardwright.hardware.catalog.constants import DECLARED, Constants
 from shardwright.validation.case import Case
 from shardwright.validation.predict import Evaluator
 
-FloatArray = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
 
 NOISE: Final = 0.03

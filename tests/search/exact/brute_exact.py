@@ -14,8 +14,8 @@ from itertools import pairwise, permutations, product
 from random import Random
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, IntArray
 from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import SequenceLength, TrainingJob
@@ -25,7 +25,6 @@ from shardwright.model.ir.tensor import Dim
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.exact.options import Illegal, StageOption, price_stage, stage_of_blocks
-from shardwright.search.exact.orders import Int64
 from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.trees import TreeSpace
@@ -258,10 +257,10 @@ def _compare(
     problem: Problem,
     stages: tuple[StageOption, ...],
     microbatches: int,
-    orders: Int64,
-    steps: Int64,
-    paths: Int64,
-    small: npt.NDArray[np.bool_],
+    orders: IntArray,
+    steps: IntArray,
+    paths: IntArray,
+    small: BoolArray,
     generator: Random,
 ) -> None:
     """One member of a shape under `simulate_plan`: the same step and path in picoseconds, and the same answer to whether it fits."""

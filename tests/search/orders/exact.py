@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.errors import UsageError
 from shardwright.search.orders.find import find_order, found_order
 from shardwright.search.orders.found import FoundOrder, codes_of, weigh
-from shardwright.search.orders.problem import Int64, OrderProblem, flat
+from shardwright.search.orders.problem import OrderProblem, flat
 from shardwright.search.orders.walk import walk
 
 LARGEST = 4096
@@ -64,12 +65,12 @@ def exact_order(problem: OrderProblem, *, time_limit_s: float = 10.0, workers: i
     return found_order(problem, order, lower_bound=min(proven, order.makespan))
 
 
-def _unit(columns: Int64) -> int:
+def _unit(columns: IntArray) -> int:
     """The greatest common divisor of all times, at least 1."""
     return max(gcd(*columns[1:6].reshape(-1).tolist()), 1)
 
 
-def _encode(model: Any, problem: OrderProblem, columns: Int64, *, unit: int, lower: int, upper: int) -> tuple[list[Any], Any]:
+def _encode(model: Any, problem: OrderProblem, columns: IntArray, *, unit: int, lower: int, upper: int) -> tuple[list[Any], Any]:
     """The model's start variables by (kind, chunk, microbatch), and its makespan."""
     chunks, m = columns.shape[1], problem.microbatches
     owner, forward, inputs, weight, send_forward, send_backward, held, stash, first, last = columns.tolist()
@@ -109,7 +110,7 @@ def _encode(model: Any, problem: OrderProblem, columns: Int64, *, unit: int, low
     return [variable for kind in start for chunk in kind for variable in chunk], makespan
 
 
-def starts_of(problem: OrderProblem, columns: Int64, order: FoundOrder) -> Int64:
+def starts_of(problem: OrderProblem, columns: IntArray, order: FoundOrder) -> IntArray:
     """Start of each (kind, chunk, microbatch) of a known order, flat."""
     chunks = columns.shape[1]
     codes, row_start = codes_of(problem, order.table)
@@ -119,7 +120,7 @@ def starts_of(problem: OrderProblem, columns: Int64, order: FoundOrder) -> Int64
     return (end - columns[1:4].reshape(-1)[:, None]).reshape(-1)
 
 
-def decode(problem: OrderProblem, columns: Int64, values: Int64) -> tuple[Int64, Int64]:
+def decode(problem: OrderProblem, columns: IntArray, values: IntArray) -> tuple[IntArray, IntArray]:
     """Rows by start, from the start of each (kind, chunk, microbatch): (codes, row_start)."""
     chunks, m = columns.shape[1], problem.microbatches
     code, microbatch = (index.reshape(-1) for index in np.indices((3 * chunks, m)))

@@ -7,13 +7,14 @@ from itertools import product
 import numpy as np
 from hypothesis import strategies as st
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.table import KINDS, ActionTable
-from shardwright.search.orders.problem import Int64, OrderProblem
+from shardwright.search.orders.problem import OrderProblem
 
 
 def problem_of(
-    owner: Int64,
+    owner: IntArray,
     microbatches: int,
     *,
     forward: object = 1,
@@ -26,7 +27,7 @@ def problem_of(
 ) -> OrderProblem:
     """A problem whose numbers are single or by chunk."""
 
-    def full(value: object) -> Int64:
+    def full(value: object) -> IntArray:
         return np.array(np.broadcast_to(np.asarray(value, np.int64), owner.shape))
 
     return OrderProblem(
@@ -107,7 +108,7 @@ def problems(draw: st.DrawFn, *, most_ranks: int = 4, most_microbatches: int = 6
     owner = chunk_ranks(placement, num_ranks=ranks, chunks_per_rank=each).astype(np.int64)
     count = owner.size
 
-    def numbers(low: int, high: int) -> Int64:
+    def numbers(low: int, high: int) -> IntArray:
         return np.array(draw(st.lists(st.integers(low, high), min_size=count, max_size=count)), np.int64).reshape(owner.shape)
 
     held = numbers(1, 3)

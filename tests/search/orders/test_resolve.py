@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardwright.arrays import IntArray
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.program.orders.check import action_violations
 from shardwright.program.orders.participation import participation
 from shardwright.program.orders.rows import ActionRows, action_rows
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.find import find_order
-from shardwright.search.orders.problem import Int64
 from shardwright.search.orders.resolve import found_rows, resolve
 from shardwright.search.orders.times import StageTimes
 from shardwright.strategy.plan.lane import Lane
@@ -143,7 +143,7 @@ def overlapping(draw: st.DrawFn) -> tuple[Plan, StageTimes]:
     plan = plan_of(lanes, Named(schedule="table-search", lanes=names), microbatches=microbatches, slices=slices)
     shape = (len(lanes), max(map(len, lanes)))
 
-    def numbers(low: int, high: int) -> Int64:
+    def numbers(low: int, high: int) -> IntArray:
         return np.array(draw(st.lists(st.integers(low, high), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))).reshape(shape)
 
     held = numbers(1, 3)

@@ -15,13 +15,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.compiled import compiled
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Evidence, GemmRates, Origin
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 Arrays = dict[str, npt.NDArray[np.generic]]
 
 STEPS_PER_OCTAVE: Final = 48
@@ -256,7 +255,7 @@ def _along(
     return result
 
 
-def _place(axis: FloatArray, value: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:
+def _place(axis: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
     """Lower grid point of each value, and the share of the way to the next, in log2."""
     log = np.log2(np.maximum(value, 1.0))
     low = np.minimum(np.maximum(np.searchsorted(axis, log, side="right") - 1, 0), len(axis) - 2)

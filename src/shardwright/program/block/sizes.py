@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+from shardwright.arrays import IntArray
+
 Degrees = Mapping[str, IntArray]
 """Degree of each axis, and the lane's samples a microbatch under ``mbs``; arrays of one shape."""
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+from shardwright.arrays import IntArray
+
 Group = tuple[int, ...]
 
 
@@ -40,7 +40,7 @@ def transversals(classes: Sequence[Group], *, island: Callable[[int], int]) -> t
     return tuple(sorted(tuple(sorted(group)) for group in groups.values()))
 
 
-def meeting(classes: Int64, island: int) -> Int64 | None:
+def meeting(classes: IntArray, island: int) -> IntArray | None:
     """`transversals` of many lists of classes at once, where the j-th devices of all classes meet, inside islands too; None elsewhere.
 
     Args:

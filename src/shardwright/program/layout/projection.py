@@ -8,15 +8,13 @@ from itertools import product
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import AxisStep, Cell, StageCells, indices, regular_levels
 from shardwright.program.layout.layout import Indices, count
 from shardwright.strategy.plan.split import Split
-
-Int64 = npt.NDArray[np.int64]
 
 TOKENS = frozenset((Dim.BATCH, Dim.SEQUENCE))
 """Dims of the tokens that a device works on."""
@@ -33,8 +31,8 @@ class Projection:
             in the order in which the tree meets them.
     """
 
-    devices: Int64
-    number: Int64
+    devices: IntArray
+    number: IntArray
     cells: tuple[Cell, ...]
 
 
@@ -64,12 +62,12 @@ class Tokens:
         devices: of the tree, in its order. parts: of samples and of positions, each distinct one once. number: (2, devices) of them.
     """
 
-    devices: Int64
+    devices: IntArray
     parts: tuple[tuple[Indices, ...], tuple[Indices, ...]]
-    number: Int64
+    number: IntArray
 
     @property
-    def counts(self) -> Int64:
+    def counts(self) -> IntArray:
         """(devices, 2) how many samples and positions each device has."""
         sizes = (np.array([count(part) for part in parts], dtype=np.int64) for parts in self.parts)
         return np.stack([size[number] for size, number in zip(sizes, self.number, strict=True)], axis=1)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, IntArray
 from shardwright.program.orders.graph import ActionGraph, Edges, action_graph
 from shardwright.program.orders.rows import ActionRows
 from shardwright.schedules.letters import format_action
-from shardwright.schedules.table import KINDS, Int64
+from shardwright.schedules.table import KINDS
 from shardwright.strategy.plan.order import Action, Kind
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.violation import Violation
@@ -38,7 +38,7 @@ def action_violations(plan: Plan, rows: ActionRows, *, edges: Edges | None = Non
     return (_deadlock(plan, rows, int(stuck[0]), group=group, done=done, graph=graph),) if len(stuck) else ()
 
 
-def _groups(rows: ActionRows, graph: ActionGraph) -> Int64:
+def _groups(rows: ActionRows, graph: ActionGraph) -> IntArray:
     """(actions,) number of what runs at once: an action in all its rows, joined with those it is paired with."""
     if rows.overlapped is None:
         return graph.node
@@ -58,7 +58,7 @@ def _groups(rows: ActionRows, graph: ActionGraph) -> Int64:
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)[graph.node]
 
 
-def waits(rows: ActionRows, *, group: Int64, graph: ActionGraph) -> tuple[Int64, Int64]:
+def waits(rows: ActionRows, *, group: IntArray, graph: ActionGraph) -> tuple[IntArray, IntArray]:
     """(source, target) groups: what waits for what, by the graph and by the order of each row."""
     row = rows.row
     next_one = np.flatnonzero(np.diff(row) == 0) if len(row) else np.zeros(0, np.int64)
@@ -70,7 +70,7 @@ def waits(rows: ActionRows, *, group: Int64, graph: ActionGraph) -> tuple[Int64,
     return source, target
 
 
-def run_order(source: Int64, target: Int64, *, count: int) -> list[int]:
+def run_order(source: IntArray, target: IntArray, *, count: int) -> list[int]:
     """Those of `count` things that can be done at all, in an order in which they can; one that waits for itself cannot."""
     sort = np.argsort(source, kind="stable")
     start = np.searchsorted(source[sort], np.arange(count + 1)).tolist()
@@ -85,7 +85,7 @@ def run_order(source: Int64, target: Int64, *, count: int) -> list[int]:
     return order
 
 
-def _deadlock(plan: Plan, rows: ActionRows, place: int, *, group: Int64, done: npt.NDArray[np.bool_], graph: ActionGraph) -> Violation:
+def _deadlock(plan: Plan, rows: ActionRows, place: int, *, group: IntArray, done: BoolArray, graph: ActionGraph) -> Violation:
     """What the action at `place`, where its row hangs, waits for."""
     by_node = group[graph.position]
     needs = graph.source[(by_node[graph.target] == group[place])]

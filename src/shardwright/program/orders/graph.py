@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.program.orders.rows import ActionRows
-from shardwright.schedules.table import B, F, I, Int64, R, W
+from shardwright.schedules.table import B, F, I, R, W
 from shardwright.strategy.plan.plan import Plan
 
 Edges = Sequence[tuple[tuple[int, int], ...]]
@@ -25,10 +26,10 @@ class ActionGraph:
         source, target: (edges,) nodes; target waits for source.
     """
 
-    node: Int64
-    position: Int64
-    source: Int64
-    target: Int64
+    node: IntArray
+    position: IntArray
+    source: IntArray
+    target: IntArray
 
 
 def chains(plan: Plan) -> Edges:
@@ -54,7 +55,7 @@ def action_graph(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) ->
         key = key * (int(column.max(initial=0)) + 1) + column
     _, position, node = np.unique(key, return_index=True, return_inverse=True)
     lane, chunk, kind, microbatch, part = (column[position] for column in columns)
-    found: list[Int64] = []
+    found: list[IntArray] = []
     for i, one in enumerate(plan.lanes):
         here = np.flatnonzero(lane == i)
         if not len(here):
@@ -68,7 +69,7 @@ def action_graph(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) ->
     return ActionGraph(node=node.reshape(-1), position=position, source=pairs[:, 0].copy(), target=pairs[:, 1].copy())
 
 
-def _lane_edges(place: Int64, edges: Iterable[tuple[int, int]]) -> list[Int64]:
+def _lane_edges(place: IntArray, edges: Iterable[tuple[int, int]]) -> list[IntArray]:
     """(source, target) nodes of one lane; `place`: (kinds, stages, microbatches, slices) nodes, -1 where there is none."""
     inputs = np.where(place[B] >= 0, place[B], place[I])
     backward = np.where(inputs >= 0, inputs, place[W])
@@ -83,10 +84,10 @@ def _lane_edges(place: Int64, edges: Iterable[tuple[int, int]]) -> list[Int64]:
     return [*found, _pairs(place[F][before], place[F][behind]), _pairs(inputs[behind], backward[before])]
 
 
-def _pairs(source: Int64, target: Int64) -> Int64:
+def _pairs(source: IntArray, target: IntArray) -> IntArray:
     both = np.stack([source.reshape(-1), target.reshape(-1)], axis=1)
     return both[(both >= 0).all(axis=1)]
 
 
-def _joined(found: list[Int64]) -> Int64:
+def _joined(found: list[IntArray]) -> IntArray:
     return np.concatenate([*found, np.zeros((0, 2), np.int64)])

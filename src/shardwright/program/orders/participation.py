@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
-from shardwright.schedules.table import Int64
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import Split, num_leaves
 from shardwright.strategy.plan.stages import Placement
@@ -27,9 +27,9 @@ class Participation:
         classes: devices that are in the same sets, each sorted; by their lowest device. members: by set, its classes.
     """
 
-    sets: tuple[Int64, ...]
+    sets: tuple[IntArray, ...]
     set_of: Mapping[Place, int]
-    classes: tuple[Int64, ...]
+    classes: tuple[IntArray, ...]
     members: tuple[tuple[int, ...], ...]
 
     @property
@@ -44,11 +44,11 @@ def participation(plan: Plan, *, lanes: Iterable[int]) -> Participation:
     Raises:
         StrategyError: a tree with more leaves than can be listed (rule ``plan.devices``).
     """
-    sets: list[Int64] = []
+    sets: list[IntArray] = []
     number: dict[bytes, int] = {}
     known: dict[tuple[int, int], int] = {}
     set_of: dict[Place, int] = {}
-    offsets: dict[int, Int64] = {}
+    offsets: dict[int, IntArray] = {}
     for lane in lanes:
         for chunk, stage in enumerate(plan.lanes[lane].stages):
             trees, key = id(stage.placements), (id(stage.placements), stage.base)
@@ -64,14 +64,14 @@ def participation(plan: Plan, *, lanes: Iterable[int]) -> Participation:
     return Participation(sets=tuple(sets), set_of=set_of, classes=classes, members=members)
 
 
-def _offsets(placements: tuple[Placement, ...], *, path: str) -> Int64:
+def _offsets(placements: tuple[Placement, ...], *, path: str) -> IntArray:
     """Sorted devices of a stage whose first device is 0."""
     if any(num_leaves(p.split) > MAX_LISTED for p in placements):
         raise StrategyError(f"a tree with more than {MAX_LISTED} leaves", rule="plan.devices", path=path)
     return np.unique(np.concatenate([p.offset + _leaves(p.split) for p in placements] or [np.zeros(0, np.int64)]))
 
 
-def _leaves(split: Split | None) -> Int64:
+def _leaves(split: Split | None) -> IntArray:
     """Devices of the leaves below `split`, in tree order."""
     if split is None:
         return np.zeros(1, np.int64)
@@ -80,7 +80,7 @@ def _leaves(split: Split | None) -> Int64:
     return np.concatenate([offset + _leaves(child) for offset, child in zip(split.step, split.children, strict=True)])
 
 
-def _classes(sets: list[Int64]) -> tuple[tuple[Int64, ...], tuple[tuple[int, ...], ...]]:
+def _classes(sets: list[IntArray]) -> tuple[tuple[IntArray, ...], tuple[tuple[int, ...], ...]]:
     """Devices by the sets they are in: each set cuts the classes that it meets in two."""
     devices, place = np.unique(np.concatenate(sets or [np.zeros(0, np.int64)]), return_inverse=True)
     cuts = np.split(place.reshape(-1), np.cumsum([len(one) for one in sets])[:-1]) if sets else []

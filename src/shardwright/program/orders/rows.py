@@ -8,12 +8,13 @@ from typing import Final
 
 import numpy as np
 
+from shardwright.arrays import Int8Array, Int32Array, IntArray
 from shardwright.errors import StrategyError
 from shardwright.program.orders.participation import Participation, participation
 from shardwright.schedules.entries import actions_of
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.registry import schedule, schedule_table
-from shardwright.schedules.table import KINDS, ActionTable, Int8, Int32, Int64
+from shardwright.schedules.table import KINDS, ActionTable
 from shardwright.strategy.plan.order import Kind, Named, Table
 from shardwright.strategy.plan.plan import Plan
 
@@ -38,13 +39,13 @@ class ActionRows:
     """
 
     devices: tuple[tuple[int, ...], ...]
-    row_start: Int32
-    kind: Int8
-    lane: Int32
-    chunk: Int32
-    microbatch: Int32
-    slice: Int32
-    overlapped: Int8 | None = None
+    row_start: Int32Array
+    kind: Int8Array
+    lane: Int32Array
+    chunk: Int32Array
+    microbatch: Int32Array
+    slice: Int32Array
+    overlapped: Int8Array | None = None
 
     def __post_init__(self) -> None:
         for name in ("row_start", "kind", "lane", "chunk", "microbatch", "slice", "overlapped"):
@@ -60,7 +61,7 @@ class ActionRows:
         return len(self.devices)
 
     @property
-    def row(self) -> Int64:
+    def row(self) -> IntArray:
         """(actions,) row of each action."""
         return np.repeat(np.arange(self.num_rows), np.diff(self.row_start))
 
@@ -70,7 +71,7 @@ class _Part:
     """Rows of one order: (6, actions) kind, lane, chunk, microbatch, slice, overlapped; and their sizes."""
 
     devices: tuple[tuple[int, ...], ...]
-    columns: Int64
+    columns: IntArray
     sizes: Sequence[int]
 
 
@@ -133,7 +134,7 @@ def _written(plan: Plan, order: Table, *, lanes: tuple[int, ...], take: Particip
     return _Part(devices=devices, columns=columns, sizes=[len(row) for row in entries])
 
 
-def _check_actions(plan: Plan, columns: Int64, *, lanes: tuple[int, ...], path: str) -> None:
+def _check_actions(plan: Plan, columns: IntArray, *, lanes: tuple[int, ...], path: str) -> None:
     """Every action names a stage, a microbatch and a slice that exist."""
     mine = [plan.lanes[lane] for lane in lanes]
     _, lane, chunk, microbatch, part, _ = columns

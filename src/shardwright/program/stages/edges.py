@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.graph import Model
@@ -34,9 +34,6 @@ class StageEdge:
     operator: str = ""
 
 
-Int64 = npt.NDArray[np.int64]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Messages:
     """How one microbatch's tensor crosses an edge. Equal only to itself.
@@ -47,7 +44,7 @@ class Messages:
     """
 
     base: int
-    sends: Int64
+    sends: IntArray
     collectives: tuple[tuple[Collective, tuple[int, ...], int], ...] = ()
 
 
@@ -182,7 +179,7 @@ def _between(
     return _all_of(each)
 
 
-def _made_sizes(cells: StageCells, extent: Extent, length: int) -> tuple[Int64, Int64]:
+def _made_sizes(cells: StageCells, extent: Extent, length: int) -> tuple[IntArray, IntArray]:
     """Devices that the stream's `made_layout` names, and elements that each of them holds."""
     operator = stream_operator((extent,))
     parts = projection(cells, operator.klass, PARTS)
@@ -234,5 +231,5 @@ def _messages(made: Layout, wanted: Layout, *, island: int, minimal: bool) -> Me
     return Messages(base=0, sends=_columns(sends), collectives=tuple(collectives))
 
 
-def _columns(sends: list[tuple[int, int, int]]) -> Int64:
+def _columns(sends: list[tuple[int, int, int]]) -> IntArray:
     return np.array(sends, dtype=np.int64).reshape(-1, 3)

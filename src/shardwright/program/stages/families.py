@@ -14,8 +14,8 @@ from itertools import combinations
 from math import lcm
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
@@ -27,7 +27,6 @@ from shardwright.program.stages.holdings import Summing
 from shardwright.program.stages.parameter_sums import Sums, numbered
 from shardwright.program.stages.parts import Segment, StageParts
 
-Int64 = npt.NDArray[np.int64]
 Units = tuple[int, ...]
 """Devices of one unit of each tier of the network, innermost first."""
 
@@ -55,13 +54,13 @@ class Grouping:
         full: nothing had to be filled up.
     """
 
-    devices: Int64
-    groups: Int64
-    of: Int64
+    devices: IntArray
+    groups: IntArray
+    of: IntArray
     full: bool
 
     @staticmethod
-    def by(devices: Int64, groups: Int64, of: Int64) -> Grouping:
+    def by(devices: IntArray, groups: IntArray, of: IntArray) -> Grouping:
         """Of these groups."""
         full = bool(groups.min(initial=0) >= 0 and of.min(initial=0) >= 0)
         return Grouping(devices=devices, groups=groups, of=of, full=full)
@@ -76,7 +75,7 @@ class Trait:
     """
 
     grouping: Grouping
-    marks: Int64
+    marks: IntArray
     plain: bool
 
 
@@ -90,14 +89,14 @@ class _Colours:
         self.used = len(kinds) + 1
         self.told: set[object] = set()
 
-    def tell(self, devices: Int64, marks: Int64, *, key: object) -> None:
+    def tell(self, devices: IntArray, marks: IntArray, *, key: object) -> None:
         """Tell apart devices of one colour that differ in their marks, and all of them from all others; nothing if it has been told."""
         if key in self.told:
             return
         self.told.add(key)
         self.recolour(devices, marks)
 
-    def recolour(self, devices: Int64, marks: Int64) -> None:
+    def recolour(self, devices: IntArray, marks: IntArray) -> None:
         found, place = np.unique(self.colour[devices] * (int(marks.max(initial=0)) + 1) + marks, return_inverse=True)
         self.colour[devices] = self.used + place.reshape(-1)
         self.used += len(found)
@@ -211,7 +210,7 @@ def _fills(devices: tuple[int, ...], unit: int) -> bool:
     return bool(place[0] == place[-1]) or bool((np.unique(place, return_counts=True)[1] == unit).all())
 
 
-def _split(stage: StageParts, colour: Int64, known: dict[int, tuple[tuple[int, ...], ...]]) -> StageParts:
+def _split(stage: StageParts, colour: IntArray, known: dict[int, tuple[tuple[int, ...], ...]]) -> StageParts:
     """The stage with its families cut by colour; stages with the same families share what they become."""
     if id(stage.families) not in known:
         families: list[tuple[int, ...]] = []
@@ -228,7 +227,7 @@ def _split(stage: StageParts, colour: Int64, known: dict[int, tuple[tuple[int, .
     return replace(stage, families=known[id(stage.families)])
 
 
-def _trait(grouping: Grouping, columns: Sequence[Int64]) -> Trait:
+def _trait(grouping: Grouping, columns: Sequence[IntArray]) -> Trait:
     """Devices differ where one of the columns does."""
     differing = [column for column in columns if len(column) and column.min() != column.max()]
     if not differing:
@@ -237,12 +236,12 @@ def _trait(grouping: Grouping, columns: Sequence[Int64]) -> Trait:
     return Trait(grouping=grouping, marks=marks, plain=False)
 
 
-def _alone(devices: Int64) -> Grouping:
+def _alone(devices: IntArray) -> Grouping:
     """Devices that meet nobody."""
     return Grouping.by(devices, np.zeros((0, 0), dtype=np.int64), np.zeros((len(devices), 0), dtype=np.int64))
 
 
-def _by_device(cells: StageCells, devices: Int64, column: Int64) -> Int64:
+def _by_device(cells: StageCells, devices: IntArray, column: IntArray) -> IntArray:
     """A column of some devices of the cells as one of all of them; -1: it is of others."""
     result = np.full(len(cells.devices), -1, dtype=np.int64)
     result[np.searchsorted(np.array(cells.devices), devices)] = column
@@ -252,7 +251,7 @@ def _by_device(cells: StageCells, devices: Int64, column: Int64) -> Int64:
 @lru_cache(maxsize=4096)
 def _sized(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
     """What devices hold: samples, positions (of each slice) and elements of every extent, by operator."""
-    columns: list[Int64] = []
+    columns: list[IntArray] = []
     for klass in dict.fromkeys(o.klass for o in block.operators if cells.cells.get(o.klass)):
         parts = projection(cells, klass, PARTS)
         held = numbered(tuple(_elements(cell, block, klass)) for cell in parts.cells)[parts.number]
@@ -283,7 +282,7 @@ def _reach(cells: StageCells, base: int, units: Units) -> Trait:
     return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
 
 
-def _reached(cells: StageCells, klass: OperatorClass) -> Iterator[Int64]:
+def _reached(cells: StageCells, klass: OperatorClass) -> Iterator[IntArray]:
     """For each set of dims the number of each device's group, of those that differ only in these; -1: its way does not cut them all."""
     tree, levels = cells.cells[klass], regular_levels(cells.splits.get(klass))
     if levels is not None:
@@ -292,7 +291,7 @@ def _reached(cells: StageCells, klass: OperatorClass) -> Iterator[Int64]:
             yield projection(cells, klass, frozenset(dims) - frozenset(chosen)).number
         return
     numbers: dict[tuple[Dim, ...], dict[Hashable, int]] = {}
-    found: dict[tuple[Dim, ...], Int64] = {}
+    found: dict[tuple[Dim, ...], IntArray] = {}
     for place, cell in enumerate(tree.values()):
         dims = tuple(dict.fromkeys(dim for dim, _ in cell.ways))
         for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
@@ -302,7 +301,7 @@ def _reached(cells: StageCells, klass: OperatorClass) -> Iterator[Int64]:
     yield from found.values()
 
 
-def _lying(devices: Int64, number: Int64, base: int, units: Units) -> Int64:
+def _lying(devices: IntArray, number: IntArray, base: int, units: Units) -> IntArray:
     """How each of several groups lies on the tiers, equal numbers for equal ones; `number`: the group of each device."""
     size = np.bincount(number)
     groups = np.full((len(size), int(size.max(initial=0))), -1, dtype=np.int64)
@@ -313,7 +312,7 @@ def _lying(devices: Int64, number: Int64, base: int, units: Units) -> Int64:
 
 
 @lru_cache(maxsize=4096)
-def _crossed(messages: Same[Int64], base: int, units: Units) -> tuple[Trait, Trait]:
+def _crossed(messages: Same[IntArray], base: int, units: Units) -> tuple[Trait, Trait]:
     """Of the senders and of the receivers of messages counted from a base: elements on each tier, and whom they meet."""
     sends = messages.value
     tier = np.full(len(sends), len(units) - 1)
@@ -348,14 +347,14 @@ def _summed(sums: Sums, use: int, base: int, units: Units) -> Trait:
 
 
 @lru_cache(maxsize=4096)
-def _groups_lie(groups: Same[Int64], near: frozenset[int] | None, base: int, units: Units) -> Int64:
+def _groups_lie(groups: Same[IntArray], near: frozenset[int] | None, base: int, units: Units) -> IntArray:
     """How groups lie on the tiers, and those of their members that are `near`, equal numbers for equal ones."""
     every = groups.value
     ways = (every,) if near is None else (every, np.where(np.isin(every, list(near)), every, -1))
     return _alike([_spread(way, base, unit) for way in ways for unit in units])
 
 
-def _spread(groups: Int64, base: int, unit: int) -> Int64:
+def _spread(groups: IntArray, base: int, unit: int) -> IntArray:
     """(groups, members) of each member, how many are in its unit; sorted, so that groups which lie alike have equal rows."""
     if not groups.size:
         return groups
@@ -368,7 +367,7 @@ def _spread(groups: Int64, base: int, unit: int) -> Int64:
     return counts
 
 
-def _alike(tables: Sequence[Int64]) -> Int64:
+def _alike(tables: Sequence[IntArray]) -> IntArray:
     """Equal rows of the tables side by side as equal numbers."""
     rows = np.concatenate(tables, axis=1)
     if not rows.size or (rows == rows[0]).all():

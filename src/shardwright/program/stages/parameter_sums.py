@@ -8,8 +8,8 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Dim, Parameter
 from shardwright.program.layout.cells import Cell, StageCells, cut_dims, dims_present, image, interval, reference_runs
@@ -17,8 +17,6 @@ from shardwright.program.layout.layout import Box, volume
 from shardwright.program.layout.partners import meeting
 from shardwright.program.layout.projection import PARTS, Projection, Tokens, projection, tokens
 from shardwright.program.stages.contribution import Share, sum_groups
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,10 +29,10 @@ class Sums:
     """
 
     uses: tuple[ParameterUse, ...]
-    devices: Int64
-    groups: Int64
-    of: Int64
-    elements: Int64
+    devices: IntArray
+    groups: IntArray
+    of: IntArray
+    elements: IntArray
 
     def holders(self, use: int) -> frozenset[int] | None:
         """Devices that run the operator of a use in any stage; None if all uses are of one operator."""
@@ -114,7 +112,7 @@ def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, island: int) ->
 @lru_cache(maxsize=4096)
 def _equal_groups(
     uses: tuple[tuple[Tokens, Projection, int, tuple[int, ...], tuple[int, ...]], ...], island: int
-) -> tuple[Int64, Int64, Int64, Int64] | None:
+) -> tuple[IntArray, IntArray, IntArray, IntArray] | None:
     """(devices, part of the parameter of each, groups, group of each) of parameters that are cut alike.
 
     Args:
@@ -187,13 +185,13 @@ def _apart(boxes: tuple[Box, ...]) -> bool:
     return True
 
 
-def numbered(values: Iterable[Hashable]) -> Int64:
+def numbered(values: Iterable[Hashable]) -> IntArray:
     """Equal values as equal numbers, from 0 on in the order in which they come."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
 
 
-def filled(rows: Sequence[Sequence[int]]) -> Int64:
+def filled(rows: Sequence[Sequence[int]]) -> IntArray:
     """Rows of unequal length as an array, filled up with -1."""
     result = np.full((len(rows), max(map(len, rows), default=0)), -1, dtype=np.int64)
     for row, values in zip(result, rows, strict=True):

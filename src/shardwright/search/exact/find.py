@@ -15,13 +15,14 @@ from math import prod
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_network import kind_problem
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.certificate import Certificate
 from shardwright.search.exact.options import StageOption, chain_blocks, price_stage, stage_of_blocks
-from shardwright.search.exact.orders import Int64, num_orders, pipeline_orders
+from shardwright.search.exact.orders import num_orders, pipeline_orders
 from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace, Partition, partitions, stage_trees
 from shardwright.search.exact.trees import split_on
@@ -111,7 +112,7 @@ class _Priced:
 
     partition: Partition
     choices: tuple[StageChoices, ...]
-    bounds: Int64
+    bounds: IntArray
 
     def options(self, shape: int) -> tuple[StageOption, ...]:
         """The stages of one shape."""
@@ -129,7 +130,7 @@ class _Best:
 
     picoseconds: int = _NEVER
     options: tuple[StageOption, ...] = ()
-    order: Int64 | None = None
+    order: IntArray | None = None
     microbatches: int = 0
 
 
@@ -214,7 +215,7 @@ def _priced(
     return result, late
 
 
-def shape_bounds(choices: tuple[StageChoices, ...], microbatches: int) -> Int64:
+def shape_bounds(choices: tuple[StageChoices, ...], microbatches: int) -> IntArray:
     """A lower bound of each shape, picoseconds, one axis a stage.
 
     max over stages of head + m (forward + backward) + max(last bucket, tail), head and tail being the forwards and backwards of the stages
@@ -225,7 +226,7 @@ def shape_bounds(choices: tuple[StageChoices, ...], microbatches: int) -> Int64:
     if 0 in shape:
         return np.zeros(shape, dtype=np.int64)
 
-    def along(stage: int, values: list[int]) -> Int64:
+    def along(stage: int, values: list[int]) -> IntArray:
         return np.array(values, dtype=np.int64).reshape(tuple(-1 if axis == stage else 1 for axis in range(stages)))
 
     head, tail, bound, update = (np.zeros(shape, dtype=np.int64) for _ in range(4))
@@ -243,7 +244,7 @@ def shape_bounds(choices: tuple[StageChoices, ...], microbatches: int) -> Int64:
 
 
 @lru_cache(maxsize=4096)
-def _fitting(stages: int, microbatches: int, rooms: tuple[int, ...]) -> tuple[int, Int64]:
+def _fitting(stages: int, microbatches: int, rooms: tuple[int, ...]) -> tuple[int, IntArray]:
     """Orders that do not deadlock, and those of them that hold no more microbatches in flight than there is room for."""
     orders, peaks = pipeline_orders(stages, microbatches)
     return len(orders), orders[(peaks <= np.array(rooms)).all(axis=1)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.family_costs import FamilyCosts, family_costs
 from shardwright.cost.stage_costs import StageCosts
@@ -31,7 +31,6 @@ from shardwright.strategy.plan.split import Split
 from shardwright.strategy.plan.stages import Item, Stage
 from shardwright.strategy.verify.check import verify
 
-Int64 = npt.NDArray[np.int64]
 LANE = "main"
 
 
@@ -50,9 +49,9 @@ class StageOption:
     parts: StageParts
     families: tuple[FamilyCosts, ...]
     holdings: Holdings
-    forward: Int64
-    backward: Int64
-    reduced: Int64
+    forward: IntArray
+    backward: IntArray
+    reduced: IntArray
     update: int
     room: int
     alike: object

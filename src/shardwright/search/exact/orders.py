@@ -13,15 +13,12 @@ from functools import lru_cache
 from itertools import accumulate, product
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, Int32Array, IntArray
 from shardwright.compiled import compiled
 from shardwright.errors import StrategyError
 from shardwright.simulator.kernel.events import _simulate
 from shardwright.simulator.kernel.longest_path import _longest_path
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 MAX_ORDERS = 1_000_000
 """Orders of a shape beyond which they are not listed."""
@@ -51,7 +48,7 @@ def in_flight(order: tuple[int, ...], microbatches: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def pipeline_orders(stages: int, microbatches: int) -> tuple[Int64, Int64]:
+def pipeline_orders(stages: int, microbatches: int) -> tuple[IntArray, IntArray]:
     """The orders of a chain of stages that do not deadlock.
 
     Returns:
@@ -100,8 +97,8 @@ def _runs(orders: list[tuple[int, ...]], microbatches: int) -> bool:
 
 @compiled
 def _links(
-    base: Int64, order: Int64, stage_of: Int64, coupled: npt.NDArray[np.bool_], first: Int64, last: Int64, send: Int64, blocking: bool
-) -> Int64:
+    base: IntArray, order: IntArray, stage_of: IntArray, coupled: BoolArray, first: IntArray, last: IntArray, send: IntArray, blocking: bool
+) -> IntArray:
     """The links of a shape under one order of each stage, (links, 2)."""
     classes, actions = first.shape
     found = np.empty((base.shape[0] + 2 * classes * classes * actions, 2), np.int64)
@@ -124,21 +121,21 @@ def _links(
 
 @compiled
 def finish_times(
-    orders: Int64,
-    base: Int64,
-    stage_of: Int64,
-    coupled: npt.NDArray[np.bool_],
-    first: Int64,
-    last: Int64,
-    send: Int64,
+    orders: IntArray,
+    base: IntArray,
+    stage_of: IntArray,
+    coupled: BoolArray,
+    first: IntArray,
+    last: IntArray,
+    send: IntArray,
     blocking: bool,
-    work: Int64,
-    use_start: Int32,
-    use_resource: Int32,
-    use_weight: Int32,
+    work: IntArray,
+    use_start: Int32Array,
+    use_resource: Int32Array,
+    use_weight: Int32Array,
     num_resources: int,
     contended: bool,
-) -> Int64:
+) -> IntArray:
     """Last finish under each order, picoseconds; -1 where some task never starts."""
     tasks = work.size
     result = np.empty(orders.shape[0], np.int64)

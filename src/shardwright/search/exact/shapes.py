@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, Int32Array, IntArray
 from shardwright.cost.family_costs import FamilyCosts
 from shardwright.cost.stage_costs import StageCosts
 from shardwright.program.instances import Stream, TaskKind
@@ -17,7 +17,7 @@ from shardwright.program.program import Program, TaskShape, device_classes
 from shardwright.program.stages.edges import LaneEdge
 from shardwright.program.stages.holdings import Holdings
 from shardwright.search.exact.options import LANE, StageOption, flight_rows
-from shardwright.search.exact.orders import Int32, Int64, finish_times
+from shardwright.search.exact.orders import finish_times
 from shardwright.simulator.simulate import lane_edges
 from shardwright.simulator.tasks import plan_kernel_tasks
 from shardwright.strategy.plan.lane import Lane
@@ -38,20 +38,20 @@ class ShapeTasks:
         up by, or -1. blocking: whether it is. work, use_start, use_resource, use_weight, num_resources: as `simulator.kernel`.
     """
 
-    links: Int64
-    stage_of: Int64
-    coupled: npt.NDArray[np.bool_]
-    first: Int64
-    last: Int64
-    send: Int64
+    links: IntArray
+    stage_of: IntArray
+    coupled: BoolArray
+    first: IntArray
+    last: IntArray
+    send: IntArray
     blocking: bool
-    work: Int64
-    use_start: Int32
-    use_resource: Int32
-    use_weight: Int32
+    work: IntArray
+    use_start: Int32Array
+    use_resource: Int32Array
+    use_weight: Int32Array
     num_resources: int
 
-    def finish(self, orders: Int64, *, contended: bool) -> Int64:
+    def finish(self, orders: IntArray, *, contended: bool) -> IntArray:
         """Picoseconds of the step (without jitter) under each order, (orders, stages, 2 m); uncontended: the longest path; -1: deadlock."""
         return finish_times(
             orders,
@@ -76,7 +76,7 @@ def plan_of_stages(
     options: tuple[StageOption, ...],
     *,
     microbatches: int,
-    order: Int64 | None = None,
+    order: IntArray | None = None,
     shards: tuple[Shards, ...] = (),
 ) -> Plan:
     """The plan of these stages.
@@ -169,7 +169,7 @@ def _edge(problem: Problem, options: tuple[StageOption, ...], chunk: int, messag
     return replace(found, edge=replace(found.edge, source=chunk - 1, target=chunk))
 
 
-def _places(program: Program, microbatches: int) -> tuple[Int64, Int64, Int64]:
+def _places(program: Program, microbatches: int) -> tuple[IntArray, IntArray, IntArray]:
     """(classes, 2 m) first and last task of each action, and the send that it ends in or -1."""
     shape = (len(program.classes), 2 * microbatches)
     first, last, send = np.full(shape, -1, dtype=np.int64), np.full(shape, -1, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
@@ -185,7 +185,7 @@ def _places(program: Program, microbatches: int) -> tuple[Int64, Int64, Int64]:
     return first, last, send
 
 
-def _of_order(program: Program, links: Int64, last: Int64) -> npt.NDArray[np.bool_]:
+def _of_order(program: Program, links: IntArray, last: IntArray) -> BoolArray:
     """Links that come from a row of the order: from a stage's action, or its send, to another action of that stage."""
     instances = program.instances
     chunk = np.array([t.chunk for t in program.templates])[instances.template]
@@ -195,5 +195,5 @@ def _of_order(program: Program, links: Int64, last: Int64) -> npt.NDArray[np.boo
     source, target = links[:, 0], links[:, 1]
     ends = np.zeros(len(acts), dtype=np.bool_)
     ends[last.ravel()] = True
-    found: npt.NDArray[np.bool_] = acts[target] & (chunk[source] == chunk[target]) & ((acts[source] & ends[source]) | sends[source])
+    found: BoolArray = acts[target] & (chunk[source] == chunk[target]) & ((acts[source] & ends[source]) | sends[source])
     return found

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import step_costs
@@ -23,7 +23,6 @@ from shardwright.search.limit import Limit
 from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.axes import Grid
 
-FloatArray = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
 
 _B1, _S = 1, 2
@@ -108,7 +107,7 @@ def _best_effort(heap: list[tuple[float, int, int, object]]) -> bool:
 class _Sorted:
     """Members in order of their bound, sorted lazily in growing batches."""
 
-    def __init__(self, bounds: FloatArray, places: npt.NDArray[np.int64]) -> None:
+    def __init__(self, bounds: FloatArray, places: IntArray) -> None:
         self._bounds = bounds
         self._rest = places
         self._batch: list[int] = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray
 from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import step_costs
@@ -18,8 +18,6 @@ from shardwright.simulator.prediction import StageMemory
 from shardwright.simulator.simulate import memory_of_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts
-
-FloatArray = npt.NDArray[np.float64]
 
 MOST_EXACT = 64
 """Members whose exact peak is looked at to find the smallest."""

@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.bound_arrays import SCHEDULE_1F1B, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED
 from shardwright.program.problem import Problem
 from shardwright.search.grid.memory_choices import MemoryColumns, memory_choices
@@ -22,8 +22,6 @@ from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expert_mesh import fold
 from shardwright.strategy.grid.rules import GridFacts, keeps, largest_chunk
 
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 Columns = dict[str, IntArray]
 
 MESH = ("tp", "cp", "pp", "ep", "etp", "dp")

@@ -6,14 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, IntArray
 from shardwright.program.problem import Problem
 from shardwright.search.grid.space import Space
 from shardwright.strategy.grid.rules import GridFacts, keeps
-
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 RECOMPUTES = {"none": 0, "selective": 1, "full": 2}
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bound_arrays import MAX_RANKS, ChoiceArrays, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
 from shardwright.cost.chunk_layout import ChunkLayout, is_layer, layout_of
@@ -20,9 +21,6 @@ from shardwright.cost.step_costs import Priced, host_update_rate, pieces_of, res
 from shardwright.program.problem import Problem
 from shardwright.search.grid.members import Members
 from shardwright.search.grid.memory_choices import shard_is_legal
-
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +163,7 @@ def costs_of(problem: Problem, prepared: Prepared) -> Costs:
     )
 
 
-def _floats(array: npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> FloatArray:
+def _floats(array: IntArray | FloatArray) -> FloatArray:
     return np.ascontiguousarray(array, dtype=np.float64)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bound_arrays import Facts
 from shardwright.cost.chunk_layout import is_layer
 from shardwright.program.problem import Problem
@@ -12,9 +12,6 @@ from shardwright.search.joint import label_program as labels
 from shardwright.search.joint.chain import Chain
 from shardwright.search.joint.label_program import Pipeline, Splits
 from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 ROWS = labels.WEIGHT + 1
 COLUMNS = labels.SLOWER + 1

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.cost.chunk_layout import has_head, is_layer
 from shardwright.model.ir.graph import Model
 from shardwright.program.stages.chunks import Content
 from shardwright.strategy.grid.facts import layer_runs
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.critical_path import picoseconds, walk
 from shardwright.cost.rank_memory import in_flight as in_flight_rows
 from shardwright.cost.step_costs import MAX_PIECES
@@ -41,9 +41,6 @@ from shardwright.search.joint.label_program import (
     Splits,
     in_flight,
 )
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 @lru_cache(maxsize=1024)

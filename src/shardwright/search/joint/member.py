@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.cost.chunk_layout import ChunkLayout, has_head, is_layer
 from shardwright.cost.step_costs import RECOMPUTE_PART, Priced, StepCosts, again_bytes, step_costs
 from shardwright.cost.terms import temporary_bytes
@@ -17,8 +17,6 @@ from shardwright.search.joint.chain import Chain, chain_of
 from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
 from shardwright.search.joint.solve import Cut, RankChoice
 from shardwright.strategy.grid.axes import Grid
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

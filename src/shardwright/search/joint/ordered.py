@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.cost.critical_path import border_picoseconds, jitter
 from shardwright.cost.step_costs import StepCosts, reserve_factor
 from shardwright.errors import InfeasibleError
@@ -22,8 +22,6 @@ from shardwright.search.orders.found import codes_of, weigh
 from shardwright.search.orders.named import named_tables
 from shardwright.search.orders.problem import LARGEST, OrderProblem, flat
 from shardwright.search.orders.walk import levels, walk
-
-IntArray = npt.NDArray[np.int64]
 
 SECOND = 10**9
 """Units of time of an order problem in a second."""

@@ -6,17 +6,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-
+from shardwright.arrays import IntArray
 from shardwright.cost.bound_arrays import Costs
 from shardwright.program.problem import Problem
 from shardwright.search.grid.members import Members, enumerate_members
 from shardwright.search.grid.prepare import Prepared, costs_of, prepare
 from shardwright.search.grid.space import AXES, Space, Value
 from shardwright.strategy.grid.rules import GridFacts
-
-IntArray = npt.NDArray[np.int64]
 
 MOST_SPLITS = 64
 """Splits of one frame."""

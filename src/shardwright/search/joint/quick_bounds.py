@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import BoolArray, FloatArray
 from shardwright.cost.bound_arrays import Facts
 from shardwright.program.problem import Problem
 from shardwright.search.joint.arrays import border_tier
 from shardwright.search.joint.chain import Chain
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def shape_bounds(problem: Problem, framed: ShapedSpace, chain: Chain, facts: Facts) -> FloatArray:
@@ -74,7 +72,7 @@ def shape_bounds(problem: Problem, framed: ShapedSpace, chain: Chain, facts: Fac
     return result * (1 - 1e-9)
 
 
-def _rules_out_ends(ranks: FloatArray) -> npt.NDArray[np.bool_]:
+def _rules_out_ends(ranks: FloatArray) -> BoolArray:
     """With two ranks only the first chunk stands before the last rank, and that may have no layer."""
     return ranks > 2
 

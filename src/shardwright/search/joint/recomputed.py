@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwright.cost.step_costs import StepCosts, again_bytes
 from shardwright.errors import InfeasibleError
@@ -16,8 +15,6 @@ from shardwright.search.joint.ordered import SECOND, Ordered, activation_room, i
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
 from shardwright.search.orders.memory_option import MemoryOption
 from shardwright.search.orders.with_memory import order_with_memory
-
-IntArray = npt.NDArray[np.int64]
 
 MOST_OPTIONS = 16
 """Options of one chunk that a search chooses from."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.search.joint import label_program as labels
 from shardwright.search.joint.label_program import OPTIONS, Cells, Pipeline, Splits, fill, reach
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 PRECISION = 1e-4
 """Relative distance of the lower bound from the least time that the labels allow."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.search.orders.problem import Int64, OrderProblem
+from shardwright.arrays import IntArray
+from shardwright.search.orders.problem import OrderProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ def order_bounds(problem: OrderProblem, *, ranks: Sequence[int] | None = None) -
     return OrderBounds(classical=classical, memory=max(classical, memory))
 
 
-def _chains(problem: OrderProblem) -> tuple[Int64, Int64, Int64]:
+def _chains(problem: OrderProblem) -> tuple[IntArray, IntArray, IntArray]:
     """For each chunk: time before its F, from its F's start to its I's start, and from its I's end to the end, when nothing waits."""
     head, back, end = (np.zeros_like(problem.forward) for _ in range(3))
     for c in range(1, problem.chunks):
@@ -88,12 +89,12 @@ def _chains(problem: OrderProblem) -> tuple[Int64, Int64, Int64]:
     return head.reshape(-1), back.reshape(-1), end.reshape(-1)
 
 
-def trip(problem: OrderProblem) -> Int64:
+def trip(problem: OrderProblem) -> IntArray:
     """(lanes * chunks,) time from F's start of a chunk to its I's end when nothing waits."""
     return _chains(problem)[1] + problem.input.reshape(-1)
 
 
-def _most(time: Int64, size: Int64, limit: int, microbatches: int) -> int:
+def _most(time: IntArray, size: IntArray, limit: int, microbatches: int) -> int:
     """At most the time of the actions, `microbatches` of each chunk, whose sizes fit into `limit` together (parts count in part)."""
     total, room = 0, limit
     for one, takes in sorted(

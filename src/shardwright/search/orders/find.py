@@ -7,11 +7,12 @@ from math import ceil
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.search.orders.bounds import order_bounds, trip
 from shardwright.search.orders.found import Codes, FoundOrder, codes_of, one_at_a_time, table_of_codes, weigh
 from shardwright.search.orders.greedy import climb, list_schedule, reserves
 from shardwright.search.orders.named import named_tables
-from shardwright.search.orders.problem import Int64, OrderProblem, flat
+from shardwright.search.orders.problem import OrderProblem, flat
 from shardwright.search.orders.repetend import repetends, unrolled
 from shardwright.search.orders.shift import shift
 
@@ -62,13 +63,13 @@ def found_order(problem: OrderProblem, order: Codes, *, lower_bound: int) -> Fou
     )
 
 
-def _fitting(orders: list[Codes], limit: Int64) -> list[Codes]:
+def _fitting(orders: list[Codes], limit: IntArray) -> list[Codes]:
     """Those that run and fit, the one that ends first before the others."""
     fitting = [order for order in orders if order.makespan >= 0 and (order.peak <= limit).all()]
     return sorted(fitting, key=lambda order: order.makespan)
 
 
-def _improved(problem: OrderProblem, columns: Int64, orders: list[Codes], goal: int, effort: float, seed: int) -> Codes:
+def _improved(problem: OrderProblem, columns: IntArray, orders: list[Codes], goal: int, effort: float, seed: int) -> Codes:
     """The best of `orders` after random moves: a few starts have a small share of the tries each, and the best of them the rest."""
     tries = int(effort * SHIFT_ACTIONS) // len(orders[0].codes)
     for starts, share in ((STARTS, tries // (2 * STARTS)), (1, tries // 2)):
@@ -84,17 +85,17 @@ def _improved(problem: OrderProblem, columns: Int64, orders: list[Codes], goal: 
     return orders[0]
 
 
-def _named(problem: OrderProblem, columns: Int64, local: Int64, goal: int, effort: float, seed: int) -> list[Codes]:
+def _named(problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int) -> list[Codes]:
     """The named schedules that the problem's chunks could run."""
     return [weigh(problem, columns, *codes_of(problem, table), method=name) for name, table in named_tables(problem)]
 
 
-def _repeated(problem: OrderProblem, columns: Int64, local: Int64, goal: int, effort: float, seed: int) -> list[Codes]:
+def _repeated(problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int) -> list[Codes]:
     """Unrolled repetends."""
     return [weigh(problem, columns, *unrolled(problem, block), method="repetend") for block in repetends(problem)]
 
 
-def policies(problem: OrderProblem) -> Iterator[Int64]:
+def policies(problem: OrderProblem) -> Iterator[IntArray]:
     """A grid of policies; see `list_schedule`."""
     period = max(int(problem.work().max()) / problem.microbatches, 1.0)
     flight = trip(problem)
@@ -107,11 +108,11 @@ def policies(problem: OrderProblem) -> Iterator[Int64]:
                 yield np.stack([np.full(problem.ranks, patience), np.full(problem.ranks, prefer), most]).astype(np.int64)
 
 
-def _listed(problem: OrderProblem, columns: Int64, local: Int64, goal: int, effort: float, seed: int) -> list[Codes]:
+def _listed(problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int) -> list[Codes]:
     """The best list schedule of the grid of policies, and what its policy changes into."""
     limit = problem.limit.copy()
     reserve = reserves(columns, local)
-    best: tuple[int, Int64] | None = None
+    best: tuple[int, IntArray] | None = None
     for policy in policies(problem):
         makespan = int(list_schedule(columns, limit, local, reserve, problem.microbatches, policy)[0])
         if makespan >= 0 and (best is None or makespan < best[0]):

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.schedules.table import ActionTable, B, F, I, W
-from shardwright.search.orders.problem import Int64, OrderProblem
+from shardwright.search.orders.problem import OrderProblem
 from shardwright.search.orders.walk import levels, walk
 
 
@@ -47,14 +48,14 @@ class Codes:
         codes: rows one after another. row_start: (ranks + 1,). makespan: -1 if it deadlocks. peak: (ranks,) most that each rank keeps.
     """
 
-    codes: Int64
-    row_start: Int64
+    codes: IntArray
+    row_start: IntArray
     makespan: int
-    peak: Int64
+    peak: IntArray
     method: str
 
 
-def weigh(problem: OrderProblem, columns: Int64, codes: Int64, row_start: Int64, *, method: str) -> Codes:
+def weigh(problem: OrderProblem, columns: IntArray, codes: IntArray, row_start: IntArray, *, method: str) -> Codes:
     """`codes` with its makespan and peaks. `columns`: of `problem.flat`."""
     kinds = 3 * columns.shape[1]
     end = np.zeros((kinds, problem.microbatches), np.int64)
@@ -63,7 +64,7 @@ def weigh(problem: OrderProblem, columns: Int64, codes: Int64, row_start: Int64,
     return Codes(codes=codes, row_start=row_start, makespan=makespan, peak=levels(columns, codes, row_start), method=method)
 
 
-def codes_of(problem: OrderProblem, table: ActionTable) -> tuple[Int64, Int64]:
+def codes_of(problem: OrderProblem, table: ActionTable) -> tuple[IntArray, IntArray]:
     """A table's rows as codes, B as I and W, microbatches of a chunk in the order in which they come: (codes, row_start)."""
     chunks = problem.lanes * problem.chunks
     place = table.lane.astype(np.int64) * problem.chunks + table.chunk
@@ -103,7 +104,7 @@ def table_of_codes(problem: OrderProblem, order: Codes) -> ActionTable:
     )
 
 
-def one_at_a_time(problem: OrderProblem) -> tuple[Int64, Int64]:
+def one_at_a_time(problem: OrderProblem) -> tuple[IntArray, IntArray]:
     """The order that ends one microbatch before the next begins, which fits wherever anything fits: (codes, row_start)."""
     chunks = problem.lanes * problem.chunks
     owner = problem.owner.reshape(-1)

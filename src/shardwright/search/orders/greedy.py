@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.compiled import compiled
-from shardwright.search.orders.problem import MODULUS, MULTIPLIER, Int64
+from shardwright.search.orders.problem import MODULUS, MULTIPLIER
 from shardwright.search.orders.walk import FIRST, FORWARD, HELD, LAST, OWNER, SEND_BACKWARD, SEND_FORWARD, STASH, WEIGHT
 
 NEVER = 2**62
@@ -19,7 +20,17 @@ PARTS = 16
 
 @compiled
 def _choose(
-    r: int, table: Int64, limit: Int64, local: Int64, reserve: Int64, m: int, policy: Int64, end: Int64, count: Int64, free: int, level: int
+    r: int,
+    table: IntArray,
+    limit: IntArray,
+    local: IntArray,
+    reserve: IntArray,
+    m: int,
+    policy: IntArray,
+    end: IntArray,
+    count: IntArray,
+    free: int,
+    level: int,
 ) -> tuple[int, int]:
     """What rank r takes next, as (start, code); start is NEVER if nothing can be said yet."""
     chunks = table.shape[1]
@@ -77,7 +88,9 @@ def _choose(
 
 
 @compiled
-def list_schedule(table: Int64, limit: Int64, local: Int64, reserve: Int64, microbatches: int, policy: Int64) -> tuple[int, Int64, Int64]:
+def list_schedule(
+    table: IntArray, limit: IntArray, local: IntArray, reserve: IntArray, microbatches: int, policy: IntArray
+) -> tuple[int, IntArray, IntArray]:
     """The order that a policy finds.
 
     Args:
@@ -137,7 +150,7 @@ def list_schedule(table: Int64, limit: Int64, local: Int64, reserve: Int64, micr
     return makespan, codes, row_start
 
 
-def reserves(table: Int64, local: Int64) -> Int64:
+def reserves(table: IntArray, local: IntArray) -> IntArray:
     """(chunks,) what the deeper chunks of each chunk's rank keep of one microbatch."""
     result = np.zeros(table.shape[1], np.int64)
     for row in local:
@@ -150,8 +163,16 @@ def reserves(table: Int64, local: Int64) -> Int64:
 
 @compiled
 def climb(
-    table: Int64, limit: Int64, local: Int64, reserve: Int64, microbatches: int, policy: Int64, goal: int, tries: int, seed: int
-) -> tuple[int, Int64]:
+    table: IntArray,
+    limit: IntArray,
+    local: IntArray,
+    reserve: IntArray,
+    microbatches: int,
+    policy: IntArray,
+    goal: int,
+    tries: int,
+    seed: int,
+) -> tuple[int, IntArray]:
     """The best policy that small random changes of `policy` lead to: a change stays if the order does not end later.
 
     Args:

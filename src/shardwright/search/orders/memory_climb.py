@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.search.orders.find import policies
 from shardwright.search.orders.greedy import list_schedule, reserves
 from shardwright.search.orders.memory_fixed import Choice, Offers, Runs, choice_of
 from shardwright.search.orders.memory_option import Options, applied
-from shardwright.search.orders.problem import Int64, OrderProblem, flat
+from shardwright.search.orders.problem import OrderProblem, flat
 
 REACH = 4
 """How many combinations of a rank a change moves at most."""
@@ -34,23 +35,23 @@ class _Climb:
             ]
         )
 
-    def numbers(self, places: Int64) -> list[int]:
+    def numbers(self, places: IntArray) -> list[int]:
         """The combination of each rank."""
         return [int(ladder[place]) for ladder, place in zip(self.ladders, places.tolist(), strict=True)]
 
-    def schedule(self, places: Int64, policy: Int64) -> tuple[int, Int64, Int64]:
+    def schedule(self, places: IntArray, policy: IntArray) -> tuple[int, IntArray, IntArray]:
         """See `list_schedule`."""
         limit = self.problem.limit.copy()
         for rank, (mine, number) in enumerate(zip(self.offers, self.numbers(places), strict=True)):
             self.runs.set(mine, number)
             limit[rank] -= mine.working[number]
         table = self.runs.table
-        made: tuple[int, Int64, Int64] = list_schedule(
+        made: tuple[int, IntArray, IntArray] = list_schedule(
             table, limit, self.local, reserves(table, self.local), self.problem.microbatches, policy
         )
         return made
 
-    def changed(self, places: Int64, policy: Int64, random: np.random.Generator) -> tuple[Int64, Int64]:
+    def changed(self, places: IntArray, policy: IntArray, random: np.random.Generator) -> tuple[IntArray, IntArray]:
         """A few neighbouring ranks move along their ladders, or some rank's policy changes, or both."""
         places, policy = places.copy(), policy.copy()
         ranks = self.problem.ranks
@@ -75,7 +76,7 @@ class _Climb:
 
 def climb_choices(
     problem: OrderProblem, options: Options, offers: Sequence[Offers], choice: Choice, *, goal: int, tries: int, random: np.random.Generator
-) -> tuple[Choice, Int64, Int64] | None:
+) -> tuple[Choice, IntArray, IntArray] | None:
     """The choice and list schedule that small random changes of `choice` lead to: a change stays if the order does not end later.
 
     Args:
@@ -102,10 +103,10 @@ def climb_choices(
     return choice_of(problem, offers, climb.numbers(places)), codes, row_start
 
 
-def _ladder(offers: Offers) -> Int64:
+def _ladder(offers: Offers) -> IntArray:
     """Numbers of a rank's combinations from the cheapest to the leanest; those that keep no less than a cheaper one are left out."""
     time, kept = offers.extra.sum(axis=1), offers.held.sum(axis=1)
     order = np.lexsort((kept, time))
     before = np.concatenate(([np.iinfo(np.int64).max], np.minimum.accumulate(kept[order])[:-1]))
-    ladder: Int64 = order[kept[order] < before]
+    ladder: IntArray = order[kept[order] < before]
     return ladder

@@ -8,8 +8,9 @@ from itertools import product
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.search.orders.memory_option import MemoryOption, Options, useful
-from shardwright.search.orders.problem import Int64, OrderProblem, flat
+from shardwright.search.orders.problem import OrderProblem, flat
 from shardwright.search.orders.walk import HELD, INPUT, STASH, WEIGHT, walk
 
 COMBINATIONS = 512
@@ -29,13 +30,13 @@ class Offers:
         working: (combinations,) the largest.
     """
 
-    chunks: Int64
-    places: Int64
-    extra: Int64
-    held: Int64
-    stash: Int64
-    whole: Int64
-    working: Int64
+    chunks: IntArray
+    places: IntArray
+    extra: IntArray
+    held: IntArray
+    stash: IntArray
+    whole: IntArray
+    working: IntArray
 
 
 def offers_of(problem: OrderProblem, options: Options) -> tuple[Offers, ...]:
@@ -56,7 +57,7 @@ def offers_of(problem: OrderProblem, options: Options) -> tuple[Offers, ...]:
     return tuple(result)
 
 
-def in_flight(problem: OrderProblem, codes: Int64, row_start: Int64) -> tuple[Int64, ...]:
+def in_flight(problem: OrderProblem, codes: IntArray, row_start: IntArray) -> tuple[IntArray, ...]:
     """For each rank, what an order keeps right after each of its forwards.
 
     Returns:
@@ -73,7 +74,7 @@ def in_flight(problem: OrderProblem, codes: Int64, row_start: Int64) -> tuple[In
     return tuple(result)
 
 
-def fitting(offers: Offers, states: Int64, limit: int) -> Int64:
+def fitting(offers: Offers, states: IntArray, limit: int) -> IntArray:
     """Numbers of the rank's combinations that fit into `limit` in all `states` (see `in_flight`), those of the least time first.
 
     Of them only those that no other one is as quick as on every chunk.
@@ -90,7 +91,7 @@ def fitting(offers: Offers, states: Int64, limit: int) -> Int64:
 
 
 def choose_for(
-    problem: OrderProblem, offers: Sequence[Offers], codes: Int64, row_start: Int64, *, states: Sequence[Int64] | None = None
+    problem: OrderProblem, offers: Sequence[Offers], codes: IntArray, row_start: IntArray, *, states: Sequence[IntArray] | None = None
 ) -> tuple[int, Choice] | None:
     """The quickest choice found with which an order fits, and its makespan; None if there is none or the order deadlocks.
 
@@ -132,7 +133,7 @@ def choice_of(problem: OrderProblem, offers: Sequence[Offers], numbers: Sequence
 class Runs:
     """One order, run with changing options; `table` is the problem's with the options as they are (see `problem.flat`)."""
 
-    def __init__(self, problem: OrderProblem, codes: Int64, row_start: Int64) -> None:
+    def __init__(self, problem: OrderProblem, codes: IntArray, row_start: IntArray) -> None:
         self.table = flat(problem)[0].copy()
         self._input, self._weight = problem.input.reshape(-1), problem.weight.reshape(-1)
         self._codes, self._row_start, self._microbatches = codes, row_start, problem.microbatches

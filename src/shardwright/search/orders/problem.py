@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import IntArray
 from shardwright.errors import InfeasibleError, UsageError
-
-Int64 = npt.NDArray[np.int64]
 
 LARGEST = 2**40
 """Most units of a time or of memory: sums over a whole table stay far inside 64 bits."""
@@ -40,16 +38,16 @@ class OrderProblem:
         UsageError: shapes or numbers make no sense. InfeasibleError: a rank cannot keep even one microbatch.
     """
 
-    owner: Int64
+    owner: IntArray
     microbatches: int
-    forward: Int64
-    input: Int64
-    weight: Int64
-    send_forward: Int64
-    send_backward: Int64
-    held: Int64
-    stash: Int64
-    limit: Int64
+    forward: IntArray
+    input: IntArray
+    weight: IntArray
+    send_forward: IntArray
+    send_backward: IntArray
+    held: IntArray
+    stash: IntArray
+    limit: IntArray
 
     def __post_init__(self) -> None:
         shape = np.shape(self.owner)
@@ -98,7 +96,7 @@ class OrderProblem:
         """How many ranks."""
         return len(self.limit)
 
-    def work(self) -> Int64:
+    def work(self) -> IntArray:
         """(ranks,) time that each rank computes."""
         whole = (self.forward + self.input + self.weight).reshape(-1) * self.microbatches
         result = np.zeros(self.ranks, np.int64)
@@ -106,7 +104,7 @@ class OrderProblem:
         return result
 
 
-def flat(problem: OrderProblem) -> tuple[Int64, Int64, Int64]:
+def flat(problem: OrderProblem) -> tuple[IntArray, IntArray, IntArray]:
     """The problem for compiled kernels.
 
     Returns:

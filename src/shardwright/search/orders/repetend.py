@@ -11,7 +11,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from shardwright.search.orders.problem import Int64, OrderProblem
+from shardwright.arrays import IntArray
+from shardwright.search.orders.problem import OrderProblem
 
 STRETCHES = tuple(Fraction(number, 100) for number in (100, 101, 103, 106, 110, 115, 122, 130, 145, 165, 200, 250, 350, 500))
 """Periods tried, in shortest possible ones."""
@@ -26,7 +27,7 @@ class Repetend:
     """
 
     period: int
-    start: Int64
+    start: IntArray
     proven: bool
 
 
@@ -42,7 +43,7 @@ def repetends(problem: OrderProblem) -> list[Repetend]:
     return found
 
 
-def unrolled(problem: OrderProblem, repetend: Repetend) -> tuple[Int64, Int64]:
+def unrolled(problem: OrderProblem, repetend: Repetend) -> tuple[IntArray, IntArray]:
     """The order of all microbatches of a repetend: (codes, row_start), see `walk`."""
     chunks = problem.lanes * problem.chunks
     shape = (3, chunks, problem.microbatches)
@@ -57,7 +58,7 @@ def unrolled(problem: OrderProblem, repetend: Repetend) -> tuple[Int64, Int64]:
     return codes, row_start
 
 
-def _block(problem: OrderProblem, period: int) -> Int64 | None:
+def _block(problem: OrderProblem, period: int) -> IntArray | None:
     """Starts of one microbatch of each lane, each action as early as its inputs and its rank's other actions modulo the period let it."""
     chunks = problem.lanes * problem.chunks
     times = [array.reshape(-1).tolist() for array in (problem.forward, problem.input, problem.weight)]

@@ -8,6 +8,7 @@ from itertools import product
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.program.orders.graph import chains
 from shardwright.program.orders.participation import Participation, participation
@@ -16,7 +17,7 @@ from shardwright.program.orders.tables import table_of
 from shardwright.schedules.entries import row_entries
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.find import find_order
-from shardwright.search.orders.problem import LARGEST, Int64, OrderProblem
+from shardwright.search.orders.problem import LARGEST, OrderProblem
 from shardwright.search.orders.shared_actions import NEVER, SharedActions, improve, list_sequence, run_sequence
 from shardwright.search.orders.shared_actions_problem import SharedActionsProblem, rows_in_order, sequence_of, shared_actions_problem
 from shardwright.search.orders.times import StageTimes
@@ -106,7 +107,7 @@ def found_rows(
     work = np.zeros(len(arrays.limit), np.int64)
     np.add.at(work, arrays.row, np.repeat(arrays.time, np.diff(arrays.row_start)))
     goal = max(int(work.max()), int(arrays.urgency.max(initial=0)))
-    starts: list[tuple[int, int, Int64]] = []
+    starts: list[tuple[int, int, IntArray]] = []
     for k, sequence in enumerate(_sequences(plan, problem, lanes=lanes, effort=effort)):
         makespan = _ends(arrays, sequence)
         if makespan < NEVER and not any(makespan == other for other, _, _ in starts):
@@ -119,13 +120,13 @@ def found_rows(
     return rows_in_order(problem, best)
 
 
-def _ends(arrays: SharedActions, sequence: Int64) -> int:
+def _ends(arrays: SharedActions, sequence: IntArray) -> int:
     """When a sequence ends; NEVER if it does not fit."""
     rows = len(arrays.limit)
     return int(run_sequence(arrays, sequence, np.zeros(len(sequence), np.int64), np.zeros(rows, np.int64), np.zeros(rows, np.int64)))
 
 
-def _sequences(plan: Plan, problem: SharedActionsProblem, *, lanes: tuple[int, ...], effort: float) -> Iterator[Int64]:
+def _sequences(plan: Plan, problem: SharedActionsProblem, *, lanes: tuple[int, ...], effort: float) -> Iterator[IntArray]:
     """Named schedules, then list schedules under a grid of policies, few microbatches at once first."""
     names = tuple(plan.lanes[lane].name for lane in lanes)
     for name in SCHEDULES:

@@ -10,6 +10,7 @@ from typing import TypeGuard
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.cost.crossings import crossing_seconds
 from shardwright.cost.device_network import kind_problem
 from shardwright.cost.stage_costs import StageCosts
@@ -21,7 +22,7 @@ from shardwright.program.problem import Problem
 from shardwright.program.stages.edges import LaneEdge
 from shardwright.program.stages.parts import StageParts, plan_stages
 from shardwright.schedules.registry import SCHEDULES
-from shardwright.search.orders.problem import LARGEST, Int64
+from shardwright.search.orders.problem import LARGEST
 from shardwright.search.orders.resolve import resolve
 from shardwright.search.orders.times import StageTimes
 from shardwright.simulator.simulate import lane_edges, price_stages, simulate_plan, summings_of
@@ -140,7 +141,7 @@ def _crossing(problem: Problem, costs: StageCosts, link: LaneEdge) -> tuple[int,
     return _whole(crossing_seconds(problem, link.forward, scale=scale)), _whole(crossing_seconds(problem, link.backward, scale=scale))
 
 
-def _limits(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], costs: StageCosts) -> Int64:
+def _limits(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], costs: StageCosts) -> IntArray:
     """(devices,) bytes that each may keep of microbatches."""
     places: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for lane in stages:

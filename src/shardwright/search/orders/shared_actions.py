@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.compiled import compiled
-from shardwright.search.orders.problem import MODULUS, MULTIPLIER, Int64
+from shardwright.search.orders.problem import MODULUS, MULTIPLIER
 
 NEVER = 2**62
 PARTS = 16
@@ -31,26 +32,26 @@ class SharedActions(NamedTuple):
         next: (n,) the one that comes after it, or -1. step: (n,) change of what its rows hold. limit: (rows,) most that a row may hold.
     """
 
-    time: Int64
-    weight: Int64
-    urgency: Int64
-    unit: Int64
-    opens: Int64
-    row_start: Int64
-    row: Int64
-    need_start: Int64
-    need: Int64
-    delay: Int64
-    after_start: Int64
-    after: Int64
-    turn: Int64
-    next: Int64
-    step: Int64
-    limit: Int64
+    time: IntArray
+    weight: IntArray
+    urgency: IntArray
+    unit: IntArray
+    opens: IntArray
+    row_start: IntArray
+    row: IntArray
+    need_start: IntArray
+    need: IntArray
+    delay: IntArray
+    after_start: IntArray
+    after: IntArray
+    turn: IntArray
+    next: IntArray
+    step: IntArray
+    limit: IntArray
 
 
 @compiled
-def run_sequence(m: SharedActions, sequence: Int64, start: Int64, free: Int64, level: Int64) -> int:
+def run_sequence(m: SharedActions, sequence: IntArray, start: IntArray, free: IntArray, level: IntArray) -> int:
     """When `sequence` ends; NEVER if a row holds more than it may. `start`: (n,), `free`, `level`: (rows,) scratch."""
     free[:] = 0
     level[:] = 0
@@ -73,7 +74,7 @@ def run_sequence(m: SharedActions, sequence: Int64, start: Int64, free: Int64, l
 
 
 @compiled
-def _admitted(m: SharedActions, a: int, level: Int64, rest: Int64, first: bool) -> bool:
+def _admitted(m: SharedActions, a: int, level: IntArray, rest: IntArray, first: bool) -> bool:
     """Whether a forward fits on all its rows, beside what the microbatch begun first still needs there."""
     for i in range(m.row_start[a], m.row_start[a + 1]):
         r = m.row[i]
@@ -83,7 +84,7 @@ def _admitted(m: SharedActions, a: int, level: Int64, rest: Int64, first: bool) 
 
 
 @compiled
-def list_sequence(m: SharedActions, most: int, patience: int, deep: int, careful: int) -> tuple[int, Int64]:
+def list_sequence(m: SharedActions, most: int, patience: int, deep: int, careful: int) -> tuple[int, IntArray]:
     """The sequence that takes, again and again, the action that can start first; the more urgent one of several.
 
     Careful, it admits forwards only where all their rows keep room for what the microbatch begun first still has to go through, so that one
@@ -193,7 +194,7 @@ def _bound(m: SharedActions, first: int, second: int) -> bool:
 
 
 @compiled
-def _move(m: SharedActions, sequence: Int64, at: int, ahead: bool, times: int) -> int:
+def _move(m: SharedActions, sequence: IntArray, at: int, ahead: bool, times: int) -> int:
     """Move the action at a place past up to `times` actions of its rows; its new place."""
     a, n = sequence[at], sequence.shape[0]
     passed, place = 0, at
@@ -211,7 +212,7 @@ def _move(m: SharedActions, sequence: Int64, at: int, ahead: bool, times: int) -
 
 
 @compiled
-def improve(m: SharedActions, sequence: Int64, goal: int, tries: int, seed: int) -> tuple[int, Int64]:
+def improve(m: SharedActions, sequence: IntArray, goal: int, tries: int, seed: int) -> tuple[int, IntArray]:
     """(makespan, sequence) after random moves that make it no longer; ends early at `goal`."""
     n = sequence.shape[0]
     start, free, level = np.zeros(n, dtype=np.int64), np.zeros(m.limit.shape[0], dtype=np.int64), np.zeros(m.limit.shape[0], dtype=np.int64)

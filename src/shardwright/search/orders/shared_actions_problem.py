@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.program.orders.check import run_order
 from shardwright.program.orders.graph import ActionGraph, action_graph
 from shardwright.program.orders.participation import Participation
 from shardwright.program.orders.rows import ActionRows
 from shardwright.schedules.table import B, F, I, W
-from shardwright.search.orders.problem import Int64
 from shardwright.search.orders.shared_actions import NEVER, SharedActions
 from shardwright.search.orders.times import StageTimes
 from shardwright.strategy.plan.plan import Plan
@@ -32,7 +32,7 @@ class SharedActionsProblem:
     rows: ActionRows
     graph: ActionGraph
     arrays: SharedActions
-    place: Int64
+    place: IntArray
 
 
 def shared_actions_problem(plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes) -> SharedActionsProblem:
@@ -79,7 +79,7 @@ def shared_actions_problem(plan: Plan, *, lanes: tuple[int, ...], take: Particip
     return SharedActionsProblem(rows=rows, graph=graph, arrays=arrays, place=place)
 
 
-def _limits(rows: ActionRows, times: StageTimes) -> Int64:
+def _limits(rows: ActionRows, times: StageTimes) -> IntArray:
     """(rows,) the least of the devices' limits."""
     if times.limit is None:
         return np.full(rows.num_rows, NEVER, np.int64)
@@ -88,7 +88,7 @@ def _limits(rows: ActionRows, times: StageTimes) -> Int64:
 
 def _unordered(plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes) -> ActionRows:
     """All actions of every class of devices, stage by stage."""
-    stages: list[list[Int64]] = [[] for _ in take.classes]
+    stages: list[list[IntArray]] = [[] for _ in take.classes]
     for lane in lanes:
         one = plan.lanes[lane]
         for chunk, stage in enumerate(one.stages):
@@ -111,7 +111,7 @@ def _unordered(plan: Plan, *, lanes: tuple[int, ...], take: Participation, times
     )
 
 
-def _turns(place: Int64) -> tuple[Int64, Int64]:
+def _turns(place: IntArray) -> tuple[IntArray, IntArray]:
     """(nodes,) the node of the same stage and kind before each, and the one after it; backwards take slices from last to first."""
     ordered = place.copy()
     ordered[1:] = ordered[1:, ..., ::-1]
@@ -123,13 +123,13 @@ def _turns(place: Int64) -> tuple[Int64, Int64]:
     return turn.copy(), following.copy()
 
 
-def _rows_of(rows: ActionRows, graph: ActionGraph) -> tuple[Int64, Int64]:
+def _rows_of(rows: ActionRows, graph: ActionGraph) -> tuple[IntArray, IntArray]:
     """Rows of each node: (row, start)."""
     order = np.argsort(graph.node, kind="stable")
     return rows.row[order], np.searchsorted(graph.node[order], np.arange(len(graph.position) + 1))
 
 
-def _urgency(duration: Int64, graph: ActionGraph, *, delay: Int64, following: Int64) -> Int64:
+def _urgency(duration: IntArray, graph: ActionGraph, *, delay: IntArray, following: IntArray) -> IntArray:
     """(nodes,) longest way from each node's start to the end of the step."""
     has = np.flatnonzero(following >= 0)
     source = np.concatenate([graph.source, has])
@@ -146,7 +146,7 @@ def _urgency(duration: Int64, graph: ActionGraph, *, delay: Int64, following: In
     return np.array(way, np.int64)
 
 
-def rows_in_order(problem: SharedActionsProblem, sequence: Int64) -> ActionRows:
+def rows_in_order(problem: SharedActionsProblem, sequence: IntArray) -> ActionRows:
     """Each row's actions as they stand in `sequence`."""
     rank = np.empty(len(sequence), np.int64)
     rank[sequence] = np.arange(len(sequence))
@@ -162,7 +162,7 @@ def rows_in_order(problem: SharedActionsProblem, sequence: Int64) -> ActionRows:
     )
 
 
-def sequence_of(problem: SharedActionsProblem, rows: ActionRows) -> Int64 | None:
+def sequence_of(problem: SharedActionsProblem, rows: ActionRows) -> IntArray | None:
     """A sequence whose rows are `rows`, with B as I and W; None where these cannot be run."""
     place = (rows.lane, rows.chunk, rows.microbatch, rows.slice)
     first = problem.place[(np.array([0, 1, 2, 1, 0])[rows.kind], *place)]

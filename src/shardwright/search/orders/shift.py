@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.compiled import compiled
-from shardwright.search.orders.problem import MODULUS, MULTIPLIER, Int64
+from shardwright.search.orders.problem import MODULUS, MULTIPLIER
 from shardwright.search.orders.walk import FIRST, FORWARD, HELD, LAST, OWNER, SEND_BACKWARD, SEND_FORWARD, STASH, walk
 
 REACH = 12
@@ -14,7 +15,15 @@ REACH = 12
 
 @compiled
 def _critical(
-    table: Int64, codes: Int64, row_start: Int64, microbatches: int, makespan: int, end: Int64, turn: Int64, place: Int64, path: Int64
+    table: IntArray,
+    codes: IntArray,
+    row_start: IntArray,
+    microbatches: int,
+    makespan: int,
+    end: IntArray,
+    turn: IntArray,
+    place: IntArray,
+    path: IntArray,
 ) -> int:
     """Places in the order, last first, of the actions of one critical path; how many there are.
 
@@ -54,7 +63,7 @@ def _critical(
 
 
 @compiled
-def _fits(table: Int64, codes: Int64, first: int, last: int, limit: int) -> bool:
+def _fits(table: IntArray, codes: IntArray, first: int, last: int, limit: int) -> bool:
     """Whether a row stays inside its memory."""
     chunks = table.shape[1]
     level = 0
@@ -73,8 +82,8 @@ def _fits(table: Int64, codes: Int64, first: int, last: int, limit: int) -> bool
 
 @compiled
 def shift(
-    table: Int64, limit: Int64, codes: Int64, row_start: Int64, microbatches: int, goal: int, tries: int, seed: int
-) -> tuple[int, Int64]:
+    table: IntArray, limit: IntArray, codes: IntArray, row_start: IntArray, microbatches: int, goal: int, tries: int, seed: int
+) -> tuple[int, IntArray]:
     """The order that random moves of critical actions lead to; a move stays if the order does not end later and fits.
 
     Returns:

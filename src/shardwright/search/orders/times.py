@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.errors import UsageError
 from shardwright.program.orders.graph import Edges
-from shardwright.search.orders.problem import LARGEST, Int64
+from shardwright.search.orders.problem import LARGEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,14 +29,14 @@ class StageTimes:
         UsageError: shapes or numbers make no sense.
     """
 
-    forward: Int64
-    input: Int64
-    weight: Int64
-    send_forward: Int64
-    send_backward: Int64
-    held: Int64
-    stash: Int64
-    limit: Int64 | None = None
+    forward: IntArray
+    input: IntArray
+    weight: IntArray
+    send_forward: IntArray
+    send_backward: IntArray
+    held: IntArray
+    stash: IntArray
+    limit: IntArray | None = None
     edges: Edges | None = None
 
     def __post_init__(self) -> None:

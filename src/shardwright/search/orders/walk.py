@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.compiled import compiled
-from shardwright.search.orders.problem import Int64
 
 OWNER, FORWARD, INPUT, WEIGHT, SEND_FORWARD, SEND_BACKWARD, HELD, STASH, FIRST, LAST = range(10)
 """Rows of the problem's table; see `problem.flat`."""
 
 
 @compiled
-def walk(table: Int64, codes: Int64, row_start: Int64, microbatches: int, end: Int64, at: Int64, free: Int64, count: Int64) -> int:
+def walk(
+    table: IntArray, codes: IntArray, row_start: IntArray, microbatches: int, end: IntArray, at: IntArray, free: IntArray, count: IntArray
+) -> int:
     """Makespan of an order; -1 if it deadlocks.
 
     Args:
@@ -68,7 +70,7 @@ def walk(table: Int64, codes: Int64, row_start: Int64, microbatches: int, end: I
 
 
 @compiled
-def levels(table: Int64, codes: Int64, row_start: Int64) -> Int64:
+def levels(table: IntArray, codes: IntArray, row_start: IntArray) -> IntArray:
     """(ranks,) most that each rank keeps while it runs its row."""
     chunks = table.shape[1]
     ranks = row_start.shape[0] - 1

@@ -8,6 +8,7 @@ from math import ceil
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.errors import InfeasibleError
 from shardwright.search.orders.bounds import order_bounds, trip
 from shardwright.search.orders.find import find_order, found_order
@@ -17,7 +18,7 @@ from shardwright.search.orders.memory_climb import climb_choices
 from shardwright.search.orders.memory_fixed import Choice, Offers, choose_for, fitting, offers_of
 from shardwright.search.orders.memory_option import Options, applied, check_options, least, with_options
 from shardwright.search.orders.named import named_tables
-from shardwright.search.orders.problem import Int64, OrderProblem, flat
+from shardwright.search.orders.problem import OrderProblem, flat
 
 DEPTHS = (0.5, 0.625, 0.75, 0.875, 1.0, 1.125, 1.25, 1.5, 1.75, 2.0, 3.0, 100.0)
 """Microbatches in flight that a start makes room for, in what a pipeline without waits has in flight."""
@@ -127,7 +128,7 @@ class _Search:
         if choice not in self.found or order.makespan < self.found[choice].makespan:
             self.found[choice] = order
 
-    def rechoose(self, codes: Int64, row_start: Int64, *, method: str) -> Choice | None:
+    def rechoose(self, codes: IntArray, row_start: IntArray, *, method: str) -> Choice | None:
         """Keep the best choice for an order that is given."""
         chosen = choose_for(self.problem, self.offers, codes, row_start)
         if chosen is None:
@@ -135,7 +136,7 @@ class _Search:
         self.weigh(chosen[1], codes, row_start, method=method)
         return chosen[1]
 
-    def weigh(self, choice: Choice, codes: Int64, row_start: Int64, *, method: str) -> None:
+    def weigh(self, choice: Choice, codes: IntArray, row_start: IntArray, *, method: str) -> None:
         """Keep an order that fits with a choice."""
         made = applied(self.problem, self.options, choice)
         order = weigh(made, flat(made)[0], codes, row_start, method=method)

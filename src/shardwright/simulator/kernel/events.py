@@ -23,12 +23,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import Int32Array, IntArray
 from shardwright.compiled import compiled, inlined
 from shardwright.simulator.kernel.fixed import check_rows, fixed32, fixed64, mark_stuck
 from shardwright.simulator.kernel.heaps import PLACE, pop, push, sift_down, sift_up
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 Integer = int | np.signedinteger[Any]
 
@@ -49,7 +47,9 @@ _SLOT, _NEXT, _PREVIOUS = range(3)
 
 
 @inlined
-def _seed(work: Int64, finish: Int64, indegree: Int32, use_start: Int32, done: Int32, arrival: Int64, arriving: Int32) -> tuple[int, int]:
+def _seed(
+    work: IntArray, finish: IntArray, indegree: Int32Array, use_start: Int32Array, done: Int32Array, arrival: IntArray, arriving: Int32Array
+) -> tuple[int, int]:
     """Tasks without predecessors arrive at 0, or are done at once."""
     num_arriving, num_done = 0, 0
     for task in range(work.size):
@@ -66,16 +66,16 @@ def _seed(work: Int64, finish: Int64, indegree: Int32, use_start: Int32, done: I
 
 @inlined
 def _settle(
-    work: Int64,
-    start: Int64,
-    finish: Int64,
-    waiting: Int32,
-    edge_start: Int32,
-    edge: Int32,
-    use_start: Int32,
-    done: Int32,
-    arrival: Int64,
-    arriving: Int32,
+    work: IntArray,
+    start: IntArray,
+    finish: IntArray,
+    waiting: Int32Array,
+    edge_start: Int32Array,
+    edge: Int32Array,
+    use_start: Int32Array,
+    done: Int32Array,
+    arrival: IntArray,
+    arriving: Int32Array,
     num_arriving: int,
     num_done: int,
     num_told: int,
@@ -109,12 +109,12 @@ def _load(
     task: Integer,
     slot: Integer,
     now: Integer,
-    use_start: Int32,
-    use_resource: Int32,
-    use_weight: Int32,
-    uses: Int32,
-    resources: Int64,
-    changed: Int32,
+    use_start: Int32Array,
+    use_resource: Int32Array,
+    use_weight: Int32Array,
+    uses: Int32Array,
+    resources: IntArray,
+    changed: Int32Array,
     num_changed: int,
 ) -> int:
     """Put `task` on its resources; the number of resources whose load has changed at this instant."""
@@ -140,12 +140,12 @@ def _load(
 def _unload(
     task: Integer,
     now: Integer,
-    use_start: Int32,
-    use_resource: Int32,
-    use_weight: Int32,
-    uses: Int32,
-    resources: Int64,
-    changed: Int32,
+    use_start: Int32Array,
+    use_resource: Int32Array,
+    use_weight: Int32Array,
+    uses: Int32Array,
+    resources: IntArray,
+    changed: Int32Array,
     num_changed: int,
 ) -> int:
     """Take `task` off its resources; the number of resources whose load has changed at this instant."""
@@ -169,7 +169,15 @@ def _unload(
 
 @compiled
 def _renew(
-    slot: Integer, now: Integer, use_start: Int32, use_resource: Int32, resources: Int64, slots: Int64, key: Int64, item: Int32, size: int
+    slot: Integer,
+    now: Integer,
+    use_start: Int32Array,
+    use_resource: Int32Array,
+    resources: IntArray,
+    slots: IntArray,
+    key: IntArray,
+    item: Int32Array,
+    size: int,
 ) -> None:
     """Give the task in `slot` the rate of its present loads, if that is another one, and move its finish."""
     task, old = slots[slot, _TASK], slots[slot, _SLOWEST]
@@ -193,15 +201,15 @@ def _renew(
 
 @compiled
 def _simulate(
-    work: Int64,
-    indegree: Int32,
-    edge_start: Int32,
-    edge: Int32,
-    use_start: Int32,
-    use_resource: Int32,
-    use_weight: Int32,
+    work: IntArray,
+    indegree: Int32Array,
+    edge_start: Int32Array,
+    edge: Int32Array,
+    use_start: Int32Array,
+    use_resource: Int32Array,
+    use_weight: Int32Array,
     num_resources: int,
-) -> tuple[Int64, Int64, int]:
+) -> tuple[IntArray, IntArray, int]:
     """`simulate` on checked arrays."""
     num_tasks = work.size
     start, finish, waiting = np.zeros(num_tasks, np.int64), np.full(num_tasks, -1, np.int64), indegree.copy()
@@ -270,7 +278,7 @@ def simulate(
     use_resource: npt.ArrayLike,
     use_weight: npt.ArrayLike,
     num_resources: int,
-) -> tuple[Int64, Int64, int]:
+) -> tuple[IntArray, IntArray, int]:
     """Start and finish of each task when tasks slow each other down on shared resources (rule in the module's docstring).
 
     Args:

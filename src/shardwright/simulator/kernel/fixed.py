@@ -5,27 +5,25 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import Int32Array, IntArray
 from shardwright.compiled import compiled
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
-
-def fixed64(array: npt.ArrayLike) -> Int64:
+def fixed64(array: npt.ArrayLike) -> IntArray:
     """A read-only int64 view (or copy) of `array`: one compiled signature, whatever the caller's flags."""
     view = np.ascontiguousarray(array, dtype=np.int64).view()
     view.flags.writeable = False
     return view
 
 
-def fixed32(array: npt.ArrayLike) -> Int32:
+def fixed32(array: npt.ArrayLike) -> Int32Array:
     """A read-only int32 view (or copy) of `array`."""
     view = np.ascontiguousarray(array, dtype=np.int32).view()
     view.flags.writeable = False
     return view
 
 
-def check_rows(start: Int32, num_rows: int, entries: Int32, bound: int) -> None:
+def check_rows(start: Int32Array, num_rows: int, entries: Int32Array, bound: int) -> None:
     """A CSR that would read outside its arrays is our own bug, and must not become a wild memory access."""
     assert start.size == num_rows + 1
     assert start[0] == 0
@@ -35,7 +33,7 @@ def check_rows(start: Int32, num_rows: int, entries: Int32, bound: int) -> None:
 
 
 @compiled
-def mark_stuck(waiting: Int32, start: Int64) -> None:
+def mark_stuck(waiting: Int32Array, start: IntArray) -> None:
     """Tasks that never became ready have no start."""
     for task in range(waiting.size):
         if waiting[task] > 0:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from shardwright.arrays import Int32Array, IntArray
 from shardwright.compiled import inlined
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 PLACE = 4
 """Column of a running task's slot that holds its place in the heap of finishes."""
@@ -19,7 +16,7 @@ Integer = int | np.signedinteger[Any]
 
 
 @inlined
-def push(key: Int64, item: Int32, size: int, instant: Integer, task: Integer) -> None:
+def push(key: IntArray, item: Int32Array, size: int, instant: Integer, task: Integer) -> None:
     """Add `task` at `instant` to a plain heap of `size` entries."""
     place = size
     while place > 0:
@@ -34,7 +31,7 @@ def push(key: Int64, item: Int32, size: int, instant: Integer, task: Integer) ->
 
 
 @inlined
-def pop(key: Int64, item: Int32, size: int) -> None:
+def pop(key: IntArray, item: Int32Array, size: int) -> None:
     """Replace the root of a plain heap by the entry at `size`, its last, and restore the order."""
     instant, task = key[size], item[size]
     place, child = 0, 1
@@ -52,7 +49,7 @@ def pop(key: Int64, item: Int32, size: int) -> None:
 
 
 @inlined
-def sift_up(key: Int64, item: Int32, slots: Int64, place: Integer) -> None:
+def sift_up(key: IntArray, item: Int32Array, slots: IntArray, place: Integer) -> None:
     """Move the entry at `place` of the heap of finishes towards the root until its parent is not later."""
     instant, slot = key[place], item[place]
     while place > 0:
@@ -69,7 +66,7 @@ def sift_up(key: Int64, item: Int32, slots: Int64, place: Integer) -> None:
 
 
 @inlined
-def sift_down(key: Int64, item: Int32, slots: Int64, size: int, place: Integer) -> None:
+def sift_down(key: IntArray, item: Int32Array, slots: IntArray, size: int, place: Integer) -> None:
     """Move the entry at `place` of the heap of finishes towards the leaves until no child is earlier."""
     instant, slot = key[place], item[place]
     while True:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.arrays import Int32Array, IntArray
 from shardwright.compiled import compiled
 from shardwright.simulator.kernel.fixed import check_rows, fixed32, fixed64, mark_stuck
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-
 
 @compiled
-def _longest_path(work: Int64, indegree: Int32, successor_start: Int32, successor: Int32) -> tuple[Int64, Int64]:
+def _longest_path(work: IntArray, indegree: Int32Array, successor_start: Int32Array, successor: Int32Array) -> tuple[IntArray, IntArray]:
     """`longest_path` on checked arrays."""
     num_tasks = work.size
     start, finish = np.zeros(num_tasks, np.int64), np.full(num_tasks, -1, np.int64)
@@ -44,7 +42,7 @@ def _longest_path(work: Int64, indegree: Int32, successor_start: Int32, successo
 
 def longest_path(
     work: npt.ArrayLike, indegree: npt.ArrayLike, successor_start: npt.ArrayLike, successor: npt.ArrayLike
-) -> tuple[Int64, Int64]:
+) -> tuple[IntArray, IntArray]:
     """Earliest start and finish of each task when nothing is shared: start = max over predecessors of finish, finish = start + work.
 
     Args:
