@@ -13,6 +13,7 @@ from string import ascii_uppercase
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.model.ir.graph import Model, Run
 from shardwright.report.order_picture import OrderPicture, order_pictures
 from shardwright.report.plan_columns import Stretch, stretches
