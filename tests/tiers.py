@@ -1,8 +1,11 @@
 """How much of a check runs: a part of every class in `make test`; all of it, from a fresh seed, in `make proof`.
 
 `pytest -m proof` is the proof tier, which is printed with its seed; SHARDWRIGHT_SEED repeats one. Elsewhere examples are few and every
-run on the same code finds the same. A test whose sizes come from here is in both tiers; one that is always marked `proof` is in the
-second alone, beside a smaller one of its class.
+run on the same code finds the same. Both hold for one choice of tests: hypothesis takes one number in twenty from the constants
+in the sources of what is imported by then, so that another choice, or another constant anywhere, draws other examples.
+
+A test whose sizes come from here is in both tiers; one that is always marked `proof` is in the second alone, beside a smaller one of its
+class.
 """
 
 from __future__ import annotations

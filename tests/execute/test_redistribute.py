@@ -64,10 +64,10 @@ def test_what_moved_is_what_the_transition_says(case: Case) -> None:
             for a, b, elements in act.step.sends:
                 pair = one.devices[a], one.devices[b]
                 messages[pair] = messages.get(pair, 0) + elements
-            for group in act.step.groups:
+            for group, elements in zip(act.step.groups, act.step.elements, strict=True):
                 for member in group:
                     key = one.devices[member], act.step.kind.value, tuple(sorted(one.devices[i] for i in group))
-                    collectives[key] = collectives.get(key, 0) + act.step.elements
+                    collectives[key] = collectives.get(key, 0) + elements
     sent = {(r.device, next(d for d in r.group if d != r.device)): 0 for r in trace.records if r.kind == "send"}
     for r in trace.records:
         if r.kind == "send":

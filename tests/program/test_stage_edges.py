@@ -85,6 +85,14 @@ def test_weighted_replicas_send_their_samples() -> None:
     assert forward.sends.tolist() == [[0, 8, X // 4], [0, 9, X // 2], [1, 9, X // 4]]
 
 
+def test_replicas_of_weighted_parts_gather_their_own_samples() -> None:
+    """Back to three quarters and a quarter of the batch on two devices each: halves of either part come, and each pair gathers its own."""
+    _, backward = messages("b[3:1]{x2, x2+2}", "x4")
+    received = {d: int(backward.sends[backward.sends[:, 1] == d, 2].sum()) for d in range(4)}
+    assert received == {0: 3 * X // 8, 1: 3 * X // 8, 2: X // 8, 3: X // 8}
+    assert backward.collectives == ((Collective.ALL_GATHER, (0, 1), 3 * X // 4), (Collective.ALL_GATHER, (2, 3), X // 4))
+
+
 def test_every_decoder_stage_reads_the_encoder() -> None:
     model = encoder_decoder(layers=2)
     names = [run.name for run in model.runs]

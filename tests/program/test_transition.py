@@ -110,7 +110,7 @@ def test_a_textbook_pattern_is_one_step_at_the_minimum(name: str) -> None:
 )
 def test_elements_are_the_full_buffer_of_a_group(name: str, elements: int) -> None:
     (step,) = transition(*TEXTBOOK[name][:2]).steps
-    assert step.elements == elements
+    assert step.elements == (elements,)
 
 
 def test_replicas_gather_in_parallel_groups_of_one_node_each() -> None:
@@ -141,7 +141,16 @@ def test_unequal_parts_share_a_step() -> None:
     wanted = tuple(Holding(device=d, box=(((0, 32),), ALL_COLS)) for d in (0, 1))
     lone = (Holding(device=2, box=(((32, 48),), ALL_COLS)),)
     found = transition(pair + lone, wanted + lone)
-    assert [(step.kind, step.groups, step.elements) for step in found.steps] == [(AG, ((0, 1),), 2 * X // 3)]
+    assert [(step.kind, step.groups, step.elements) for step in found.steps] == [(AG, ((0, 1),), (2 * X // 3,))]
+
+
+def test_unequal_groups_of_one_step_have_buffers_of_their_own() -> None:
+    """b[2:1]{s2, s2} -> b[2:1]{x2, x2}: two pairs gather at once, one twice as much as the other."""
+    rows = [share(ROWS, (2, 1), d // 2) for d in range(4)]
+    source = tuple(Holding(device=d, box=(rows[d], share(COLS, (1, 1), d % 2))) for d in range(4))
+    wanted = tuple(Holding(device=d, box=(rows[d], ALL_COLS)) for d in range(4))
+    (step,) = transition(source, wanted).steps
+    assert (step.kind, step.groups, step.elements) == (AG, ((0, 1), (2, 3)), (2 * X // 3, X // 3))
 
 
 def test_four_shards_to_two_replicas_elsewhere() -> None:
@@ -426,8 +435,8 @@ def test_transposed_steps_are_the_transition_of_the_cotangents(name: str) -> Non
 
 
 def test_a_send_is_transposed_by_swapping_its_ends() -> None:
-    step = Step(kind=StepKind.SEND, elements=5, sends=((0, 4, 5), (1, 4, 3)))
-    assert transposed((step,)) == (Step(kind=StepKind.SEND, elements=5, sends=((4, 0, 5), (4, 1, 3))),)
+    step = Step(kind=StepKind.SEND, sends=((0, 4, 5), (1, 4, 3)))
+    assert transposed((step,)) == (Step(kind=StepKind.SEND, sends=((4, 0, 5), (4, 1, 3))),)
 
 
 @examples(100)

@@ -222,7 +222,8 @@ def _turns(one: PlacedPiece, flows: Sequence[Sequence[Flow]], me: int, buffer: d
 
     late = late_groups(one.component)
     for number, act in enumerate(solve(one.component)):
-        group = next((g for g in act.step.groups if me in g), ())
+        pairs = zip(act.step.groups, act.step.elements, strict=True)
+        group, elements = next(((g, size) for g, size in pairs if me in g), ((), 0))
         gives: dict[int, list[Range]] = {}
         received: dict[int, int] = {}
         landings: list[Landing] = []
@@ -243,7 +244,7 @@ def _turns(one: PlacedPiece, flows: Sequence[Sequence[Flow]], me: int, buffer: d
                 number=number,
                 kind=act.step.kind,
                 group=tuple(sorted(one.devices[i] for i in group)),
-                elements=act.step.elements,
+                elements=elements,
                 gives=tuple((device, tuple(gives[device])) for device in sorted(gives)),
                 receives=tuple(sorted(received.items())),
                 landings=tuple(landings),

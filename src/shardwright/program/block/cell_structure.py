@@ -356,8 +356,9 @@ def _changes(found: Transition | None, device: int, element: int, *, forward: bo
     """The steps in which `device` takes part, each as a change of one direction."""
     result: list[Change] = []
     for number, step in enumerate(found.steps if found is not None else ()):
-        group = next((g for g in step.groups if device in g), ())
-        volume, kind = step.elements * element, _KINDS[step.kind]
+        pairs = zip(step.groups, step.elements, strict=True)
+        group, elements = next(((g, size) for g, size in pairs if device in g), ((), 0))
+        volume, kind = elements * element, _KINDS[step.kind]
         if step.kind is StepKind.SEND:
             sent = sum(n for a, _, n in step.sends if a == device)
             received = sum(n for _, b, n in step.sends if b == device)

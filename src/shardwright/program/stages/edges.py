@@ -227,7 +227,7 @@ def _messages(made: Layout, wanted: Layout, *, island: int, minimal: bool) -> Me
             sends += step.sends
         else:
             kind = Collective.BROADCAST if step.kind is StepKind.REDUCE else Collective(step.kind.value)
-            collectives += [(kind, group, step.elements) for group in step.groups]
+            collectives += [(kind, group, size) for group, size in zip(step.groups, step.elements, strict=True)]
     return Messages(base=0, sends=_columns(sends), collectives=tuple(collectives))
 
 

@@ -76,7 +76,7 @@ def joined(acts: Sequence[Act]) -> list[Act]:
             step=Step(
                 kind=act.step.kind,
                 groups=first.step.groups + act.step.groups,
-                elements=max(first.step.elements, act.step.elements),
+                elements=first.step.elements + act.step.elements,
                 sends=first.step.sends + act.step.sends,
             ),
             flows=first.flows + act.flows,
@@ -173,13 +173,12 @@ def named(component: Component, flows: Sequence[Flow]) -> tuple[Act, ...]:
             continue
         sent, received, crossing = sent_by(component, part)
         busiest = max(*sent.values(), *received.values())
-        step = Step(kind=kind, groups=(group,), elements=-(-busiest * len(group) // (len(group) - 1)))
+        step = Step(kind=kind, groups=(group,), elements=(-(-busiest * len(group) // (len(group) - 1)),))
         acts.append(Act(step=step, flows=tuple(part), sent=sent, received=received, crossing=crossing))
     result = joined(acts)
     if sends:
         sent, received, crossing = sent_by(component, sends)
-        messages = _messages(sends)
-        step = Step(kind=StepKind.SEND, elements=max(size for _, _, size in messages), sends=messages)
+        step = Step(kind=StepKind.SEND, sends=_messages(sends))
         result.append(Act(step=step, flows=tuple(sends), sent=sent, received=received, crossing=crossing))
     return tuple(result)
 

@@ -49,14 +49,14 @@ class Step:
 
     Attributes:
         groups: devices of each group that runs the collective; the root first where there is one. Empty for sends.
-        elements: the full buffer of the largest group, as `Collective` counts it; of sends the largest message. An uneven all-to-all,
-            scatter or gather of n counts n / (n - 1) of what its busiest member sends or receives.
+        elements: the full buffer of each group, as `Collective` counts it. An uneven all-to-all, scatter or gather of n counts
+            n / (n - 1) of what its busiest member sends or receives.
         sends: (source, target, elements) of each message.
     """
 
     kind: StepKind
     groups: tuple[Group, ...] = ()
-    elements: int
+    elements: tuple[int, ...] = ()
     sends: tuple[Message, ...] = ()
 
 
@@ -120,18 +120,19 @@ def _crossings(component: Component, group: Group) -> int:
 def exchanged(component: Component, kind: StepKind, groups: Sequence[Group], flows: Sequence[Sequence[Flow]], sums: bool = False) -> Act:
     """An all_gather, or with `sums` the reduce_scatter that is its transpose: flows of each group have one owner each."""
     sent: Load = {}
-    elements, crossing = 0, 0
+    elements: list[int] = []
+    crossing = 0
     for group, moved in zip(groups, flows, strict=True):
         owned: Load = {}
         for flow in moved:
             for owner in flow.targets if sums else flow.sources:
                 add(owned, owner, flow.high - flow.low)
         total = sum(owned.values())
-        elements = max(elements, total)
+        elements.append(total)
         crossing += total * _crossings(component, group)
         for device in group:
             add(sent, device, total - owned.get(device, 0))
-    step = Step(kind=kind, groups=tuple(groups), elements=elements)
+    step = Step(kind=kind, groups=tuple(groups), elements=tuple(elements))
     return Act(step=step, flows=tuple(flow for moved in flows for flow in moved), sent=sent, received=sent, crossing=crossing)
 
 
@@ -143,7 +144,7 @@ def all_reduced(component: Component, groups: Sequence[Group], spans: Sequence[t
         crossing += 2 * (high - low) * _crossings(component, group)
         for device, (a, b) in zip(group, even(low, high, len(group)), strict=True):
             add(sent, device, 2 * (high - low - b + a))
-    step = Step(kind=StepKind.ALL_REDUCE, groups=tuple(groups), elements=max(high - low for low, high in spans))
+    step = Step(kind=StepKind.ALL_REDUCE, groups=tuple(groups), elements=tuple(high - low for low, high in spans))
     flows = tuple(Flow(low, high, group, group) for group, (low, high) in zip(groups, spans, strict=True))
     return Act(step=step, flows=flows, sent=sent, received=sent, crossing=crossing)
 
@@ -164,7 +165,7 @@ def rooted(component: Component, kind: StepKind, groups: Sequence[Group], spans:
         flows += [
             Flow(low, high, group[:1], group[1:]) if kind is StepKind.BROADCAST else Flow(low, high, group, group[:1]) for low, high in own
         ]
-    step = Step(kind=kind, groups=tuple(groups), elements=max(sizes))
+    step = Step(kind=kind, groups=tuple(groups), elements=tuple(sizes))
     if kind is StepKind.REDUCE:
         out, into = into, out
     return Act(step=step, flows=tuple(flows), sent=out, received=into, crossing=crossing)

@@ -82,7 +82,7 @@ def _side_by_side(same: Sequence[tuple[PlacedPiece, tuple[Act, ...]]]) -> Iterat
         yield Step(
             kind=act.step.kind,
             groups=tuple(tuple(devices[i] for i in group) for devices, step in steps for group in step.groups),
-            elements=max(step.elements for _, step in steps),
+            elements=tuple(size for _, step in steps for size in step.elements),
             sends=tuple((devices[a], devices[b], elements) for devices, step in steps for a, b, elements in step.sends),
         )
 
