@@ -202,7 +202,8 @@ def lowered_moves(problem: Problem, *, without: frozenset[Node] = frozenset()) -
                 group = tuple(sorted(d + one.base for d in move.group))
                 hops = len(group) - 1 if move.hops else 1
                 size = int(evaluate_sum(move.volume, one.degrees)[0]) * hops
-                total[one.device, move.phase.value, move.kind.value, group] += size * one.times(move.phase)
+                within = move.operator if move.axes == ("ring",) else ""  # a core that runs again exchanges its keys again
+                total[one.device, move.phase.value, move.kind.value, group] += size * one.times(move.phase, within)
     return +Counter({entry: size // ELEMENT for entry, size in total.items()})
 
 
