@@ -50,6 +50,12 @@ def test_nvl72_islands_span_nodes_of_4() -> None:
     assert [(t.name, t.num_devices) for t in parse_cluster("gb200:36").tiers()] == [("island", 36)]
 
 
+@pytest.mark.parametrize(("devices", "island"), [(64, 64), (72, 72), (128, 64), (144, 72), (256, 64), (1024, 64), (720, 72), (76, 72)])
+def test_a_job_gets_equal_segments_of_nvl72_islands(devices: int, island: int) -> None:
+    """Of at least half an island: 76 devices are 19 nodes, which only single nodes divide."""
+    assert parse_cluster(f"gb200-nvl72:{devices}").tiers()[0].num_devices == island
+
+
 def test_published_cluster_brings_its_tiers() -> None:
     tiers = parse_cluster("meta-24k-roce:16384").tiers()
     assert [(t.name, t.num_devices) for t in tiers] == [("island", 8), ("rack", 16), ("pod", 3072), ("aggregation", 16384)]

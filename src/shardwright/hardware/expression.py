@@ -6,6 +6,7 @@ leave it out: its full size), and **instances** for a cloud instance, as a cloud
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import ClusterError, nearest
@@ -57,7 +58,10 @@ def parse_cluster(text: str) -> Cluster:
 
 
 def fill_nodes(kind: NodeKind, *, num_devices: int, name: str) -> NodeGroup:
-    """`num_devices` devices as nodes of `kind`: one smaller node, or whole nodes; anything else is an error."""
+    """`num_devices` devices as nodes of `kind`: one smaller node, or whole nodes; anything else is an error.
+
+    Nodes of an island of several nodes come in equal segments; see `segmented`.
+    """
     if num_devices < kind.num_devices:
         return NodeGroup(kind=smaller_node(kind, num_devices=num_devices), count=1)
     if num_devices % kind.num_devices:
@@ -66,7 +70,20 @@ def fill_nodes(kind: NodeKind, *, num_devices: int, name: str) -> NodeGroup:
             f"{num_devices} x {name} do not fill nodes of {kind.num_devices}",
             hint=f"use {below} or {below + kind.num_devices}",
         )
-    return NodeGroup(kind=kind, count=num_devices // kind.num_devices)
+    count = num_devices // kind.num_devices
+    return NodeGroup(kind=segmented(kind, count=count), count=count)
+
+
+def segmented(kind: NodeKind, *, count: int) -> NodeKind:
+    """`kind` with the part of each island that a job of `count` nodes gets: the most nodes that divide the job, as schedulers place it.
+
+    256 GB200 are 64 nodes of 4, and an island has 18: 16 divides 64, so each of 4 islands gives 64 of its 72 devices. Where only less than
+    half an island would divide the job, islands are filled one after the other. Source: NVIDIA-NeMo/Megatron-Bridge,
+    scripts/performance/utils/executors.py (Slurm's ``--segment`` for nodes of 4).
+    """
+    nodes = kind.island // kind.num_devices
+    part = max((n for n in range(1, nodes + 1) if count % n == 0), default=1)
+    return replace(kind, island=part * kind.num_devices) if count > nodes > 1 and 2 * part >= nodes else kind
 
 
 def _append(groups: list[NodeGroup], group: NodeGroup) -> None:
