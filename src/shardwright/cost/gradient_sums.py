@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -85,7 +87,7 @@ def in_buckets(held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...
     bucket: dict[tuple[bool, tuple[int, ...]], tuple[int, ...]] = {}
     for experts, groups in kinds.items():
         for group in groups:
-            inside = [g for g in groups if len(g) < len(group) and len(group) % len(g) == 0 and set(g) <= set(group)]
+            inside = [g for g in groups if len(g) < len(group) and set(g) <= set(group) and across(group, g)]
             bucket[experts, group] = min(inside, key=lambda g: (len(g), g), default=group)
     sums: dict[tuple[int, tuple[int, ...]], int] = {}
     result = []
@@ -95,14 +97,27 @@ def in_buckets(held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...
             near = h.group if h.is_tied or not h.trainable else bucket[h.klass is ParameterClass.EXPERTS, h.group]
             placed.append(h if near is h.group else replace(h, group=near, near=near))
             if near is not h.group:
-                others = sorted(set(h.group).difference(near), key=lambda d: (abs(d - near[0]), d))
-                members = (near[0], *others[: len(h.group) // len(near) - 1])
+                members = across(h.group, near)
                 sums[number, members] = sums.get((number, members), 0) + h.elements * h.layers
         result.append(tuple(placed))
     totals: dict[tuple[int, ...], int] = {}
     for (_, members), elements in sums.items():
         totals[members] = totals.get(members, 0) + elements
     return result, [Beyond(segment=b, members=m, elements=n / layers[b], total=totals[m]) for (b, m), n in sums.items()]
+
+
+@lru_cache(maxsize=4096)
+def across(group: tuple[int, ...], part: tuple[int, ...]) -> tuple[int, ...]:
+    """The first member of `part` with those of the group that stand where it stands in the group's other parts; () if parts are no mesh.
+
+    Of (0..7) and its part (1, 3, 5, 7): (0, 1). Of its part (0, 1, 4, 5): (0, 2).
+    """
+    places = [bisect_left(group, d) for d in part]
+    run = next((n for n, place in enumerate(places) if place - places[0] != n), len(places))
+    count, first = len(group) // len(part), places[0]
+    block = first - first % (run * count)
+    members = tuple(group[block + first % run + run * k] for k in range(count) if block + first % run + run * k < len(group))
+    return members if count * len(part) == len(group) and len(members) == count and len(set(members) & set(part)) == 1 else ()
 
 
 def cuts_of(held: list[tuple[HeldParameters, ...]], *, rule: ShardRule) -> tuple[ShardedElements, ...]:
