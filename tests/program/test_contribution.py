@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.program.layout.layout import Box, Indices, normal
-from shardwright.program.stages.contribution import Share, SumGroup, Work, shard_groups, sum_groups
+from shardwright.program.stages.contribution import Share, SumGroup, Work, sum_groups
 from tests.tiers import examples
 
 ROWS, SAMPLES, POSITIONS = 64, 96, 16
@@ -176,16 +176,6 @@ def test_partly_overlapping_contributions_are_illegal() -> None:
     with pytest.raises(StrategyError, match="partly the same") as caught:
         sum_groups(shares)
     assert caught.value.rule == "grad.overlap"
-
-
-def test_shards_are_runs_of_consecutive_members() -> None:
-    """Sharded over eight of 64 (zoo 6): pieces are reduced in runs of eight, then over {i, i + 8, ..}."""
-    runs, across = shard_groups(tuple(range(64)), 8)
-    assert (runs[1], across[1]) == (tuple(range(8, 16)), tuple(range(1, 64, 8)))
-    assert shard_groups((3, 5), 0) == (((3, 5),), ((3,), (5,)))
-    with pytest.raises(StrategyError) as caught:
-        shard_groups((0, 1, 2), 2)
-    assert caught.value.rule == "zero.degree"
 
 
 # Random plans

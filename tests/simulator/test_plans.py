@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -13,7 +14,8 @@ from shardwright.job.training import SequenceLength, TrainingJob, training_job
 from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.simulate import SimulatedPlan, simulate_plan
+from shardwright.simulator import simulate
+from shardwright.simulator.simulate import SimulatedPlan, simulate_grid, simulate_plan
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parser import parse_plan
@@ -195,3 +197,20 @@ def test_equal_parts_on_unlike_devices_are_not_one_family() -> None:
     assert seconds["h100-sxm:1+v100-sxm-32gb:1"][1] == 2
     assert seconds["h100-sxm:2"][1] == 1
     assert seconds["h100-sxm:1+v100-sxm-32gb:1"][0] >= 0.9 * seconds["v100-sxm-32gb:2"][0] > seconds["h100-sxm:2"][0]
+
+
+def test_a_plan_that_was_laid_before_is_priced_anew() -> None:
+    """On a cluster of the same sizes with other links, and under other constants, as if it were asked first."""
+    problem = real_problem("llama-3.1-8b", "h100-sxm:16", seq_len=4096, global_batch=32)
+    grid = parse_grid("tp4 sp pp2 dp2 mbs1 zero1")
+    slow = replace(problem, cluster=parse_cluster("a100-sxm-80gb:16"))
+    other = replace(problem, constants=replace(problem.constants, passes_fused=2.0))
+    asked = (problem, slow, other, problem)
+    after = [simulate_grid(one, grid).step_time_s for one in asked]
+    alone = []
+    for one in asked:
+        simulate._laid.cache_clear()
+        simulate._program.cache_clear()
+        alone.append(simulate_grid(one, grid).step_time_s)
+    assert after == alone
+    assert len(set(after)) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -112,12 +111,13 @@ def across(group: tuple[int, ...], part: tuple[int, ...]) -> tuple[int, ...]:
 
     Of (0..7) and its part (1, 3, 5, 7): (0, 1). Of its part (0, 1, 4, 5): (0, 2).
     """
-    places = [bisect_left(group, d) for d in part]
-    run = next((n for n, place in enumerate(places) if place - places[0] != n), len(places))
-    count, first = len(group) // len(part), places[0]
+    places = np.searchsorted(group, part)
+    count, first = len(group) // len(part), int(places[0])
+    run = int(np.argmin(np.append(places - first == np.arange(len(part)), False)))
     block = first - first % (run * count)
-    members = tuple(group[block + first % run + run * k] for k in range(count) if block + first % run + run * k < len(group))
-    return members if count * len(part) == len(group) and len(members) == count and len(set(members) & set(part)) == 1 else ()
+    members = block + first % run + run * np.arange(count)
+    parts = np.sort(np.add.outer(members - first, places), axis=None)
+    return tuple(group[k] for k in members) if np.array_equal(parts, np.arange(len(group))) else ()
 
 
 def cuts_of(held: list[tuple[HeldParameters, ...]], *, rule: ShardRule) -> tuple[ShardedElements, ...]:
@@ -224,7 +224,7 @@ def _broadcast(problem: Problem, group: tuple[int, ...], near: tuple[int, ...], 
 def _sharing(group: tuple[int, ...], near: tuple[int, ...], shard: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Devices that share one copy of the states, and those that hold the same piece; other stages' holders of a tied weight come last.
 
-    The first of the groups that `program.contribution.shard_groups` makes.
+    States of 64 sharded over eight are runs of eight consecutive members; the same piece is held by every eighth (zoo 6).
     """
     ordered = near if near == group else (*near, *sorted(set(group).difference(near)))
     if len(ordered) % shard:

@@ -157,25 +157,3 @@ def _groups(classes: tuple[Group, ...], *, island: int) -> tuple[tuple[Group, ..
         (root, *(device for device in devices if device != root)) for root, devices in zip(roots, classes, strict=True) if len(devices) > 1
     )
     return (tuple(sorted(roots)),), copies
-
-
-def shard_groups(group: Group, degree: int) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """(runs of `degree` consecutive members, groups of the j-th members of all runs): a state sharded to a degree over its sum group.
-
-    Member j of a run owns piece j: reduce_scatter inside runs, all_reduce of the pieces across them.
-
-    Args:
-        degree: divides the group's size; 0 = all members.
-
-    Raises:
-        StrategyError: zero.degree if it does not divide.
-
-    Source: zoo section 4, rule 7.
-    """
-    size = degree or len(group)
-    if len(group) % size:
-        raise StrategyError(
-            f"{len(group)} holders cannot be cut into runs of {size}", hint="a degree divides the sum group", rule="zero.degree"
-        )
-    runs = tuple(group[start : start + size] for start in range(0, len(group), size))
-    return runs, tuple(zip(*runs, strict=True))
