@@ -124,8 +124,6 @@ def test_a_core_that_runs_again_exchanges_its_keys_again(exchange: Exchange) -> 
     same(problem_of(replace(chosen.plan, lanes=(again,)), model=chosen.model, job=chosen.job))
 
 
-# Cotangents of key heads move otherwise than lowered where makers have unlike parts of the query heads, or a reader makes none: lowering
-# asks for the returns to a device's own part alone. A few drawn plans in a hundred are so, and only a proof asks.
 @pytest.mark.proof
 @examples(25, 400, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(plans())

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.cost.gradient_sums import cuts_of, shard_rule
+from shardwright.cost.gradient_sums import cuts_of, in_buckets, shard_rule
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.precision import uniform
 from shardwright.execute.shares.parameters import seeded
@@ -16,7 +16,7 @@ from shardwright.execute.shares.shards import Sharers
 from shardwright.execute.training.optimizer import AdamW, clip_factor, moments, require_adamw, update
 from shardwright.execute.training.train import member
 from shardwright.job.training import Optimizer, OptimizerFamily
-from shardwright.program.stages.holdings import plan_holdings
+from shardwright.program.stages.holdings import HeldParameters, Holdings, plan_holdings
 from tests.execute.small_plans import PLANS
 
 
@@ -89,6 +89,15 @@ def test_pieces_are_nested_and_every_run_has_everything_once(degrees: tuple[int,
                 assert inner[1] <= high
 
 
+def shared(holdings: Holdings, device: int) -> list[tuple[HeldParameters, ...]]:
+    """What a device holds, as it is shared with others: stage by stage, each parameter in its bucket."""
+    found: list[tuple[HeldParameters, ...]] = []
+    for place in sorted({key[:2] for key in holdings if key[3] == device}):
+        held = [holdings[key] for key in sorted(holdings) if key[:2] == place and key[3] == device]
+        found += in_buckets(held, layers=(1,) * len(held))[0]
+    return found
+
+
 @pytest.mark.parametrize("name", [name for name in PLANS if name != "unequal duplicates"])
 def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
     """Elements of each state of the optimizer, of the summed gradient, and of parameters between steps: the same integers."""
@@ -96,7 +105,7 @@ def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
     known = small.known()
     holdings = plan_holdings(known.work.stages, model=small.model, length=small.job.sequence_length, island=0)
     for device in known.devices:
-        cuts = cuts_of([held for key, held in holdings.items() if key[3] == device], rule=shard_rule(small.plan))
+        cuts = cuts_of(shared(holdings, device), rule=shard_rule(small.plan))
         expected = [sum(cut.held(level) for cut in cuts) for level in (1, 2, 3)]
         own = member(device, known, source=seeded(small.model, seed=0))
         buckets = [b for b in known.buckets if device in b.devices]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -72,6 +73,12 @@ class Beyond:
     total: int
 
 
+def bucket_of(group: tuple[int, ...], groups: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The smallest of `groups`, all of which have one device in common, that `group` is a mesh of; `group` itself if there is none."""
+    inside = [g for g in groups if len(g) < len(group) and set(g) <= set(group) and across(group, g)]
+    return min(inside, key=lambda g: (len(g), g), default=group)
+
+
 def in_buckets(held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...]) -> tuple[list[tuple[HeldParameters, ...]], list[Beyond]]:
     """What a device holds with parameters that more devices sum than the matrices beside them put into those matrices' bucket; and their
     further sums.
@@ -83,11 +90,7 @@ def in_buckets(held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...
     kinds: dict[bool, set[tuple[int, ...]]] = {False: set(), True: set()}
     for h in (h for items in held for h in items if h.trainable and not h.is_tied):
         kinds[h.klass is ParameterClass.EXPERTS].add(h.group)
-    bucket: dict[tuple[bool, tuple[int, ...]], tuple[int, ...]] = {}
-    for experts, groups in kinds.items():
-        for group in groups:
-            inside = [g for g in groups if len(g) < len(group) and set(g) <= set(group) and across(group, g)]
-            bucket[experts, group] = min(inside, key=lambda g: (len(g), g), default=group)
+    bucket = {(experts, group): bucket_of(group, groups) for experts, groups in kinds.items() for group in groups}
     sums: dict[tuple[int, tuple[int, ...]], int] = {}
     result = []
     for number, items in enumerate(held):

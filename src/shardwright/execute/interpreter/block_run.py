@@ -13,7 +13,6 @@ from shardwright.execute.numerics.cuts import is_chosen, is_stand_in
 from shardwright.execute.numerics.protocol import Gradients, Values
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.redistribution.edges import Edge, Exit, edges, exits, given_back, is_passed
-from shardwright.execute.redistribution.shared_keys import Back
 from shardwright.execute.redistribution.transfer import moved, scoped
 from shardwright.execute.shares.layer_state import BlockRun, Inputs, LayerState, changed, kept
 from shardwright.execute.shares.operator_shares import place_of
@@ -23,6 +22,7 @@ from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.block.placement import is_routed
+from shardwright.program.block.shared_keys import Back
 from shardwright.program.layout.layout import Indices, Layout
 
 

@@ -10,7 +10,6 @@ import torch
 
 from shardwright.execute.numerics.cuts import is_chosen, is_stand_in
 from shardwright.execute.redistribution.regions import overlap
-from shardwright.execute.redistribution.shared_keys import Back, shared_backs
 from shardwright.execute.redistribution.transfer import moved
 from shardwright.execute.shares.whole_positions import is_spread, looks_around
 from shardwright.execute.transport.requests import Task
@@ -18,6 +17,7 @@ from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent
 from shardwright.program.block.placement import is_routed
+from shardwright.program.block.shared_keys import Back, shared_backs
 from shardwright.program.layout.cells import StageCells, indices
 from shardwright.program.layout.layout import Layout
 from shardwright.program.layout.stage_layouts import cotangent_layout, made_layout, stream_operator, wanted_layout

@@ -9,19 +9,14 @@ from typing import cast
 
 import torch
 
-from shardwright.cost.gradient_sums import ShardRule, degree
-from shardwright.errors import StrategyError
 from shardwright.execute.numerics.precision import Precision
 from shardwright.execute.shares.flat import Stretch, gradients_of, stretches
-from shardwright.execute.shares.gradients import Groups, dims_in_order
+from shardwright.execute.shares.gradients import dims_in_order
 from shardwright.execute.shares.parameters import Key, ParameterStore
 from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take, Task
-from shardwright.model.ir.graph import Model
 from shardwright.program.layout.layout import Box
-from shardwright.program.stages.holdings import ParameterPlace, parameter_places, shares_of
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.stages.holdings import ParameterPlace, shares_of
 from shardwright.program.transition.steps import even
-from shardwright.strategy.plan.plan import Cadence
 
 Interval = tuple[int, int]
 Places = Mapping[Key, tuple[ParameterPlace, ...]]
@@ -99,67 +94,6 @@ class Bucket:
         """The device's piece of the states is the one that is counted, of all copies."""
         first = self.sharers[0]
         return self.counted and device in first.devices and first.devices.index(device) < first.degrees[0]
-
-
-def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, model: Model, rule: ShardRule) -> tuple[Bucket, ...]:
-    """The buckets of a plan.
-
-    Where parameters are gathered at each use, or gradients summed after each microbatch, a bucket is of one layer.
-
-    Left out: units ``dim0`` and ``whole`` and shares by memory: a bucket is cut evenly, as one flat tensor. Frozen parameters are whole.
-
-    Raises:
-        StrategyError: zero.nested if degrees of a group do not divide each other.
-    """
-    places = parameter_places(stages, model=model)
-    found: dict[tuple[object, ...], list[tuple[Key, tuple[Box, ...], int]]] = {}
-    by_layer = (rule.gather, rule.reduce) != (Cadence.STEP, Cadence.STEP)
-    for key in sorted(groups):
-        stages_of: dict[int, set[tuple[int, int]]] = {}
-        for place in places[key]:
-            for device in place.devices:
-                stages_of.setdefault(device, set()).add((place.stage.lane, place.stage.chunk))
-        first: dict[int, str] = {}
-        for place in places[key]:
-            for device in place.devices:
-                first.setdefault(device, place.operator.name)
-        for group in groups[key]:
-            for number, own in enumerate(group.groups):
-                members = tuple(sorted(own))
-                holders = sorted({*members, *(d for copy in group.copies for d in copy)})
-                names = list(dict.fromkeys(first[d] for d in holders))
-                sharers = []
-                for name in names:
-                    devices = tuple(d for d in holders if first[d] == name)
-                    cut = [degree(rule, places[key][0].parameter.klass, len(devices), level=level) for level in (1, 2, 3)]
-                    _nested(cut, key)
-                    sharers.append(Sharers(devices=devices, degrees=(cut[0], cut[1], cut[2])))
-                together = len({frozenset(stages_of[d]) for d in holders}) == 1
-                mark = (members, group.copies, tuple(sharers), number == 0, together, key[:2] if by_layer else ())
-                found.setdefault(mark, []).append((key, group.boxes, group.elements))
-    return tuple(
-        Bucket(
-            number=number,
-            boxes=tuple((key, boxes) for key, boxes, _ in parts),
-            sizes=tuple(size for _, _, size in parts),
-            members=cast(tuple[int, ...], members),
-            copies=cast(tuple[tuple[int, ...], ...], copies),
-            sharers=cast(tuple[Sharers, ...], sharers),
-            counted=bool(counted),
-            together=bool(together),
-        )
-        for number, ((members, copies, sharers, counted, together, _), parts) in enumerate(found.items())
-    )
-
-
-def _nested(cut: list[int], key: Key) -> None:
-    for finer, outer in pairwise(cut):
-        if finer % outer:
-            raise StrategyError(
-                f"states of {key[2]}.{key[3]} are cut {'/'.join(map(str, cut))}",
-                hint="degrees of optimizer, gradient and parameter each divide the one before",
-                rule="zero.nested",
-            )
 
 
 def hold(device: int, places: Places, *, length: int, store: ParameterStore) -> None:

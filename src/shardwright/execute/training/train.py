@@ -18,7 +18,8 @@ from shardwright.execute.numerics.precision import Precision, uniform
 from shardwright.execute.shares.flat import Stretch, values_of, write_values
 from shardwright.execute.shares.offload import SHARE
 from shardwright.execute.shares.parameters import ParameterStore, Source
-from shardwright.execute.shares.shards import Bucket, Places, gathered, hold, plan_buckets, summed, views
+from shardwright.execute.shares.plan_buckets import plan_buckets
+from shardwright.execute.shares.shards import Bucket, Places, gathered, hold, summed, views
 from shardwright.execute.training.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, update
 from shardwright.execute.training.step import prepare
 from shardwright.execute.transport.distributed import Network

@@ -10,16 +10,14 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.placement import Change
+from shardwright.program.block.shared_keys import backs
 from shardwright.program.block.sizes import Size
-from shardwright.program.layout.cells import Cell, StageCells, cut_dims, image, indices, interval, reference_runs, token_box
-from shardwright.program.layout.layout import Box, Holding, Interval, Layout, count, intersection
+from shardwright.program.layout.cells import Cell, StageCells, cut_dims, image, indices, interval, token_box
+from shardwright.program.layout.layout import Box, Holding, Layout, count, intersection
 from shardwright.program.layout.projection import TOKENS, projection
 from shardwright.program.layout.replica import replica
 from shardwright.program.layout.stage_layouts import (
-    cotangent_layout,
-    full_layout,
     made_layout,
-    one_layout,
     stream_operator,
     wanted_layout,
 )
@@ -208,37 +206,12 @@ class CellStructure:
         for extent in dict.fromkeys(extents):
             repeats = extents.count(extent)
             made, wanted = made_layout(self.stage, maker, extent, length), wanted_layout(self.stage, target, extent, length)
-            full = full_layout(self.stage, made)
-            cotangent = cotangent_layout(self.stage, target, extent, length)
-            if extent.runs < reference_runs(target, extent.dim):
-                cotangent, full = self._own_part(maker, target, extent, cotangent, full)
-            for source_layout, wanted_part, forward in ((made, wanted, True), (cotangent, full, False)):
+            ways = [(made, wanted, True), *((b.source, b.wanted, False) for b in backs(self.stage, maker, target, extent, length))]
+            for source_layout, wanted_part, forward in ways:
                 found = self._steps(source_layout, wanted_part)
                 between = id(source_layout), id(wanted_part)
                 result += _changes(found, self.device, element * repeats, forward=forward, between=between)
         return _merged(result)
-
-    def _own_part(self, maker: Operator, target: Operator, extent: Extent, cotangent: Layout, full: Layout) -> tuple[Layout, Layout]:
-        """Of a coarse extent's cotangent (key heads under query heads) what belongs to the device's own part of the finer list.
-
-        Readers of parts of it hold parts of a sum; what other parts return stays with the gradients of their weights.
-        """
-        runs = reference_runs(target, extent.dim)
-
-        def fine(device: int, operator: Operator) -> Interval | None:
-            cell = self.stage.cells.get(operator.klass, {}).get(device)
-            return None if cell is None else image(cut_dims(cell, operator).get(extent.dim, ()), runs, runs)
-
-        mine = fine(self.device, maker)
-        if mine is None:
-            return cotangent, full
-        read = {h.device: fine(h.device, target) for h in cotangent}
-        meeting = (r for r in read.values() if r is not None and r[0] < mine[1] and mine[0] < r[1])
-        if any(r[0] < mine[0] or mine[1] < r[1] for r in meeting):
-            return cotangent, full  # parts that do not nest
-        inside = tuple(h for h in cotangent if (part := read[h.device]) is not None and mine[0] <= part[0] and part[1] <= mine[1])
-        parts = tuple(h if read[h.device] == mine else replace(h, part=((extent.dim, read[h.device]),)) for h in inside)
-        return one_layout(self.stage, parts), one_layout(self.stage, tuple(h for h in full if fine(h.device, maker) == mine))
 
     def _steps(self, source: Layout, wanted: Layout) -> Transition | None:
         """The transition of what this device exchanges with others; None if it has what it needs and nobody asks."""

@@ -6,8 +6,9 @@ and makers with other parts of the same key head add theirs when gradients are s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import combinations
 
 from shardwright.model.ir.operator import Operator
@@ -15,6 +16,7 @@ from shardwright.model.ir.tensor import Extent
 from shardwright.program.block.placement import is_routed
 from shardwright.program.layout.cells import StageCells, cut_dims, image, reference_runs
 from shardwright.program.layout.layout import Box, Holding, Interval, Layout, intersection
+from shardwright.program.layout.stage_layouts import cotangent_layout, made_layout, one_layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,14 @@ class Back:
     source: Layout
     wanted: Layout
     answered: tuple[tuple[int, Box, Box], ...] = ()
+
+
+@lru_cache(maxsize=4096)
+def backs(cells: StageCells, maker: Operator, reader: Operator, extent: Extent, length: int) -> tuple[Back, ...]:
+    """`shared_backs` of what the operators themselves make and return for `length` tokens; one object for equal layouts of a stage."""
+    made, returned = made_layout(cells, maker, extent, length), cotangent_layout(cells, reader, extent, length)
+    found = shared_backs(cells, maker, reader, extent, made=made, returned=returned)
+    return tuple(replace(b, source=one_layout(cells, b.source), wanted=one_layout(cells, b.wanted)) for b in found)
 
 
 def shared_backs(
@@ -71,8 +81,13 @@ def _fine(cells: StageCells, operator: Operator, device: int, extent: Extent, ru
 
 
 def _shared(layout: Layout, parts: Mapping[int, Interval]) -> bool:
-    distinct = dict.fromkeys((h.box, parts[h.device]) for h in layout)
-    return any(one[1] != other[1] and intersection(one[0], other[0]) is not None for one, other in combinations(distinct, 2))
+    """Elements of a box lie in boxes of other parts too. Where not even their last dim meets, no tokens are looked at."""
+
+    def meet(boxes: Iterable[tuple[Box, Interval]]) -> bool:
+        pairs = combinations(dict.fromkeys(boxes), 2)
+        return any(one[1] != other[1] and intersection(one[0], other[0]) is not None for one, other in pairs)
+
+    return meet((h.box[-1:], parts[h.device]) for h in layout) and meet((h.box, parts[h.device]) for h in layout)
 
 
 def _inside(inner: Interval, outer: Interval) -> bool:

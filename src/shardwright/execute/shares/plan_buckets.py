@@ -1,0 +1,129 @@
+"""Which parameters are in one bucket, who sums it, and who shares its states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
+
+from shardwright.cost.gradient_sums import ShardRule, bucket_of, degree
+from shardwright.errors import StrategyError
+from shardwright.execute.shares.gradients import Groups
+from shardwright.execute.shares.parameters import Key
+from shardwright.execute.shares.shards import Bucket, Sharers
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.tensor import ParameterClass
+from shardwright.program.layout.layout import Box
+from shardwright.program.stages.contribution import SumGroup
+from shardwright.program.stages.holdings import ParameterPlace, parameter_places
+from shardwright.program.stages.parts import StageParts
+from shardwright.strategy.plan.plan import Cadence
+
+Stages = frozenset[tuple[int, int]]
+
+
+def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, model: Model, rule: ShardRule) -> tuple[Bucket, ...]:
+    """The buckets of a plan.
+
+    Where parameters are gathered at each use, or gradients summed after each microbatch, a bucket is of one layer.
+
+    Left out: units ``dim0`` and ``whole`` and shares by memory: a bucket is cut evenly, as one flat tensor. Frozen parameters are whole.
+
+    Raises:
+        StrategyError: zero.nested if degrees of a group do not divide each other.
+    """
+    places = parameter_places(stages, model=model)
+    found: dict[tuple[object, ...], list[tuple[Key, tuple[Box, ...], int]]] = {}
+    by_layer = (rule.gather, rule.reduce) != (Cadence.STEP, Cadence.STEP)
+    users = {key: _users(places[key]) for key in sorted(groups)}
+    beside = _beside(groups, users)
+    for key, used in users.items():
+        for group in groups[key]:
+            for number, own in enumerate(group.groups):
+                holders, sharers = _holders(own, group), []
+                for devices in _sharing(holders, used, beside):
+                    cut = [degree(rule, used.klass, len(devices), level=level) for level in (1, 2, 3)]
+                    _nested(cut, key)
+                    sharers.append(Sharers(devices=devices, degrees=(cut[0], cut[1], cut[2])))
+                together = len({used.stages[d] for d in holders}) == 1
+                mark = (tuple(sorted(own)), group.copies, tuple(sharers), number == 0, together, key[:2] if by_layer else ())
+                found.setdefault(mark, []).append((key, group.boxes, group.elements))
+    return tuple(
+        Bucket(
+            number=number,
+            boxes=tuple((key, boxes) for key, boxes, _ in parts),
+            sizes=tuple(size for _, _, size in parts),
+            members=cast(tuple[int, ...], members),
+            copies=cast(tuple[tuple[int, ...], ...], copies),
+            sharers=cast(tuple[Sharers, ...], sharers),
+            counted=bool(counted),
+            together=bool(together),
+        )
+        for number, ((members, copies, sharers, counted, together, _), parts) in enumerate(found.items())
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Users:
+    """Devices that use a parameter: the stages that each has it in, and the operator that has it first."""
+
+    klass: ParameterClass
+    stages: dict[int, Stages]
+    operator: dict[int, str]
+
+    def alike(self, holders: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Holders by operator: several where the parameter is tied."""
+        names = dict.fromkeys(self.operator[d] for d in holders)
+        return [tuple(d for d in holders if self.operator[d] == name) for name in names]
+
+    def stand(self, device: int) -> tuple[int, Stages, bool]:
+        """What a device's matrices have in common that are in a bucket: they are its own, of the same stages, experts or not."""
+        return device, self.stages[device], self.klass is ParameterClass.EXPERTS
+
+
+def _users(uses: tuple[ParameterPlace, ...]) -> _Users:
+    stages: dict[int, set[tuple[int, int]]] = {}
+    operator: dict[int, str] = {}
+    for place in uses:
+        for device in place.devices:
+            stages.setdefault(device, set()).add((place.stage.lane, place.stage.chunk))
+            operator.setdefault(device, place.operator.name)
+    return _Users(klass=uses[0].parameter.klass, stages={d: frozenset(found) for d, found in stages.items()}, operator=operator)
+
+
+def _holders(own: Iterable[int], group: SumGroup) -> tuple[int, ...]:
+    """Those that sum, and duplicates."""
+    return tuple(sorted({*own, *(d for copy in group.copies for d in copy)}))
+
+
+Beside = Mapping[tuple[int, Stages, bool], set[tuple[int, ...]]]
+"""By `_Users.stand`: the holders of all parameters that are not tied."""
+
+
+def _beside(groups: Groups, users: Mapping[Key, _Users]) -> Beside:
+    found: dict[tuple[int, Stages, bool], set[tuple[int, ...]]] = {}
+    for key, used in users.items():
+        for holders in (_holders(own, group) for group in groups[key] for own in group.groups):
+            for device in holders if len(used.alike(holders)) == 1 else ():
+                found.setdefault(used.stand(device), set()).add(holders)
+    return found
+
+
+def _sharing(holders: tuple[int, ...], used: _Users, beside: Beside) -> list[tuple[int, ...]]:
+    """Devices that share states: of a tied parameter those of one operator, of others those of a bucket (`gradient_sums.in_buckets`)."""
+    alike = used.alike(holders)
+    if len(alike) > 1:
+        return alike
+    parts = sorted({bucket_of(holders, beside[used.stand(d)]) for d in holders})
+    return parts if sum(map(len, parts)) == len(holders) else [holders]
+
+
+def _nested(cut: list[int], key: Key) -> None:
+    for finer, outer in pairwise(cut):
+        if finer % outer:
+            raise StrategyError(
+                f"states of {key[2]}.{key[3]} are cut {'/'.join(map(str, cut))}",
+                hint="degrees of optimizer, gradient and parameter each divide the one before",
+                rule="zero.nested",
+            )
