@@ -17,8 +17,6 @@ from tests.search.problems import Case, gpt3_175b, llama_405b
 from tests.tiers import in_both, many, random_of
 
 SAMPLE = many(60, 600)
-LOOSE = "1.03 % on 405B: exchanges of Ulysses with fewer key heads than parts take longer than columns say"
-"""Median of (S - B1) / S where it is above a percent."""
 
 
 @cache
@@ -44,12 +42,7 @@ def looseness(make: Callable[[], Case]) -> tuple[float, float]:
 def test_bounds_are_tight(make: Callable[[], Case]) -> None:
     b0, b1 = looseness(make)
     assert b0 <= 0.05
-    assert b1 <= 0.0105
-
-
-@pytest.mark.parametrize("make", [pytest.param(llama_405b, marks=pytest.mark.xfail(strict=True, reason=LOOSE)), gpt3_175b])
-def test_paths_are_within_a_percent(make: Callable[[], Case]) -> None:
-    assert looseness(make)[1] <= 0.01
+    assert b1 <= 0.01
 
 
 @pytest.mark.parametrize("make", [llama_405b, pytest.param(gpt3_175b, marks=pytest.mark.proof)])

@@ -129,9 +129,10 @@ def test_a_grid_is_the_plan_written_out(block: int) -> None:
         request = Request(model=problem.model.name, cluster="given", seq_len=job.sequence_length, global_batch=job.global_batch)
         refusals = [refusal(partial(simulate_grid, problem, parse_grid(text))), refusal(partial(simulate_plan, problem, plan))]
         if any(refusals):
-            # DualPipe-V with sends that block the compute stream waits for itself, in either form.
+            # DualPipe's ranks send to each other at once: where sends block the compute stream it waits for itself, in either form.
             assert refusals[0] == refusals[1], text
-            assert grid.schedule == "dualpipe-v", (text, refusals[0])
+            assert "order.deadlock" in refusals[0], text
+            assert (grid.schedule in ("dualpipe", "dualpipe-v"), problem.runtime.name) == (True, "plain"), text
             continue
         shown = simulations.simulated(request, problem, name="", grid=parse_grid(text)).prediction
         one, other = simulate_grid(problem, parse_grid(text)), simulate_plan(problem, plan)

@@ -39,6 +39,7 @@ def any_facts(generator: random.Random) -> GridFacts:
         experts=experts,
         expert_ffn=some(6, 8) if experts else 0,
         scan_heads=some(0, 4, 6),
+        causal=generator.random() < 0.5,
     )
 
 

@@ -122,6 +122,12 @@ def _grid_rules(text: str) -> set[str]:
         return {error.rule}
 
 
+def test_slices_are_for_causal_models() -> None:
+    grid = parse_grid("dp4 pp4 slices=2 schedule=seq-1f1b")
+    assert violations(grid, facts=FACTS, general=True) == ()
+    assert [v.rule for v in violations(grid, facts=replace(FACTS, causal=False), general=True)] == ["grid.slices"]
+
+
 @pytest.mark.parametrize(("rule", "text"), GRIDS)
 def test_a_grid_breaks_its_rule_alone(rule: str, text: str) -> None:
     assert _grid_rules(text) == {rule}

@@ -100,10 +100,14 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
     flops, hidden = np.zeros((blocks, n)), np.zeros((blocks, n))
     stream = np.zeros(n, dtype=np.int64)
     routed = (rows["sp"] == 1) | (rows["tp"] == 1)
-    for sp, gather, route in np.unique(np.stack([rows["sp"], rows["gather"], routed]), axis=1).T:
-        chosen = (rows["sp"] == sp) & (rows["gather"] == gather) & (routed == route)
+    keys = {o.attention.kv_heads for b in problem.model.blocks for o in b.operators if o.attention is not None}
+    shared = (rows["ulysses"] > 1) & np.all([rows["tp"] % heads == 0 for heads in keys], axis=0)
+    flags = np.stack([rows["sp"], rows["gather"], routed, shared])
+    for flag in np.unique(flags, axis=1).T:
+        chosen = np.all(flag == flags.T, axis=1)
         some = rows.take(chosen)
-        structure = Structure(sequence_parallel=bool(sp), gather=bool(gather), routed=bool(route))
+        sp, gather, route, one_key = map(bool, flag)
+        structure = Structure(sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key)
         for index, block in enumerate(problem.model.blocks):
             context = block_context(problem, block)
             table: BlockTable = block_table(

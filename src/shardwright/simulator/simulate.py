@@ -290,7 +290,9 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
     if finished != len(start):
         raise StrategyError(
             "the order deadlocks: some action waits for one that stands behind it",
-            hint="actions that share devices or collectives stand in one relative order in all rows",
+            hint="actions that share devices or collectives stand in one relative order in all rows"
+            if problem.runtime.overlap_p2p
+            else f"{problem.runtime.name} computes nothing while it sends: ranks that send to each other at once need one that does",
             rule="order.deadlock",
         )
     factor = jitter(problem, plan.devices)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.operator import Mask, Operator
 
 INPUT = "input"
 MEMORY = "memory"
+TEXT = "text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class Block:
 
     name: str
     operators: tuple[Operator, ...]
-    sequence: str = "text"
+    sequence: str = TEXT
     memory: str = ""
 
     def __post_init__(self) -> None:
@@ -38,6 +39,12 @@ class Block:
     def __hash__(self) -> int:
         # Cheap and lawful: equal blocks have equal names. Blocks are keys of caches that look up the same objects again and again.
         return hash((self.name, len(self.operators)))
+
+    @property
+    def is_causal(self) -> bool:
+        """No position of the text depends on a later one or on another sequence, so slices of tokens can follow one another."""
+        shapes = [o.attention for o in self.operators if o.attention is not None]
+        return self.sequence == TEXT and not self.memory and not any(shape.cross or shape.mask is Mask.FULL for shape in shapes)
 
     @property
     def num_parameters(self) -> int:

@@ -48,15 +48,16 @@ def axis_change(
     source_cut: Dim,
     target: Operator,
     volume: Callable[[Operator], tuple[Size, ...]],
+    shared: bool = False,
 ) -> Change | None:
     """The change along one axis that cuts `cut` of the target's class and `source_cut` of the source's; None if nothing moves.
 
     Args:
-        volume: bytes of the tensor as one of its ends holds it.
+        volume: bytes of the tensor as one of its ends holds it. shared: every member reads all of it, for its own part of the axis.
     """
     made = produced(source, source_cut)
     need, cotangent = wanted(target, cut)
-    if made == WHOLE and source is not None and need != WHOLE and not any(e.dim.value == need for e in source.writes):
+    if shared or (made == WHOLE and source is not None and need != WHOLE and not any(e.dim.value == need for e in source.writes)):
         # A whole tensor that every member reads for its own heads: each returns a part of the sum, none a slice.
         need, cotangent = WHOLE, PARTIAL
     if source is not None and source.kind is target.kind is OperatorKind.RESIDUAL:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.axis_changes import axis_change
 from shardwright.program.block.placement import TOKEN_DIMS, Change, resolved
 from shardwright.program.block.sizes import Factor, Size
+from shardwright.program.layout.cells import reference_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +30,13 @@ class Structure:
         sequence_parallel: stream is cut on s by tp (else copied).
         gather: ring members gather keys instead of passing them round.
         routed: experts have their own mesh (etp, ep, edp), tokens are dispatched; else they are cut like the MLP by tp.
+        shared_keys: tp leaves a device one key head, which all members of ``ulysses`` read for their own query heads.
     """
 
     sequence_parallel: bool = False
     gather: bool = False
     routed: bool = True
+    shared_keys: bool = False
 
     def cuts(self, klass: OperatorClass) -> tuple[AxisCut, ...]:
         """Axes that cut operators of `klass`, outermost first (the batch axis is already in the microbatch's size)."""
@@ -120,17 +125,20 @@ class Structure:
     def changes(
         self, source: Operator | None, target: Operator, *, length: int, element: int, memory_length: int = 0
     ) -> tuple[Change, ...]:
-        """One change an axis at most."""
+        """One change an axis at most, and one of key heads that all members of ``ulysses`` read."""
         extents = source.writes if source is not None else target.reads
-
-        def volume(holder: Operator) -> tuple[Size, ...]:
-            tokens = self.tokens(holder.klass, length)
-            return tuple(tokens * self.part(e, holder).scaled(element) for e in extents)
-
         source_cuts = {c.axis: c.dim for c in self.cuts(source.klass if source is not None else OperatorClass.STREAM)}
-        found = (
-            axis_change(cut.axis, cut=cut.dim, source=source, source_cut=source_cuts[cut.axis], target=target, volume=volume)
-            for cut in self.cuts(target.klass)
-            if cut.axis != "ring"
-        )
+        attends = self.shared_keys and target.attention is not None
+        shared = [e for e in extents if attends and e.runs < reference_runs(target, e.dim)]
+
+        def volume_of(some: list[Extent]) -> Callable[[Operator], tuple[Size, ...]]:
+            return lambda holder: tuple(self.tokens(holder.klass, length) * self.part(e, holder).scaled(element) for e in some)
+
+        found = []
+        for cut in (c for c in self.cuts(target.klass) if c.axis != "ring"):
+            change = partial(axis_change, cut.axis, source=source, source_cut=source_cuts[cut.axis], target=target)
+            whole = shared if cut.axis == "ulysses" and cut.dim is Dim.HEADS else []
+            found.append(change(cut=cut.dim, volume=volume_of([e for e in extents if e not in whole])))
+            if whole:
+                found.append(change(cut=cut.dim, volume=volume_of(whole), shared=True))
         return tuple(change for change in found if change is not None)

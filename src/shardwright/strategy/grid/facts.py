@@ -64,4 +64,5 @@ def grid_facts(model: Model, *, devices: int, global_batch: int, seq_len: int) -
         experts=_common(experts),
         expert_ffn=_common(_sizes([o for o in operators if o.klass is OperatorClass.EXPERTS], Dim.FFN)),
         scan_heads=_common([o.scan.heads for o in operators if o.scan is not None]),
+        causal=all(model.blocks[run.block].is_causal for run in model.runs),
     )

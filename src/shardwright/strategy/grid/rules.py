@@ -35,6 +35,7 @@ class GridFacts:
         ffn: width of the dense and shared feed-forward (greatest common divisor; 0 = none).
         experts: of a layer (greatest common divisor; 0 = dense model). expert_ffn: width of one.
         scan_heads: heads of linear recurrences (greatest common divisor; 0 = none).
+        causal: no position reads a later one or another sequence.
     """
 
     devices: int
@@ -48,6 +49,7 @@ class GridFacts:
     experts: int = 0
     expert_ffn: int = 0
     scan_heads: int = 0
+    causal: bool = True
 
 
 _COMMON: Final = (
@@ -153,6 +155,12 @@ _COMMON: Final = (
         holds=lambda g, f: g.slices <= f.seq_len,
         message=lambda g, f: f"{g.slices} slices of {f.seq_len} tokens",
         hint="a slice is a token or more",
+    ),
+    Rule(
+        rule="grid.slices",
+        holds=lambda g, f: (g.slices == 1) | f.causal,
+        message=lambda g, f: f"{g.slices} slices of a model whose positions read later ones or another sequence",
+        hint="token slices are for causal models: drop the slices",
     ),
 )
 _SEARCHED: Final = (

@@ -21,7 +21,7 @@ from shardwright.strategy.plan.tree_shape import depth
 from shardwright.strategy.text.split_notation import MAX_DEPTH
 from shardwright.strategy.verify.coverage import Piece, coverage, operators_of, stage_pieces
 from shardwright.strategy.verify.orders import order_rules
-from shardwright.strategy.verify.parts import part_rules, strict
+from shardwright.strategy.verify.parts import part_rules
 from shardwright.strategy.verify.stages import placement_rules, stage_rules
 from shardwright.strategy.violation import Violation
 
@@ -160,7 +160,7 @@ def _slices(lane: Lane, *, model: Model, seq_len: int | None) -> Iterator[Violat
         yield Violation(
             rule="lane.slices", message=f"{seq_len} tokens give a slice none", hint="fewer slices, or weights nearer each other", path=path
         )
-    run = next((run for run in model.runs if not strict(model.blocks[run.block])), None)
+    run = next((run for run in model.runs if not model.blocks[run.block].is_causal), None)
     if len(lane.slices) > 1 and run is not None:
         yield Violation(
             rule="lane.strict",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwright.model.ir.block import Block
+from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import Mask, Operator
+from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.part_sizes import empty_dims, rounded
@@ -14,14 +14,6 @@ from shardwright.strategy.plan.split import Split
 from shardwright.strategy.plan.stages import Stage
 from shardwright.strategy.verify.coverage import Piece, operators_of
 from shardwright.strategy.violation import Violation
-
-TEXT = "text"
-
-
-def strict(block: Block) -> bool:
-    """No position of the text depends on a later one or on another sequence, so slices of tokens can follow one another."""
-    shapes = [o.attention for o in block.operators if o.attention is not None]
-    return block.sequence == TEXT and not block.memory and not any(shape.cross or shape.mask is Mask.FULL for shape in shapes)
 
 
 def part_rules(stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, model: Model, seq_len: int | None, path: str) -> Iterator[Violation]:
