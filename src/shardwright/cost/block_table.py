@@ -117,6 +117,7 @@ def block_table(
     overlappable = np.zeros(n)
     gemms = products(program)
     beside = by_operator if runtime.tp_overlap is not TpOverlap.DGRAD or products_yield(machine.accelerator.name) else {}
+    core_again = runtime.selective_recompute is SelectiveRecompute.CORE
     by_operator_policy = runtime.selective_recompute is SelectiveRecompute.OPERATORS and saved_products(program.operators) is not None
     for move in program.moves:
         held = wait_s if _on_own_kernels(move, runtime) else 0.0
@@ -137,8 +138,10 @@ def block_table(
                 pair.kernel(move.operator, phase, axis_seconds)
             if move.axes[0] != "ep" or not runtime.expert_overlap:
                 clock.move(move.operator, phase, axis_seconds, behind=move.behind, hidden=hidden)
-            # A per-operator policy keeps what reduce_scatter made and gathers again.
-            if by_operator_policy and phase is Phase.F and move.kind is not Collective.REDUCE_SCATTER:
+            # A core that runs again exchanges its keys again; a per-operator policy keeps it and what reduce_scatter made.
+            exchanged = move.axes[0] == "ring"
+            redone = exchanged if core_again else by_operator_policy and not exchanged and move.kind is not Collective.REDUCE_SCATTER
+            if phase is Phase.F and redone:
                 seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds
     overlappable += _wait_for_host(seconds, clock, pair if runtime.expert_overlap else None)
     seconds[4] = seconds[0]

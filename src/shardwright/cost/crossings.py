@@ -22,7 +22,8 @@ class Crossing:
 
     Args:
         tier: that it crosses. most: of one device, sent or arriving. sent: of one sender. into: (class, most that one of its devices gets).
-        collectives: of the edge, in which sender or receivers take part: (kind, devices, elements).
+        collectives: of the edge, in which sender or receivers take part: (kind, devices, elements). around: senders and receivers, where
+            there are such.
     """
 
     tier: int
@@ -30,6 +31,7 @@ class Crossing:
     sent: int
     into: tuple[tuple[int, int], ...]
     collectives: tuple[tuple[Collective, tuple[int, ...], int], ...]
+    around: frozenset[int]
 
 
 def crossing_of(messages: Messages, klass: int, class_of: IntArray, tiers: tuple[Tier, ...]) -> Crossing:
@@ -42,7 +44,7 @@ def crossing_of(messages: Messages, klass: int, class_of: IntArray, tiers: tuple
     arriving = np.bincount(ends[:, 1], messages.sends[:, 2])[target]
     to = np.unique(target)
     into = tuple((int(k), int(received[to[class_of[to] == k]].max())) for k in np.unique(class_of[to]))
-    there = set(source.tolist()) | set(target.tolist()) if messages.collectives else set()
+    there = frozenset((*source.tolist(), *target.tolist())) if messages.collectives else frozenset()
     return Crossing(
         tier=int(tiers_between(source, target, tiers).max()),
         most=int(max(sent.max(), arriving.max())),
@@ -53,6 +55,7 @@ def crossing_of(messages: Messages, klass: int, class_of: IntArray, tiers: tuple
             for kind, group, size in messages.collectives
             if not there.isdisjoint(devices := tuple(d + messages.base for d in group))
         ),
+        around=there,
     )
 
 
@@ -69,16 +72,20 @@ def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> f
         tier = int(tiers_between(devices[:, 0], devices[:, 1], tiers).max())
         most = max(np.bincount(devices[:, side], messages.sends[:, 2]).max() for side in (0, 1)) * scale
         seconds = tiers[tier].latency_s + float(most) / tiers[tier].bandwidth
-    everywhere = ((kind, tuple(d + messages.base for d in group), size) for kind, group, size in messages.collectives)
-    return seconds + around_seconds(problem, everywhere, scale)
+    everywhere = [(kind, tuple(d + messages.base for d in group), size) for kind, group, size in messages.collectives]
+    return seconds + around_seconds(problem, everywhere, frozenset(d for _, group, _ in everywhere for d in group), scale=scale)
 
 
-def around_seconds(problem: Problem, collectives: Iterable[tuple[Collective, tuple[int, ...], int]], scale: float) -> float:
-    """Seconds of collectives around the messages of an edge, the slowest group of each kind."""
-    longest: dict[object, float] = {}
+def around_seconds(
+    problem: Problem, collectives: Iterable[tuple[Collective, tuple[int, ...], int]], around: frozenset[int], *, scale: float
+) -> float:
+    """Seconds of collectives around the messages of an edge: of each kind those of the busiest of some devices, one after another."""
+    spent: dict[Collective, dict[int, float]] = {}
     for kind, devices, elements in collectives:
         network = network_of_devices(problem, devices)
         volume = np.array([elements * scale])
-        spent = float(move_seconds(kind, volume=volume, span=group_span(devices, network), network=network)[0])
-        longest[kind] = max(longest.get(kind, 0.0), spent)
-    return sum(longest.values())
+        seconds = float(move_seconds(kind, volume=volume, span=group_span(devices, network), network=network)[0])
+        of_kind = spent.setdefault(kind, {})
+        for device in around.intersection(devices):
+            of_kind[device] = of_kind.get(device, 0.0) + seconds
+    return sum(max(of_kind.values(), default=0.0) for of_kind in spent.values())

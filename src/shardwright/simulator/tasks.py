@@ -183,5 +183,5 @@ def template_seconds(problem: Problem, program: Program, costs: StageCosts, send
         lengths = costs.lengths[int(templates.lane[index])]
         scale = costs.element * lengths[int(templates.slice[index])] / sum(lengths)
         spent = tiers[sent.tier].latency_s + sent.most * scale / tiers[sent.tier].bandwidth
-        seconds[index] = spent + (around_seconds(problem, sent.collectives, scale) if sent.collectives else 0.0)
+        seconds[index] = spent + (around_seconds(problem, sent.collectives, sent.around, scale=scale) if sent.collectives else 0.0)
     return seconds
