@@ -90,7 +90,7 @@ def _row(case: Case, joint: JointAnswer, ends: Answer | None, orders: str) -> st
     grids = [_cell(equal), _cell(ends)] if orders == NAMED_ORDERS else ["", ""]
     cells = [case.name, orders, *grids, f"{c.best_s:.4f} s: {text}", _gain(equal, c.best_s), _gain(ends, c.best_s)]
     cells += [f"{_most(equal, c.lower_bound_s)} / {_most(ends, c.lower_bound_s)}", f"{c.lower_bound_s:.4f} s ({c.gap:.2%})"]
-    cells += [f"{c.universal_gap:.1%}", f"{c.frames} frames, {c.enumerated:.3g} members, {c.scored} scored, {c.simulated} simulated"]
+    cells += [f"{c.universal_gap:.1%}", f"{c.pipelines} pipelines, {c.enumerated:.3g} members, {c.scored} scored, {c.simulated} simulated"]
     return "| " + " | ".join([*cells, f"{joint.search_time_s:.1f} s"]) + " |"
 
 

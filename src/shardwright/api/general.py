@@ -43,7 +43,7 @@ def certificate_of(answer: JointAnswer) -> Certificate:
         universal_gap=c.universal_gap,
         stopped_at=c.stopped_at,
         joint=JointPart(
-            frames=c.frames,
+            pipelines=c.pipelines,
             complete=c.complete,
             tolerance=c.tolerance,
             grids=c.grids,

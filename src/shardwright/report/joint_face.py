@@ -43,7 +43,7 @@ def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) 
     cut = "" if joint.complete else " The time limit cut in."
     lines = (
         f"{words}.{spent}{cut}",
-        f"{c.enumerated:.4g} members in {joint.frames:,} frames = {c.infeasible:,} infeasible + {c.bounded_b0:.4g} bounded + "
+        f"{c.enumerated:.4g} members in {joint.pipelines:,} pipelines = {c.infeasible:,} infeasible + {c.bounded_b0:.4g} bounded + "
         f"{c.bounded_b1:,} scored + {c.simulated:,} simulated; and {joint.grids:,} grids",
         f"Best {c.best_s:.6g} s, lower bound {c.lower_bound_s:.6g} s, gap {format_percent(c.gap, digits=2)}",
         f"Any plan whatever, in the space or not, takes at least {format_percent(1 - c.universal_gap)} of the best's time.",

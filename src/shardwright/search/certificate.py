@@ -10,12 +10,12 @@ class JointPart:
     """What the certificate of a joint space has more.
 
     Args:
-        frames: choices that all ranks of a member share. complete: no time limit cut in. tolerance: gap that was good enough.
+        pipelines: choices that all ranks of a member share. complete: no time limit cut in. tolerance: gap that was good enough.
         grids: members of the grid space, which is part of the joint one and searched on its own first. grid_lower_s: no grid is faster;
             None where none fits. grid_stopped_at: as `Certificate.stopped_at`, of that search.
     """
 
-    frames: int
+    pipelines: int
     complete: bool
     tolerance: float
     grids: int

@@ -15,7 +15,7 @@ from shardwright.schedules.registry import SCHEDULES
 from shardwright.schedules.table import I, W
 from shardwright.search.grid.prepare import facts_of as kernel_facts
 from shardwright.search.grid.space import standard_space
-from shardwright.search.joint.any_order import any_order_frames
+from shardwright.search.joint.any_order import any_order_pipelines
 from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.joint.find import FOUND_ORDERS, find_joint
@@ -40,21 +40,21 @@ RECOMPUTING = 0.4
 """Share of ranks that recompute some layers in full, and share of ranks that recompute some selectively."""
 
 
-def random_plan(generator: random.Random, framed: object, frame: PipelineShape, layers: int) -> JointPlan | None:
-    """A member of a frame with any order, its order still open."""
-    if frame.chunks > 1:
-        shapes = layer_counts(layers, frame.ranks, frame.chunks)
+def random_plan(generator: random.Random, shaped: object, pipeline: PipelineShape, layers: int) -> JointPlan | None:
+    """A member of a pipeline with any order, its order still open."""
+    if pipeline.chunks > 1:
+        shapes = layer_counts(layers, pipeline.ranks, pipeline.chunks)
         if not len(shapes):
             return None
         shape = shapes[generator.randrange(len(shapes))]
-        return plan_of_sizes(framed, frame, tuple(shape.tolist()), (0,) * len(shape))  # type: ignore[arg-type]
-    sizes = np.diff([0, *sorted(generator.sample(range(1, layers), frame.ranks - 1)), layers]).tolist()
+        return plan_of_sizes(shaped, pipeline, tuple(shape.tolist()), (0,) * len(shape))  # type: ignore[arg-type]
+    sizes = np.diff([0, *sorted(generator.sample(range(1, layers), pipeline.ranks - 1)), layers]).tolist()
     cut = []
     for n in sizes:
         redone = generator.choice((n, generator.randint(0, n))) if generator.random() < RECOMPUTING else 0
         selective = generator.choice((n - redone, generator.randint(0, n - redone))) if generator.random() < RECOMPUTING else 0
-        cut.append(RankChoice(layers=n, split=generator.randrange(len(frame.outers)), redone=redone, selective=selective))
-    return plan_of_cut(framed, frame, tuple(cut))  # type: ignore[arg-type]
+        cut.append(RankChoice(layers=n, split=generator.randrange(len(pipeline.outers)), redone=redone, selective=selective))
+    return plan_of_cut(shaped, pipeline, tuple(cut))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", seeds(4, 40))
@@ -63,50 +63,50 @@ def test_bounds_hold_for_found_orders(seed: int, record_property: Callable[[str,
     generator = random.Random(seed)
     case = pipelined_case(seed)
     problem, capacity = case.problem, effective_memory(case.problem.cluster)
-    framed = shaped_space(problem, joint_space(case.space), case.facts)
-    if framed is None:
+    shaped = shaped_space(problem, joint_space(case.space), case.facts)
+    if shaped is None:
         pytest.skip("the runtime has no 1F1B")
     chain, facts = chain_of(problem.model), kernel_facts(problem, devices=case.space.devices, capacity=capacity)
-    frames = any_order_frames(framed, len(chain))
-    quick = shape_bounds(problem, replace(framed, frames=frames), chain, facts) * facts.jitter
+    pipelines = any_order_pipelines(shaped, len(chain))
+    quick = shape_bounds(problem, replace(shaped, pipelines=pipelines), chain, facts) * facts.jitter
     seen: Counter[str] = Counter()
-    for place in generator.sample(range(len(frames)), min(12, len(frames))):
-        frame = frames[place]
-        plan = random_plan(generator, framed, frame, len(chain))
+    for place in generator.sample(range(len(pipelines)), min(12, len(pipelines))):
+        pipeline = pipelines[place]
+        plan = random_plan(generator, shaped, pipeline, len(chain))
         if plan is None:
             continue
-        found = ordered(problem, framed, plan, capacity=capacity, effort=0.0)
+        found = ordered(problem, shaped, plan, capacity=capacity, effort=0.0)
         if found is None:
             continue
         jitter = facts.jitter * (1 - 1e-9)
-        norm = float(min(framed.costs.norm[framed.prepared.mesh_row[list(frame.outers)]]))
-        pipe = pipeline_of(problem, frame, facts)
-        if frame.chunks == 1:
-            scored = path_score(problem, framed, found.plan)
-            solved = solve(splits_of(problem, framed, chain, frame, facts), pipe, limit=1e6, alike=is_alike(chain))
+        norm = float(min(shaped.costs.norm[shaped.prepared.mesh_row[list(pipeline.outers)]]))
+        pipe = pipeline_of(problem, pipeline, facts)
+        if pipeline.chunks == 1:
+            scored = path_score(problem, shaped, found.plan)
+            solved = solve(splits_of(problem, shaped, chain, pipeline, facts), pipe, limit=1e6, alike=is_alike(chain))
             lower = (solved.lower_s + norm) * jitter
         else:
-            scored = Scored(plan=found.plan, costs=compose(problem, framed, found.plan), seconds=0.0, need=())
-            exact = splits_of(problem, framed, chain, replace(frame, chunks=1), facts)
+            scored = Scored(plan=found.plan, costs=compose(problem, shaped, found.plan), seconds=0.0, need=())
+            exact = splits_of(problem, shaped, chain, replace(pipeline, chunks=1), facts)
             shape = np.array([[chunk.layers for chunk in plan.chunks]])
             lower = (float(any_order_bounds(exact, pipe, shape, np.array(plan.owners))[0]) + norm) * jitter
         done = evaluate(problem, scored)
         assert done.result is not None
         assert max(done.need) <= capacity
-        assert quick[place] <= done.seconds * ROUNDING, frame
-        assert lower <= done.seconds * ROUNDING, frame
+        assert quick[place] <= done.seconds * ROUNDING, pipeline
+        assert lower <= done.seconds * ROUNDING, pipeline
         # The plan fits into what it needs, so the bound under that capacity holds for it too.
         needed = pipe._replace(capacity=float(max(done.need)) + 1.0)
-        if frame.chunks == 1:
-            solved = solve(splits_of(problem, framed, chain, frame, facts), needed, limit=1e6, alike=is_alike(chain))
+        if pipeline.chunks == 1:
+            solved = solve(splits_of(problem, shaped, chain, pipeline, facts), needed, limit=1e6, alike=is_alike(chain))
             lower = (solved.lower_s + norm) * jitter if solved.cuts else float("inf")
         else:
             lower = (float(any_order_bounds(exact, needed, shape, np.array(plan.owners))[0]) + norm) * jitter
-        assert lower <= done.seconds * ROUNDING, frame
-        seen[f"{frame.chunks} chunks a rank{', V' if frame.folded else ''}{', unlike splits' if not plan.is_uniform else ''}"] += 1
+        assert lower <= done.seconds * ROUNDING, pipeline
+        seen[f"{pipeline.chunks} chunks a rank{', V' if pipeline.folded else ''}{', unlike splits' if not plan.is_uniform else ''}"] += 1
     for name, count in seen.items():
         record_property(name, count)
-    assert seen.total() or not frames
+    assert seen.total() or not pipelines
 
 
 @pytest.mark.parametrize("seed", [0, 3, 12, 15])
@@ -180,27 +180,27 @@ def test_recompute_and_order_together_beat_every_uniform_recompute() -> None:
     facts = facts_of(problem)
     space = standard_space(problem, facts)
     chosen = {"pp": (4,), "vpp": (1,), "tp": (2,), "cp": (1,), "mbs": (1,)}
-    framed = shaped_space(problem, joint_space(replace(space, values=tuple((a, chosen.get(a, v)) for a, v in space.values))), facts)
-    assert framed is not None
-    frame = any_order_frames(framed, facts.layers)[0]
+    shaped = shaped_space(problem, joint_space(replace(space, values=tuple((a, chosen.get(a, v)) for a, v in space.values))), facts)
+    assert shaped is not None
+    pipeline = any_order_pipelines(shaped, facts.layers)[0]
 
     def uniform(redone: int, selective: int) -> JointPlan:
-        return plan_of_cut(framed, frame, (RankChoice(layers=8, split=0, redone=redone, selective=selective),) * 4)
+        return plan_of_cut(shaped, pipeline, (RankChoice(layers=8, split=0, redone=redone, selective=selective),) * 4)
 
     capacity = 34 * 2**30
-    found = recomputed_in_order(problem, framed, uniform(8, 0), capacity=capacity, effort=EFFORT)
+    found = recomputed_in_order(problem, shaped, uniform(8, 0), capacity=capacity, effort=EFFORT)
     assert found is not None
     choices = [(chunk.redone, chunk.selective) for chunk in found.plan.chunks]
     assert any(redone and selective for redone, selective in choices)
     assert (0, 0) in choices
-    done = evaluate(problem, path_score(problem, framed, found.plan))
+    done = evaluate(problem, path_score(problem, shaped, found.plan))
     assert max(done.need) <= capacity
     others = [
-        ordered(problem, framed, uniform(x, y), capacity=capacity, effort=EFFORT) for x in (0, 4, 8) for y in {0, (8 - x) // 2, 8 - x}
+        ordered(problem, shaped, uniform(x, y), capacity=capacity, effort=EFFORT) for x in (0, 4, 8) for y in {0, (8 - x) // 2, 8 - x}
     ]
     assert done.seconds < 0.9 * min(other.estimate_s for other in others if other is not None)
     # Where everything fits there is nothing to choose.
-    assert recomputed_in_order(problem, framed, uniform(0, 0), capacity=2**40, effort=EFFORT) is None
+    assert recomputed_in_order(problem, shaped, uniform(0, 0), capacity=2**40, effort=EFFORT) is None
 
 
 @pytest.mark.parametrize("seed", seeds(6, 60))
@@ -209,24 +209,24 @@ def test_what_an_option_says_is_what_the_plan_takes(seed: int) -> None:
     generator = random.Random(seed)
     case = pipelined_case(seed)
     problem, capacity = case.problem, effective_memory(case.problem.cluster)
-    framed = shaped_space(problem, joint_space(case.space), case.facts)
-    if framed is None:
+    shaped = shaped_space(problem, joint_space(case.space), case.facts)
+    if shaped is None:
         pytest.skip("the runtime has no 1F1B")
-    frames = [frame for frame in any_order_frames(framed, case.facts.layers) if frame.chunks == 1]
+    pipelines = [pipeline for pipeline in any_order_pipelines(shaped, case.facts.layers) if pipeline.chunks == 1]
     compared = 0
-    for frame in generator.sample(frames, min(6, len(frames))):
-        plan = random_plan(generator, framed, frame, case.facts.layers)
+    for pipeline in generator.sample(pipelines, min(6, len(pipelines))):
+        plan = random_plan(generator, shaped, pipeline, case.facts.layers)
         assert plan is not None
         bare = replace(plan, chunks=tuple(ChunkChoice(layers=chunk.layers) for chunk in plan.chunks))
-        costs, made = compose(problem, framed, bare), compose(problem, framed, plan)
+        costs, made = compose(problem, shaped, bare), compose(problem, shaped, plan)
         room = activation_room(problem, made, capacity=capacity)
         for rank, chunk in enumerate(plan.chunks):
-            option = options_of_rank(problem, framed, bare, costs, rank, [chunk], capacity=capacity)[chunk]
+            option = options_of_rank(problem, shaped, bare, costs, rank, [chunk], capacity=capacity)[chunk]
             assert option.extra == pytest.approx((made.backward_s[rank] - costs.backward_s[rank]) * SECOND, abs=1)
             assert option.held == made.saved_bytes[rank]
             assert option.working == max(int(activation_room(problem, costs, capacity=capacity)[rank] - room[rank]), 0)
             compared += 1
-    assert compared or not frames
+    assert compared or not pipelines
 
 
 @pytest.mark.parametrize("seed", seeds(4, 40))
@@ -235,12 +235,12 @@ def test_room_is_the_inverse_of_what_is_reserved(seed: int) -> None:
     generator = random.Random(seed)
     case = pipelined_case(seed)
     problem, capacity = case.problem, effective_memory(case.problem.cluster)
-    framed = shaped_space(problem, joint_space(case.space), case.facts)
-    if framed is None:
+    shaped = shaped_space(problem, joint_space(case.space), case.facts)
+    if shaped is None:
         pytest.skip("the runtime has no 1F1B")
-    plan = random_plan(generator, framed, any_order_frames(framed, case.facts.layers)[0], case.facts.layers)
+    plan = random_plan(generator, shaped, any_order_pipelines(shaped, case.facts.layers)[0], case.facts.layers)
     assert plan is not None
-    costs = compose(problem, framed, plan)
+    costs = compose(problem, shaped, plan)
     room = activation_room(problem, costs, capacity=capacity)
     rest = costs.logits_bytes + costs.transient_bytes + sum(values for _, values in costs.static_bytes)
     fits = held_bytes(problem, costs, rest + room)[1] <= capacity
@@ -252,14 +252,14 @@ def test_closed_in_turn_keeps_every_action() -> None:
     """The same actions, weight gradients behind their input gradients, and chunks closed from the deepest on."""
     problem = real_problem("llama-3.1-8b", "h100-sxm:16", seq_len=4096, global_batch=64)
     facts = facts_of(problem)
-    framed = shaped_space(problem, joint_space(standard_space(problem, facts)), facts)
-    assert framed is not None
-    frames = [f for f in any_order_frames(framed, facts.layers) if f.chunks == 2 and f.ranks == 4]
+    shaped = shaped_space(problem, joint_space(standard_space(problem, facts)), facts)
+    assert shaped is not None
+    pipelines = [f for f in any_order_pipelines(shaped, facts.layers) if f.chunks == 2 and f.ranks == 4]
     checked = 0
-    for frame in frames[:6]:
-        plan = random_plan(random.Random(1), framed, frame, facts.layers)
+    for pipeline in pipelines[:6]:
+        plan = random_plan(random.Random(1), shaped, pipeline, facts.layers)
         assert plan is not None
-        found = ordered(problem, framed, plan, capacity=effective_memory(problem.cluster), effort=0.0)
+        found = ordered(problem, shaped, plan, capacity=effective_memory(problem.cluster), effort=0.0)
         if found is None or found.plan.table is None:
             continue
         table = found.plan.table

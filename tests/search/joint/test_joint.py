@@ -118,7 +118,7 @@ def test_first_and_last_are_in_the_space(record_property: Callable[[str, object]
         for pp in (int(p) for p in case.space.of("pp") if int(p) > 1):
             for first in range(1, layers):
                 for last in range(layers - first + 1):
-                    # What the frames share: one step's gradients, whole groups, 1F1B.
+                    # What the pipelines share: one step's gradients, whole groups, 1F1B.
                     only = {"pp": (pp,), "zero": (0, 1), "shard": (0,), "offload": (0,), "schedule": ("1f1b", "interleaved-1f1b")}
                     values = tuple(
                         (axis, tuple(v for v in value if v in only[axis]) if axis in only else value) for axis, value in case.space.values
@@ -141,17 +141,17 @@ def test_a_grid_composed_is_the_grid() -> None:
     """Time and peak of a plan that is a grid are the grid's, with several chunks and with recompute."""
     problem = real_problem("llama-3.1-8b", "h100-sxm:32", seq_len=4096, global_batch=64)
     facts = facts_of(problem)
-    framed = shaped_space(problem, joint_space(standard_space(problem, facts)), facts)
-    assert framed is not None
+    shaped = shaped_space(problem, joint_space(standard_space(problem, facts)), facts)
+    assert shaped is not None
     compared = 0
-    for frame in framed.frames[::97]:
+    for pipeline in shaped.pipelines[::97]:
         try:
-            sizes = chunk_layers(facts.layers, pp=frame.ranks, vpp=frame.chunks)
+            sizes = chunk_layers(facts.layers, pp=pipeline.ranks, vpp=pipeline.chunks)
         except StrategyError:
             continue
-        plan = plan_of_sizes(framed, frame, sizes, (0,) * len(sizes))
+        plan = plan_of_sizes(shaped, pipeline, sizes, (0,) * len(sizes))
         grid: Grid = plan.grids[0]
-        done = evaluate(problem, path_score(problem, framed, plan))
+        done = evaluate(problem, path_score(problem, shaped, plan))
         assert done.seconds == simulate_grid(problem, grid).step_time_s
         assert general_plan(problem, plan) == plan_of(grid, model=problem.model, global_batch=64)
         compared += 1
@@ -164,43 +164,43 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
     generator = random.Random(seed)
     case = pipelined_case(seed)
     problem, capacity = case.problem, effective_memory(case.problem.cluster)
-    framed = shaped_space(problem, joint_space(case.space), case.facts)
-    if framed is None:
+    shaped = shaped_space(problem, joint_space(case.space), case.facts)
+    if shaped is None:
         pytest.skip("the runtime has no 1F1B")
     chain, facts = chain_of(problem.model), kernel_facts(problem, devices=case.space.devices, capacity=capacity)
-    quick = shape_bounds(problem, framed, chain, facts) * facts.jitter
+    quick = shape_bounds(problem, shaped, chain, facts) * facts.jitter
     seen = 0
-    for place in generator.sample(range(len(framed.frames)), min(40, len(framed.frames))):
-        frame = framed.frames[place]
-        splits, pipe = splits_of(problem, framed, chain, frame, facts), pipeline_of(problem, frame, facts)
-        solved = solve(splits, pipe, limit=1e6, alike=is_alike(chain) or frame.chunks > 1)
-        norm = float(min(framed.costs.norm[framed.prepared.mesh_row[list(frame.outers)]]))
+    for place in generator.sample(range(len(shaped.pipelines)), min(40, len(shaped.pipelines))):
+        pipeline = shaped.pipelines[place]
+        splits, pipe = splits_of(problem, shaped, chain, pipeline, facts), pipeline_of(problem, pipeline, facts)
+        solved = solve(splits, pipe, limit=1e6, alike=is_alike(chain) or pipeline.chunks > 1)
+        norm = float(min(shaped.costs.norm[shaped.prepared.mesh_row[list(pipeline.outers)]]))
         lower = (solved.lower_s + norm) * facts.jitter * (1 - 1e-9) if solved.cuts else float("inf")
         for _ in range(3):
-            if frame.chunks == 1:
-                inner = sorted(generator.sample(range(1, len(chain)), frame.ranks - 1))
+            if pipeline.chunks == 1:
+                inner = sorted(generator.sample(range(1, len(chain)), pipeline.ranks - 1))
                 sizes = np.diff([0, *inner, len(chain)])
                 cut = tuple(
-                    RankChoice(layers=int(n), split=generator.randrange(len(frame.outers)), redone=generator.choice((0, 0, int(n))))
+                    RankChoice(layers=int(n), split=generator.randrange(len(pipeline.outers)), redone=generator.choice((0, 0, int(n))))
                     for n in sizes
                 )
-                plan = plan_of_cut(framed, frame, cut)
+                plan = plan_of_cut(shaped, pipeline, cut)
             else:
-                shapes = layer_counts(len(chain), frame.ranks, frame.chunks)
+                shapes = layer_counts(len(chain), pipeline.ranks, pipeline.chunks)
                 if not len(shapes):
                     break
                 shape = shapes[generator.randrange(len(shapes))]
-                exact = splits_of(problem, framed, chain, replace(frame, chunks=1), facts)
+                exact = splits_of(problem, shaped, chain, replace(pipeline, chunks=1), facts)
                 redone = least_redone(exact, pipe, shape)
-                plan = plan_of_sizes(framed, frame, tuple(shape.tolist()), tuple((0 * shape if redone is None else redone).tolist()))
-            scored = path_score(problem, framed, plan)
+                plan = plan_of_sizes(shaped, pipeline, tuple(shape.tolist()), tuple((0 * shape if redone is None else redone).tolist()))
+            scored = path_score(problem, shaped, plan)
             if max(scored.need) > capacity:
                 continue
             done = evaluate(problem, scored)
             assert scored.seconds <= done.seconds * ROUNDING
             assert quick[place] <= scored.seconds * ROUNDING
-            assert lower <= scored.seconds * ROUNDING, (frame, plan)
-            if frame.chunks > 1:
+            assert lower <= scored.seconds * ROUNDING, (pipeline, plan)
+            if pipeline.chunks > 1:
                 assert (layer_count_bounds(exact, pipe, shape[None])[0] + norm) * facts.jitter * (1 - 1e-9) <= scored.seconds * ROUNDING
             seen += 1
     assert seen or quick.min() == float("inf")
@@ -220,29 +220,28 @@ def test_time_limit_gives_a_valid_gap() -> None:
 
 
 def test_no_member_beats_the_certificate(record_property: Callable[[str, object], None]) -> None:
-    """Every shape and every cut without recompute of small frames: none that fits ends before the certified lower bound."""
+    """Every shape and every cut without recompute of small pipelines: none that fits ends before the certified lower bound."""
     compared = 0
     for seed in range(12):
         case = pipelined_case(seed)
         problem, capacity = case.problem, effective_memory(case.problem.cluster)
         answer = find_joint(problem, case.space, case.facts, capacity=capacity)
-        framed = shaped_space(problem, joint_space(case.space), case.facts)
-        if framed is None:
+        shaped = shaped_space(problem, joint_space(case.space), case.facts)
+        if shaped is None:
             continue
         layers = len(chain_of(problem.model))
-        for frame in random.Random(seed).sample(framed.frames, min(12, len(framed.frames))):
-            if frame.chunks > 1:
+        for pipeline in random.Random(seed).sample(shaped.pipelines, min(12, len(shaped.pipelines))):
+            if pipeline.chunks > 1:
                 plans = [
-                    plan_of_sizes(framed, frame, tuple(shape.tolist()), (0,) * len(shape))
-                    for shape in layer_counts(layers, frame.ranks, frame.chunks)[:40]
+                    plan_of_sizes(shaped, pipeline, tuple(shape.tolist()), (0,) * len(shape))
+                    for shape in layer_counts(layers, pipeline.ranks, pipeline.chunks)[:40]
                 ]
             else:
-                plans = [
-                    plan_of_cut(framed, frame, tuple(RankChoice(layers=b - a, split=0) for a, b in itertools.pairwise((0, *inner, layers))))
-                    for inner in itertools.islice(itertools.combinations(range(1, layers), frame.ranks - 1), 20)
-                ]
+                inners = itertools.islice(itertools.combinations(range(1, layers), pipeline.ranks - 1), 20)
+                cuts = [[RankChoice(layers=b - a, split=0) for a, b in itertools.pairwise((0, *inner, layers))] for inner in inners]
+                plans = [plan_of_cut(shaped, pipeline, tuple(cut)) for cut in cuts]
             for plan in plans:
-                scored = path_score(problem, framed, plan)
+                scored = path_score(problem, shaped, plan)
                 if max(scored.need) <= capacity:
                     compared += 1
                     assert evaluate(problem, scored).seconds >= answer.certificate.lower_bound_s / ROUNDING, plan

@@ -1,4 +1,4 @@
-"""The frames whose order is found: bounds over all static orders by labels, then orders for the cuts that the labels like."""
+"""The pipelines whose order is found: bounds over all static orders by labels, then orders for the cuts that the labels like."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from shardwright.search.joint.solve import solve
 from shardwright.search.joint.state import Progress, Search
 
 CHUNKS = (2, 4, 8)
-"""Chunks a rank of the frames with several."""
+"""Chunks a rank of the pipelines with several."""
 SHAPES = 2
-"""Shapes of a frame that are looked at."""
+"""Shapes of a pipeline that are looked at."""
 WEIGHED = 400
 """Cuts and shapes that are bounded with regard to memory, the least bounds first."""
 SKETCHED = 20
@@ -40,17 +40,17 @@ CLOSE = 1.01
 """Largest ratio of an estimate to the best known time that is worth a full search."""
 
 
-def any_order_frames(framed: ShapedSpace, layers: int) -> tuple[PipelineShape, ...]:
-    """The frames with one chunk a rank, their order open; of each split alone, more chunks, looped, and two on a V."""
-    single = [frame for frame in framed.frames if frame.chunks == 1]
-    frames = [replace(frame, any_order=True) for frame in single]
-    lone = dict.fromkeys((outer, frame.ranks, frame.microbatches, frame.zero) for frame in single for outer in frame.outers)
+def any_order_pipelines(shaped: ShapedSpace, layers: int) -> tuple[PipelineShape, ...]:
+    """The pipelines with one chunk a rank, their order open; of each split alone, more chunks, looped, and two on a V."""
+    single = [pipeline for pipeline in shaped.pipelines if pipeline.chunks == 1]
+    pipelines = [replace(pipeline, any_order=True) for pipeline in single]
+    lone = dict.fromkeys((outer, pipeline.ranks, pipeline.microbatches, pipeline.zero) for pipeline in single for outer in pipeline.outers)
     for outer, ranks, microbatches, zero in lone:
         for chunks in CHUNKS:
             if chunks * ranks <= layers + 2 and ranks > 1:
-                frame = PipelineShape(outers=(outer,), ranks=ranks, chunks=chunks, microbatches=microbatches, zero=zero, any_order=True)
-                frames += [frame, replace(frame, folded=True)] if chunks == 2 else [frame]
-    return tuple(frames)
+                pipeline = PipelineShape(outers=(outer,), ranks=ranks, chunks=chunks, microbatches=microbatches, zero=zero, any_order=True)
+                pipelines += [pipeline, replace(pipeline, folded=True)] if chunks == 2 else [pipeline]
+    return tuple(pipelines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,22 +61,22 @@ class _Candidate:
     plan: JointPlan
 
 
-def search_orders(search: Search, frames: tuple[PipelineShape, ...], facts: Facts, progress: Progress | None) -> bool:
-    """Bound every frame, and try the cuts with the least bounds. Whether the deadline did not cut in.
+def search_orders(search: Search, pipelines: tuple[PipelineShape, ...], facts: Facts, progress: Progress | None) -> bool:
+    """Bound every pipeline, and try the cuts with the least bounds. Whether the deadline did not cut in.
 
-    Bounds go into `search.lower` behind those of the frames with named orders.
+    Bounds go into `search.lower` behind those of the pipelines with named orders.
     """
-    framed, first = search.framed, len(search.framed.frames)
+    shaped, first = search.shaped, len(search.shaped.pipelines)
     jitter = facts.jitter * (1 - 1e-9)
-    quick = shape_bounds(search.problem, replace(framed, frames=frames), chain_of(search.problem.model), facts) * jitter
+    quick = shape_bounds(search.problem, replace(shaped, pipelines=pipelines), chain_of(search.problem.model), facts) * jitter
     order = np.argsort(quick, kind="stable")
     waiting: list[_Candidate] = []
     for turn, place in enumerate(order.tolist()):
         if quick[place] >= search.enough_s or (turn % 16 == 15 and search.limit.passed()):
             search.lower[first + place] = float(quick[place])
             break
-        bound = _cuts if frames[place].chunks == 1 else _shapes
-        lower, found = bound(search, frames[place], facts, jitter)
+        bound = _cuts if pipelines[place].chunks == 1 else _shapes
+        lower, found = bound(search, pipelines[place], facts, jitter)
         search.lower[first + place] = min(lower, search.enough_s)
         waiting += found
         if progress is not None and turn % 64 == 0:
@@ -88,31 +88,31 @@ def search_orders(search: Search, frames: tuple[PipelineShape, ...], facts: Fact
     return not search.limit.passed()
 
 
-def _cuts(search: Search, frame: PipelineShape, facts: Facts, jitter: float) -> tuple[float, list[_Candidate]]:
-    """The bound of a frame with one chunk a rank, and the cuts that its labels like."""
-    problem, framed, chain = search.problem, search.framed, chain_of(search.problem.model)
-    splits, pipe = splits_of(problem, framed, chain, frame, facts), pipeline_of(problem, frame, facts)
-    norm = float(min(framed.costs.norm[framed.prepared.mesh_row[list(frame.outers)]]))
+def _cuts(search: Search, pipeline: PipelineShape, facts: Facts, jitter: float) -> tuple[float, list[_Candidate]]:
+    """The bound of a pipeline with one chunk a rank, and the cuts that its labels like."""
+    problem, shaped, chain = search.problem, search.shaped, chain_of(search.problem.model)
+    splits, pipe = splits_of(problem, shaped, chain, pipeline, facts), pipeline_of(problem, pipeline, facts)
+    norm = float(min(shaped.costs.norm[shaped.prepared.mesh_row[list(pipeline.outers)]]))
     solved = solve(splits, pipe, limit=search.enough_s / jitter - norm, alike=is_alike(chain))
     lower = (solved.lower_s + norm) * jitter
-    return lower, [_Candidate(bound_s=lower, plan=plan_of_cut(framed, frame, cut)) for cut in solved.cuts]
+    return lower, [_Candidate(bound_s=lower, plan=plan_of_cut(shaped, pipeline, cut)) for cut in solved.cuts]
 
 
-def _shapes(search: Search, frame: PipelineShape, facts: Facts, jitter: float) -> tuple[float, list[_Candidate]]:
-    """The bound of a frame with several chunks a rank, and the shapes with the least ones."""
-    problem, framed, chain = search.problem, search.framed, chain_of(search.problem.model)
-    shapes = layer_counts(len(chain), frame.ranks, frame.chunks)
+def _shapes(search: Search, pipeline: PipelineShape, facts: Facts, jitter: float) -> tuple[float, list[_Candidate]]:
+    """The bound of a pipeline with several chunks a rank, and the shapes with the least ones."""
+    problem, shaped, chain = search.problem, search.shaped, chain_of(search.problem.model)
+    shapes = layer_counts(len(chain), pipeline.ranks, pipeline.chunks)
     if not len(shapes):
         return float("inf"), []
-    key = frame.outers[0], frame.zero
+    key = pipeline.outers[0], pipeline.zero
     if key not in search.exact:
-        search.exact[key] = splits_of(problem, framed, chain, replace(frame, chunks=1), facts)
+        search.exact[key] = splits_of(problem, shaped, chain, replace(pipeline, chunks=1), facts)
     exact = search.exact[key]
-    owners = np.array(plan_of_sizes(framed, frame, tuple(shapes[0].tolist()), (0,) * shapes.shape[1]).owners)
-    norm = float(framed.costs.norm[framed.prepared.mesh_row[frame.outers[0]]])
-    bounds = (any_order_bounds(exact, pipeline_of(problem, frame, facts), shapes, owners) + norm) * jitter
+    owners = np.array(plan_of_sizes(shaped, pipeline, tuple(shapes[0].tolist()), (0,) * shapes.shape[1]).owners)
+    norm = float(shaped.costs.norm[shaped.prepared.mesh_row[pipeline.outers[0]]])
+    bounds = (any_order_bounds(exact, pipeline_of(problem, pipeline, facts), shapes, owners) + norm) * jitter
     best = np.argsort(bounds, kind="stable")[:SHAPES]
-    plans = [plan_of_sizes(framed, frame, tuple(shapes[row].tolist()), (0,) * shapes.shape[1]) for row in best]
+    plans = [plan_of_sizes(shaped, pipeline, tuple(shapes[row].tolist()), (0,) * shapes.shape[1]) for row in best]
     found = [_Candidate(bound_s=float(bounds[row]), plan=plan) for row, plan in zip(best, plans, strict=True)]
     return float(bounds.min()), [one for one in found if one.bound_s < search.enough_s]
 
@@ -123,7 +123,7 @@ def _promising(search: Search, waiting: list[_Candidate]) -> list[_Candidate]:
     for place, one in enumerate(waiting[:WEIGHED]):
         if search.limit.passed():
             break
-        bound = order_bound(search.problem, search.framed, one.plan, capacity=search.capacity)
+        bound = order_bound(search.problem, search.shaped, one.plan, capacity=search.capacity)
         if bound < search.enough_s:
             found.append((bound, place))
     # Splits that differ only in where a step's gradients go have the same orders.
@@ -151,7 +151,7 @@ def _sketched(search: Search, candidates: list[_Candidate], progress: Progress |
     for turn, candidate in enumerate(candidates[:SKETCHED]):
         if search.limit.passed():
             break
-        one = ordered(search.problem, search.framed, candidate.plan, capacity=search.capacity, effort=SKETCH * search.effort)
+        one = ordered(search.problem, search.shaped, candidate.plan, capacity=search.capacity, effort=SKETCH * search.effort)
         if one is not None and one.estimate_s < search.best_s * CLOSE:
             found.append(replace(one, bound_s=candidate.bound_s))
         if progress is not None:
@@ -166,7 +166,7 @@ def _refine(search: Search, sketches: list[Ordered], progress: Progress | None) 
         if search.limit.passed():
             found.append(sketch)
             break
-        asked = search.problem, search.framed, replace(sketch.plan, table=None)
+        asked = search.problem, search.shaped, replace(sketch.plan, table=None)
         one = ordered(*asked, capacity=search.capacity, effort=search.effort)
         both = recomputed_in_order(*asked, capacity=search.capacity, effort=MEMORY * search.effort)
         best = min((other for other in (sketch, one, both) if other is not None), key=lambda other: other.estimate_s)
@@ -180,7 +180,7 @@ def _refine(search: Search, sketches: list[Ordered], progress: Progress | None) 
         _finish(search, one)
         counted = search.infeasible, search.simulated
         # What orders are found for leaves out transfers that queue: a named order may be faster by its simulation.
-        for other in named_orders(search.problem, search.framed, one.plan, capacity=search.capacity):
+        for other in named_orders(search.problem, search.shaped, one.plan, capacity=search.capacity):
             if other.estimate_s < search.best_s:
                 _finish(search, replace(other, bound_s=one.bound_s))
         search.infeasible, search.simulated = counted
@@ -189,6 +189,6 @@ def _refine(search: Search, sketches: list[Ordered], progress: Progress | None) 
 def _finish(search: Search, one: Ordered) -> None:
     """Simulate a plan with its order."""
     if len(one.plan.chunks) == one.plan.ranks:
-        search.simulate(path_score(search.problem, search.framed, one.plan))
+        search.simulate(path_score(search.problem, search.shaped, one.plan))
     else:
-        search.simulate(Scored(plan=one.plan, costs=compose(search.problem, search.framed, one.plan), seconds=one.bound_s, need=()))
+        search.simulate(Scored(plan=one.plan, costs=compose(search.problem, search.shaped, one.plan), seconds=one.bound_s, need=()))

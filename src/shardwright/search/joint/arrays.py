@@ -1,4 +1,4 @@
-"""From tables to the arrays of the label program: what positions of the chain cost under each split of a frame."""
+"""From tables to the arrays of the label program: what positions of the chain cost under each split of a pipeline."""
 
 from __future__ import annotations
 
@@ -28,62 +28,62 @@ def border_tier(problem: Problem, stride: int) -> int:
     return next((index for index, tier in enumerate(tiers) if stride < tier.num_devices), len(tiers) - 1)
 
 
-def pipeline_of(problem: Problem, frame: PipelineShape, facts: Facts) -> Pipeline:
-    """What the label program knows of a frame beside its splits."""
+def pipeline_of(problem: Problem, pipeline: PipelineShape, facts: Facts) -> Pipeline:
+    """What the label program knows of a pipeline beside its splits."""
     return Pipeline(
-        ranks=frame.ranks,
-        chunks=frame.chunks,
-        microbatches=frame.microbatches,
+        ranks=pipeline.ranks,
+        chunks=pipeline.chunks,
+        microbatches=pipeline.microbatches,
         capacity=facts.capacity,
         reserve=facts.reserve,
         workspace=facts.workspace,
         blocking=facts.blocking,
         gathers_first=facts.overlap_gather,
         reduces_last=not problem.runtime.overlap_grad_reduce,
-        any_order=frame.any_order,
+        any_order=pipeline.any_order,
     )
 
 
-def splits_of(problem: Problem, framed: ShapedSpace, chain: Chain, frame: PipelineShape, facts: Facts) -> Splits:
-    """The arrays of the frame's splits.
+def splits_of(problem: Problem, shaped: ShapedSpace, chain: Chain, pipeline: PipelineShape, facts: Facts) -> Splits:
+    """The arrays of the pipeline's splits.
 
     With several chunks a rank holds positions from all over the chain: every position is then priced as the cheapest, in each quantity.
     """
-    rows = np.array(frame.outers, dtype=np.int64)
-    layer, mesh = framed.prepared.layer_row[rows], framed.prepared.mesh_row[rows]
-    blocks = _per_block(problem, framed, layer, mesh, frame.zero, facts)
-    if frame.is_general and framed.costs.tied[:, mesh].any():
+    rows = np.array(pipeline.outers, dtype=np.int64)
+    layer, mesh = shaped.prepared.layer_row[rows], shaped.prepared.mesh_row[rows]
+    blocks = _per_block(problem, shaped, layer, mesh, pipeline.zero, facts)
+    if pipeline.is_general and shaped.costs.tied[:, mesh].any():
         # A general plan shares the states of tied weights among all that hold them, as many as there may be.
         held = np.array([not is_layer(b) for b in problem.model.blocks])
-        blocks[labels.STATIC][held] = _tied_bytes(framed, mesh, facts)[held]
+        blocks[labels.STATIC][held] = _tied_bytes(shaped, mesh, facts)[held]
         blocks[labels.UPDATE][held] = 0.0
     inner = np.einsum("jb,qbs->sqj", chain.inner.astype(np.float64), blocks)
     ends = np.einsum("jb,qbs->sqj", (chain.counts - chain.inner).astype(np.float64), blocks)
-    if frame.chunks > 1:
+    if pipeline.chunks > 1:
         inner = np.broadcast_to(inner.min(axis=2, keepdims=True), inner.shape).copy()
     ends[:, labels.ENDS_FORWARD], ends[:, labels.ENDS_BACKWARD] = ends[:, labels.FORWARD], ends[:, labels.BACKWARD]
     ends[:, labels.ENDS_STATIC], ends[:, labels.ENDS_SAVED] = ends[:, labels.STATIC], ends[:, labels.SAVED]
     sums = np.zeros((len(rows), ROWS, len(chain) + 1))
     np.cumsum(inner + ends, axis=2, out=sums[:, :, 1:])
-    saved = framed.costs.saved[:, :, layer]
+    saved = shaped.costs.saved[:, :, layer]
     held = chain.redone > 0
     again = np.zeros((len(rows), 2, len(chain)))
     for mode in (1, 2):
         more = np.maximum(saved[:, 0] - saved[:, mode], 0.0)
         each = np.where(held[:, :, None], more[None], 0.0).max(axis=1)
-        again[:, mode - 1] = each.T if frame.chunks == 1 else each.min(axis=0)[:, None]
-    return Splits(sums=sums, again=again, fixed=_fixed(problem, framed, layer, mesh, frame, facts))
+        again[:, mode - 1] = each.T if pipeline.chunks == 1 else each.min(axis=0)[:, None]
+    return Splits(sums=sums, again=again, fixed=_fixed(problem, shaped, layer, mesh, pipeline, facts))
 
 
-def _per_block(problem: Problem, framed: ShapedSpace, layer: IntArray, mesh: IntArray, zero: int, facts: Facts) -> FloatArray:
+def _per_block(problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArray, zero: int, facts: Facts) -> FloatArray:
     """(rows, blocks, splits): every row of `Splits.sums` for one block."""
-    costs = framed.costs
+    costs = shaped.costs
     is_inner = np.array([is_layer(b) for b in problem.model.blocks])[:, None]
     result = np.zeros((ROWS, costs.forward.shape[0], len(layer)))
     result[labels.FORWARD], result[labels.BACKWARD] = costs.forward[:, layer], costs.backward[:, layer]
     result[labels.SELECTIVE] = costs.selective[:, layer]
     result[labels.FULL] = np.where(is_inner, costs.full[:, layer], 0.0)
-    result[labels.WEIGHT] = framed.prepared.layers.seconds[:, 2].sum(axis=1)[:, layer]
+    result[labels.WEIGHT] = shaped.prepared.layers.seconds[:, 2].sum(axis=1)[:, layer]
     saved = costs.saved[:, :, layer]
     result[labels.SAVED], result[labels.SAVED_SELECTIVE] = saved[:, 0], saved[:, 1]
     result[labels.SAVED_FULL] = np.where(is_inner, saved[:, 2], np.minimum(saved[:, 0], saved[:, 1]))
@@ -99,45 +99,45 @@ def _per_block(problem: Problem, framed: ShapedSpace, layer: IntArray, mesh: Int
     return result
 
 
-def _tied_bytes(framed: ShapedSpace, mesh: IntArray, facts: Facts) -> FloatArray:
+def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: Facts) -> FloatArray:
     """(blocks, splits) parameters and gradients alone."""
-    costs = framed.costs
+    costs = shaped.costs
     dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
     frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
     result: FloatArray = (dense + experts + frozen) * facts.parameter_bytes + (dense + experts) * facts.gradient_bytes
     return result
 
 
-def least_border(problem: Problem, framed: ShapedSpace, outers: tuple[int, ...]) -> float:
+def least_border(problem: Problem, shaped: ShapedSpace, outers: tuple[int, ...]) -> float:
     """Seconds that a send between any two of these splits takes at least: all activations once, over all devices of a rank.
 
     A split without sequence parallelism may send each of tp copies, which a receiver with another split need not have.
     """
     found = []
     for row in outers:
-        columns, devices = framed.columns, framed.columns["s_pp"][row]
+        columns, devices = shaped.columns, shaped.columns["s_pp"][row]
         tier = 0 if devices % problem.cluster.node.num_devices else border_tier(problem, int(devices))
         copies = int(columns["tp"][row]) if not columns["sp"][row] else 1
-        found.append(float(framed.costs.border[framed.prepared.layer_row[row], tier]) / copies)
+        found.append(float(shaped.costs.border[shaped.prepared.layer_row[row], tier]) / copies)
     return min(found)
 
 
-def _fixed(problem: Problem, framed: ShapedSpace, layer: IntArray, mesh: IntArray, frame: PipelineShape, facts: Facts) -> FloatArray:
-    costs = framed.costs
+def _fixed(problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArray, pipeline: PipelineShape, facts: Facts) -> FloatArray:
+    costs = shaped.costs
     fixed = np.zeros((len(layer), COLUMNS))
-    tiers = np.array([border_tier(problem, int(framed.columns["s_pp"][row])) for row in frame.outers], dtype=np.int64)
+    tiers = np.array([border_tier(problem, int(shaped.columns["s_pp"][row])) for row in pipeline.outers], dtype=np.int64)
     fixed[:, labels.BORDER] = costs.border[layer, tiers]
     fixed[:, labels.SCALES] = costs.scales[mesh]
     fixed[:, labels.LOGITS], fixed[:, labels.LOGITS_BLOCKS] = costs.logits[layer], costs.logits_blocks[layer]
     fixed[:, labels.END_BYTES] = costs.embedding[mesh]
     fixed[:, labels.OUTSIDE] = costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
-    fixed[:, labels.TIED] = costs.tied[1 if frame.zero else 0, mesh]
+    fixed[:, labels.TIED] = costs.tied[1 if pipeline.zero else 0, mesh]
     fixed[:, labels.SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)
-    if len(frame.outers) > 1:
-        fixed[:, labels.BORDER] = least_border(problem, framed, frame.outers)
-    if frame.is_general:
+    if len(pipeline.outers) > 1:
+        fixed[:, labels.BORDER] = least_border(problem, shaped, pipeline.outers)
+    if pipeline.is_general:
         fixed[:, labels.TIED] = 0.0
-    cut = costs.shard[mesh] if frame.zero else 1.0
+    cut = costs.shard[mesh] if pipeline.zero else 1.0
     each = facts.parameter_bytes + facts.gradient_bytes + facts.state_bytes / cut
     fixed[:, labels.COPIED] = costs.copied[:, mesh].max(axis=0) * each
     return fixed

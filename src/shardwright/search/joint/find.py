@@ -1,4 +1,4 @@
-"""The joint search: cut, splits, memory choices, microbatches and order together, best first over frames, certified."""
+"""The joint search: cut, splits, memory choices, microbatches and order together, best first over pipelines, certified."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardwright.search.answer import Answer
 from shardwright.search.grid.find import find, problem_text, universal_bound
 from shardwright.search.grid.prepare import facts_of
 from shardwright.search.grid.space import Space
-from shardwright.search.joint.any_order import any_order_frames, search_orders
+from shardwright.search.joint.any_order import any_order_pipelines, search_orders
 from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.joint.label_program import Pipeline, Splits
@@ -35,7 +35,7 @@ NAMED_ORDERS, FOUND_ORDERS = "named", "found"
 OPEN_LIMIT = 1e9
 """Seconds of a limit that nothing exceeds: when no grid fits."""
 FIRST_LOOKS = 48
-"""Frames that are looked at before any is bounded by labels."""
+"""Pipelines that are looked at before any is bounded by labels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,9 @@ class JointCertificate:
     """Every member of the joint space, accounted for: enumerated = infeasible + bounded + scored + simulated, of members (plans).
 
     Args:
-        frames: choices that all ranks share; a member of one with any order has its best one, orders are not counted. infeasible: no
-            option of a frame's ranks fits in memory, or the exact peak does not. bounded: a lower bound of their time is not below the
-            best (or they are in a frame whose bound is the certificate's). scored: their longest path is not below the best.
+        pipelines: choices that all ranks share; a member of one with any order has its best one, orders are not counted. infeasible: no
+            option of a pipeline's ranks fits in memory, or the exact peak does not. bounded: a lower bound of their time is not below the
+            best (or they are in a pipeline whose bound is the certificate's). scored: their longest path is not below the best.
             simulated: in full.
         grids: members of the grid space, which is part of this one and certified on its own (`grid_lower_s`).
         best_s, lower_bound_s, gap: as in `search.certificate`. optimal: nothing in the space is faster. complete: no time limit cut in.
@@ -54,7 +54,7 @@ class JointCertificate:
 
     space: str
     digest: str
-    frames: int
+    pipelines: int
     enumerated: int
     infeasible: int
     bounded: int
@@ -115,20 +115,20 @@ def find_joint(
     limit = limit_of(time_limit_s, stop_at=stop)
     grid, refusal = _best_grid(problem, space, facts, capacity, time_limit_s / 2, grid_stop, progress)
     joint = joint_space(space, any_order=orders == FOUND_ORDERS)
-    framed = shaped_space(problem, joint, facts)
+    shaped = shaped_space(problem, joint, facts)
     best_s = grid.certificate.best_s if grid else OPEN_LIMIT
     lower, sizes, search = float("inf"), [], None
     complete = grid is None or grid.certificate.optimal
-    if framed is not None:
-        search = Search(problem=problem, framed=framed, capacity=capacity, best_s=best_s, tolerance=tolerance, effort=effort)
+    if shaped is not None:
+        search = Search(problem=problem, shaped=shaped, capacity=capacity, best_s=best_s, tolerance=tolerance, effort=effort)
         search.limit = limit
         kernel_facts = facts_of(problem, devices=space.devices, capacity=capacity)
         complete &= _search(search, kernel_facts, progress)
-        more = any_order_frames(framed, facts.layers) if joint.any_order else ()
+        more = any_order_pipelines(shaped, facts.layers) if joint.any_order else ()
         if more:
             complete &= search_orders(search, more, kernel_facts, progress)
         lower = min(search.lower.values(), default=float("inf"))
-        sizes = [_num_members(f, facts.layers) for f in (*framed.frames, *more)]
+        sizes = [_num_members(f, facts.layers) for f in (*shaped.pipelines, *more)]
     best = search.best if search else None
     if best is None and grid is None:
         assert refusal is not None
@@ -140,7 +140,7 @@ def find_joint(
     certificate = JointCertificate(
         space=joint.text(),
         digest=joint.digest(problem_text(problem)),
-        frames=len(sizes),
+        pipelines=len(sizes),
         enumerated=sum(sizes),
         infeasible=done[0],
         bounded=sum(sizes) - sum(done),
@@ -168,22 +168,22 @@ def _best_grid(
         return None, error
 
 
-def _num_members(frame: PipelineShape, layers: int) -> int:
-    """Members of a frame: cuts times splits of each rank times whether what is not recomputed in full is so selectively.
+def _num_members(pipeline: PipelineShape, layers: int) -> int:
+    """Members of a pipeline: cuts times splits of each rank times whether what is not recomputed in full is so selectively.
 
     How many layers a rank recomputes in full is not counted: the fewest that fit stand for the others, which are slower.
     """
-    if frame.chunks == 1:
-        return comb(layers - 1, frame.ranks - 1) * int((2 * len(frame.outers)) ** frame.ranks)
-    return len(layer_counts(layers, frame.ranks, frame.chunks))
+    if pipeline.chunks == 1:
+        return comb(layers - 1, pipeline.ranks - 1) * int((2 * len(pipeline.outers)) ** pipeline.ranks)
+    return len(layer_counts(layers, pipeline.ranks, pipeline.chunks))
 
 
 def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> bool:
-    """Labels of all frames that work alone does not rule out; then members in order of their frame's bound. Whether all was done."""
-    problem, framed = search.problem, search.framed
+    """Labels of all pipelines that work alone does not rule out; then members in order of their pipeline's bound. Whether all was done."""
+    problem, shaped = search.problem, search.shaped
     chain = chain_of(problem.model)
     alike, jitter = is_alike(chain), kernel_facts.jitter * (1 - 1e-9)
-    quick = shape_bounds(problem, framed, chain, kernel_facts) * jitter
+    quick = shape_bounds(problem, shaped, chain, kernel_facts) * jitter
     order = np.argsort(quick, kind="stable")
     _begin(search, order[:FIRST_LOOKS].tolist(), kernel_facts)
     waiting: list[tuple[float, int, Solved]] = []
@@ -194,12 +194,12 @@ def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> b
         if turn % 64 == 0 and search.limit.passed():
             search.lower[-1] = float(quick[place])
             break
-        frame = framed.frames[place]
-        if frame.chunks > 1 and frame.ranks * frame.chunks > len(chain) + 2:
+        pipeline = shaped.pipelines[place]
+        if pipeline.chunks > 1 and pipeline.ranks * pipeline.chunks > len(chain) + 2:
             continue
-        splits, pipe = splits_of(problem, framed, chain, frame, kernel_facts), pipeline_of(problem, frame, kernel_facts)
-        norm = float(min(framed.costs.norm[framed.prepared.mesh_row[list(frame.outers)]]))
-        solved = solve(splits, pipe, limit=search.enough_s / jitter - norm, alike=alike or frame.chunks > 1)
+        splits, pipe = splits_of(problem, shaped, chain, pipeline, kernel_facts), pipeline_of(problem, pipeline, kernel_facts)
+        norm = float(min(shaped.costs.norm[shaped.prepared.mesh_row[list(pipeline.outers)]]))
+        solved = solve(splits, pipe, limit=search.enough_s / jitter - norm, alike=alike or pipeline.chunks > 1)
         if not solved.cuts:
             # Nothing fits, or nothing ends before what is good enough.
             search.lower[-3] = search.enough_s
@@ -218,43 +218,43 @@ def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> b
             return False
         if progress is not None:
             progress("score cuts", turn, len(waiting))
-        frame = framed.frames[place]
-        if frame.chunks == 1:
+        pipeline = shaped.pipelines[place]
+        if pipeline.chunks == 1:
             for cut in solved.cuts:
-                search.attempt(plan_of_cut(framed, frame, cut))
+                search.attempt(plan_of_cut(shaped, pipeline, cut))
         else:
-            pipe = pipeline_of(problem, frame, kernel_facts)
-            exact = splits_of(problem, framed, chain, replace(frame, chunks=1), kernel_facts)
-            norm = float(framed.costs.norm[framed.prepared.mesh_row[frame.outers[0]]])
-            search.lower[place] = _spread(search, frame, pipe, exact, norm, jitter, bound)
+            pipe = pipeline_of(problem, pipeline, kernel_facts)
+            exact = splits_of(problem, shaped, chain, replace(pipeline, chunks=1), kernel_facts)
+            norm = float(shaped.costs.norm[shaped.prepared.mesh_row[pipeline.outers[0]]])
+            search.lower[place] = _spread(search, pipeline, pipe, exact, norm, jitter, bound)
     return -1 not in search.lower
 
 
 def _begin(search: Search, places: list[int], facts: Facts) -> None:
-    """One shape of each of a few promising frames, so that a good plan is known before all are bounded. Counted when they come up again."""
+    """One shape of each of a few promising pipelines, for a good plan before all are bounded. Counted when they come up again."""
     counted = (search.infeasible, search.scored, search.simulated)
     chain = chain_of(search.problem.model)
     for place in places:
-        frame = search.framed.frames[place]
-        if frame.chunks == 1:
+        pipeline = search.shaped.pipelines[place]
+        if pipeline.chunks == 1:
             continue
-        shapes = layer_counts(len(chain), frame.ranks, frame.chunks)
+        shapes = layer_counts(len(chain), pipeline.ranks, pipeline.chunks)
         if len(shapes):
-            pipe = pipeline_of(search.problem, frame, facts)
-            exact = splits_of(search.problem, search.framed, chain, replace(frame, chunks=1), facts)
+            pipe = pipeline_of(search.problem, pipeline, facts)
+            exact = splits_of(search.problem, search.shaped, chain, replace(pipeline, chunks=1), facts)
             shape = shapes[int(layer_count_bounds(exact, pipe, shapes).argmin())]
             redone = least_redone(exact, pipe, shape)
             if redone is not None:
-                search.attempt(plan_of_sizes(search.framed, frame, tuple(shape.tolist()), tuple(redone.tolist())))
+                search.attempt(plan_of_sizes(search.shaped, pipeline, tuple(shape.tolist()), tuple(redone.tolist())))
     search.infeasible, search.scored, search.simulated = counted
 
 
-def _spread(search: Search, frame: PipelineShape, pipe: Pipeline, exact: Splits, norm: float, jitter: float, bound: float) -> float:
-    """Try every shape of a frame with several chunks a rank in order of its bound; a lower bound of what is not simulated."""
-    shapes = layer_counts(len(chain_of(search.problem.model)), frame.ranks, frame.chunks)
+def _spread(search: Search, pipeline: PipelineShape, pipe: Pipeline, exact: Splits, norm: float, jitter: float, bound: float) -> float:
+    """Try every shape of a pipeline with several chunks a rank in order of its bound; a lower bound of what is not simulated."""
+    shapes = layer_counts(len(chain_of(search.problem.model)), pipeline.ranks, pipeline.chunks)
     bounds = (layer_count_bounds(exact, pipe, shapes) + norm) * jitter
-    grid = split_grid(search.framed, frame.outers[0], chunks=frame.chunks, zero=frame.zero)
-    table = order_table(grid, microbatches=frame.microbatches)
+    grid = split_grid(search.shaped, pipeline.outers[0], chunks=pipeline.chunks, zero=pipeline.zero)
+    table = order_table(grid, microbatches=pipeline.microbatches)
     order = np.argsort(bounds, kind="stable")
     some = order[bounds[order] < search.enough_s]
     least = float(bounds[order[len(some)]]) if len(some) < len(order) else float("inf")
@@ -279,5 +279,5 @@ def _spread(search: Search, frame: PipelineShape, pipe: Pipeline, exact: Splits,
             search.scored += 1
             least = min(least, path)
         else:
-            least = min(least, search.attempt(plan_of_sizes(search.framed, frame, tuple(shapes[row].tolist()), first)))
+            least = min(least, search.attempt(plan_of_sizes(search.shaped, pipeline, tuple(shapes[row].tolist()), first)))
     return max(bound, least)

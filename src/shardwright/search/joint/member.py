@@ -73,9 +73,9 @@ class JointPlan:
         return len(set(self.outers)) == 1
 
 
-def split_grid(framed: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Grid:
+def split_grid(shaped: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Grid:
     """The grid that has a split on every rank."""
-    c = {name: int(column[outer]) for name, column in framed.columns.items()}
+    c = {name: int(column[outer]) for name, column in shaped.columns.items()}
     return Grid(
         tp=c["tp"],
         sp=bool(c["sp"]),
@@ -90,35 +90,35 @@ def split_grid(framed: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Gr
         microbatch=c["mbs"],
         zero=zero,
         schedule="1f1b" if chunks == 1 else "interleaved-1f1b",
-        order=tuple(str(framed.members.space.of("order")[c["order"]]).split("-")),
+        order=tuple(str(shaped.members.space.of("order")[c["order"]]).split("-")),
     )
 
 
-def plan_of_cut(framed: ShapedSpace, frame: PipelineShape, cut: Cut) -> JointPlan:
-    """The plan that a cut of a frame with one chunk a rank means."""
-    outers = tuple(frame.outers[choice.split] for choice in cut)
-    grids = {outer: split_grid(framed, outer, chunks=frame.chunks, zero=frame.zero) for outer in set(outers)}
+def plan_of_cut(shaped: ShapedSpace, pipeline: PipelineShape, cut: Cut) -> JointPlan:
+    """The plan that a cut of a pipeline with one chunk a rank means."""
+    outers = tuple(pipeline.outers[choice.split] for choice in cut)
+    grids = {outer: split_grid(shaped, outer, chunks=pipeline.chunks, zero=pipeline.zero) for outer in set(outers)}
     chunks = tuple(_chunk(choice.layers, choice) for choice in cut)
     return JointPlan(
         grids=tuple(grids[outer] for outer in outers),
         outers=outers,
         chunks=chunks,
-        schedule=frame.schedule,
-        microbatches=frame.microbatches,
+        schedule=pipeline.schedule,
+        microbatches=pipeline.microbatches,
     )
 
 
-def plan_of_sizes(framed: ShapedSpace, frame: PipelineShape, sizes: tuple[int, ...], redone: tuple[int, ...]) -> JointPlan:
+def plan_of_sizes(shaped: ShapedSpace, pipeline: PipelineShape, sizes: tuple[int, ...], redone: tuple[int, ...]) -> JointPlan:
     """The plan whose chunks have these layers and recompute so many of them in full."""
-    grid = split_grid(framed, frame.outers[0], chunks=frame.chunks, zero=frame.zero)
-    p = frame.ranks
+    grid = split_grid(shaped, pipeline.outers[0], chunks=pipeline.chunks, zero=pipeline.zero)
+    p = pipeline.ranks
     return JointPlan(
         grids=(grid,) * p,
-        outers=(frame.outers[0],) * p,
+        outers=(pipeline.outers[0],) * p,
         chunks=tuple(ChunkChoice(layers=n, redone=min(x, n)) for n, x in zip(sizes, redone, strict=True)),
-        schedule=frame.schedule,
-        microbatches=frame.microbatches,
-        folded=frame.folded,
+        schedule=pipeline.schedule,
+        microbatches=pipeline.microbatches,
+        folded=pipeline.folded,
     )
 
 
@@ -165,19 +165,19 @@ def redone_of(chain: Chain, plan: JointPlan) -> tuple[IntArray, IntArray]:
     return np.array(full), np.array(selective)
 
 
-def compose(problem: Problem, framed: ShapedSpace, plan: JointPlan) -> StepCosts:
+def compose(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> StepCosts:
     """The step of `plan`: columns of each rank from the step that its split would make of the whole cut, with its own recompute."""
     layout = layout_of_plan(problem, plan)
-    by_outer = {outer: _plain(problem, framed, plan, layout, outer) for outer in dict.fromkeys(plan.outers)}
+    by_outer = {outer: _plain(problem, shaped, plan, layout, outer) for outer in dict.fromkeys(plan.outers)}
     if len(by_outer) == 1:
         merged = next(iter(by_outer.values()))
     else:
-        merged = _merged(plan, by_outer, least_border(problem, framed, tuple(by_outer)))
-    return _with_recompute(problem, framed, plan, layout, merged)
+        merged = _merged(plan, by_outer, least_border(problem, shaped, tuple(by_outer)))
+    return _with_recompute(problem, shaped, plan, layout, merged)
 
 
-def _plain(problem: Problem, framed: ShapedSpace, plan: JointPlan, layout: ChunkLayout, outer: int) -> StepCosts:
-    prepared = framed.prepared
+def _plain(problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, outer: int) -> StepCosts:
+    prepared = shaped.prepared
     priced = Priced(
         layers=prepared.layers,
         layer_row=int(prepared.layer_row[outer]),
@@ -224,35 +224,35 @@ def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) ->
     )
 
 
-def _with_recompute(problem: Problem, framed: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts) -> StepCosts:
+def _with_recompute(problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts) -> StepCosts:
     """The step with what each chunk recomputes: seconds, saved bytes and the largest temporary."""
     if not any(chunk.redone or chunk.selective for chunk in plan.chunks):
         return step
     full, selective = redone_of(chain_of(problem.model), plan)
-    layers, p = framed.prepared.layers, plan.ranks
+    layers, p = shaped.prepared.layers, plan.ranks
     parts, saved = step.parts.copy(), step.saved_bytes.copy()
     again = np.zeros(p, dtype=np.int64)
     for c, chunk in enumerate(plan.chunks):
         if not (chunk.redone or chunk.selective):
             continue
         rank = plan.owners[c]
-        row = int(framed.prepared.layer_row[plan.outers[rank]])
+        row = int(shaped.prepared.layer_row[plan.outers[rank]])
         seconds, held = layers.seconds[:, 3:5, :, row].sum(axis=2), layers.saved_bytes[:, :, row]
         parts[1, c, RECOMPUTE_PART] += full[c] @ seconds[:, 1] + selective[c] @ seconds[:, 0]
         saved[c] += full[c] @ (held[:, 2] - held[:, 0]) + selective[c] @ (held[:, 1] - held[:, 0])
         for mode, counts in ((2, full[c]), (1, selective[c])):
             made = np.where((counts > 0) & layout.layer, again_bytes(held, mode), 0).max()
             again[rank] = max(again[rank], made)
-    return replace(with_made_again(framed, plan, layout, step, again), parts=parts, backward_s=parts[1].sum(axis=1), saved_bytes=saved)
+    return replace(with_made_again(shaped, plan, layout, step, again), parts=parts, backward_s=parts[1].sum(axis=1), saved_bytes=saved)
 
 
-def with_made_again(framed: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts, again: IntArray) -> StepCosts:
+def with_made_again(shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts, again: IntArray) -> StepCosts:
     """A step without recompute with the temporaries of a backward that makes `again` bytes anew, (ranks,)."""
-    layers = framed.prepared.layers
+    layers = shaped.prepared.layers
     # Without recompute nothing is made again, so the blocks are those of the logits and of the ends' gradients.
     heads = layout.by_rank[:, layout.head].sum(axis=1) > 0
     blocks_of_logits = np.array(
-        [layers.logits_blocks[int(framed.prepared.layer_row[o])] if h else 0 for o, h in zip(plan.outers, heads, strict=True)]
+        [layers.logits_blocks[int(shaped.prepared.layer_row[o])] if h else 0 for o, h in zip(plan.outers, heads, strict=True)]
     )
     ends = step.blocks_bytes - blocks_of_logits
     transient = [int(temporary_bytes(float(a), float(e), float(x))) for a, e, x in zip(again, ends, step.logits_bytes, strict=True)]

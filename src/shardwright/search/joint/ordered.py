@@ -89,9 +89,9 @@ def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArra
     return np.rint(forward * units).astype(np.int64), np.rint(backward * units).astype(np.int64)
 
 
-def order_bound(problem: Problem, framed: ShapedSpace, plan: JointPlan, *, capacity: int) -> float:
+def order_bound(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int) -> float:
     """Seconds of the step that no order of `plan` that fits ends before, reductions left out; inf if none fits."""
-    costs = compose(problem, framed, plan)
+    costs = compose(problem, shaped, plan)
     try:
         asked = order_problem(problem, plan, costs, capacity=capacity)
     except InfeasibleError:
@@ -104,22 +104,22 @@ def _step_seconds(problem: Problem, plan: JointPlan, costs: StepCosts, makespan:
     return (makespan / SECOND + rest) * jitter(problem, plan.grids[0].devices)
 
 
-def ordered(problem: Problem, framed: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float) -> Ordered | None:
+def ordered(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float) -> Ordered | None:
     """`plan` with the best order found for it; None if no order of it fits.
 
     Args:
         effort: as in `search.orders.find.find_order`.
     """
     try:
-        asked = order_problem(problem, plan, compose(problem, framed, plan), capacity=capacity)
+        asked = order_problem(problem, plan, compose(problem, shaped, plan), capacity=capacity)
     except InfeasibleError:
         return None
-    return in_order(problem, framed, plan, find_order(asked, effort=effort).table, capacity=capacity)
+    return in_order(problem, shaped, plan, find_order(asked, effort=effort).table, capacity=capacity)
 
 
-def in_order(problem: Problem, framed: ShapedSpace, plan: JointPlan, table: ActionTable, *, capacity: int) -> Ordered | None:
+def in_order(problem: Problem, shaped: ShapedSpace, plan: JointPlan, table: ActionTable, *, capacity: int) -> Ordered | None:
     """`plan` with the actions of `table`, weight gradients where reductions end first; None if it does not fit."""
-    costs = compose(problem, framed, plan)
+    costs = compose(problem, shaped, plan)
     try:
         asked = order_problem(problem, plan, costs, capacity=capacity)
     except InfeasibleError:
@@ -133,12 +133,12 @@ def in_order(problem: Problem, framed: ShapedSpace, plan: JointPlan, table: Acti
     return min(found, key=lambda one: one.estimate_s, default=None)
 
 
-def named_orders(problem: Problem, framed: ShapedSpace, plan: JointPlan, *, capacity: int) -> Iterator[Ordered]:
+def named_orders(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int) -> Iterator[Ordered]:
     """`plan` under each schedule of the registry that lies as its chunks do and fits; no estimate is above what the order takes.
 
     Left out: schedules that overlap pairs of actions, which the joint space has not.
     """
-    costs = compose(problem, framed, plan)
+    costs = compose(problem, shaped, plan)
     try:
         asked = order_problem(problem, plan, costs, capacity=capacity)
     except InfeasibleError:

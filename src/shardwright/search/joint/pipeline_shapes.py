@@ -1,4 +1,4 @@
-"""The joint space as data: frames (what all ranks share) and the splits that a rank may have in each."""
+"""The joint space as data: pipelines (what all ranks share) and the splits that a rank may have in each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shardwright.search.grid.space import AXES, Space, Value
 from shardwright.strategy.grid.rules import GridFacts
 
 MOST_SPLITS = 64
-"""Splits of one frame."""
+"""Splits of one pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class PipelineShape:
 class JointSpace:
     """The joint space over a grid space.
 
-    A member is a frame, a cut of the chain of layers, a split for each rank, and the recompute of each rank: see `text`. How much a rank
+    A member is a pipeline, a cut of the chain of layers, a split for each rank, and the recompute of each rank: see `text`. How much a rank
     recomputes is the least that fits, which no larger amount beats.
     """
 
@@ -84,7 +84,7 @@ class JointSpace:
 
 
 def joint_space(space: Space, *, any_order: bool = False) -> JointSpace:
-    """The joint space over the grids of `space`; empty of frames if they have no 1F1B or no pipeline."""
+    """The joint space over the grids of `space`; empty of pipelines if they have no 1F1B or no pipeline."""
     schedules = space.of("schedule")
     values: dict[str, tuple[Value, ...]] = dict(space.values)
     values |= {"vpp": (1,), "schedule": ("1f1b",), "shard": (0,), "recompute": ("none",), "recompute_layers": (0,), "offload": (0,)}
@@ -98,7 +98,7 @@ def joint_space(space: Space, *, any_order: bool = False) -> JointSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapedSpace:
-    """All frames of a space, with the tables that they read.
+    """All pipelines of a space, with the tables that they read.
 
     Args:
         contiguous: (outers,) each rank's devices are consecutive.
@@ -107,12 +107,12 @@ class ShapedSpace:
     members: Members
     prepared: Prepared
     costs: Costs
-    frames: tuple[PipelineShape, ...]
+    pipelines: tuple[PipelineShape, ...]
     columns: Mapping[str, IntArray]
 
 
 def shaped_space(problem: Problem, space: JointSpace, facts: GridFacts) -> ShapedSpace | None:
-    """Price the splits of the space and group them into frames; None if there are none."""
+    """Price the splits of the space and group them into pipelines; None if there are none."""
     if not space.base.of("pp") or not space.zeros:
         return None
     members = enumerate_members(problem, space.base, facts)
@@ -123,7 +123,7 @@ def shaped_space(problem: Problem, space: JointSpace, facts: GridFacts) -> Shape
     at = outer["mesh"]
     columns = {name: mesh[name][at] for name in mesh} | dict(outer)
     contiguous = columns["s_pp"] * columns["pp"] == space.base.devices
-    frames: list[PipelineShape] = []
+    pipelines: list[PipelineShape] = []
     groups: dict[tuple[int, int], list[int]] = {}
     lone: list[tuple[int, int, int]] = []
     for row in range(len(members.outers)):
@@ -139,11 +139,11 @@ def shaped_space(problem: Problem, space: JointSpace, facts: GridFacts) -> Shape
                 if v == 1 and contiguous[row]:
                     continue
                 if v == 1 or (m % p == 0 and p * v <= facts.layers + 2):
-                    frames.append(PipelineShape(outers=(row,), ranks=p, chunks=v, microbatches=m, zero=zero))
+                    pipelines.append(PipelineShape(outers=(row,), ranks=p, chunks=v, microbatches=m, zero=zero))
             if v == 1:
-                frames += [
+                pipelines += [
                     PipelineShape(outers=tuple(rows), ranks=p, chunks=1, microbatches=m, zero=zero) for (p, m), rows in groups.items()
                 ]
-    if not frames:
+    if not pipelines:
         return None
-    return ShapedSpace(members=members, prepared=prepared, costs=costs_of(problem, prepared), frames=tuple(frames), columns=columns)
+    return ShapedSpace(members=members, prepared=prepared, costs=costs_of(problem, prepared), pipelines=tuple(pipelines), columns=columns)

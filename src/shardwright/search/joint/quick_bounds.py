@@ -1,4 +1,4 @@
-"""Bounds of all frames at once, from work alone: which frames are worth their labels."""
+"""Bounds of all pipelines at once, from work alone: which pipelines are worth their labels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from shardwright.search.joint.chain import Chain
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
 
 
-def shape_bounds(problem: Problem, framed: ShapedSpace, chain: Chain, facts: Facts) -> FloatArray:
-    """(frames,) seconds before jitter that no member of a frame is below; inf where memory cannot fit.
+def shape_bounds(problem: Problem, shaped: ShapedSpace, chain: Chain, facts: Facts) -> FloatArray:
+    """(pipelines,) seconds before jitter that no member of a pipeline is below; inf where memory cannot fit.
 
     The busiest of p ranks computes for m W / p, W = one microbatch through all blocks. One chunk a rank: the cut that makes P + m w the
     same on all ranks (P the ranks before, w the rank's own time) ends after W / (1 - (1 - 1/m)^p); and from its first backward on a rank
@@ -24,11 +24,11 @@ def shape_bounds(problem: Problem, framed: ShapedSpace, chain: Chain, facts: Fac
     with several chunks a rank nothing that is the same for all shapes.
     """
     counts = chain.counts.sum(axis=0).astype(np.float64)
-    row, mesh, costs = framed.prepared.layer_row, framed.prepared.mesh_row, framed.costs
+    row, mesh, costs = shaped.prepared.layer_row, shaped.prepared.mesh_row, shaped.costs
     forward, backward = costs.forward[:, row], costs.backward[:, row]
     whole, back = counts @ (forward + backward), counts @ backward
     least = (chain.inner.astype(np.float64) @ (forward + backward)).min(axis=0)
-    tiers = np.array([border_tier(problem, int(s)) for s in framed.columns["s_pp"]], dtype=np.int64)
+    tiers = np.array([border_tier(problem, int(s)) for s in shaped.columns["s_pp"]], dtype=np.int64)
     border = costs.border[row, tiers]
     share = _forward_share(counts, forward, backward)
     dense, experts, frozen = (counts @ table[:, mesh] for table in (costs.dense, costs.experts, costs.frozen))
@@ -37,31 +37,31 @@ def shape_bounds(problem: Problem, framed: ShapedSpace, chain: Chain, facts: Fac
         local = dense / costs.shard[mesh] + experts / costs.expert_shard[mesh] if zero else dense + experts
         elements = (dense + experts) * (facts.parameter_bytes + facts.gradient_bytes) + frozen * facts.parameter_bytes
         static.append(elements + local * facts.state_bytes)
-    result = np.empty(len(framed.frames))
-    lone = np.array([len(f.outers) == 1 for f in framed.frames])
+    result = np.empty(len(shaped.pipelines))
+    lone = np.array([len(f.outers) == 1 for f in shaped.pipelines])
     for place in np.flatnonzero(~lone):
-        frame = framed.frames[place]
-        rows = list(frame.outers)
+        pipeline = shaped.pipelines[place]
+        rows = list(pipeline.outers)
         w = counts @ (forward[:, rows] + backward[:, rows]).min(axis=1)
         b = counts @ backward[:, rows].min(axis=1)
-        fits = min(static[frame.zero][rows]) / frame.ranks <= facts.capacity
-        p, m = np.array(frame.ranks), np.array(frame.microbatches)
+        fits = min(static[pipeline.zero][rows]) / pipeline.ranks <= facts.capacity
+        p, m = np.array(pipeline.ranks), np.array(pipeline.microbatches)
         if not fits:
             result[place] = np.inf
-        elif frame.any_order:
+        elif pipeline.any_order:
             result[place] = _any_order(w, share[rows].min(), p, m)
         else:
             result[place] = _one_chunk(w, b, p, m)
     some = np.flatnonzero(lone)
-    outers = np.array([framed.frames[i].outers[0] for i in some], dtype=np.int64)
-    shape = np.array([(f.ranks, f.microbatches, f.chunks, f.zero) for f in framed.frames], dtype=np.float64).reshape(-1, 4)[some]
+    outers = np.array([shaped.pipelines[i].outers[0] for i in some], dtype=np.int64)
+    shape = np.array([(f.ranks, f.microbatches, f.chunks, f.zero) for f in shaped.pipelines], dtype=np.float64).reshape(-1, 4)[some]
     p, m, v = shape[:, 0], shape[:, 1], shape[:, 2]
     number = p * v
     # The first and last chunk have at most twice the mean, the others are equal up to one.
     small = np.maximum(np.floor((len(chain) - 4 * np.ceil(len(chain) / number)) / np.maximum(number - 2, 1)), 1.0)
     head = small * least[outers] * (p - 1) * (p - 2) / 2 / p + border[outers] * (p - 1)
     sends = (m * (2 * number - 2) - p) / p * border[outers] if facts.blocking else 0.0
-    ordered = np.array([framed.frames[i].any_order for i in some], dtype=np.bool_)
+    ordered = np.array([shaped.pipelines[i].any_order for i in some], dtype=np.bool_)
     head = np.where(ordered, 0.0, head)
     sends = np.where(ordered, 0.0, sends)
     several = m * whole[outers] / p + np.where(_rules_out_ends(p), head, 0.0) + sends

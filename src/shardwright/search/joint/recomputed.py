@@ -20,7 +20,7 @@ MOST_OPTIONS = 16
 """Options of one chunk that a search chooses from."""
 
 
-def recomputed_in_order(problem: Problem, framed: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float) -> Ordered | None:
+def recomputed_in_order(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float) -> Ordered | None:
     """`plan` with the recompute of each rank and the order found together; None where nothing fits or everything does without recompute.
 
     A rank recomputes any number of its first layers in full and any number of the next ones selectively. Which of these it takes decides
@@ -33,14 +33,14 @@ def recomputed_in_order(problem: Problem, framed: ShapedSpace, plan: JointPlan, 
     if plan.chunks_per_rank > 1:
         return None
     bare = replace(plan, chunks=tuple(ChunkChoice(layers=chunk.layers) for chunk in plan.chunks), table=None)
-    costs = compose(problem, framed, bare)
+    costs = compose(problem, shaped, bare)
     room = activation_room(problem, costs, capacity=capacity)
     if (room >= plan.microbatches * costs.saved_bytes).all():
         return None
-    choices = [_choices(problem, framed, bare, costs, rank, capacity=capacity) for rank in range(plan.ranks)]
+    choices = [_choices(problem, shaped, bare, costs, rank, capacity=capacity) for rank in range(plan.ranks)]
     for rank, chunk in enumerate(plan.chunks):
         if chunk not in choices[rank]:
-            choices[rank] |= options_of_rank(problem, framed, bare, costs, rank, [chunk], capacity=capacity)
+            choices[rank] |= options_of_rank(problem, shaped, bare, costs, rank, [chunk], capacity=capacity)
     options = [tuple(each.values()) for each in choices]
     own = [list(each).index(chunk) for each, chunk in zip(choices, plan.chunks, strict=True)]
     try:
@@ -50,16 +50,16 @@ def recomputed_in_order(problem: Problem, framed: ShapedSpace, plan: JointPlan, 
     except InfeasibleError:
         return None
     chosen = tuple(list(each)[place] for each, place in zip(choices, found.choice, strict=True))
-    return in_order(problem, framed, replace(bare, chunks=chosen), found.order.table, capacity=capacity)
+    return in_order(problem, shaped, replace(bare, chunks=chosen), found.order.table, capacity=capacity)
 
 
 def _choices(
-    problem: Problem, framed: ShapedSpace, plan: JointPlan, costs: StepCosts, rank: int, *, capacity: int
+    problem: Problem, shaped: ShapedSpace, plan: JointPlan, costs: StepCosts, rank: int, *, capacity: int
 ) -> dict[ChunkChoice, MemoryOption]:
     """What a rank may recompute, but for what another choice beats in time and in memory; an even selection of very many."""
     layers = plan.chunks[rank].layers
     every = [ChunkChoice(layers=layers, redone=x, selective=y) for x in range(layers + 1) for y in range(layers - x + 1)]
-    priced = options_of_rank(problem, framed, plan, costs, rank, every, capacity=capacity)
+    priced = options_of_rank(problem, shaped, plan, costs, rank, every, capacity=capacity)
     kept: list[ChunkChoice] = []
     least = 2**62
     for chunk, option in sorted(priced.items(), key=lambda item: (item[1].extra, item[1].held + item[1].working)):
@@ -71,7 +71,7 @@ def _choices(
 
 
 def options_of_rank(
-    problem: Problem, framed: ShapedSpace, plan: JointPlan, costs: StepCosts, rank: int, chunks: list[ChunkChoice], *, capacity: int
+    problem: Problem, shaped: ShapedSpace, plan: JointPlan, costs: StepCosts, rank: int, chunks: list[ChunkChoice], *, capacity: int
 ) -> dict[ChunkChoice, MemoryOption]:
     """Each of `chunks` as an option of the rank's order search: nanoseconds and bytes.
 
@@ -83,9 +83,9 @@ def options_of_rank(
     chain, layout = chain_of(problem.model), layout_of_plan(problem, plan)
     begin = sum(chunk.layers for chunk in plan.chunks[:rank])
     here = slice(begin, begin + plan.chunks[rank].layers)
-    row = int(framed.prepared.layer_row[plan.outers[rank]])
-    seconds = framed.prepared.layers.seconds[:, 3:5, :, row].sum(axis=2)
-    held = framed.prepared.layers.saved_bytes[:, :, row]
+    row = int(shaped.prepared.layer_row[plan.outers[rank]])
+    seconds = shaped.prepared.layers.seconds[:, 3:5, :, row].sum(axis=2)
+    held = shaped.prepared.layers.saved_bytes[:, :, row]
     counts = {1: chain.counts[here], 2: chain.redone[here]}
     # Sums over positions of what mode 1 (selective) and 2 (full) take and save, and what each position makes again.
     longer = {mode: np.concatenate(([0.0], np.cumsum(each @ seconds[:, mode - 1]))) for mode, each in counts.items()}
@@ -95,7 +95,7 @@ def options_of_rank(
 
     def room(again: int) -> int:
         if again not in rooms:
-            step = with_made_again(framed, plan, layout, costs, np.full(plan.ranks, again))
+            step = with_made_again(shaped, plan, layout, costs, np.full(plan.ranks, again))
             rooms[again] = int(activation_room(problem, step, capacity=capacity)[rank])
         return rooms[again]
 

@@ -38,12 +38,12 @@ def order_of(plan: JointPlan) -> ActionTable:
     return plan.table if plan.table is not None else order_table(plan.grids[0], microbatches=plan.microbatches)
 
 
-def path_score(problem: Problem, framed: ShapedSpace, plan: JointPlan) -> Scored:
+def path_score(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> Scored:
     """The longest path through the plan's order (B1), and a lower bound of each rank's peak.
 
     Borders between unlike splits take the least they can.
     """
-    costs = compose(problem, framed, plan)
+    costs = compose(problem, shaped, plan)
     need = reserved_bytes(problem, order_of(plan), costs)
     seconds = min(path_seconds(problem, grid, costs, table=order_of(plan)) for grid in dict.fromkeys(plan.grids))
     return Scored(plan=plan, costs=costs, seconds=seconds, need=tuple(np.asarray(need).tolist()))

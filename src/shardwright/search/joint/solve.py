@@ -1,4 +1,4 @@
-"""One frame: a lower bound of all its members, and the cuts that reach it or come near."""
+"""One pipeline: a lower bound of all its members, and the cuts that reach it or come near."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RankChoice:
     """What one rank holds.
 
     Args:
-        layers: positions of the chain. split: place among the frame's splits. redone: first layers of each chunk that are recomputed in
+        layers: positions of the chain. split: place among the pipeline's splits. redone: first layers of each chunk that are recomputed in
             full. selective: layers behind those that are recomputed selectively.
     """
 
@@ -36,7 +36,7 @@ Cut = tuple[RankChoice, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """Args: lower_s: no member of the frame ends earlier. cuts: those that the labels found, distinct, best first; empty = no member
+    """Args: lower_s: no member of the pipeline ends earlier. cuts: those that the labels found, distinct, best first; empty = no member
     fits or none ends by the limit.
     """
 
@@ -76,7 +76,7 @@ def _shortest(splits: Splits, size: int) -> float:
 
 
 def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solved:
-    """The least time of the frame, if it is below `limit` (seconds before jitter and clipping).
+    """The least time of the pipeline, if it is below `limit` (seconds before jitter and clipping).
 
     Stage bounds of rank k, P = the ranks before it out and back: begin + P + m (F + B) + update, and way + (m - 1) B + (m - p + k) F +
     update; way = all ranks out and back. For one chunk a rank at most p microbatches are in flight: ceil(m / p) ways, one after another.

@@ -23,12 +23,12 @@ class Search:
     """State of one search.
 
     Args:
-        lower: seconds that no member of a frame ends before, by frame (or what was left out, below 0). exact: arrays of one split alone, by
-            row and ZeRO stage. effort: of the searches of orders (`search.orders.find.find_order`).
+        lower: seconds that no member of a pipeline ends before, by pipeline (or what was left out, below 0). exact: arrays of one split
+            alone, by row and ZeRO stage. effort: of the searches of orders (`search.orders.find.find_order`).
     """
 
     problem: Problem
-    framed: ShapedSpace
+    shaped: ShapedSpace
     capacity: int
     best_s: float
     best: Scored | None = None
@@ -60,7 +60,7 @@ class Search:
     def attempt(self, plan: JointPlan) -> float:
         """Score a plan, with as much more recompute as it needs; simulate it if its path is below the best. Its bound; inf = no fit."""
         for _ in range(MOST_REPAIRS):
-            scored = path_score(self.problem, self.framed, plan)
+            scored = path_score(self.problem, self.shaped, plan)
             if scored.seconds >= self.enough_s:
                 self.scored += 1
                 return scored.seconds
