@@ -15,7 +15,7 @@ from shardwright.errors import DataError, ShardwrightError
 from shardwright.files.profile_file import parse_profile, profile_document, read_profile
 from shardwright.files.text import to_text
 from shardwright.hardware.profile.apply import profiled_cluster
-from shardwright.hardware.profile.profile import Profile, shipped_profile
+from shardwright.hardware.profile.profile import Profile
 from tests.calibrate.profiles import profile
 from tests.tiers import examples
 
@@ -27,7 +27,7 @@ json_values = st.recursive(
 )
 
 
-@pytest.mark.parametrize("given_profile", [profile(), Profile(accelerator="x"), shipped_profile("h100-sxm")])
+@pytest.mark.parametrize("given_profile", [profile(), Profile(accelerator="x")])
 def test_a_profile_is_read_back_and_written_as_the_same_bytes(given_profile: Profile) -> None:
     text = to_text(profile_document(given_profile))
     again = parse_profile(text)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError
-from shardwright.hardware.catalog.rates import gemm_rates
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device import Evidence
 from shardwright.hardware.expression import cluster_names, parse_cluster
-from shardwright.hardware.files.yaml_cluster import dump_cluster, load_cluster
+from shardwright.hardware.files.yaml_cluster import load_cluster
 from shardwright.hardware.overrides import reserve_memory, scale_network
+from tests.hardware.cluster_text import dump_cluster
 from tests.tiers import examples
 
 MIXED = """
@@ -44,8 +44,7 @@ def test_a_mixed_file() -> None:
     assert capped.memory_bytes == 78 * 2**30
     assert capped.peak(Dtype.BF16) == 800e12
     assert capped.peak(Dtype.FP8) == 1979e12
-    assert gemm_rates(capped, dtype=Dtype.BF16).sustained == 1.4
-    assert gemm_rates(capped, dtype=Dtype.BF16).origin.evidence is Evidence.ASSUMED
+    assert all((g.sustained, g.origin.evidence) == (1.4, Evidence.ASSUMED) for g in capped.gemm)
     nic = cluster.node.nic
     assert (nic.bandwidth, nic.reverse_bandwidth, nic.latency_s) == (50e9, 25e9, 12.5e-6)
     assert nic.achieved == pytest.approx(0.8 * 25e9)
@@ -71,7 +70,7 @@ def test_an_accelerator_of_the_files_own() -> None:
     text = "accelerators: {chip: {memory_gib: 40, memory_bandwidth_gigabytes_per_s: 1000, peak_tflops: {bf16: 100}}}\n"
     chip = load_cluster(text + "nodes: [{accelerator: Chip, count: 1}]").node.accelerator
     assert (chip.name, chip.peak(Dtype.BF16), chip.memory_bandwidth) == ("chip", 100e12, 1e12)
-    assert gemm_rates(chip, dtype=Dtype.BF16).origin.evidence is Evidence.ASSUMED
+    assert chip.gemm[0].origin.evidence is Evidence.ASSUMED
 
 
 def test_load_tells_files_text_and_expressions_apart(tmp_path: Path) -> None:

@@ -66,12 +66,6 @@ def derive(base: Runtime, identity: dict[str, str], *statements: Statement) -> R
     return replace(base, facts=(*kept, *facts), aliases=(), **values)
 
 
-def uncited(made: Runtime) -> tuple[str, ...]:
-    """Fields of a runtime that no fact backs (identity fields apart)."""
-    backed = {fact.field for fact in made.facts}
-    return tuple(name for name in _FIELDS if name not in backed)
-
-
 def _joined(identity: dict[str, str], statements: tuple[Statement, ...]) -> tuple[dict[str, Any], tuple[Fact, ...]]:
     """Values by field, with who it is, and the facts of all statements."""
     pairs = [pair for statement in statements for pair in statement]

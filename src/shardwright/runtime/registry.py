@@ -77,11 +77,6 @@ def runtime_names() -> tuple[str, ...]:
     return tuple(sorted(_MODULES))
 
 
-def runtime_aliases() -> dict[str, str]:
-    """Other names of the runtimes, each with the name it stands for."""
-    return dict(_NAMES)
-
-
 def load_runtime(name: str) -> Runtime:
     """The runtime of that name or alias (letter case does not matter).
 
@@ -101,8 +96,3 @@ def _loaded(name: str) -> Runtime:
     module, _, attribute = _MODULES[name].partition(":")
     runtime: Runtime = getattr(import_module(module), attribute)
     return replace(runtime, aliases=_ALIASES.get(name, ()))
-
-
-def default_runtime() -> Runtime:
-    """Megatron-Core: what is planned for when nothing is said."""
-    return load_runtime(DEFAULT)

@@ -16,19 +16,6 @@ from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.schedules import grid_schedule
 from shardwright.strategy.violation import Violation
 
-RULES = (
-    "native.context",
-    "native.experts",
-    "native.offload",
-    "native.slices",
-    "native.schedule",
-    "native.model",
-    "native.operator",
-    "native.tied",
-    "native.uneven",
-)
-"""Ids of all rules of `refusals`."""
-
 
 def expressible(model: Model, grid: Grid, *, job: TrainingJob) -> Violation | None:
     """Why PyTorch cannot run `grid` by itself; None if it can. The grid must be legal (`strategy.grid.rules`)."""

@@ -108,7 +108,7 @@ def _torus(gb_per_s: float, name: str) -> ScaleUp:
     return _assumed(gb_per_s, 0.8, 1.0, f"{name}, all axes together; efficiency and latency not measured here")
 
 
-_ROWS: Final[dict[str, NodeRow]] = {
+ROWS: Final[dict[str, NodeRow]] = {
     "a100-sxm-40gb": NodeRow(8, 8, _A100, 200, 4, 1024),
     "a100-sxm-80gb": NodeRow(8, 8, _A100, 200, 4, 2048),
     "a100-pcie-80gb": NodeRow(8, 8, _pcie(32), 200, 4, 1024, 1),
@@ -184,7 +184,7 @@ def _host(name: str, row: NodeRow) -> Host:
 
 def node_of(accelerator: Accelerator) -> NodeKind:
     """The usual node of `accelerator`; an accelerator without a row gets 8 devices over PCIe 4 and one 800 Gb/s of cards, assumed."""
-    row = _ROWS.get(accelerator.name, _DEFAULT)
+    row = ROWS.get(accelerator.name, _DEFAULT)
     nics = row.nics or row.num_devices
     up = row.scale_up
     return NodeKind(
@@ -219,8 +219,3 @@ def smaller_node(kind: NodeKind, *, num_devices: int) -> NodeKind:
         island=min(kind.island, num_devices),
         nics=nics,
     )
-
-
-def nodes_without_row(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of `names` that `node_of` only knows by default."""
-    return tuple(n for n in names if n not in _ROWS)

@@ -189,18 +189,6 @@ def assumed_attention() -> tuple[AttentionRates, ...]:
     return (*fused, _attention("unfused", (0.30,) * 6, ratio=2.0, evidence=Evidence.ASSUMED, reference=_UNFUSED))
 
 
-def gemm_rates(accelerator: Accelerator, *, dtype: Dtype) -> GemmRates:
-    """GEMM rates of `accelerator` in `dtype`; the stated default where it lists none."""
-    return next((g for g in accelerator.gemm if g.dtype is dtype), assumed_gemm(dtype))
-
-
-def attention_rates(accelerator: Accelerator, *, generation: str) -> AttentionRates:
-    """Rates of a kernel generation on `accelerator`; the stated default where it lists none."""
-    known = (*accelerator.attention, *assumed_attention())
-    fallback = next(a for a in known if a.generation == "flash-2")
-    return next((a for a in known if a.generation == generation), fallback)
-
-
 def assumptions(accelerator: Accelerator) -> tuple[str, ...]:
     """Names of everything about `accelerator` that no measurement or data sheet backs, for the answer to say ``assumed``."""
     gemm = (f"gemm {g.dtype.value}" for g in accelerator.gemm if g.origin.evidence is Evidence.ASSUMED)

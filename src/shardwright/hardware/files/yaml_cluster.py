@@ -1,4 +1,4 @@
-"""Cluster files: `load_cluster` reads an expression or a YAML file, `dump_cluster` writes one that loads as the same cluster.
+"""Cluster files: `load_cluster` reads an expression or a YAML file.
 
 ::
 
@@ -31,7 +31,6 @@ from shardwright.hardware.catalog.sheet import accelerator_from_sheet
 from shardwright.hardware.cluster import Cluster, FabricTier, Host, NodeGroup, NodeKind
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 from shardwright.hardware.expression import MAX_DEVICES, parse_cluster
-from shardwright.hardware.files.yaml_dump import cluster_record
 from shardwright.hardware.files.yaml_schema import (
     AcceleratorRecord,
     AttentionRecord,
@@ -45,7 +44,7 @@ from shardwright.hardware.files.yaml_schema import (
     Record,
     TierRecord,
 )
-from shardwright.hardware.files.yaml_text import read_file, read_yaml, write_yaml
+from shardwright.hardware.files.yaml_text import read_file, read_yaml
 from shardwright.hardware.link import Link
 from shardwright.units import BITS_PER_BYTE, GIB, scale_decimal
 
@@ -89,11 +88,6 @@ def cluster_from_yaml(text: str) -> Cluster:
     if cluster.num_devices > MAX_DEVICES:
         raise ClusterError(f"{cluster.num_devices} devices in the cluster file", hint=f"at most {MAX_DEVICES}")
     return cluster
-
-
-def dump_cluster(cluster: Cluster) -> str:
-    """YAML that `load_cluster` reads back as `cluster`: every number written out, catalog accelerators by name."""
-    return write_yaml(cluster_record(cluster))
 
 
 def _first_error(error: ValidationError) -> ClusterError:

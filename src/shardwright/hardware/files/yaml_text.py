@@ -62,12 +62,6 @@ def read_file(path: Path) -> str:
         raise ClusterError(f"cannot read cluster file {shown!r}") from None
 
 
-def write_yaml(value: object) -> str:
-    """`value` as YAML in block style, keys in the order given."""
-    text: str = yaml.safe_dump(value, sort_keys=False, default_flow_style=None, width=140, allow_unicode=True)
-    return text
-
-
 def _bounded(text: str) -> None:
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):

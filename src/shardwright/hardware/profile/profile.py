@@ -1,4 +1,4 @@
-"""Measured tables of one accelerator in one kind of node: kernel rates and collective curves, and what ships with the package.
+"""Measured tables of one accelerator in one kind of node: kernel rates and collective curves.
 
 A profile holds achieved rates (FLOP/s, bytes/s), not shares of a peak: what they are shares of is the accelerator's business, which
 `hardware.profile.apply` brings in.
@@ -7,15 +7,9 @@ A profile holds achieved rates (FLOP/s, bytes/s), not shares of a peak: what the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.errors import DataError
-from shardwright.hardware.catalog.nccl_fits import NCCL_FITS
-from shardwright.hardware.device import Evidence, Origin
-from shardwright.units import GIGA
-
-_ORIGIN: Final = Origin(evidence=Evidence.FITTED, reference="alpha-beta fit of the NCCL tables of aiconfigurator-core 0.12.0")
+from shardwright.hardware.device import Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +107,7 @@ class CollectiveFit:
 
     Args:
         latency_s: of a whole collective, not of a hop. bus_bandwidth, large_bandwidth: bytes/s, of the fit and at the largest message
-            measured (512 MiB in what ships).
+            measured.
         error: mean relative error of the fit; p90_error: its 90th percentile, 0.0 where it is not known.
         points: (bytes of the full buffer, seconds), rising; empty where only the fit is known.
     """
@@ -127,10 +121,6 @@ class CollectiveFit:
     origin: Origin
     p90_error: float = 0.0
     points: tuple[tuple[int, float], ...] = ()
-
-    def seconds(self, volume: float) -> float:
-        """Seconds for a full buffer of `volume` bytes."""
-        return self.latency_s + bus_share(self.collective, num_devices=self.num_devices) * volume / self.bus_bandwidth
 
 
 def bus_share(collective: str, *, num_devices: int) -> float:
@@ -218,32 +208,3 @@ class Profile:
         library = " ".join(self.method.libraries[0]) if self.method.libraries else ""
         parts = (f"profile of {self.accelerator} ({self.method.device_name})", self.method.date, library)
         return ", ".join(part for part in parts if part)
-
-    def collective(self, kind: str, *, num_devices: int) -> CollectiveFit | None:
-        """The fit of `kind` over `num_devices` devices; None where it was not measured."""
-        return next((c for c in self.collectives if c.collective == kind and c.num_devices == num_devices), None)
-
-
-def profiled_names() -> tuple[str, ...]:
-    """Accelerators with measured collectives, sorted."""
-    return tuple(sorted({row[0] for row in NCCL_FITS}))
-
-
-def shipped_profile(accelerator_name: str) -> Profile:
-    """What ships with the package about the accelerator of that catalog name; an error where nothing does."""
-    fits = tuple(
-        CollectiveFit(
-            collective=kind,
-            num_devices=devices,
-            latency_s=round(latency_us * 1e-6, 12),
-            bus_bandwidth=float(bus * GIGA),
-            large_bandwidth=float(large * GIGA),
-            error=error,
-            origin=_ORIGIN,
-        )
-        for name, kind, devices, latency_us, bus, large, error in NCCL_FITS
-        if name == accelerator_name
-    )
-    if not fits:
-        raise DataError(f"no measured profile of {accelerator_name[:60]!r}", hint="known: " + ", ".join(profiled_names()))
-    return Profile(accelerator=accelerator_name, collectives=fits)

@@ -19,11 +19,6 @@ ENTRIES: Final[tuple[CatalogEntry, ...]] = (*DENSE_ENTRIES, *GPT_ENTRIES, *MOE_E
 _BY_NAME: Final[dict[str, CatalogEntry]] = {name: entry for entry in ENTRIES for name in entry.names}
 
 
-def catalog_names() -> tuple[str, ...]:
-    """The first name of every entry, sorted."""
-    return tuple(sorted(entry.names[0] for entry in ENTRIES))
-
-
 def catalog_entry(name: str) -> CatalogEntry:
     """The entry of a name in any spelling (case, underscores, an organisation before a slash).
 

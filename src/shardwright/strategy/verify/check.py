@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final
 
 from shardwright.errors import StrategyError, nearest
 from shardwright.model.ir.graph import Model
@@ -24,46 +23,6 @@ from shardwright.strategy.verify.orders import order_rules
 from shardwright.strategy.verify.parts import part_rules
 from shardwright.strategy.verify.stages import placement_rules, stage_rules
 from shardwright.strategy.violation import Violation
-
-RULES: Final = (
-    "plan.lanes",
-    "plan.devices",
-    "lane.name",
-    "lane.samples",
-    "lane.slices",
-    "lane.strict",
-    "stage.item",
-    "stage.coverage",
-    "stage.topology",
-    "stage.every",
-    "placement.class",
-    "placement.unused",
-    "placement.blocks",
-    "placement.missing",
-    "split.depth",
-    "split.unused-dim",
-    "split.zigzag",
-    "split.devices-overlap",
-    "split.batch",
-    "split.parts",
-    "core.exchange",
-    "experts.coset",
-    "keep.blocks",
-    "keep.operators",
-    "keep.share",
-    "keep.overlap",
-    "shards.class",
-    "shards.degrees",
-    "shards.frozen",
-    "shards.host",
-    "order.lanes",
-    "order.joint",
-    "order.rows",
-    "order.actions",
-    "order.recompute",
-    "order.rendezvous",
-)
-"""Ids of all rules of `verify`."""
 
 
 def verify(plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None) -> tuple[Violation, ...]:

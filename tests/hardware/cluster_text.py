@@ -1,8 +1,10 @@
-"""A cluster as the plain values of a cluster file, every number in the unit of its key."""
+"""A cluster as the text of a cluster file that loads as the same cluster: every number written out, catalog accelerators by name."""
 
 from __future__ import annotations
 
 import math
+
+import yaml
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.catalog.catalog import find_accelerator
@@ -10,6 +12,10 @@ from shardwright.hardware.cluster import Cluster, FabricTier, Host, NodeGroup
 from shardwright.hardware.device import Accelerator, AttentionRates, GemmRates, Origin
 from shardwright.hardware.link import Link
 from shardwright.units import GIB, scale_decimal
+
+
+def dump_cluster(cluster: Cluster) -> str:
+    return yaml.safe_dump(cluster_record(cluster), sort_keys=False, default_flow_style=None, width=140, allow_unicode=True)
 
 
 def cluster_record(cluster: Cluster) -> dict[str, object]:
