@@ -140,8 +140,8 @@ def accelerator(gflops: float) -> Accelerator:
         f"emulated-{gflops:g}",
         vendor="",
         memory_gib=4,
-        bandwidth_gb_per_s=gflops / 5,
-        peak_flops=((Dtype.BF16, gflops * 1e9),),
+        bandwidth=gflops / 5,
+        peaks=((Dtype.BF16, gflops * 1e9),),
         reference="emulated",
         sustained=1.0,
     )

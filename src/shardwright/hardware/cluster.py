@@ -6,7 +6,7 @@ scale-out network from leaf to core. A tier's link is one device's share of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardwright.hardware.device import Accelerator, Origin
 from shardwright.hardware.link import Link
@@ -51,13 +51,7 @@ class NodeKind:
     def network_per_device(self) -> Link:
         """One device's share of the node's cards when all its devices send."""
         share = self.nics / self.num_devices
-        return Link(
-            latency_s=self.nic.latency_s,
-            bandwidth=self.nic.bandwidth * share,
-            reverse_bandwidth=self.nic.reverse_bandwidth * share,
-            efficiency=self.nic.efficiency,
-            origin=self.nic.origin,
-        )
+        return replace(self.nic, bandwidth=self.nic.bandwidth * share, reverse_bandwidth=self.nic.reverse_bandwidth * share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,18 +123,11 @@ class Cluster:
         """Levels of a uniform cluster, innermost first: island, then the network tiers. Achieved bytes/s of one device's share."""
         kind = self.node
         total = self.num_devices
-        levels = [
-            Tier(
-                name="island",
-                num_devices=min(kind.island, total),
-                bandwidth=kind.scale_up.achieved,
-                latency_s=kind.scale_up.latency_s,
-            )
-        ]
+        below = min(kind.island, total)
+        levels = [Tier(name="island", num_devices=below, bandwidth=kind.scale_up.achieved, latency_s=kind.scale_up.latency_s)]
         share = kind.network_per_device.achieved
         latency = kind.nic.latency_s
         fabric = self.fabric or (FabricTier(name="network", num_devices=0),)
-        below = levels[0].num_devices
         for tier in fabric:
             share /= tier.oversubscription
             latency += tier.latency_s

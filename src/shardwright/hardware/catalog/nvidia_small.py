@@ -5,138 +5,100 @@ Consumer cards halve the rate of fp16 and fp8 units when they accumulate in fp32
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
-from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.rates import SUSTAINED_ASSUMED, ampere_attention
-from shardwright.hardware.catalog.sheet import accelerator_from_sheet, tensor_cores
-from shardwright.hardware.device import Accelerator
+from shardwright.hardware.catalog.rates import ampere_attention
+from shardwright.hardware.catalog.sheet import listed, tensor_cores
 
 _TABLES: Final = "aiconfigurator-core 0.12.0 system file"
 _SHEET: Final = "NVIDIA data sheet, from memory"
 
 
-def _card(
-    name: str,
-    *,
-    memory_gib: float,
-    bandwidth: float,
-    peaks: tuple[tuple[Dtype, float], ...],
-    reference: str = _SHEET,
-    aliases: tuple[str, ...] = (),
-    sustained: float = SUSTAINED_ASSUMED,
-    ampere: bool = False,
-) -> Accelerator:
-    return accelerator_from_sheet(
-        name,
-        vendor="NVIDIA",
-        memory_gib=memory_gib,
-        bandwidth_gb_per_s=bandwidth,
-        peak_flops=peaks,
-        reference=reference,
-        aliases=aliases,
-        sustained=sustained,
-        attention=ampere_attention() if ampere else (),
-    )
-
-
+_card: Final = partial(listed, vendor="NVIDIA")
+_ampere: Final = partial(_card, attention=ampere_attention())
 _V100: Final = tensor_cores(fp16=125, fp32=15.7)
 
 NVIDIA_SMALL: Final = (
     _card(
-        "v100-sxm-32gb",
+        "v100-sxm-32gb v100 v100-32gb v100-sxm2-32gb v100-32gb-dgx-2",
         memory_gib=31.73,
         bandwidth=900,
         peaks=_V100,
         reference=f"{_SHEET}; no bf16 units",
-        aliases=("v100", "v100-32gb", "v100-sxm2-32gb", "v100-32gb-dgx-2"),
     ),
     _card(
-        "v100-sxm-16gb",
+        "v100-sxm-16gb v100-16gb v100-sxm2-16gb v100-16gb-aws-p3.16xlarge",
         memory_gib=15.77,
         bandwidth=900,
         peaks=_V100,
         reference=f"{_SHEET}; no bf16 units",
-        aliases=("v100-16gb", "v100-sxm2-16gb", "v100-16gb-aws-p3.16xlarge"),
     ),
     # 70 W against 65 TFLOP/s of peak: the mean of 100 products of 4096^3 is 24 TFLOP/s, under the power limit (forums.developer.nvidia.com,
     # "About GPU peak performance", 264462): 0.7 x 65 / 1.9.
     _card(
-        "t4",
+        "t4 t4-16gb",
         memory_gib=14.75,
         bandwidth=320,
         peaks=tensor_cores(fp16=65, fp32=8.1),
         reference=f"{_SHEET}; no bf16 units; 14.75 GiB allocatable as PyTorch reports (hpcaitech/Open-Sora#697)",
-        aliases=("t4-16gb",),
         sustained=1.9,
     ),
     _card(
-        "l4",
+        "l4 l4-24gb",
         memory_gib=22.0,
         bandwidth=300,
         peaks=tensor_cores(bf16=121, fp16=121, fp8=242, tf32=60, fp32=30),
         reference=f"{_TABLES} l4",
-        aliases=("l4-24gb",),
         sustained=1.6,
     ),
     _card(
-        "l40s",
+        "l40s l40s-48gb",
         memory_gib=44.4,
         bandwidth=864,
         peaks=tensor_cores(bf16=362.05, fp16=362.05, fp8=733, tf32=183, fp32=91.6),
         reference=f"{_TABLES} l40s; 46,068 MiB in nvidia-smi less 0.6 GiB",
-        aliases=("l40s-48gb",),
     ),
-    _card(
-        "a10",
+    _ampere(
+        "a10 a10-24gb",
         memory_gib=22.0,
         bandwidth=600,
         peaks=tensor_cores(bf16=125, fp16=125, tf32=62.5, fp32=31.2),
-        aliases=("a10-24gb",),
-        ampere=True,
+        reference=_SHEET,
     ),
-    _card(
-        "a10g",
+    _ampere(
+        "a10g a10g-24gb",
         memory_gib=22.0,
         bandwidth=600,
         peaks=tensor_cores(bf16=70, fp16=70, tf32=35, fp32=31.5),
-        aliases=("a10g-24gb",),
-        ampere=True,
+        reference=_SHEET,
     ),
-    _card(
-        "rtx-3090",
+    _ampere(
+        "rtx-3090 3090 geforce-rtx-3090",
         memory_gib=23.68,
         bandwidth=936,
         peaks=tensor_cores(bf16=71, fp16=71, tf32=35.6, fp32=35.6),
         reference="NVIDIA GA102 white paper, fp32 accumulation, from memory",
-        aliases=("3090", "geforce-rtx-3090"),
-        ampere=True,
     ),
-    _card(
-        "rtx-4090",
+    _ampere(
+        "rtx-4090 4090 geforce-rtx-4090",
         memory_gib=23.64,
         bandwidth=1008,
         peaks=tensor_cores(bf16=165, fp16=165, fp8=330, tf32=82.6, fp32=82.6),
         reference="NVIDIA Ada white paper, fp32 accumulation, from memory",
-        aliases=("4090", "geforce-rtx-4090"),
-        ampere=True,
     ),
-    _card(
-        "rtx-5090",
+    _ampere(
+        "rtx-5090 5090 geforce-rtx-5090",
         memory_gib=31.36,
         bandwidth=1792,
         peaks=tensor_cores(bf16=209.5, fp16=209.5, fp8=419, fp4=1676, tf32=104.8, fp32=104.8),
         reference="NVIDIA RTX Blackwell white paper, fp32 accumulation, from memory",
-        aliases=("5090", "geforce-rtx-5090"),
-        ampere=True,
     ),
-    _card(
-        "rtx-pro-6000",
+    _ampere(
+        "rtx-pro-6000 rtx-pro-6000-server rtx-pro-6000-blackwell",
         memory_gib=94.97,
         bandwidth=1597,
         peaks=tensor_cores(bf16=467.8, fp16=467.8, fp8=935.6, fp4=1871.2, tf32=233.9, fp32=117),
         reference=f"{_TABLES} rtx_pro_6000_server (FLOP/s at 2,430 MHz); bandwidth and memory from memory",
-        aliases=("rtx-pro-6000-server", "rtx-pro-6000-blackwell"),
-        ampere=True,
     ),
 )

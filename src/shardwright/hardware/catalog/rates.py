@@ -62,11 +62,8 @@ def fitted_gemm(
     )
 
 
-def assumed_gemm(
-    dtype: Dtype, *, compute: float = 0.7, sustained: float = SUSTAINED_ASSUMED, error: float = 0.35, like: str = ""
-) -> GemmRates:
-    """The stated default for a dtype without tables: `compute` of peak, 0.75 of memory bandwidth, 5 us, q = 2; `like` names a sibling."""
-    reference = f"assumed: efficiencies as measured on {like}" if like else "assumed: middle of the fitted devices"
+def assumed_gemm(dtype: Dtype, *, compute: float, sustained: float) -> GemmRates:
+    """The stated default for a dtype without tables: `compute` of peak, 0.75 of memory bandwidth, 5 us, q = 2."""
     return GemmRates(
         dtype=dtype,
         compute_efficiency=compute,
@@ -74,23 +71,16 @@ def assumed_gemm(
         overhead_s=5e-6,
         exponent=2.0,
         sustained=sustained,
-        error=error,
-        origin=Origin(evidence=Evidence.ASSUMED, reference=reference),
+        error=0.35,
+        origin=Origin(evidence=Evidence.ASSUMED, reference="assumed: middle of the fitted devices"),
     )
 
 
 def like_gemm(rates: GemmRates, *, name: str, sustained: float | None = None, error: float = 0.25) -> GemmRates:
     """`rates` of the device `name` taken over for a sibling without tables of its own."""
-    return GemmRates(
-        dtype=rates.dtype,
-        compute_efficiency=rates.compute_efficiency,
-        memory_efficiency=rates.memory_efficiency,
-        overhead_s=rates.overhead_s,
-        exponent=rates.exponent,
-        sustained=rates.sustained if sustained is None else sustained,
-        error=max(error, rates.error),
-        origin=Origin(evidence=Evidence.ASSUMED, reference=f"assumed: efficiencies as fitted for {name}"),
-    )
+    origin = Origin(evidence=Evidence.ASSUMED, reference=f"assumed: efficiencies as fitted for {name}")
+    clock = rates.sustained if sustained is None else sustained
+    return replace(rates, sustained=clock, error=max(error, rates.error), origin=origin)
 
 
 def _attention(

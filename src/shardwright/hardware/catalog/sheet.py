@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.constants import SHIPPED
@@ -21,9 +21,12 @@ _LLAMA_3: Final = "Llama 3 paper (arXiv 2407.21783): 419 unexpected interruption
 _ASSUMED_FIELDS: Final = ("element_efficiency", "launch_s")
 
 
+Peaks = tuple[tuple[Dtype, float], ...]
+
+
 def tensor_cores(
     *, bf16: float = 0.0, fp16: float = 0.0, fp8: float = 0.0, fp4: float = 0.0, tf32: float = 0.0, fp32: float = 0.0
-) -> tuple[tuple[Dtype, float], ...]:
+) -> Peaks:
     """Dense TFLOP/s of a data sheet (half of a sheet's sparse figure) as (dtype, FLOP/s) pairs; 0 = no such units."""
     sheet = ((Dtype.BF16, bf16), (Dtype.FP16, fp16), (Dtype.FP8, fp8), (Dtype.FP4, fp4), (Dtype.TF32, tf32), (Dtype.FP32, fp32))
     return tuple((dtype, value * TERA) for dtype, value in sheet if value > 0)
@@ -34,8 +37,8 @@ def accelerator_from_sheet(
     *,
     vendor: str,
     memory_gib: float,
-    bandwidth_gb_per_s: float,
-    peak_flops: tuple[tuple[Dtype, float], ...],
+    bandwidth: float,
+    peaks: Peaks,
     reference: str,
     gemm: tuple[GemmRates, ...] = (),
     attention: tuple[AttentionRates, ...] = (),
@@ -48,8 +51,8 @@ def accelerator_from_sheet(
     """An accelerator from its data sheet.
 
     Args:
-        memory_gib: what a program may allocate, GiB. bandwidth_gb_per_s: peak memory bandwidth, 10^9 bytes/s.
-        peak_flops: see `tensor_cores`. reference: where the sheet's numbers come from.
+        memory_gib: what a program may allocate, GiB. bandwidth: peak of the memory, 10^9 bytes/s.
+        peaks: see `tensor_cores`. reference: where the sheet's numbers come from.
         gemm: fitted rates; other dtypes get the assumed default with `compute` of peak and `sustained`.
         attention: rates by generation; empty = the assumed curve.
         failures: one entry, reference -> interruptions a device-hour; None = the Llama 3 figure, assumed to carry over.
@@ -58,15 +61,15 @@ def accelerator_from_sheet(
     devices, assumed for all; kernels beside a collective run longer by a fitted constant (multiprocessors and memory serve the network).
     """
     fitted = {g.dtype for g in gemm}
-    defaults = tuple(assumed_gemm(dtype, compute=compute, sustained=sustained) for dtype, _ in peak_flops if dtype not in fitted)
+    defaults = tuple(assumed_gemm(dtype, compute=compute, sustained=sustained) for dtype, _ in peaks if dtype not in fitted)
     where, rate = next(iter((failures or {f"assumed as for H100: {_LLAMA_3}": LLAMA_3_FAILURES}).items()))
     known = failures is not None
     return Accelerator(
         name=name,
         vendor=vendor,
         memory_bytes=round(memory_gib * GIB),
-        memory_bandwidth=bandwidth_gb_per_s * GIGA,
-        peak_flops=peak_flops,
+        memory_bandwidth=bandwidth * GIGA,
+        peak_flops=peaks,
         gemm=(*gemm, *defaults),
         attention=attention or assumed_attention(),
         element_efficiency=ELEMENT_EFFICIENCY,
@@ -78,6 +81,12 @@ def accelerator_from_sheet(
         failures_origin=Origin(evidence=Evidence.PUBLISHED if known else Evidence.ASSUMED, reference=where),
         assumed=_ASSUMED_FIELDS if known else (*_ASSUMED_FIELDS, "failures_per_device_hour"),
     )
+
+
+def listed(names: str, **facts: Any) -> Accelerator:
+    """`accelerator_from_sheet` of a name and its aliases, written with spaces between."""
+    name, *aliases = names.split()
+    return accelerator_from_sheet(name, aliases=tuple(aliases), **facts)
 
 
 HOPPER_FAILURES: Final[Mapping[str, float]] = {_LLAMA_3: LLAMA_3_FAILURES}

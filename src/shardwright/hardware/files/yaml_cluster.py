@@ -16,9 +16,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -51,6 +52,13 @@ from shardwright.units import BITS_PER_BYTE, GIB, scale_decimal
 _SUFFIXES = (".yaml", ".yml", ".json")
 _YAML_START = re.compile(r"\{|(name|nodes|accelerators|fabric)\s*:")
 _FILE = Origin(evidence=Evidence.ASSUMED, reference="given in the cluster file")
+_UNITS: Mapping[str, tuple[str, Callable[[float], float]]] = {
+    "_gib": ("_bytes", lambda value: round(value * GIB)),
+    "_us": ("_s", lambda value: scale_decimal(value, -6)),
+    "_bandwidth_gigabytes_per_s": ("_bandwidth", lambda value: scale_decimal(value, 9)),
+    "_gigabytes_per_s": ("_bandwidth", lambda value: scale_decimal(value, 9)),
+}
+"""Ending of a key -> ending of the field, and its value in SI units."""
 
 
 def load_cluster(text_or_path: str | Path) -> Cluster:
@@ -135,49 +143,37 @@ def _bytes_per_s(gigabits: float | None, gigabytes: float | None, *, path: str) 
     return None if gigabytes is None else scale_decimal(gigabytes, 9)
 
 
+def _fields(record: Record, kind: Any) -> dict[str, Any]:
+    """The numbers and words that a record gives, as fields of the dataclass `kind`: a key's ending is its unit, a field is in SI units."""
+    given: dict[str, Any] = {}
+    for key, value in record:
+        if isinstance(value, int | float | str):
+            ending = next((e for e in _UNITS if key.endswith(e)), "")
+            name, convert = _UNITS.get(ending, ("", lambda plain: plain))
+            given[key.removesuffix(ending) + name] = convert(value)
+    return {name: given[name] for name in kind.__dataclass_fields__ if name in given}
+
+
 def _link(record: LinkRecord | None, base: Link, *, path: str) -> Link:
     if record is None:
         return base
     outward = _bytes_per_s(record.bandwidth_gbps, record.bandwidth_gigabytes_per_s, path=path)
     inward = _bytes_per_s(record.reverse_bandwidth_gbps, record.reverse_bandwidth_gigabytes_per_s, path=path)
     kept = base.reverse_bandwidth if outward is None else 0.0
-    return Link(
-        latency_s=base.latency_s if record.latency_us is None else scale_decimal(record.latency_us, -6),
-        bandwidth=base.bandwidth if outward is None else outward,
-        reverse_bandwidth=kept if inward is None else inward,
-        efficiency=base.efficiency if record.efficiency is None else record.efficiency,
-        origin=_origin(record.origin, otherwise=_FILE),
-    )
+    given = _fields(record, Link) | {"reverse_bandwidth": kept if inward is None else inward}
+    return replace(base, **given, bandwidth=base.bandwidth if outward is None else outward, origin=_origin(record.origin, otherwise=_FILE))
 
 
 def _host(record: HostRecord | None, base: Host, *, path: str) -> Host:
     if record is None:
         return base
-    memory = record.memory_gigabytes_per_s
-    nvme = record.nvme_gigabytes_per_s
-    return Host(
-        memory_bytes=base.memory_bytes if record.memory_gib is None else round(record.memory_gib * GIB),
-        memory_bandwidth=base.memory_bandwidth if memory is None else scale_decimal(memory, 9),
-        pcie=_link(record.pcie, base.pcie, path=f"{path}.pcie"),
-        nvme_bytes=base.nvme_bytes if record.nvme_gib is None else round(record.nvme_gib * GIB),
-        nvme_bandwidth=base.nvme_bandwidth if nvme is None else scale_decimal(nvme, 9),
-        origin=_origin(record.origin, otherwise=_FILE) if record.origin else None,
-    )
+    origin = _origin(record.origin, otherwise=_FILE) if record.origin else None
+    return replace(base, **_fields(record, Host), pcie=_link(record.pcie, base.pcie, path=f"{path}.pcie"), origin=origin)
 
 
 def _gemm(records: Mapping[DtypeName, GemmRecord]) -> tuple[GemmRates, ...]:
     return tuple(
-        GemmRates(
-            dtype=Dtype(name),
-            compute_efficiency=r.compute_efficiency,
-            memory_efficiency=r.memory_efficiency,
-            overhead_s=scale_decimal(r.overhead_us, -6),
-            exponent=r.exponent,
-            sustained=r.sustained,
-            error=r.error,
-            origin=_origin(r.origin, otherwise=_FILE),
-        )
-        for name, r in records.items()
+        GemmRates(dtype=Dtype(name), origin=_origin(r.origin, otherwise=_FILE), **_fields(r, GemmRates)) for name, r in records.items()
     )
 
 
@@ -186,11 +182,9 @@ def _attention(records: Mapping[str, AttentionRecord]) -> tuple[AttentionRates, 
         AttentionRates(
             generation=name,
             forward=tuple(sorted(r.forward.items())),
-            backward_ratio=r.backward_ratio,
-            reach=r.reach,
-            long_run=r.long_run,
             backward=tuple((int(head), int(value), fraction) for head, value, fraction in r.backward),
             origin=_origin(r.origin, otherwise=_FILE),
+            **_fields(r, AttentionRates),
         )
         for name, r in records.items()
     )
@@ -202,39 +196,24 @@ def _accelerator(name: str, record: AcceleratorRecord) -> Accelerator:
     peaks.update({Dtype(n): scale_decimal(v, 12) for n, v in (record.peak_tflops or {}).items()})
     gemm = {g.dtype: g for g in base.gemm} | {g.dtype: g for g in _gemm(record.gemm or {})}
     attention = {a.generation: a for a in base.attention} | {a.generation: a for a in _attention(record.attention or {})}
-    bandwidth = record.memory_bandwidth_gigabytes_per_s
     where = f"given in the cluster file, like {base.name}" if record.like else _FILE.reference
+    if record.failures_per_device_hour is not None:
+        base = replace(base, failures_origin=_origin(record.failures_origin, otherwise=_FILE) if record.failures_origin else None)
     changed = replace(
         base,
+        **_fields(record, Accelerator),
         name=name,
-        vendor=record.vendor or base.vendor,
-        memory_bytes=base.memory_bytes if record.memory_gib is None else round(record.memory_gib * GIB),
-        memory_bandwidth=base.memory_bandwidth if bandwidth is None else scale_decimal(bandwidth, 9),
         peak_flops=tuple(peaks.items()),
         gemm=tuple(gemm.values()),
         attention=tuple(attention.values()),
         origin=_origin(record.origin, otherwise=Origin(evidence=Evidence.ASSUMED, reference=where)),
         aliases=tuple(record.aliases or ()),
+        assumed=base.assumed if record.assumed is None else tuple(record.assumed),
     )
     if record.sustained is not None:
         factor = record.sustained
         changed = replace(changed, gemm=tuple(replace(g, sustained=factor, origin=_FILE) for g in changed.gemm))
-    return _scalars(changed, record)
-
-
-def _scalars(base: Accelerator, record: AcceleratorRecord) -> Accelerator:
-    slowdown = record.overlap_slowdown
-    changed = replace(
-        base,
-        element_efficiency=base.element_efficiency if record.element_efficiency is None else record.element_efficiency,
-        launch_s=base.launch_s if record.launch_us is None else scale_decimal(record.launch_us, -6),
-        overlap_slowdown=base.overlap_slowdown if slowdown is None else slowdown,
-        assumed=base.assumed if record.assumed is None else tuple(record.assumed),
-    )
-    if record.failures_per_device_hour is None:
-        return changed
-    origin = _origin(record.failures_origin, otherwise=_FILE) if record.failures_origin else None
-    return replace(changed, failures_per_device_hour=record.failures_per_device_hour, failures_origin=origin)
+    return changed
 
 
 def _from_nothing(name: str, record: AcceleratorRecord) -> Accelerator:
@@ -245,8 +224,8 @@ def _from_nothing(name: str, record: AcceleratorRecord) -> Accelerator:
         name,
         vendor=record.vendor or "unknown",
         memory_gib=record.memory_gib,
-        bandwidth_gb_per_s=record.memory_bandwidth_gigabytes_per_s,
-        peak_flops=tuple((Dtype(n), scale_decimal(v, 12)) for n, v in record.peak_tflops.items()),
+        bandwidth=record.memory_bandwidth_gigabytes_per_s,
+        peaks=tuple((Dtype(n), scale_decimal(v, 12)) for n, v in record.peak_tflops.items()),
         reference=_FILE.reference,
         gemm=_gemm(record.gemm or {}),
         attention=_attention(record.attention or {}),
@@ -306,13 +285,4 @@ def _fabric(records: list[TierRecord]) -> tuple[FabricTier, ...]:
         if (record.devices == 0 and not last) or (record.devices and record.devices <= below):
             raise ClusterError(f"fabric.{index}: tiers go from the nodes upward, each larger", hint="only the last may leave out devices")
         below = record.devices
-    return tuple(
-        FabricTier(
-            name=r.name,
-            num_devices=r.devices,
-            oversubscription=r.oversubscription,
-            latency_s=scale_decimal(r.latency_us, -6),
-            rails=r.rails,
-        )
-        for r in records
-    )
+    return tuple(FabricTier(num_devices=r.devices, **_fields(r, FabricTier)) for r in records)

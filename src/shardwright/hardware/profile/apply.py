@@ -210,8 +210,8 @@ def _new_node(profile: Profile) -> NodeKind:
         profile.accelerator,
         vendor="",
         memory_gib=profile.memory_bytes / GIB,
-        bandwidth_gb_per_s=profile.elements.bytes_per_second / GIGA,
-        peak_flops=tuple((g.dtype, _best_rate(g)) for g in profile.gemm),
+        bandwidth=profile.elements.bytes_per_second / GIGA,
+        peaks=tuple((g.dtype, _best_rate(g)) for g in profile.gemm),
         reference=profile.reference,
         evidence=Evidence.MEASURED,
     )
