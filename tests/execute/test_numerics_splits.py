@@ -80,7 +80,7 @@ def test_norms_of_queries_and_keys(kind: QkNorm, ends: tuple[int, ...]) -> None:
 
 
 def test_norm_behind_a_gated_projection() -> None:
-    made = named(gated_attention_operators(source="input", hidden=12, shape=SHAPE))
+    made = named(gated_attention_operators(hidden=12, shape=SHAPE))
     check_split(made["qk_norm"], [made["qkv"].writes], parts(Dim.HEADS, 1, 4))
     check_split(made["gate"], [made["core"].writes, made["qkv"].writes], parts(Dim.HEADS, 1, 4))
 
@@ -98,7 +98,7 @@ def test_rotary_by_heads() -> None:
 
 def test_rotary_of_latent_attention() -> None:
     shape = LatentShape(heads=3, q_lora=6, kv_lora=5, nope=4, rope=2, value=3)
-    made = named(mla_operators(source="input", hidden=12, shape=shape))
+    made = named(mla_operators(hidden=12, shape=shape))
     producers = [made[n].writes for n in made["rotary"].inputs]
     check_split(made["rotary"], producers, parts(Dim.HEADS, 1, 3))
     check_split(made["rotary"], producers, [{}, {}], positions=ZIGZAG)
@@ -135,10 +135,10 @@ def test_core_by_heads(variant: str) -> None:
 
 
 def test_core_of_another_sequence() -> None:
-    made = named(cross_attention_operators(source="input", hidden=12, shape=SHAPE, prefix=""))
-    producers = [made[n].writes for n in made["core"].inputs]
-    check_split(made["core"], producers, parts(Dim.HEADS, 3, 4), memory=[((0, 8),)] * 2)
-    check_split(made["core"], producers, [{}, {}], positions=ZIGZAG, memory=(((0, 5),), ((5, 8),)), groups=["ring"])
+    made = named(cross_attention_operators(hidden=12, shape=SHAPE))
+    producers = [made[n].writes for n in made["cross.core"].inputs]
+    check_split(made["cross.core"], producers, parts(Dim.HEADS, 3, 4), memory=[((0, 8),)] * 2)
+    check_split(made["cross.core"], producers, [{}, {}], positions=ZIGZAG, memory=(((0, 5),), ((5, 8),)), groups=["ring"])
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -174,7 +174,7 @@ def test_mixers_by_heads() -> None:
     for made in (
         named(mamba2_operators(source="input", hidden=12, shape=mamba2)),
         named(mamba1_operators(source="input", hidden=12, shape=mamba1)),
-        named(delta_operators(source="input", hidden=12, shape=delta)),
+        named(delta_operators(hidden=12, shape=delta)),
     ):
         for name, operator in made.items():
             producers = [made[n].writes if n in made else (HIDDEN,) for n in operator.inputs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 
 from shardwright.errors import ModelError
 from shardwright.model.families.huggingface import model_from_config
-from shardwright.model.families.special import EXTRA_REGISTRY
+from shardwright.model.families.registry import REGISTRY
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from tests.model.extra_reference import block_of, changed, config_of, main_parameters, model_of, operator_of, pattern, refusal
+from tests.model.extra_reference import CONFIGS, block_of, changed, config_of, main_parameters, model_of, operator_of, pattern, refusal
 from tests.tiers import examples
 
 # Elements of all parameters as transformers 5.23.0 builds the same configuration (unique tensors, with the routers' correction buffers,
@@ -83,8 +84,10 @@ def test_every_registered_builder_has_a_configuration_here() -> None:
     # These read what another builder here reads, or are reached through one; the catalog has a model of each but the last.
     later = {f"shardwright.model.families.vision:build_{n}" for n in ("qwen3_vl_moe", "qwen3_5_vl", "minimax_m3_vl", "llama4")}
     later |= {"shardwright.model.families.qwen:build_qwen3_5_moe", "shardwright.model.families.gemma4:build_gemma4"}
-    built = {EXTRA_REGISTRY[config_of(name)["architectures"][0]] for name in (*COUNTS, *HAND_COUNTED)}
-    assert built | refused | later == set(EXTRA_REGISTRY.values())
+    built = {REGISTRY[config_of(name)["architectures"][0]] for name in (*COUNTS, *HAND_COUNTED)}
+    types = {json.loads(path.read_text()).get("model_type") for path in CONFIGS.glob("*.json")}
+    usual = {REGISTRY[kind] for kind in types if kind in REGISTRY}
+    assert built | usual | refused | later == set(REGISTRY.values())
 
 
 @pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5_text"])

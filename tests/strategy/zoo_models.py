@@ -47,7 +47,7 @@ def encoders_and_llm() -> Model:
     projector = Block(name="projector", operators=mlp_operators(source=INPUT, hidden=hidden, ffn=256, gated=False))
     blocks = (
         *base.blocks,
-        embedding_block(hidden=hidden, vocab=64, name="patch"),
+        replace(embedding_block(hidden=hidden, vocab=64), name="patch"),
         decoder_block("encoder", hidden=hidden, attention=shape, ffn=256, gated=False),
         projector,
         Block(name="merge", operators=(residual("merge", source=INPUT, skip=INPUT, hidden=hidden),)),

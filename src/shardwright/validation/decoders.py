@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from shardwright.errors import ModelError
 from shardwright.model.blocks.decoder import decoder_model
-from shardwright.model.blocks.dense import attention_operators, decoder_block, embedding_block, head_block, layer_block
+from shardwright.model.blocks.dense import attention_operators, embedding_block, head_block, layer_block, mlp_operators
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.catalog.catalog import catalog_entry
 from shardwright.model.families.huggingface import model_from_config
@@ -46,82 +47,35 @@ def row_model(row: Measurement, *, config: Mapping[str, Any]) -> Model | tuple[S
         wrong = "heads" if sizes["hidden"] % sizes["heads"] else "layers" if sizes["layers"] > MAX_LAYERS else ""
     if wrong:
         return SkipReason.INCOMPLETE_CONFIGURATION, wrong
-    if form == EXPERTS:
-        return _experts(row, **sizes)
-    ffn = row.ffn_hidden or 4 * sizes["hidden"]
-    return _dense(row.model_name, family=form, ffn=ffn, kv_heads=row.kv_heads or 0, qk_norm=bool(row.qk_norm), **sizes)
+    return _decoder(row, form=form, **sizes)
 
 
-def _dense(
-    name: str,
-    *,
-    family: str,
-    layers: int,
-    hidden: int,
-    heads: int,
-    kv_heads: int,
-    ffn: int,
-    vocab: int,
-    seq_len: int,
-    qk_norm: bool = False,
-) -> Model:
-    """The decoder of a family.
+def _decoder(row: Measurement, *, form: str, layers: int, hidden: int, heads: int, vocab: int, seq_len: int) -> Model:
+    """The decoder of a form.
 
     GPT: LayerNorm, GELU, biases, learned positions, tied. Llama: RMSNorm, SwiGLU, rotary, untied. Nemotron: LayerNorm, squared ReLU, rotary
-    and untied.
+    and untied. Experts: GPT with experts in every layer and no biases (Megatron-LM's functional tests).
     """
-    gpt = family == GPT
-    width = hidden // heads
-    shape = AttentionShape(heads=heads, kv_heads=kv_heads or heads, head_dim=width, value_dim=width)
-    block = decoder_block(
-        "layer",
-        hidden=hidden,
-        attention=shape,
-        ffn=ffn,
-        gated=family == LLAMA,
-        norm_bias=family != LLAMA,
-        attention_bias=gpt,
-        output_bias=gpt,
-        mlp_bias=gpt,
-        qk_norm=qk_norm,
-        rotary=not gpt,
-    )
-    return decoder_model(
-        name,
-        architecture=family,
-        embed=embedding_block(hidden=hidden, vocab=vocab, positions=seq_len if gpt else 0),
-        layers=(block,) * layers,
-        head=head_block(hidden=hidden, vocab=vocab, tied=gpt, norm_bias=family != LLAMA),
-        hidden=hidden,
-        vocab=vocab,
-        max_context=seq_len,
-    )
-
-
-def _experts(row: Measurement, *, layers: int, hidden: int, heads: int, vocab: int, seq_len: int) -> Model:
-    """GPT with experts in every layer and no biases: LayerNorm, GELU, learned positions, tied (Megatron-LM's functional tests)."""
-    width = hidden // heads
+    learned, bias, norm_bias = form in (GPT, EXPERTS), form == GPT, form != LLAMA
+    width, ffn = hidden // heads, row.ffn_hidden or 4 * hidden
     shape = AttentionShape(heads=heads, kv_heads=row.kv_heads or heads, head_dim=width, value_dim=width)
-    moe = moe_operators(
-        source="norm2",
-        hidden=hidden,
-        ffn=row.expert_ffn or row.ffn_hidden or 4 * hidden,
-        experts=ExpertShape(experts=row.experts or 1, topk=row.topk or 1),
-        gated=False,
-        shared_ffn=row.shared_ffn or 0,
-    )
-    attention = attention_operators(source="norm1", hidden=hidden, shape=shape, rotary=False)
-    block = layer_block("moe", hidden=hidden, attention=attention, feed_forward=moe, norm_bias=True)
-    return decoder_model(
-        row.model_name,
-        architecture=EXPERTS,
-        embed=embedding_block(hidden=hidden, vocab=vocab, positions=seq_len),
+    if form == EXPERTS:
+        experts, shared = ExpertShape(experts=row.experts or 1, topk=row.topk or 1), row.shared_ffn or 0
+        feed = moe_operators(hidden=hidden, ffn=row.expert_ffn or ffn, experts=experts, gated=False, shared_ffn=shared)
+    else:
+        feed = mlp_operators(hidden=hidden, ffn=ffn, gated=form == LLAMA, bias=bias)
+    norms = bool(row.qk_norm) and form != EXPERTS
+    attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=norms, rotary=not learned)
+    block = layer_block("moe" if form == EXPERTS else "layer", hidden=hidden, attention=attention, feed_forward=feed, norm_bias=norm_bias)
+    model = decoder_model(
+        embed=embedding_block(hidden=hidden, vocab=vocab, positions=seq_len if learned else 0),
         layers=(block,) * layers,
-        head=head_block(hidden=hidden, vocab=vocab, tied=True, norm_bias=True),
+        head=head_block(hidden=hidden, vocab=vocab, tied=learned, norm_bias=norm_bias),
         hidden=hidden,
         vocab=vocab,
         max_context=seq_len,
     )
+    return replace(model, name=row.model_name, architecture=form)
 
 
 def _from_catalog(row: Measurement, *, config: Mapping[str, Any]) -> Model | tuple[SkipReason, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from typing import Any
 
 from shardwright.model.blocks.dense import embedding_block, head_block
 from shardwright.model.blocks.predictor import predictor_modules
@@ -35,15 +36,13 @@ def layer_runs(layers: Sequence[Block]) -> tuple[tuple[str, Block, int], ...]:
 
 
 def decoder_model(
-    name: str,
     *,
-    architecture: str,
     embed: Block,
     layers: Sequence[Block],
     head: Block,
     hidden: int,
     vocab: int,
-    max_context: int = 0,
+    max_context: int,
     predictors: Sequence[tuple[Block, Block]] = (),
 ) -> Model:
     """A chain embedding, layers, head.
@@ -66,44 +65,42 @@ def decoder_model(
         before = runs[-1].name
         runs.append(Run(name=f"mtp_head{suffix}", block=index[module_head.name], count=1, inputs=(before,)))
     runs.append(Run(name="head", block=index[head.name], count=1, inputs=(last,)))
-    return Model(name=name, architecture=architecture, blocks=blocks, runs=tuple(runs), hidden=hidden, vocab=vocab, max_context=max_context)
+    return Model(blocks=blocks, runs=tuple(runs), hidden=hidden, vocab=vocab, max_context=max_context)
 
 
 def configured_model(
     fields: Fields,
     *,
-    name: str,
-    architecture: str,
     layers: Sequence[Block],
-    tied: bool,
+    tied: bool = False,
     positions: int = 0,
     norm_bias: bool = False,
-    head_bias: bool = False,
     embed_norm: bool = False,
-    predicts: bool = False,
+    predicts: int = 0,
+    predictor: Block | None = None,
 ) -> Model:
     """The usual model around given layers; sizes of embedding and head come from the configuration.
 
     Args:
-        layers: one block per layer. tied: the head uses the embedding's weight.
+        layers: one block per layer. tied: what the family documents where ``tie_word_embeddings`` is not written.
         positions: rows of a learned position table; 0 = none. embed_norm: a norm of the embedding.
-        norm_bias: LayerNorm with bias before the head. head_bias: a bias of the logits.
-        predicts: read ``num_nextn_predict_layers`` and add prediction modules made of the last layer's block.
+        norm_bias: LayerNorm with bias before the head.
+        predicts: prediction modules. predictor: the layer inside each; None = the last layer's block.
     """
-    hidden, vocab = fields.hidden(), fields.vocab()
+    hidden, vocab, tied = fields.hidden(), fields.vocab(), fields.flag("tie_word_embeddings", default=tied)
     return decoder_model(
-        name,
-        architecture=architecture,
         embed=embedding_block(hidden=hidden, vocab=vocab, positions=positions, norm_after=embed_norm),
         layers=layers,
-        head=head_block(hidden=hidden, vocab=vocab, tied=tied, norm_bias=norm_bias, bias=head_bias),
+        head=head_block(hidden=hidden, vocab=vocab, tied=tied, norm_bias=norm_bias),
         hidden=hidden,
         vocab=vocab,
         max_context=fields.context(),
-        predictors=predictor_modules(fields, layer=layers[-1], hidden=hidden, vocab=vocab, tied=tied) if predicts else (),
+        predictors=predictor_modules(predicts, layer=predictor or layers[-1], hidden=hidden, vocab=vocab, tied=tied),
     )
 
 
-def untied(fields: Fields) -> bool:
-    """``tie_word_embeddings`` of a family whose configuration class documents the default false."""
-    return fields.flag("tie_word_embeddings", default=False)
+def blocks_of(kinds: Iterable[tuple[Any, ...]], build: Callable[..., Block]) -> list[Block]:
+    """One block a layer: `build` makes that of each kind, once, of what the kind says."""
+    listed = list(kinds)
+    built = {kind: build(*kind) for kind in dict.fromkeys(listed)}
+    return [built[kind] for kind in listed]

@@ -1,15 +1,18 @@
 """Attention and feed-forward sub-blocks of dense decoders, and the embedding and head around them.
 
 The operators follow the usual pre-norm layer: ``norm1 qkv rotary core proj residual1 norm2 up act down residual2``.
-Every function returns operators that chain onto the name `source`.
+Every function returns operators that chain onto the name `source`, by default the norm of a usual layer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any
 
 from shardwright.model.ir.block import INPUT, Block
-from shardwright.model.ir.operator import AttentionShape, Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.fields import Fields
+from shardwright.model.ir.operator import AttentionShape, ExpertShape, Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter, ParameterClass
 
 
@@ -26,22 +29,18 @@ def hidden_extent(size: int) -> Extent:
     return Extent(dim=Dim.HIDDEN, size=size)
 
 
+def step(
+    name: str, kind: OperatorKind, klass: OperatorClass, *, source: str, reads: tuple[Extent, ...], writes: tuple[Extent, ...], **more: Any
+) -> Operator:
+    """An operator that reads one tensor and keeps it."""
+    return Operator(name=name, kind=kind, klass=klass, inputs=(source,), reads=reads, writes=writes, keeps=(source,), **more)
+
+
 def norm(name: str, *, source: str, hidden: int, bias: bool = False, klass: OperatorClass = OperatorClass.STREAM) -> Operator:
     """RMSNorm (one gain) or LayerNorm (`bias`: gain and bias) over the hidden width."""
     width = hidden_extent(hidden)
-    weights = [Parameter(name=f"{name}.weight", extents=(width,))]
-    if bias:
-        weights.append(Parameter(name=f"{name}.bias", extents=(width,)))
-    return Operator(
-        name=name,
-        kind=OperatorKind.NORM,
-        klass=klass,
-        inputs=(source,),
-        reads=(width,),
-        writes=(width,),
-        parameters=tuple(weights),
-        keeps=(source,),
-    )
+    gains = tuple(Parameter(name=f"{name}.{n}", extents=(width,)) for n in (("weight", "bias") if bias else ("weight",)))
+    return step(name, OperatorKind.NORM, klass, source=source, reads=(width,), writes=(width,), parameters=gains)
 
 
 def linear(
@@ -52,23 +51,25 @@ def linear(
     writes: tuple[Extent, ...],
     klass: OperatorClass,
     bias: bool = False,
-    parameter_class: ParameterClass = ParameterClass.DENSE,
+    experts: ExpertShape | None = None,
 ) -> Operator:
-    """y = x W (+ b): W is product(reads) x sum(writes) (several `writes` of one dim are a fused projection)."""
-    parts = [(f".{i}" if i else "", w) for i, w in enumerate(writes)]
-    weights = [Parameter(name=f"{name}.weight{suffix}", extents=(*reads, w), klass=parameter_class) for suffix, w in parts]
-    if bias:
-        weights += [Parameter(name=f"{name}.bias{suffix}", extents=(w,), klass=parameter_class) for suffix, w in parts]
-    return Operator(
-        name=name,
-        kind=OperatorKind.LINEAR,
-        klass=klass,
-        inputs=(source,),
-        reads=reads,
-        writes=writes,
-        parameters=tuple(weights),
-        keeps=(source,),
-    )
+    """y = x W (+ b): W is product(reads) x sum(writes) (several `writes` of one dim are a fused projection).
+
+    With `experts`, y_e = x_e W_e (+ b_e) for every expert e: weights are experts x product(reads) x sum(writes), tokens are routed tokens.
+    """
+    each = (Extent(dim=Dim.EXPERTS, size=experts.experts),) if experts else ()
+    kind, held = (OperatorKind.GROUPED_LINEAR, ParameterClass.EXPERTS) if experts else (OperatorKind.LINEAR, ParameterClass.DENSE)
+    weights = split_parameters(f"{name}.weight", [(*each, *reads, w) for w in writes], klass=held)
+    biases = split_parameters(f"{name}.bias", [(*each, w) for w in writes], klass=held) if bias else ()
+    parameters = (*weights, *biases)
+    return step(name, kind, klass, source=source, reads=reads, writes=writes, parameters=parameters, experts=experts)
+
+
+def split_parameters(
+    name: str, shapes: Sequence[tuple[Extent, ...]], *, klass: ParameterClass = ParameterClass.DENSE
+) -> tuple[Parameter, ...]:
+    """One parameter of each shape: `name`, then ``name.1``, ``name.2``."""
+    return tuple(Parameter(name=f"{name}.{i}" if i else name, extents=shape, klass=klass) for i, shape in enumerate(shapes))
 
 
 def residual(name: str, *, source: str, skip: str, hidden: int) -> Operator:
@@ -77,6 +78,11 @@ def residual(name: str, *, source: str, skip: str, hidden: int) -> Operator:
     return Operator(
         name=name, kind=OperatorKind.RESIDUAL, klass=OperatorClass.STREAM, inputs=(source, skip), reads=(width,), writes=(width,)
     )
+
+
+def grouped_shape(fields: Fields, *, head_dim: int, kv_heads: int | None = None, **more: Any) -> AttentionShape:
+    """Grouped-query attention with heads of one width; `kv_heads`: the class default where there is one, `more`: of the shape."""
+    return AttentionShape(heads=fields.heads(), kv_heads=fields.kv_heads(default=kv_heads), head_dim=head_dim, value_dim=head_dim, **more)
 
 
 def head_extents(shape: AttentionShape) -> tuple[Extent, Extent, Extent, Extent]:
@@ -89,29 +95,21 @@ def head_extents(shape: AttentionShape) -> tuple[Extent, Extent, Extent, Extent]
     )
 
 
-def qk_norm_operator(name: str, *, source: str, shape: AttentionShape, width: QkNorm) -> Operator:
+def qk_norm_operator(*, source: str, shape: AttentionShape, width: QkNorm) -> Operator:
     """RMSNorm of queries and keys before the core; values pass through."""
     query, key, value, _ = head_extents(shape)
     gain = Extent(dim=Dim.HIDDEN, size=shape.head_dim)
     gains = {QkNorm.HEAD: (gain, gain), QkNorm.WIDTH: (query, key), QkNorm.PLAIN: ()}[width]
-    prefix = name.removesuffix("qk_norm")
-    return Operator(
-        name=name,
-        kind=OperatorKind.NORM,
-        klass=OperatorClass.ATTN,
-        inputs=(source,),
-        reads=(query, key),
-        writes=(query, key, value),
-        parameters=tuple(Parameter(name=f"{prefix}{n}_norm.weight", extents=(e,)) for n, e in zip("qk", gains, strict=False)),
-        keeps=(source,),
-    )
+    weights = tuple(Parameter(name=f"{n}_norm.weight", extents=(e,)) for n, e in zip("qk", gains, strict=False))
+    reads, writes = (query, key), (query, key, value)
+    return step("qk_norm", OperatorKind.NORM, OperatorClass.ATTN, source=source, reads=reads, writes=writes, parameters=weights)
 
 
-def rotary_operator(name: str, *, inputs: tuple[str, ...], shape: AttentionShape) -> Operator:
+def rotary_operator(*, inputs: tuple[str, ...], shape: AttentionShape) -> Operator:
     """Rotary positions on queries and keys; values pass through. Keeps nothing: the transpose of a rotation needs no activation."""
     query, key, value, _ = head_extents(shape)
     return Operator(
-        name=name, kind=OperatorKind.ROTARY, klass=OperatorClass.ATTN, inputs=inputs, reads=(query, key), writes=(query, key, value)
+        name="rotary", kind=OperatorKind.ROTARY, klass=OperatorClass.ATTN, inputs=inputs, reads=(query, key), writes=(query, key, value)
     )
 
 
@@ -134,14 +132,13 @@ def core_operator(name: str, *, source: str, shape: AttentionShape) -> Operator:
 
 def attention_operators(
     *,
-    source: str,
     hidden: int,
     shape: AttentionShape,
     bias: bool = False,
     output_bias: bool = False,
     qk_norm: QkNorm | bool = False,
     rotary: bool = True,
-    prefix: str = "",
+    source: str = "norm1",
 ) -> tuple[Operator, ...]:
     """Grouped-query attention from the normed input to the projected output (no norm, no residual).
 
@@ -149,32 +146,36 @@ def attention_operators(
     """
     query, key, value, out = head_extents(shape)
     width = hidden_extent(hidden)
-    operators = [linear(f"{prefix}qkv", source=source, reads=(width,), writes=(query, key, value), klass=OperatorClass.ATTN, bias=bias)]
+    operators = [linear("qkv", source=source, reads=(width,), writes=(query, key, value), klass=OperatorClass.ATTN, bias=bias)]
     if qk_norm:
         kind = qk_norm if isinstance(qk_norm, QkNorm) else QkNorm.HEAD
-        operators.append(qk_norm_operator(f"{prefix}qk_norm", source=operators[-1].name, shape=shape, width=kind))
+        operators.append(qk_norm_operator(source="qkv", shape=shape, width=kind))
     if rotary:
-        operators.append(rotary_operator(f"{prefix}rotary", inputs=(operators[-1].name,), shape=shape))
-    core = f"{prefix}core"
-    operators.append(core_operator(core, source=operators[-1].name, shape=shape))
-    operators.append(linear(f"{prefix}proj", source=core, reads=(out,), writes=(width,), klass=OperatorClass.ATTN, bias=output_bias))
-    return tuple(operators)
+        operators.append(rotary_operator(inputs=(operators[-1].name,), shape=shape))
+    operators.append(core_operator("core", source=operators[-1].name, shape=shape))
+    return (*operators, linear("proj", source="core", reads=(out,), writes=(width,), klass=OperatorClass.ATTN, bias=output_bias))
 
 
 def mlp_operators(
-    *, source: str, hidden: int, ffn: int, gated: bool, bias: bool = False, klass: OperatorClass = OperatorClass.MLP, prefix: str = ""
+    *,
+    hidden: int,
+    ffn: int,
+    gated: bool,
+    bias: bool = False,
+    klass: OperatorClass = OperatorClass.MLP,
+    prefix: str = "",
+    experts: ExpertShape | None = None,
+    source: str = "norm2",
 ) -> tuple[Operator, ...]:
-    """Feed-forward: ``up act down``; gated forms (SwiGLU, GeGLU) fuse gate and up into one GEMM."""
+    """Feed-forward: ``up act down``; gated forms (SwiGLU, GeGLU) fuse gate and up into one GEMM. `experts`: one for every expert."""
     width = hidden_extent(hidden)
     inner = Extent(dim=Dim.FFN, size=ffn)
     written = (inner, inner) if gated else (inner,)
     up, act, down = f"{prefix}up", f"{prefix}act", f"{prefix}down"
     return (
-        linear(up, source=source, reads=(width,), writes=written, klass=klass, bias=bias),
-        Operator(
-            name=act, kind=OperatorKind.ACTIVATION, klass=klass, inputs=(up,), reads=written, writes=(inner,), keeps=(up,), gated=gated
-        ),
-        linear(down, source=act, reads=(inner,), writes=(width,), klass=klass, bias=bias),
+        linear(up, source=source, reads=(width,), writes=written, klass=klass, bias=bias, experts=experts),
+        step(act, OperatorKind.ACTIVATION, klass, source=up, reads=written, writes=(inner,), gated=gated, experts=experts),
+        linear(down, source=act, reads=(inner,), writes=(width,), klass=klass, bias=bias, experts=experts),
     )
 
 
@@ -248,15 +249,15 @@ def decoder_block(
         name,
         hidden=hidden,
         attention=attention_operators(
-            source="norm1", hidden=hidden, shape=attention, bias=attention_bias, output_bias=output_bias, qk_norm=qk_norm, rotary=rotary
+            hidden=hidden, shape=attention, bias=attention_bias, output_bias=output_bias, qk_norm=qk_norm, rotary=rotary
         ),
-        feed_forward=mlp_operators(source="norm2", hidden=hidden, ffn=ffn, gated=gated, bias=mlp_bias),
+        feed_forward=mlp_operators(hidden=hidden, ffn=ffn, gated=gated, bias=mlp_bias),
         norm_bias=norm_bias,
         post_norms=post_norms,
     )
 
 
-def embedding_block(*, hidden: int, vocab: int, positions: int = 0, norm_after: bool = False, name: str = "embed") -> Block:
+def embedding_block(*, hidden: int, vocab: int, positions: int = 0, norm_after: bool = False) -> Block:
     """Token embedding (and learned positions, if any): a lookup, vocabulary-parallel under a split on t.
 
     `norm_after`: a LayerNorm with bias of its output (BLOOM).
@@ -278,7 +279,7 @@ def embedding_block(*, hidden: int, vocab: int, positions: int = 0, norm_after: 
         parameters=tuple(weights),
     )
     after = (norm("embed_norm", source="lookup", hidden=hidden, bias=True),) if norm_after else ()
-    return Block(name=name, operators=(lookup, *after))
+    return Block(name="embed", operators=(lookup, *after))
 
 
 def head_block(
@@ -302,24 +303,8 @@ def head_block(
     weights = [Parameter(name="logits.weight", extents=(width, rows), klass=ParameterClass.HEAD, tied_to=tied_to if tied else "")]
     if bias:
         weights.append(Parameter(name="logits.bias", extents=(rows,), klass=ParameterClass.HEAD))
-    logits = Operator(
-        name="logits",
-        kind=OperatorKind.LINEAR,
-        klass=OperatorClass.HEAD,
-        inputs=(source,),
-        reads=(width,),
-        writes=(rows,),
-        parameters=tuple(weights),
-        keeps=(source,),
-    )
-    loss = Operator(
-        name="loss",
-        kind=OperatorKind.LOSS,
-        klass=OperatorClass.HEAD,
-        inputs=("logits",),
-        reads=(rows,),
-        writes=(Extent(dim=Dim.HIDDEN, size=1),),
-        keeps=("logits",),
-    )
+    klass, held = OperatorClass.HEAD, tuple(weights)
+    logits = step("logits", OperatorKind.LINEAR, klass, source=source, reads=(width,), writes=(rows,), parameters=held)
+    loss = step("loss", OperatorKind.LOSS, klass, source="logits", reads=(rows,), writes=(hidden_extent(1),))
     before = (norm("norm", source=INPUT, hidden=hidden, bias=norm_bias),) if final_norm else ()
     return Block(name=name, operators=(*before, logits, loss))

@@ -58,8 +58,8 @@ def delta_shape(fields: Fields) -> DeltaShape:
     )
 
 
-def delta_operators(*, source: str, hidden: int, shape: DeltaShape, prefix: str = "") -> tuple[Operator, ...]:
-    """A gated delta net from the normed input to the projected output.
+def delta_operators(*, hidden: int, shape: DeltaShape) -> tuple[Operator, ...]:
+    """A gated delta net from the normed input (``norm1``) to the projected output.
 
     ``in_proj`` writes q, k, v, the output gate z, the write strength b and the decay a: one GEMM of the sum of their widths. The norm's
     gain is one value head wide.
@@ -68,39 +68,31 @@ def delta_operators(*, source: str, hidden: int, shape: DeltaShape, prefix: str 
     key = heads_extent(shape.key_heads, width=shape.key_dim)
     value = heads_extent(shape.value_heads, width=shape.value_dim)
     steps, width = heads_extent(shape.value_heads), hidden_extent(hidden)
-    names = {n: f"{prefix}{n}" for n in ("in_proj", "conv", "scan", "gate_norm", "gate", "out_proj")}
+    scanned = ("conv", "in_proj")
     return (
-        linear(names["in_proj"], source=source, reads=(width,), writes=(key, key, value, value, steps, steps), klass=klass),
-        conv_operator(names["conv"], source=names["in_proj"], channels=(key, key, value), kernel=shape.kernel, bias=False),
+        linear("in_proj", source="norm1", reads=(width,), writes=(key, key, value, value, steps, steps), klass=klass),
+        conv_operator(channels=(key, key, value), kernel=shape.kernel, bias=False),
         Operator(
-            name=names["scan"],
+            name="scan",
             kind=OperatorKind.SCAN,
             klass=klass,
-            inputs=(names["conv"], names["in_proj"]),
+            inputs=scanned,
             reads=(key, key, value, steps, steps),
             writes=(value,),
-            parameters=tuple(Parameter(name=f"{names['scan']}.{n}", extents=(steps,)) for n in ("a_log", "dt_bias")),
-            keeps=(names["conv"], names["in_proj"]),
+            parameters=tuple(Parameter(name=f"scan.{n}", extents=(steps,)) for n in ("a_log", "dt_bias")),
+            keeps=scanned,
             scan=shape.scan(),
         ),
-        width_norm(names["gate_norm"], source=names["scan"], width=value, gain=hidden_extent(shape.value_dim)),
-        gate_operator(names["gate"], inputs=(names["gate_norm"], names["in_proj"]), width=value),
-        linear(names["out_proj"], source=names["gate"], reads=(value,), writes=(width,), klass=klass),
+        width_norm(source="scan", width=value, gain=hidden_extent(shape.value_dim)),
+        gate_operator(inputs=("gate_norm", "in_proj"), width=value),
+        linear("out_proj", source="gate", reads=(value,), writes=(width,), klass=klass),
     )
 
 
 def gated_attention_operators(
-    *,
-    source: str,
-    hidden: int,
-    shape: AttentionShape,
-    bias: bool = False,
-    gate_width: int | None = None,
-    qk_norm: bool = True,
-    rotary: bool = True,
-    prefix: str = "",
+    *, hidden: int, shape: AttentionShape, bias: bool = False, gate_width: int | None = None
 ) -> tuple[Operator, ...]:
-    """Softmax attention whose output is multiplied by sigmoid(gate): ``qkv qk_norm rotary core gate proj``.
+    """Softmax attention whose output is multiplied by sigmoid(gate): ``qkv qk_norm rotary core gate proj``, from ``norm1``.
 
     Args:
         gate_width: gate elements a head: None = as wide as a value head (Qwen3-Next), 1 = one score a head (Step-3.5).
@@ -110,18 +102,14 @@ def gated_attention_operators(
     query, key, value, out = head_extents(shape)
     width, klass = hidden_extent(hidden), OperatorClass.ATTN
     scores = out if gate_width is None else heads_extent(shape.heads, width=gate_width)
-    names = {n: f"{prefix}{n}" for n in ("qkv", "qk_norm", "rotary", "core", "gate", "proj")}
-    operators = [linear(names["qkv"], source=source, reads=(width,), writes=(query, key, value, scores), klass=klass, bias=bias)]
-    if qk_norm:
-        operators.append(qk_norm_operator(names["qk_norm"], source=names["qkv"], shape=shape, width=QkNorm.HEAD))
-    if rotary:
-        operators.append(rotary_operator(names["rotary"], inputs=(operators[-1].name,), shape=shape))
-    gated = (names["core"], names["qkv"])
+    gated = ("core", "qkv")
     return (
-        *operators,
-        core_operator(names["core"], source=operators[-1].name, shape=shape),
+        linear("qkv", source="norm1", reads=(width,), writes=(query, key, value, scores), klass=klass, bias=bias),
+        qk_norm_operator(source="qkv", shape=shape, width=QkNorm.HEAD),
+        rotary_operator(inputs=("qk_norm",), shape=shape),
+        core_operator("core", source="rotary", shape=shape),
         Operator(
-            name=names["gate"],
+            name="gate",
             kind=OperatorKind.ACTIVATION,
             klass=klass,
             inputs=gated,
@@ -130,5 +118,5 @@ def gated_attention_operators(
             keeps=gated,
             gated=gate_width is None,
         ),
-        linear(names["proj"], source=names["gate"], reads=(out,), writes=(width,), klass=klass, bias=bias),
+        linear("proj", source="gate", reads=(out,), writes=(width,), klass=klass, bias=bias),
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from shardwright.model.blocks.decoder import configured_model
-from shardwright.model.blocks.dense import hidden_extent, linear, norm, residual
+from shardwright.model.blocks.dense import hidden_extent, linear, norm, residual, split_parameters, step
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, Fields
 from shardwright.model.ir.graph import Model
@@ -28,31 +28,21 @@ def heads_extent(count: int, *, width: int = 1) -> Extent:
     return Extent(dim=Dim.HEADS, size=count * width, quantum=width)
 
 
-def conv_operator(name: str, *, source: str, channels: tuple[Extent, ...], kernel: int, bias: bool) -> Operator:
-    """Depthwise causal convolution of `kernel` taps over `channels`, with the activation that follows it."""
-    taps = hidden_extent(kernel)
-    suffixes = [f".{i}" if i else "" for i in range(len(channels))]
-    weights = [Parameter(name=f"{name}.weight{s}", extents=(c, taps)) for s, c in zip(suffixes, channels, strict=True)]
-    if bias:
-        weights += [Parameter(name=f"{name}.bias{s}", extents=(c,)) for s, c in zip(suffixes, channels, strict=True)]
-    return Operator(
-        name=name,
-        kind=OperatorKind.CONV,
-        klass=OperatorClass.SSM,
-        inputs=(source,),
-        reads=channels,
-        writes=channels,
-        parameters=tuple(weights),
-        keeps=(source,),
-    )
+def conv_operator(*, channels: tuple[Extent, ...], kernel: int, bias: bool, prefix: str = "") -> Operator:
+    """``conv``: a depthwise causal convolution of `kernel` taps over `channels` of ``in_proj``, with the activation that follows it."""
+    name, source = f"{prefix}conv", f"{prefix}in_proj"
+    weights = split_parameters(f"{name}.weight", [(c, hidden_extent(kernel)) for c in channels])
+    biases = split_parameters(f"{name}.bias", [(c,) for c in channels]) if bias else ()
+    parameters = (*weights, *biases)
+    return step(name, OperatorKind.CONV, OperatorClass.SSM, source=source, reads=channels, writes=channels, parameters=parameters)
 
 
-def gate_operator(name: str, *, inputs: tuple[str, str], width: Extent, klass: OperatorClass = OperatorClass.SSM) -> Operator:
-    """y = first x act(second): the output of a core times a gate of its own width."""
+def gate_operator(*, inputs: tuple[str, str], width: Extent, prefix: str = "") -> Operator:
+    """``gate``: first x act(second), the output of a core times a gate of its own width."""
     return Operator(
-        name=name,
+        name=f"{prefix}gate",
         kind=OperatorKind.ACTIVATION,
-        klass=klass,
+        klass=OperatorClass.SSM,
         inputs=inputs,
         reads=(width, width),
         writes=(width,),
@@ -79,7 +69,7 @@ class MambaShape:
     gate_norm: bool = True
 
 
-def mamba2_operators(*, source: str, hidden: int, shape: MambaShape, prefix: str = "") -> tuple[Operator, ...]:
+def mamba2_operators(*, hidden: int, shape: MambaShape, prefix: str = "", source: str = "norm1") -> tuple[Operator, ...]:
     """A Mamba-2 mixer from the normed input to the projected output.
 
     ``in_proj`` writes gate z, x, B, C and the step dt: hidden x (2 inner + 2 groups x state + heads). The scan keeps the inputs of its
@@ -94,7 +84,7 @@ def mamba2_operators(*, source: str, hidden: int, shape: MambaShape, prefix: str
         linear(
             names["in_proj"], source=source, reads=(width,), writes=(inner, inner, shared, shared, steps), klass=klass, bias=shape.proj_bias
         ),
-        conv_operator(names["conv"], source=names["in_proj"], channels=(inner, shared, shared), kernel=shape.kernel, bias=shape.conv_bias),
+        conv_operator(channels=(inner, shared, shared), kernel=shape.kernel, bias=shape.conv_bias, prefix=prefix),
         Operator(
             name=names["scan"],
             kind=OperatorKind.SCAN,
@@ -106,27 +96,21 @@ def mamba2_operators(*, source: str, hidden: int, shape: MambaShape, prefix: str
             keeps=(names["conv"], names["in_proj"]),
             scan=scan,
         ),
-        gate_operator(names["gate"], inputs=(names["scan"], names["in_proj"]), width=inner),
+        gate_operator(inputs=(names["scan"], names["in_proj"]), width=inner, prefix=prefix),
     ]
     if shape.gate_norm:
-        operators.append(width_norm(names["gate_norm"], source=names["gate"], width=inner, gain=inner))
+        operators.append(width_norm(source=names["gate"], width=inner, gain=inner, prefix=prefix))
     operators.append(
         linear(names["out_proj"], source=operators[-1].name, reads=(inner,), writes=(width,), klass=klass, bias=shape.proj_bias)
     )
     return tuple(operators)
 
 
-def width_norm(name: str, *, source: str, width: Extent, gain: Extent, klass: OperatorClass = OperatorClass.SSM) -> Operator:
-    """RMSNorm over (groups of) an inner width, with a gain of its own extent (the width, or one head)."""
-    return Operator(
-        name=name,
-        kind=OperatorKind.NORM,
-        klass=klass,
-        inputs=(source,),
-        reads=(width,),
-        writes=(width,),
-        parameters=(Parameter(name=f"{name}.weight", extents=(gain,)),),
-        keeps=(source,),
+def width_norm(*, source: str, width: Extent, gain: Extent, prefix: str = "") -> Operator:
+    """``gate_norm``: RMSNorm over (groups of) an inner width, with a gain of its own extent (the width, or one head)."""
+    gains = (Parameter(name=f"{prefix}gate_norm.weight", extents=(gain,)),)
+    return step(
+        f"{prefix}gate_norm", OperatorKind.NORM, OperatorClass.SSM, source=source, reads=(width,), writes=(width,), parameters=gains
     )
 
 
@@ -146,53 +130,40 @@ class SelectiveShape:
     inner_norms: bool = False
 
 
-def mamba1_operators(*, source: str, hidden: int, shape: SelectiveShape, prefix: str = "") -> tuple[Operator, ...]:
+def mamba1_operators(*, hidden: int, shape: SelectiveShape, source: str = "norm1") -> tuple[Operator, ...]:
     """A Mamba-1 mixer: a scan of `inner` heads of width one; B and C are one group, summed over channels by ``x_proj``."""
     klass, state = OperatorClass.SSM, hidden_extent(shape.state)
     inner, rank, width = heads_extent(shape.inner), hidden_extent(shape.rank), hidden_extent(hidden)
-    names = {n: f"{prefix}{n}" for n in ("in_proj", "conv", "x_proj", "dt_proj", "scan", "gate", "out_proj")}
+    parts = (rank, state, state)
     operators = [
-        linear(names["in_proj"], source=source, reads=(width,), writes=(inner, inner), klass=klass, bias=shape.proj_bias),
-        conv_operator(names["conv"], source=names["in_proj"], channels=(inner,), kernel=shape.kernel, bias=shape.conv_bias),
-        linear(names["x_proj"], source=names["conv"], reads=(inner,), writes=(rank, state, state), klass=klass),
+        linear("in_proj", source=source, reads=(width,), writes=(inner, inner), klass=klass, bias=shape.proj_bias),
+        conv_operator(channels=(inner,), kernel=shape.kernel, bias=shape.conv_bias),
+        linear("x_proj", source="conv", reads=(inner,), writes=parts, klass=klass),
     ]
-    latent = names["x_proj"]
     if shape.inner_norms:
-        latent = f"{prefix}x_norm"
-        parts = (rank, state, state)
-        gains = zip(("dt", "b", "c"), parts, strict=True)
-        operators.append(
-            Operator(
-                name=latent,
-                kind=OperatorKind.NORM,
-                klass=klass,
-                inputs=(names["x_proj"],),
-                reads=parts,
-                writes=parts,
-                parameters=tuple(Parameter(name=f"{latent}.{n}", extents=(e,)) for n, e in gains),
-                keeps=(names["x_proj"],),
-            )
-        )
-    scanned = (names["conv"], names["dt_proj"], latent)
-    a_log = Parameter(name=f"{names['scan']}.a_log", extents=(inner, state))
-    operators += [
-        linear(names["dt_proj"], source=latent, reads=(rank,), writes=(inner,), klass=klass, bias=True),
+        gains = tuple(Parameter(name=f"x_norm.{n}", extents=(e,)) for n, e in zip(("dt", "b", "c"), parts, strict=True))
+        operators.append(step("x_norm", OperatorKind.NORM, klass, source="x_proj", reads=parts, writes=parts, parameters=gains))
+    latent = operators[-1].name
+    scanned = ("conv", "dt_proj", latent)
+    a_log = Parameter(name="scan.a_log", extents=(inner, state))
+    return (
+        *operators,
+        linear("dt_proj", source=latent, reads=(rank,), writes=(inner,), klass=klass, bias=True),
         Operator(
-            name=names["scan"],
+            name="scan",
             kind=OperatorKind.SCAN,
             klass=klass,
             inputs=scanned,
             reads=(inner, inner, state, state),
             writes=(inner,),
-            parameters=(a_log, Parameter(name=f"{names['scan']}.d", extents=(inner,))),
+            parameters=(a_log, Parameter(name="scan.d", extents=(inner,))),
             keeps=scanned,
             # Mamba-1 has no chunked form: a chunk of one token leaves the state's update and its reading.
             scan=ScanShape(heads=shape.inner, head_dim=1, state=shape.state, groups=1, chunk=MAMBA1_CHUNK),
         ),
-        gate_operator(names["gate"], inputs=(names["scan"], names["in_proj"]), width=inner),
-        linear(names["out_proj"], source=names["gate"], reads=(inner,), writes=(width,), klass=klass, bias=shape.proj_bias),
-    ]
-    return tuple(operators)
+        gate_operator(inputs=("scan", "in_proj"), width=inner),
+        linear("out_proj", source="gate", reads=(inner,), writes=(width,), klass=klass, bias=shape.proj_bias),
+    )
 
 
 def mixer_block(name: str, *, hidden: int, mixer: tuple[Operator, ...]) -> Block:
@@ -207,25 +178,25 @@ def mixer_block(name: str, *, hidden: int, mixer: tuple[Operator, ...]) -> Block
     )
 
 
-def scan_shape(fields: Fields, *, heads: str, head_dim: str, state: str, groups: str, chunk: str) -> ScanShape:
+def scan_shape(fields: Fields, *, heads: str, head_dim: str, state: str) -> ScanShape:
     """A Mamba-2 recurrence from the family's spellings; groups must divide the heads."""
     count = fields.integer(heads, maximum=MAX_HEADS)
-    shared = fields.integer(groups, maximum=MAX_HEADS)
+    shared = fields.integer("n_groups", maximum=MAX_HEADS)
     if count % shared:
-        fields.fail(f"{fields.path}{groups} = {shared} does not divide the {count} state-space heads", hint="choose a divisor of the heads")
+        fields.fail(f"{fields.path}n_groups = {shared} does not divide the {count} state-space heads", hint="choose a divisor of the heads")
     return ScanShape(
         heads=count,
         head_dim=fields.integer(head_dim, maximum=MAX_HEAD_DIM),
         state=fields.integer(state, maximum=MAX_STATE),
         groups=shared,
-        chunk=fields.integer(chunk, maximum=MAX_CHUNK),
+        chunk=fields.integer("chunk_size", maximum=MAX_CHUNK),
     )
 
 
-def build_mamba2(fields: Fields, *, name: str) -> Model:
+def build_mamba2(fields: Fields) -> Model:
     """Mamba-2 as Transformers writes it (`Mamba2Config`: expand 2, conv bias, no projection bias, untied): layers of one mixer each."""
     hidden = fields.hidden()
-    scan = scan_shape(fields, heads="num_heads", head_dim="head_dim", state="state_size", groups="n_groups", chunk="chunk_size")
+    scan = scan_shape(fields, heads="num_heads", head_dim="head_dim", state="state_size")
     inner = scan.heads * scan.head_dim
     expand = fields.integer("expand", default=2, maximum=64)
     if inner != expand * hidden:
@@ -238,12 +209,11 @@ def build_mamba2(fields: Fields, *, name: str) -> Model:
         conv_bias=fields.flag("use_conv_bias", default=True),
         proj_bias=fields.flag("use_bias", default=False),
     )
-    block = mixer_block("mamba", hidden=hidden, mixer=mamba2_operators(source="norm", hidden=hidden, shape=shape))
-    tied = fields.flag("tie_word_embeddings", default=False)
-    return configured_model(fields, name=name, architecture="Mamba2ForCausalLM", layers=[block] * fields.layers(), tied=tied)
+    block = mixer_block("mamba", hidden=hidden, mixer=mamba2_operators(hidden=hidden, shape=shape, source="norm"))
+    return configured_model(fields, layers=[block] * fields.layers())
 
 
-def build_mamba(fields: Fields, *, name: str) -> Model:
+def build_mamba(fields: Fields) -> Model:
     """Mamba-1 (`MambaConfig`: conv bias, no projection bias, tied)."""
     hidden = fields.hidden()
     rank = fields.mapping.get("time_step_rank")
@@ -255,6 +225,5 @@ def build_mamba(fields: Fields, *, name: str) -> Model:
         conv_bias=fields.flag("use_conv_bias", default=True),
         proj_bias=fields.flag("use_bias", default=False),
     )
-    block = mixer_block("mamba", hidden=hidden, mixer=mamba1_operators(source="norm", hidden=hidden, shape=shape))
-    tied = fields.flag("tie_word_embeddings", default=True)
-    return configured_model(fields, name=name, architecture="MambaForCausalLM", layers=[block] * fields.layers(), tied=tied)
+    block = mixer_block("mamba", hidden=hidden, mixer=mamba1_operators(hidden=hidden, shape=shape, source="norm"))
+    return configured_model(fields, layers=[block] * fields.layers(), tied=True)

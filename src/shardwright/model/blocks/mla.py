@@ -50,10 +50,8 @@ def latent_shape(fields: Fields) -> LatentShape:
     )
 
 
-def mla_operators(
-    *, source: str, hidden: int, shape: LatentShape, bias: bool = False, attention: AttentionShape | None = None, prefix: str = ""
-) -> tuple[Operator, ...]:
-    """``q_down q_norm q_up kv_down kv_norm kv_up rotary core proj`` (``q`` alone without a query latent).
+def mla_operators(*, hidden: int, shape: LatentShape, bias: bool = False, attention: AttentionShape | None = None) -> tuple[Operator, ...]:
+    """``q_down q_norm q_up kv_down kv_norm kv_up rotary core proj`` (``q`` alone without a query latent), from ``norm1``.
 
     The down projections and their norms have no heads, so a split on t replicates them. `bias` adds biases to the down projections
     and the output (`attention_bias` of `DeepseekV3Config`). `attention` replaces the core's shape (a sparse selection).
@@ -63,23 +61,22 @@ def mla_operators(
     keys = Extent(dim=Dim.HEADS, size=shape.heads * shape.nope, quantum=shape.nope)
     width = hidden_extent(hidden)
     klass = OperatorClass.ATTN
-    names = {n: f"{prefix}{n}" for n in ("q", "q_down", "q_norm", "q_up", "kv_down", "kv_norm", "kv_up", "rotary", "core", "proj")}
     if shape.q_lora:
         latent = hidden_extent(shape.q_lora)
         queries: tuple[Operator, ...] = (
-            linear(names["q_down"], source=source, reads=(width,), writes=(latent,), klass=klass, bias=bias),
-            norm(names["q_norm"], source=names["q_down"], hidden=shape.q_lora, klass=klass),
-            linear(names["q_up"], source=names["q_norm"], reads=(latent,), writes=(query,), klass=klass),
+            linear("q_down", source="norm1", reads=(width,), writes=(latent,), klass=klass, bias=bias),
+            norm("q_norm", source="q_down", hidden=shape.q_lora, klass=klass),
+            linear("q_up", source="q_norm", reads=(latent,), writes=(query,), klass=klass),
         )
     else:
-        queries = (linear(names["q"], source=source, reads=(width,), writes=(query,), klass=klass),)
+        queries = (linear("q", source="norm1", reads=(width,), writes=(query,), klass=klass),)
     latent = hidden_extent(shape.kv_lora)
     return (
         *queries,
-        linear(names["kv_down"], source=source, reads=(width,), writes=(latent, hidden_extent(shape.rope)), klass=klass, bias=bias),
-        norm(names["kv_norm"], source=names["kv_down"], hidden=shape.kv_lora, klass=klass),
-        linear(names["kv_up"], source=names["kv_norm"], reads=(latent,), writes=(keys, value), klass=klass),
-        rotary_operator(names["rotary"], inputs=(queries[-1].name, names["kv_up"], names["kv_down"]), shape=core_shape),
-        core_operator(names["core"], source=names["rotary"], shape=core_shape),
-        linear(names["proj"], source=names["core"], reads=(out,), writes=(width,), klass=klass, bias=bias),
+        linear("kv_down", source="norm1", reads=(width,), writes=(latent, hidden_extent(shape.rope)), klass=klass, bias=bias),
+        norm("kv_norm", source="kv_down", hidden=shape.kv_lora, klass=klass),
+        linear("kv_up", source="kv_norm", reads=(latent,), writes=(keys, value), klass=klass),
+        rotary_operator(inputs=(queries[-1].name, "kv_up", "kv_down"), shape=core_shape),
+        core_operator("core", source="rotary", shape=core_shape),
+        linear("proj", source="core", reads=(out,), writes=(width,), klass=klass, bias=bias),
     )

@@ -17,25 +17,26 @@ from shardwright.model.ir.tensor import Dim, Extent, Parameter, ParameterClass
 MAX_PREDICTORS = 64
 
 
-def predictor_modules(
-    fields: Fields, *, layer: Block, hidden: int, vocab: int, tied: bool, norm_bias: bool = False
-) -> tuple[tuple[Block, Block], ...]:
-    """(module, head) for each of ``num_nextn_predict_layers`` (absent = 0), for `decoder_model`.
+def num_predictors(fields: Fields) -> int:
+    """Prediction modules that a configuration names; 0 where it names none."""
+    return fields.integer("num_nextn_predict_layers", "num_mtp_layers", minimum=0, maximum=MAX_PREDICTORS, default=0)
+
+
+def predictor_modules(count: int, *, layer: Block, hidden: int, vocab: int, tied: bool) -> tuple[tuple[Block, Block], ...]:
+    """(module, head) for each of `count`.
 
     Args:
         layer: the decoder layer inside a module; its source is the block's input.
         tied: the main head uses the embedding's weight (then the module's head does too).
     """
-    count = fields.integer("num_nextn_predict_layers", "num_mtp_layers", minimum=0, maximum=MAX_PREDICTORS, default=0)
     if not count:
         return ()
-    module = predictor_block("mtp", layer=layer, hidden=hidden, vocab=vocab, norm_bias=norm_bias)
     owner = "embed.embed.weight" if tied else "head.logits.weight"
-    head = head_block(hidden=hidden, vocab=vocab, tied=True, tied_to=owner, norm_bias=norm_bias, name="mtp_head")
-    return ((module, head),) * count
+    head = head_block(hidden=hidden, vocab=vocab, tied=True, tied_to=owner, name="mtp_head")
+    return ((_module(layer, hidden=hidden, vocab=vocab), head),) * count
 
 
-def predictor_block(name: str, *, layer: Block, hidden: int, vocab: int, norm_bias: bool = False) -> Block:
+def _module(layer: Block, *, hidden: int, vocab: int) -> Block:
     """``lookup`` of the next tokens, norms of it and of the hidden state, their projection ``join``, then `layer`.
 
     ``lookup`` reads the job's token ids, so it has no inputs.
@@ -54,21 +55,12 @@ def predictor_block(name: str, *, layer: Block, hidden: int, vocab: int, norm_bi
     join = linear("join", source="hidden_norm", reads=(hidden_extent(2 * hidden),), writes=(width,), klass=OperatorClass.STREAM)
     joined = ("embed_norm", "hidden_norm")
     return Block(
-        name=name,
+        name="mtp",
         operators=(
             lookup,
-            norm("embed_norm", source="lookup", hidden=hidden, bias=norm_bias),
-            norm("hidden_norm", source=INPUT, hidden=hidden, bias=norm_bias),
+            norm("embed_norm", source="lookup", hidden=hidden),
+            norm("hidden_norm", source=INPUT, hidden=hidden),
             replace(join, inputs=joined, keeps=joined),
-            *(_after(operator, source="join") for operator in layer.operators),
+            *(operator.reading({INPUT: "join"}) for operator in layer.operators),
         ),
-    )
-
-
-def _after(operator: Operator, *, source: str) -> Operator:
-    """The operator with `source` in the place of the block's input."""
-    return replace(
-        operator,
-        inputs=tuple(source if n == INPUT else n for n in operator.inputs),
-        keeps=tuple(source if n == INPUT else n for n in operator.keeps),
     )

@@ -33,13 +33,13 @@ def index_shape(fields: Fields) -> IndexShape:
 
 
 def index_operators(
-    *, source: str, query_source: str, hidden: int, query_width: int, shape: IndexShape, weighted: bool = True, gain_only: bool = False
+    *, query_source: str, hidden: int, query_width: int, shape: IndexShape, weighted: bool = True, gain_only: bool = False
 ) -> tuple[Operator, ...]:
     """The scorer's projections and the selection ``index``, which the core keeps.
 
     Args:
         query_source, query_width: what the scorer's queries are projected from, and its width (the query latent in DeepSeek-V3.2).
-        weighted: scores of the heads are summed with weights projected from `source`; else their maximum counts.
+        weighted: scores of the heads are summed with weights projected from ``norm1``; else their maximum counts.
         gain_only: RMSNorms of scorer queries and keys (MiniMax-M3) in the place of a LayerNorm of the keys (DeepSeek).
     """
     klass, width = OperatorClass.ATTN, hidden_extent(hidden)
@@ -49,11 +49,11 @@ def index_operators(
         gain = norm("index_q_norm", source="index_q", hidden=shape.head_dim, klass=klass)
         queries.append(replace(gain, reads=(wide,), writes=(wide,)))
     keys = [
-        linear("index_k", source=source, reads=(width,), writes=(one,), klass=klass),
+        linear("index_k", source="norm1", reads=(width,), writes=(one,), klass=klass),
         norm("index_k_norm", source="index_k", hidden=shape.head_dim, bias=not gain_only, klass=klass),
     ]
     each = hidden_extent(shape.heads)
-    weights = [linear("index_weights", source=source, reads=(width,), writes=(each,), klass=klass)] if weighted else []
+    weights = [linear("index_weights", source="norm1", reads=(width,), writes=(each,), klass=klass)] if weighted else []
     parts = (queries[-1].name, "index_k_norm", *(w.name for w in weights))
     scorer = Operator(
         name="index",

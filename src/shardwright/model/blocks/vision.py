@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shardwright.model.blocks.dense import attention_operators, hidden_extent, layer_block, linear, mlp_operators, norm
+from shardwright.model.blocks.dense import attention_operators, hidden_extent, layer_block, linear, mlp_operators, norm, step
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, Mask, Operator, OperatorClass, OperatorKind
@@ -66,9 +66,9 @@ def vision_blocks(shape: VisionShape) -> tuple[Block, Block]:
         "vision",
         hidden=shape.hidden,
         attention=attention_operators(
-            source="norm1", hidden=shape.hidden, shape=core, bias=shape.bias, output_bias=shape.bias, qk_norm=shape.qk_norm, rotary=False
+            hidden=shape.hidden, shape=core, bias=shape.bias, output_bias=shape.bias, qk_norm=shape.qk_norm, rotary=False
         ),
-        feed_forward=mlp_operators(source="norm2", hidden=shape.hidden, ffn=shape.ffn, gated=shape.gated, bias=shape.bias),
+        feed_forward=mlp_operators(hidden=shape.hidden, ffn=shape.ffn, gated=shape.gated, bias=shape.bias),
         norm_bias=shape.norm_bias,
         post_norms=shape.post_norms,
     )
@@ -109,21 +109,13 @@ def projector_operators(
         one = linear(f"{prefix}out", source=source, reads=(wide,), writes=(out,), klass=klass, bias=shape.bias)
         return (*operators, replace(one, reads=(hidden_extent(wide.size // merge),)))
     inner, share = Extent(dim=Dim.FFN, size=shape.inner), Extent(dim=Dim.FFN, size=shape.inner // merge)
-    act = Operator(
-        name=f"{prefix}act",
-        kind=OperatorKind.ACTIVATION,
-        klass=klass,
-        inputs=(f"{prefix}up",),
-        reads=(share,),
-        writes=(share,),
-        keeps=(f"{prefix}up",),
-    )
+    act = step(f"{prefix}act", OperatorKind.ACTIVATION, klass, source=f"{prefix}up", reads=(share,), writes=(share,))
     up = linear(f"{prefix}up", source=source, reads=(wide,), writes=(inner,), klass=klass, bias=shape.bias)
     down = linear(f"{prefix}down", source=act.name, reads=(inner,), writes=(out,), klass=klass, bias=shape.bias)
     return (*operators, replace(up, writes=(share,)), act, replace(down, reads=(share,)))
 
 
-def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Operator], architecture: str) -> Model:
+def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Operator]) -> Model:
     """`language` with a vision tower before its embedding.
 
     Args:
@@ -133,7 +125,7 @@ def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Op
     operators = tuple(projector)
     if vision.norm_after:
         first = norm("vision_norm", source=INPUT, hidden=vision.hidden, bias=vision.norm_bias)
-        operators = (first, *(_behind(operator) for operator in operators))
+        operators = (first, *(operator.reading({INPUT: "vision_norm"}) for operator in operators))
     tower = (embed, layer, Block(name="projector", operators=operators, sequence=IMAGE))
     count = len(tower)
     blocks = (*tower, *(_merging(b, hidden=language.hidden) if b.name == "embed" else b for b in language.blocks))
@@ -143,16 +135,7 @@ def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Op
         Run(name="projector", block=2, count=1, inputs=("vision",)),
         *(replace(run, block=run.block + count, inputs=("projector",) if run.name == "embed" else run.inputs) for run in language.runs),
     )
-    return replace(language, architecture=architecture, blocks=blocks, runs=runs)
-
-
-def _behind(operator: Operator) -> Operator:
-    """The operator with ``vision_norm`` in the place of the block's input."""
-    return replace(
-        operator,
-        inputs=tuple("vision_norm" if n == INPUT else n for n in operator.inputs),
-        keeps=tuple("vision_norm" if n == INPUT else n for n in operator.keeps),
-    )
+    return replace(language, architecture="", blocks=blocks, runs=runs)
 
 
 def _merging(embed: Block, *, hidden: int) -> Block:

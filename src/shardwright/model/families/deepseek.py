@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from shardwright.model.blocks.decoder import configured_model, untied
+from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import layer_block, mlp_operators
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.blocks.mla import LatentShape, latent_shape, mla_operators
+from shardwright.model.blocks.predictor import num_predictors
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_EXPERTS, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import ExpertShape
+from shardwright.model.ir.operator import ExpertShape, Operator
 
 
 def expert_shape(fields: Fields) -> ExpertShape:
@@ -34,50 +35,34 @@ def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
     return tuple(i >= dense and i % every == 0 for i in range(layers))
 
 
-def latent_layer(name: str, *, fields: Fields, hidden: int, latent: LatentShape, sparse: bool, correction: bool) -> Block:
+def shared_experts(fields: Fields, *, sparse: bool, correction: bool) -> tuple[Operator, ...]:
+    """A feed-forward in DeepSeek's spelling: dense, or experts with shared ones."""
+    hidden = fields.hidden()
+    if not sparse:
+        return mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
+    ffn = fields.ffn("moe_intermediate_size")
+    shared = fields.integer("n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=0) * ffn
+    return moe_operators(hidden=hidden, ffn=ffn, experts=expert_shape(fields), shared_ffn=shared, correction=correction)
+
+
+def latent_layer(fields: Fields, *, latent: LatentShape, sparse: bool, correction: bool) -> Block:
     """One layer with latent attention and either a dense feed-forward or experts with shared ones."""
-    bias = fields.flag("attention_bias", default=False)
-    if sparse:
-        expert_ffn = fields.ffn("moe_intermediate_size")
-        shared = fields.integer("n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=0)
-        feed_forward = moe_operators(
-            source="norm2",
-            hidden=hidden,
-            ffn=expert_ffn,
-            experts=expert_shape(fields),
-            shared_ffn=shared * expert_ffn,
-            correction=correction,
-        )
-    else:
-        feed_forward = mlp_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), gated=True)
-    attention = mla_operators(source="norm1", hidden=hidden, shape=latent, bias=bias)
-    return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed_forward)
+    attention = mla_operators(hidden=fields.hidden(), shape=latent, bias=fields.flag("attention_bias", default=False))
+    feed_forward = shared_experts(fields, sparse=sparse, correction=correction)
+    return layer_block("moe" if sparse else "dense", hidden=fields.hidden(), attention=attention, feed_forward=feed_forward)
 
 
-def _build(fields: Fields, *, name: str, architecture: str, correction: bool) -> Model:
-    hidden, layers = fields.hidden(), fields.layers()
-    latent = latent_shape(fields)
-    sparse = sparse_layers(fields, layers=layers)
-    kinds = {
-        flag: latent_layer(label, fields=fields, hidden=hidden, latent=latent, sparse=flag, correction=correction)
-        for flag, label in ((False, "dense"), (True, "moe"))
-        if flag in sparse
-    }
-    return configured_model(
-        fields,
-        name=name,
-        architecture=architecture,
-        layers=[kinds[flag] for flag in sparse],
-        tied=untied(fields),
-        predicts=correction,
-    )
+def _build(fields: Fields, *, correction: bool) -> Model:
+    latent, sparse = latent_shape(fields), sparse_layers(fields, layers=fields.layers())
+    layers = blocks_of(zip(sparse), lambda flag: latent_layer(fields, latent=latent, sparse=flag, correction=correction))
+    return configured_model(fields, layers=layers, predicts=num_predictors(fields) if correction else 0)
 
 
-def build_v2(fields: Fields, *, name: str) -> Model:
+def build_v2(fields: Fields) -> Model:
     """DeepSeek-V2 and V2-Lite (no multi-token prediction)."""
-    return _build(fields, name=name, architecture="DeepseekV2ForCausalLM", correction=False)
+    return _build(fields, correction=False)
 
 
-def build_v3(fields: Fields, *, name: str) -> Model:
+def build_v3(fields: Fields) -> Model:
     """DeepSeek-V3, R1, Kimi-K2: the choice of experts uses a stored correction; ``num_nextn_predict_layers`` modules predict further."""
-    return _build(fields, name=name, architecture="DeepseekV3ForCausalLM", correction=True)
+    return _build(fields, correction=True)

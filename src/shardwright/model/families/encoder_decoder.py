@@ -22,6 +22,7 @@ from shardwright.model.blocks.dense import (
     mlp_operators,
     norm,
     residual,
+    step,
 )
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, Fields
@@ -34,7 +35,7 @@ MAX_TYPES = 2**10
 MAX_BUCKETS = 2**16
 
 
-def build_bert(fields: Fields, *, name: str) -> Model:
+def build_bert(fields: Fields) -> Model:
     """BERT with the masked-language-model head (`BertConfig`: tied, norms after the sub-blocks, biases everywhere, 2 segment types).
 
     The transform before the logits is part of the head; pooler and next-sentence head are left out.
@@ -61,8 +62,6 @@ def build_bert(fields: Fields, *, name: str) -> Model:
     )
     lookup = replace(embed.operators[0], parameters=(*embed.operators[0].parameters, types))
     return decoder_model(
-        name,
-        architecture="BertForMaskedLM",
         embed=replace(embed, operators=(lookup, *embed.operators[1:])),
         layers=[layer] * fields.layers(),
         head=_masked_head(hidden=hidden, vocab=vocab, tied=fields.flag("tie_word_embeddings", default=True)),
@@ -91,21 +90,13 @@ def _masked_head(*, hidden: int, vocab: int, tied: bool) -> Block:
     """``transform transform_act norm logits loss``: a square layer before the tied logits with their bias."""
     width = hidden_extent(hidden)
     transform = linear("transform", source=INPUT, reads=(width,), writes=(width,), klass=OperatorClass.STREAM, bias=True)
-    act = Operator(
-        name="transform_act",
-        kind=OperatorKind.ACTIVATION,
-        klass=OperatorClass.STREAM,
-        inputs=("transform",),
-        reads=(width,),
-        writes=(width,),
-        keeps=("transform",),
-    )
+    act = step("transform_act", OperatorKind.ACTIVATION, OperatorClass.STREAM, source="transform", reads=(width,), writes=(width,))
     plain = head_block(hidden=hidden, vocab=vocab, tied=tied, bias=True, final_norm=True, norm_bias=True)
     last = norm("norm", source="transform_act", hidden=hidden, bias=True)
     return Block(name="head", operators=(transform, act, last, *plain.operators[1:]))
 
 
-def build_t5(fields: Fields, *, name: str) -> Model:
+def build_t5(fields: Fields) -> Model:
     """T5, v1.1 and FLAN-T5 (`T5Config`: as many decoder as encoder layers, 32 position buckets, tied input embeddings).
 
     Relative position biases are one table for each stack; it is stored by the stack's embedding run, as layers share it.
@@ -121,11 +112,11 @@ def build_t5(fields: Fields, *, name: str) -> Model:
     buckets = fields.integer("relative_attention_num_buckets", default=32, maximum=MAX_BUCKETS)
     tied = fields.flag("tie_word_embeddings", default=True)
     own = AttentionShape(heads=heads, kv_heads=heads, head_dim=head_dim, value_dim=head_dim)
-    feed = mlp_operators(source="norm2", hidden=hidden, ffn=ffn, gated=gated)
+    feed = mlp_operators(hidden=hidden, ffn=ffn, gated=gated)
     encoder = layer_block(
         "encoder",
         hidden=hidden,
-        attention=attention_operators(source="norm1", hidden=hidden, shape=replace(own, mask=Mask.FULL), rotary=False),
+        attention=attention_operators(hidden=hidden, shape=replace(own, mask=Mask.FULL), rotary=False),
         feed_forward=feed,
     )
     table = Parameter(name="position_bias", extents=(hidden_extent(buckets), Extent(dim=Dim.HEADS, size=heads)))
@@ -148,7 +139,7 @@ def build_t5(fields: Fields, *, name: str) -> Model:
         Run(name="decoder", block=4, count=decoders, inputs=("embed", "encoder_norm")),
         Run(name="head", block=5, count=1, inputs=("decoder",)),
     )
-    return Model(name=name, architecture="T5ForConditionalGeneration", blocks=blocks, runs=runs, hidden=hidden, vocab=vocab, max_context=0)
+    return Model(blocks=blocks, runs=runs, hidden=hidden, vocab=vocab)
 
 
 def _gated(fields: Fields) -> bool:
@@ -163,45 +154,31 @@ def _with_parameter(block: Block, parameter: Parameter) -> Block:
     return replace(block, operators=(replace(first, parameters=(*first.parameters, parameter)), *block.operators[1:]))
 
 
-def cross_attention_operators(*, source: str, hidden: int, shape: AttentionShape, prefix: str) -> tuple[Operator, ...]:
-    """Queries from `source`, keys and values from the block's memory: ``q kv core proj``."""
+def cross_attention_operators(*, hidden: int, shape: AttentionShape) -> tuple[Operator, ...]:
+    """Queries from ``cross.norm``, keys and values from the block's memory: ``cross.q cross.kv cross.core cross.proj``."""
     query, key, value, out = head_extents(shape)
     width, klass = hidden_extent(hidden), OperatorClass.ATTN
-    core = core_operator(f"{prefix}core", source=f"{prefix}q", shape=replace(shape, cross=True, mask=Mask.FULL))
-    read = (f"{prefix}q", f"{prefix}kv")
+    core = core_operator("cross.core", source="cross.q", shape=replace(shape, cross=True, mask=Mask.FULL))
+    read = ("cross.q", "cross.kv")
     return (
-        linear(f"{prefix}q", source=source, reads=(width,), writes=(query,), klass=klass),
-        linear(f"{prefix}kv", source=MEMORY, reads=(width,), writes=(key, value), klass=klass),
+        linear("cross.q", source="cross.norm", reads=(width,), writes=(query,), klass=klass),
+        linear("cross.kv", source=MEMORY, reads=(width,), writes=(key, value), klass=klass),
         replace(core, inputs=read, keeps=(*read, core.name)),
-        linear(f"{prefix}proj", source=core.name, reads=(out,), writes=(width,), klass=klass),
+        linear("cross.proj", source="cross.core", reads=(out,), writes=(width,), klass=klass),
     )
 
 
 def _cross_layer(*, hidden: int, own: AttentionShape, feed_forward: tuple[Operator, ...]) -> Block:
     """Causal self-attention, attention to the encoder's output, feed-forward, each a pre-norm residual."""
-    cross = cross_attention_operators(source="cross.norm", hidden=hidden, shape=own, prefix="cross.")
-    plain = layer_block(
-        "decoder",
-        hidden=hidden,
-        attention=attention_operators(source="norm1", hidden=hidden, shape=own, rotary=False),
-        feed_forward=feed_forward,
-    )
+    attention = attention_operators(hidden=hidden, shape=own, rotary=False)
+    plain = layer_block("decoder", hidden=hidden, attention=attention, feed_forward=feed_forward)
     operators: list[Operator] = []
     for operator in plain.operators:
-        operators.append(_reading(operator, source="residual1", instead="cross.residual"))
+        operators.append(operator.reading({"residual1": "cross.residual"}))
         if operator.name == "residual1":
             operators += [
                 norm("cross.norm", source="residual1", hidden=hidden),
-                *cross,
+                *cross_attention_operators(hidden=hidden, shape=own),
                 residual("cross.residual", source="cross.proj", skip="residual1", hidden=hidden),
             ]
     return replace(plain, operators=tuple(operators), memory=ENCODER)
-
-
-def _reading(operator: Operator, *, source: str, instead: str) -> Operator:
-    """The operator with `instead` in the place of the input `source`."""
-
-    def swapped(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(instead if n == source else n for n in names)
-
-    return replace(operator, inputs=swapped(operator.inputs), keeps=swapped(operator.keeps))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from shardwright.model.blocks.decoder import configured_model
+from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import (
     QkNorm,
     attention_operators,
     core_operator,
     head_extents,
     hidden_extent,
+    layer_block,
     linear,
     mlp_operators,
     norm,
@@ -20,14 +22,14 @@ from shardwright.model.blocks.dense import (
 )
 from shardwright.model.blocks.experts import expert_operators, router_operators
 from shardwright.model.blocks.windows import windows_of
-from shardwright.model.ir.block import INPUT, Block
+from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import AttentionShape, ExpertShape, Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 
 
-def build_gemma4(fields: Fields, *, name: str) -> Model:
+def build_gemma4(fields: Fields) -> Model:
     """Gemma 4 (`Gemma4TextConfig`: tied). Per-layer embeddings, layers that share keys and wide feed-forwards (E2B, E4B) are refused."""
     if fields.integer("hidden_size_per_layer_input", minimum=0, maximum=MAX_HIDDEN):
         fields.unsupported("hidden_size_per_layer_input (per-layer embeddings) other than 0")
@@ -38,32 +40,15 @@ def build_gemma4(fields: Fields, *, name: str) -> Model:
     if not fields.present("layer_types"):
         fields.missing("layer_types")
     windows = windows_of(fields, layers=fields.layers())
-    blocks = {window: _layer(fields, window=window) for window in dict.fromkeys(windows)}
-    tied = fields.flag("tie_word_embeddings", default=True)
-    return configured_model(fields, name=name, architecture="Gemma4ForCausalLM", layers=[blocks[window] for window in windows], tied=tied)
+    return configured_model(fields, layers=blocks_of(zip(windows), partial(_layer, fields)), tied=True)
 
 
-def _layer(fields: Fields, *, window: int) -> Block:
-    hidden = fields.hidden()
-    moe = fields.flag("enable_moe_block", default=False)
-    attention = _attention(fields, window=window)
-    feed = mlp_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), gated=True)
-    last = "down"
-    if moe:
-        feed, last = (*feed, *_experts_beside(fields)), "combine"
-    return Block(
-        name="layer_window" if window else "layer",
-        operators=(
-            norm("norm1", source=INPUT, hidden=hidden),
-            *attention,
-            norm("post_norm1", source="proj", hidden=hidden),
-            residual("residual1", source="post_norm1", skip=INPUT, hidden=hidden),
-            norm("norm2", source="residual1", hidden=hidden),
-            *feed,
-            norm("post_norm2", source=last, hidden=hidden),
-            residual("residual2", source="post_norm2", skip="residual1", hidden=hidden),
-        ),
-    )
+def _layer(fields: Fields, window: int) -> Block:
+    hidden, attention = fields.hidden(), _attention(fields, window=window)
+    feed = mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
+    if fields.flag("enable_moe_block", default=False):
+        feed = (*feed, *_experts_beside(fields))
+    return layer_block("layer_window" if window else "layer", hidden=hidden, attention=attention, feed_forward=feed, post_norms=True)
 
 
 def _attention(fields: Fields, *, window: int) -> tuple[Operator, ...]:
@@ -81,13 +66,13 @@ def _attention(fields: Fields, *, window: int) -> tuple[Operator, ...]:
             fields.fail(f"num_global_key_value_heads = {kv_heads} does not divide the {heads} query heads", hint="choose a divisor")
     shape = AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=head_dim, window=window)
     if not shared:
-        return attention_operators(source="norm1", hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=True)
+        return attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=True)
     query, key, _, out = head_extents(shape)
     width, klass = hidden_extent(hidden), OperatorClass.ATTN
     return (
         linear("qk", source="norm1", reads=(width,), writes=(query, key), klass=klass, bias=bias),
-        qk_norm_operator("qk_norm", source="qk", shape=shape, width=QkNorm.HEAD),
-        rotary_operator("rotary", inputs=("qk_norm",), shape=shape),
+        qk_norm_operator(source="qk", shape=shape, width=QkNorm.HEAD),
+        rotary_operator(inputs=("qk_norm",), shape=shape),
         core_operator("core", source="rotary", shape=shape),
         linear("proj", source="core", reads=(out,), writes=(width,), klass=klass, bias=bias),
     )
@@ -104,7 +89,7 @@ def _experts_beside(fields: Fields) -> tuple[Operator, ...]:
     ffn = fields.ffn("moe_intermediate_size", "expert_intermediate_size")
     router, route = router_operators(source="router_norm", hidden=hidden, experts=experts)
     scale = Parameter(name="route.expert_scale", extents=(Extent(dim=Dim.EXPERTS, size=count),))
-    routed = expert_operators(source="expert_norm", route="route", hidden=hidden, ffn=ffn, experts=experts)
+    routed = expert_operators(source="expert_norm", hidden=hidden, ffn=ffn, experts=experts)
     return (
         norm("mlp_norm", source="down", hidden=hidden),
         norm("router_norm", source="residual1", hidden=hidden),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from shardwright.model.blocks.decoder import configured_model, untied
-from shardwright.model.blocks.dense import attention_operators, decoder_block, layer_block, mlp_operators, parallel_block
+from functools import partial
+
+from shardwright.model.blocks.decoder import configured_model
+from shardwright.model.blocks.dense import attention_operators, decoder_block, grouped_shape, layer_block, mlp_operators, parallel_block
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_CONTEXT, MAX_FFN, Fields
 from shardwright.model.ir.graph import Model
@@ -33,36 +35,32 @@ def _biased_layer(fields: Fields, *, ffn: int, shape: AttentionShape, bias: bool
     )
 
 
-def build_gpt2(fields: Fields, *, name: str) -> Model:
+def build_gpt2(fields: Fields) -> Model:
     """GPT-2, GPT-3 and Megatron's GPTs (`GPT2Config`: n_inner null = 4 x hidden, tied)."""
     if fields.flag("add_cross_attention", default=False):
         fields.unsupported("add_cross_attention = true")
     layer = _biased_layer(fields, ffn=fields.ffn("n_inner", default=4 * fields.hidden()), shape=_heads(fields))
     return configured_model(
         fields,
-        name=name,
-        architecture="GPT2LMHeadModel",
         layers=[layer] * fields.layers(),
-        tied=fields.flag("tie_word_embeddings", default=True),
+        tied=True,
         positions=fields.integer("n_positions", "max_position_embeddings", maximum=MAX_CONTEXT),
         norm_bias=True,
     )
 
 
-def build_gpt_neox(fields: Fields, *, name: str) -> Model:
+def build_gpt_neox(fields: Fields) -> Model:
     """GPT-NeoX and Pythia (`GPTNeoXConfig`: attention_bias true, use_parallel_residual true, untied): partial rotary positions."""
     hidden = fields.hidden()
     bias = fields.flag("attention_bias", default=True)
-    attention = attention_operators(source="norm1", hidden=hidden, shape=_heads(fields), bias=bias, output_bias=bias)
-    feed_forward = mlp_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), gated=False, bias=True)
+    attention = attention_operators(hidden=hidden, shape=_heads(fields), bias=bias, output_bias=bias)
+    feed_forward = mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=False, bias=True)
     wrap = parallel_block if fields.flag("use_parallel_residual", default=True) else layer_block
     layer = wrap("layer", hidden=hidden, attention=attention, feed_forward=feed_forward, norm_bias=True)
-    return configured_model(
-        fields, name=name, architecture="GPTNeoXForCausalLM", layers=[layer] * fields.layers(), tied=untied(fields), norm_bias=True
-    )
+    return configured_model(fields, layers=[layer] * fields.layers(), norm_bias=True)
 
 
-def build_opt(fields: Fields, *, name: str) -> Model:
+def build_opt(fields: Fields) -> Model:
     """OPT (`OPTConfig`: do_layer_norm_before true, biases, tied); the projected, post-norm form of OPT-350m is refused."""
     hidden = fields.hidden()
     projected = fields.optional_integer("word_embed_proj_dim")
@@ -76,30 +74,26 @@ def build_opt(fields: Fields, *, name: str) -> Model:
     layer = _biased_layer(fields, ffn=fields.ffn("ffn_dim", "intermediate_size"), shape=_heads(fields), bias=bias)
     return configured_model(
         fields,
-        name=name,
-        architecture="OPTForCausalLM",
         layers=[layer] * fields.layers(),
-        tied=fields.flag("tie_word_embeddings", default=True),
+        tied=True,
         positions=fields.integer("max_position_embeddings", maximum=MAX_CONTEXT) + OPT_POSITION_OFFSET,
         norm_bias=True,
     )
 
 
-def build_bloom(fields: Fields, *, name: str) -> Model:
+def build_bloom(fields: Fields) -> Model:
     """BLOOM (`BloomConfig`: tied): ALiBi, a norm of the embedding, feed-forward of 4 x hidden."""
     layer = _biased_layer(fields, ffn=4 * fields.hidden(), shape=_heads(fields, alibi=True))
     return configured_model(
         fields,
-        name=name,
-        architecture="BloomForCausalLM",
         layers=[layer] * fields.layers(),
-        tied=fields.flag("tie_word_embeddings", default=True),
+        tied=True,
         norm_bias=True,
         embed_norm=True,
     )
 
 
-def build_mpt(fields: Fields, *, name: str) -> Model:
+def build_mpt(fields: Fields) -> Model:
     """MPT (`MptConfig`: expansion_ratio 4, no_bias true, ALiBi, tied)."""
     attn = fields.optional_section("attn_config")
     if attn is not None and attn.flag("qk_ln", default=False):
@@ -116,16 +110,14 @@ def build_mpt(fields: Fields, *, name: str) -> Model:
     layer = _biased_layer(fields, ffn=ffn, shape=_heads(fields, alibi=alibi), bias=bias, norm_bias=bias)
     return configured_model(
         fields,
-        name=name,
-        architecture="MptForCausalLM",
         layers=[layer] * fields.layers(),
-        tied=fields.flag("tie_word_embeddings", default=True),
+        tied=True,
         positions=learned,
         norm_bias=bias,
     )
 
 
-def build_falcon(fields: Fields, *, name: str) -> Model:
+def build_falcon(fields: Fields) -> Model:
     """Falcon (`FalconConfig`: multi_query true, parallel_attn true, bias false, tied): grouped or multi-query, parallel residual."""
     hidden = fields.hidden()
     modern = fields.flag("new_decoder_architecture", default=False)
@@ -137,29 +129,24 @@ def build_falcon(fields: Fields, *, name: str) -> Model:
     else:
         kv_heads, norms = (1 if fields.flag("multi_query", default=True) else fields.heads()), 1
     shape = _heads(fields, alibi=alibi, kv_heads=kv_heads)
-    attention = attention_operators(source="norm1", hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=not alibi)
+    attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=not alibi)
     ffn = fields.ffn("ffn_hidden_size", default=4 * hidden)
     together = parallel or modern
     source = "norm1" if together and norms == 1 else "norm2"
     feed_forward = mlp_operators(source=source, hidden=hidden, ffn=ffn, gated=False, bias=bias)
-    if together:
-        layer = parallel_block("layer", hidden=hidden, attention=attention, feed_forward=feed_forward, norm_bias=True, norms=norms)
-    else:
-        layer = layer_block("layer", hidden=hidden, attention=attention, feed_forward=feed_forward, norm_bias=True)
-    tied = fields.flag("tie_word_embeddings", default=True)
-    return configured_model(
-        fields, name=name, architecture="FalconForCausalLM", layers=[layer] * fields.layers(), tied=tied, norm_bias=True
-    )
+    wrap = partial(parallel_block, norms=norms) if together else layer_block
+    layer = wrap("layer", hidden=hidden, attention=attention, feed_forward=feed_forward, norm_bias=True)
+    return configured_model(fields, layers=[layer] * fields.layers(), tied=True, norm_bias=True)
 
 
-def build_nemotron(fields: Fields, *, name: str) -> Model:
+def build_nemotron(fields: Fields) -> Model:
     """Nemotron-4 and Minitron (`NemotronConfig`: no biases, untied): LayerNorm with bias, squared ReLU, grouped queries, rotary."""
     width = fields.head_dim()
     bias = fields.flag("attention_bias", default=False)
     layer = decoder_block(
         "layer",
         hidden=fields.hidden(),
-        attention=AttentionShape(heads=fields.heads(), kv_heads=fields.kv_heads(default=fields.heads()), head_dim=width, value_dim=width),
+        attention=grouped_shape(fields, head_dim=width, kv_heads=fields.heads()),
         ffn=fields.ffn(),
         gated=False,
         norm_bias=True,
@@ -167,6 +154,4 @@ def build_nemotron(fields: Fields, *, name: str) -> Model:
         output_bias=bias,
         mlp_bias=fields.flag("mlp_bias", default=False),
     )
-    return configured_model(
-        fields, name=name, architecture="NemotronForCausalLM", layers=[layer] * fields.layers(), tied=untied(fields), norm_bias=True
-    )
+    return configured_model(fields, layers=[layer] * fields.layers(), norm_bias=True)

@@ -6,79 +6,24 @@ import importlib
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from shardwright.errors import ModelError, nearest
-from shardwright.model.families.special import EXTRA_REGISTRY
+from shardwright.model.families.registry import ARCHITECTURES, REGISTRY
 from shardwright.model.ir.fields import Fields, shown
 from shardwright.model.ir.graph import Model
 
-Builder = Callable[..., Model]
+Builder = Callable[[Fields], Model]
 
-REGISTRY: Final[dict[str, str]] = {
-    "LlamaForCausalLM": "shardwright.model.families.llama:build",
-    "llama": "shardwright.model.families.llama:build",
-    "MistralForCausalLM": "shardwright.model.families.llama:build_mistral",
-    "mistral": "shardwright.model.families.llama:build_mistral",
-    "Phi3ForCausalLM": "shardwright.model.families.llama:build_phi3",
-    "phi3": "shardwright.model.families.llama:build_phi3",
-    "Qwen2ForCausalLM": "shardwright.model.families.llama:build_qwen2",
-    "qwen2": "shardwright.model.families.llama:build_qwen2",
-    "Qwen3ForCausalLM": "shardwright.model.families.llama:build_qwen3",
-    "qwen3": "shardwright.model.families.llama:build_qwen3",
-    "GemmaForCausalLM": "shardwright.model.families.gemma:build_gemma",
-    "gemma": "shardwright.model.families.gemma:build_gemma",
-    "Gemma2ForCausalLM": "shardwright.model.families.gemma:build_gemma2",
-    "gemma2": "shardwright.model.families.gemma:build_gemma2",
-    "Gemma3ForCausalLM": "shardwright.model.families.gemma:build_gemma3",
-    "gemma3_text": "shardwright.model.families.gemma:build_gemma3",
-    "GlmForCausalLM": "shardwright.model.families.glm:build_glm",
-    "glm": "shardwright.model.families.glm:build_glm",
-    "Glm4ForCausalLM": "shardwright.model.families.glm:build_glm4",
-    "glm4": "shardwright.model.families.glm:build_glm4",
-    "GPT2LMHeadModel": "shardwright.model.families.gpt:build_gpt2",
-    "gpt2": "shardwright.model.families.gpt:build_gpt2",
-    "GPTNeoXForCausalLM": "shardwright.model.families.gpt:build_gpt_neox",
-    "gpt_neox": "shardwright.model.families.gpt:build_gpt_neox",
-    "OPTForCausalLM": "shardwright.model.families.gpt:build_opt",
-    "opt": "shardwright.model.families.gpt:build_opt",
-    "BloomForCausalLM": "shardwright.model.families.gpt:build_bloom",
-    "bloom": "shardwright.model.families.gpt:build_bloom",
-    "MptForCausalLM": "shardwright.model.families.gpt:build_mpt",
-    "mpt": "shardwright.model.families.gpt:build_mpt",
-    "MPTForCausalLM": "shardwright.model.families.gpt:build_mpt",
-    "NemotronForCausalLM": "shardwright.model.families.gpt:build_nemotron",
-    "nemotron": "shardwright.model.families.gpt:build_nemotron",
-    "Olmo2ForCausalLM": "shardwright.model.families.llama:build_olmo2",
-    "olmo2": "shardwright.model.families.llama:build_olmo2",
-    "FalconForCausalLM": "shardwright.model.families.gpt:build_falcon",
-    "falcon": "shardwright.model.families.gpt:build_falcon",
-    "MixtralForCausalLM": "shardwright.model.families.moe:build_mixtral",
-    "mixtral": "shardwright.model.families.moe:build_mixtral",
-    "Qwen2MoeForCausalLM": "shardwright.model.families.moe:build_qwen2_moe",
-    "qwen2_moe": "shardwright.model.families.moe:build_qwen2_moe",
-    "Qwen3MoeForCausalLM": "shardwright.model.families.moe:build_qwen3_moe",
-    "qwen3_moe": "shardwright.model.families.moe:build_qwen3_moe",
-    "Glm4MoeForCausalLM": "shardwright.model.families.moe:build_glm4_moe",
-    "glm4_moe": "shardwright.model.families.moe:build_glm4_moe",
-    "GptOssForCausalLM": "shardwright.model.families.moe:build_gpt_oss",
-    "gpt_oss": "shardwright.model.families.moe:build_gpt_oss",
-    "DeepseekV2ForCausalLM": "shardwright.model.families.deepseek:build_v2",
-    "deepseek_v2": "shardwright.model.families.deepseek:build_v2",
-    "DeepseekV3ForCausalLM": "shardwright.model.families.deepseek:build_v3",
-    "deepseek_v3": "shardwright.model.families.deepseek:build_v3",
-    "kimi_k2": "shardwright.model.families.deepseek:build_v3",
-    "Llama4ForCausalLM": "shardwright.model.families.llama4:build",
-    "llama4_text": "shardwright.model.families.llama4:build",
-}
 MAX_FILE_BYTES: Final = 2**24
 MAX_PARAMETERS: Final = 10**17
 
 
 def known_architectures() -> tuple[str, ...]:
     """Every architecture and model_type that has a builder."""
-    return tuple(sorted({**REGISTRY, **EXTRA_REGISTRY}))
+    return tuple(sorted(REGISTRY))
 
 
 def load_config(path: str | Path) -> Model:
@@ -131,10 +76,8 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
         ModelError: unknown architecture, missing or absurd field, unsupported feature (each named).
     """
     fields = Fields(mapping, source or name)
-    key = architecture_of(fields)
-    build = _builder(key, fields)
     try:
-        model = build(fields, name=name)
+        model = replace(built(architecture_of(fields), fields), name=name)
     except ModelError:
         raise
     except (ValueError, OverflowError) as error:
@@ -154,16 +97,17 @@ def architecture_of(fields: Fields) -> str:
     return names[0] if names else fields.string("model_type")
 
 
-def _builder(key: str, fields: Fields) -> Builder:
-    """The builder of an architecture or model type."""
-    target = EXTRA_REGISTRY.get(key) or REGISTRY.get(key)
+def built(key: str, fields: Fields) -> Model:
+    """The model, without a name, that the builder of an architecture or model type makes."""
+    target = REGISTRY.get(key)
     if target is None:
         nested = fields.present("text_config", "llm_config", "language_config")
         hint = "its text_config alone may be one that is" if nested else _near_architecture(key)
         raise ModelError(f"{fields.source}: architecture {shown(key)} is not supported", hint=hint)
     module, _, attribute = target.partition(":")
     builder: Builder = getattr(importlib.import_module(module), attribute)
-    return builder
+    model = builder(fields)
+    return replace(model, architecture=model.architecture or ARCHITECTURES[target])
 
 
 def _near_architecture(key: str) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
-from shardwright.model.blocks.decoder import configured_model, decoder_model, untied
+from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import (
     attention_operators,
-    embedding_block,
-    head_block,
+    grouped_shape,
     hidden_extent,
     layer_block,
     linear,
@@ -28,12 +29,12 @@ from shardwright.model.blocks.mamba import (
     mixer_block,
     scan_shape,
 )
-from shardwright.model.blocks.predictor import predictor_block
+from shardwright.model.blocks.predictor import MAX_PREDICTORS
 from shardwright.model.families.deepseek import expert_shape
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.fields import MAX_EXPERTS, MAX_FFN, MAX_HEAD_DIM, MAX_HIDDEN, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import AttentionShape, ExpertShape, Operator, OperatorClass, ScanShape
+from shardwright.model.ir.operator import ExpertShape, Operator, OperatorClass, ScanShape
 
 NEMOTRON_LETTERS: Final = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
 NEMOTRON_WORDS: Final = {
@@ -46,12 +47,7 @@ NEMOTRON_WORDS: Final = {
 }
 
 
-def grouped_shape(fields: Fields, *, head_dim: int, kv_heads: int | None = None) -> AttentionShape:
-    """Grouped-query attention over all keys; `kv_heads`: the class default where there is one."""
-    return AttentionShape(heads=fields.heads(), kv_heads=fields.kv_heads(default=kv_heads), head_dim=head_dim, value_dim=head_dim)
-
-
-def build_jamba(fields: Fields, *, name: str) -> Model:
+def build_jamba(fields: Fields) -> Model:
     """Jamba (`JambaConfig`): attention every ``attn_layer_period`` layers, Mamba-1 with inner norms elsewhere.
 
     Experts follow a period of their own.
@@ -74,21 +70,19 @@ def build_jamba(fields: Fields, *, name: str) -> Model:
         inner_norms=True,
     )
     mixers = {
-        True: attention_operators(source="norm1", hidden=hidden, shape=grouped_shape(fields, head_dim=fields.head_dim()), rotary=False),
-        False: mamba1_operators(source="norm1", hidden=hidden, shape=mamba),
+        True: attention_operators(hidden=hidden, shape=grouped_shape(fields, head_dim=fields.head_dim()), rotary=False),
+        False: mamba1_operators(hidden=hidden, shape=mamba),
     }
     feeds = {
-        True: moe_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), experts=experts),
-        False: mlp_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), gated=True),
+        True: moe_operators(hidden=hidden, ffn=fields.ffn(), experts=experts),
+        False: mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True),
     }
-    kinds = {
-        (a, s): layer_block(
-            ("attention" if a else "mamba") + ("_moe" if s else ""), hidden=hidden, attention=mixers[a], feed_forward=feeds[s]
-        )
-        for a, s in dict.fromkeys(zip(attends, sparse, strict=True))
-    }
-    blocks = [kinds[pair] for pair in zip(attends, sparse, strict=True)]
-    return configured_model(fields, name=name, architecture="JambaForCausalLM", layers=blocks, tied=untied(fields))
+
+    def layer(attends: bool, sparse: bool) -> Block:
+        label = ("attention" if attends else "mamba") + ("_moe" if sparse else "")
+        return layer_block(label, hidden=hidden, attention=mixers[attends], feed_forward=feeds[sparse])
+
+    return configured_model(fields, layers=blocks_of(zip(attends, sparse, strict=True), layer))
 
 
 def _periodic(fields: Fields, stem: str, *, layers: int) -> tuple[bool, ...]:
@@ -100,17 +94,17 @@ def _periodic(fields: Fields, stem: str, *, layers: int) -> tuple[bool, ...]:
     return tuple(i % period == offset for i in range(layers))
 
 
-def build_falcon_h1(fields: Fields, *, name: str) -> Model:
+def build_falcon_h1(fields: Fields) -> Model:
     """Falcon-H1 (`FalconH1Config`: no biases but the convolution's, no gate norm): attention and Mamba-2 side by side in every layer."""
     hidden = fields.hidden()
     bias = fields.flag("attention_bias", default=False)
     shape = grouped_shape(fields, head_dim=fields.head_dim())
-    attention = attention_operators(source="norm1", hidden=hidden, shape=shape, bias=bias, output_bias=bias)
-    mamba = mamba2_operators(source="norm1", hidden=hidden, shape=_expanded_mamba(fields, inner="mamba_d_ssm"), prefix="ssm.")
+    attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias)
+    mamba = mamba2_operators(hidden=hidden, shape=_expanded_mamba(fields, inner="mamba_d_ssm"), prefix="ssm.")
     both = residual("mix", source="proj", skip="ssm.out_proj", hidden=hidden)
-    feed = mlp_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), gated=True, bias=fields.flag("mlp_bias", default=False))
+    feed = mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True, bias=fields.flag("mlp_bias", default=False))
     block = layer_block("layer", hidden=hidden, attention=(*attention, *mamba, both), feed_forward=feed)
-    return configured_model(fields, name=name, architecture="FalconH1ForCausalLM", layers=[block] * fields.layers(), tied=untied(fields))
+    return configured_model(fields, layers=[block] * fields.layers())
 
 
 def _expanded_mamba(fields: Fields, *, inner: str = "") -> MambaShape:
@@ -146,7 +140,7 @@ def _expanded_mamba(fields: Fields, *, inner: str = "") -> MambaShape:
     )
 
 
-def build_granite_hybrid(fields: Fields, *, name: str) -> Model:
+def build_granite_hybrid(fields: Fields) -> Model:
     """Granite 4 (`GraniteMoeHybridConfig`): Mamba-2 or attention by ``layer_types``, then experts beside a shared feed-forward.
 
     Without experts (``num_local_experts`` 0) the shared feed-forward is the layer's only one. ``position_embedding_type`` other than
@@ -159,46 +153,28 @@ def build_granite_hybrid(fields: Fields, *, name: str) -> Model:
     bias = fields.flag("attention_bias", default=False)
     shared = fields.ffn("shared_intermediate_size")
     if fields.integer("num_local_experts", minimum=0, maximum=MAX_EXPERTS):
-        feed = moe_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields), shared_ffn=shared)
+        feed = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields), shared_ffn=shared)
     else:
-        feed = mlp_operators(source="norm2", hidden=hidden, ffn=shared, gated=True)
+        feed = mlp_operators(hidden=hidden, ffn=shared, gated=True)
     shape = grouped_shape(fields, head_dim=fields.even_head_dim(), kv_heads=fields.heads())
     rotary = fields.string("position_embedding_type", default="nope") == "rope"
     mixers = {
-        "attention": attention_operators(source="norm1", hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=rotary),
-        "mamba": mamba2_operators(source="norm1", hidden=hidden, shape=_expanded_mamba(fields)),
+        "attention": attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=rotary),
+        "mamba": mamba2_operators(hidden=hidden, shape=_expanded_mamba(fields)),
     }
     blocks = {n: layer_block(n, hidden=hidden, attention=m, feed_forward=feed) for n, m in mixers.items()}
-    named = [NEMOTRON_WORDS[kind] for kind in kinds]
-    return configured_model(
-        fields, name=name, architecture="GraniteMoeHybridForCausalLM", layers=[blocks[n] for n in named], tied=untied(fields)
-    )
+    return configured_model(fields, layers=[blocks[NEMOTRON_WORDS[kind]] for kind in kinds])
 
 
-def build_nemotron_h(fields: Fields, *, name: str) -> Model:
+def build_nemotron_h(fields: Fields) -> Model:
     """Nemotron-H and Nemotron 3 (`NemotronHConfig`): layers of one mixer each - Mamba-2, attention without positions, MLP or experts."""
-    kinds = _nemotron_kinds(fields)
-    blocks = {kind: _nemotron_block(fields, kind) for kind in dict.fromkeys(kinds)}
-    hidden, vocab, tied = fields.hidden(), fields.vocab(), untied(fields)
-    depth = fields.integer("num_nextn_predict_layers", minimum=0, maximum=64, default=0)
-    predictors: tuple[tuple[Block, Block], ...] = ()
-    if depth:
-        inside = _kinds_of(fields, words="mtp_layers_block_type", letters="mtp_hybrid_override_pattern")
-        layer = chained("mtp_layer", [_nemotron_block(fields, kind) for kind in inside])
-        owner = "embed.embed.weight" if tied else "head.logits.weight"
-        head = head_block(hidden=hidden, vocab=vocab, tied=True, tied_to=owner, name="mtp_head")
-        predictors = ((predictor_block("mtp", layer=layer, hidden=hidden, vocab=vocab), head),) * depth
-    return decoder_model(
-        name,
-        architecture="NemotronHForCausalLM",
-        embed=embedding_block(hidden=hidden, vocab=vocab),
-        layers=[blocks[kind] for kind in kinds],
-        head=head_block(hidden=hidden, vocab=vocab, tied=tied),
-        hidden=hidden,
-        vocab=vocab,
-        max_context=fields.context(),
-        predictors=predictors,
-    )
+    block = partial(_nemotron_block, fields)
+    layers = blocks_of(zip(_nemotron_kinds(fields)), block)
+    depth = fields.integer("num_nextn_predict_layers", minimum=0, maximum=MAX_PREDICTORS, default=0)
+    if not depth:
+        return configured_model(fields, layers=layers)
+    inside = _kinds_of(fields, words="mtp_layers_block_type", letters="mtp_hybrid_override_pattern")
+    return configured_model(fields, layers=layers, predicts=depth, predictor=chained(map(block, inside)))
 
 
 def _kinds_of(fields: Fields, *, words: str, letters: str) -> tuple[str, ...]:
@@ -227,14 +203,12 @@ def _nemotron_block(fields: Fields, kind: str) -> Block:
     hidden = fields.hidden()
     if kind == "mamba":
         shape = MambaShape(
-            scan=scan_shape(
-                fields, heads="mamba_num_heads", head_dim="mamba_head_dim", state="ssm_state_size", groups="n_groups", chunk="chunk_size"
-            ),
+            scan=scan_shape(fields, heads="mamba_num_heads", head_dim="mamba_head_dim", state="ssm_state_size"),
             kernel=fields.integer("conv_kernel", maximum=MAX_KERNEL),
             conv_bias=fields.flag("use_conv_bias", default=True),
             proj_bias=fields.flag("use_bias", "mamba_proj_bias", default=False),
         )
-        return mixer_block(kind, hidden=hidden, mixer=mamba2_operators(source="norm", hidden=hidden, shape=shape))
+        return mixer_block(kind, hidden=hidden, mixer=mamba2_operators(hidden=hidden, shape=shape, source="norm"))
     if kind == "attention":
         if fields.present("sliding_window"):
             fields.unsupported("sliding_window in this family")
@@ -260,42 +234,34 @@ def _nemotron_experts(fields: Fields, *, hidden: int) -> tuple[Operator, ...]:
     latent = fields.optional_integer("moe_latent_size", maximum=MAX_HIDDEN)
     if latent is None:
         return moe_operators(source="norm", hidden=hidden, ffn=ffn, experts=experts, gated=False, shared_ffn=shared, correction=True)
-    return latent_moe_operators(source="norm", hidden=hidden, latent=latent, ffn=ffn, experts=experts, shared_ffn=shared)
+    return _latent_experts(hidden=hidden, latent=latent, ffn=ffn, experts=experts, shared_ffn=shared)
 
 
-def latent_moe_operators(*, source: str, hidden: int, latent: int, ffn: int, experts: ExpertShape, shared_ffn: int) -> tuple[Operator, ...]:
+def _latent_experts(*, hidden: int, latent: int, ffn: int, experts: ExpertShape, shared_ffn: int) -> tuple[Operator, ...]:
     """Experts on a narrower stream (Nemotron 3 Super and Ultra): ``latent_down`` before the dispatch, ``latent_up`` behind the combine.
 
     Routing and the shared expert read the full width; tokens travel at the latent's width. Experts are not gated.
     Both projections have no width to cut, so they work on the stream as it lies.
     """
     width, narrow = hidden_extent(hidden), hidden_extent(latent)
-    router, route = router_operators(source=source, hidden=hidden, experts=experts, correction=True)
-    down = linear("latent_down", source=source, reads=(width,), writes=(narrow,), klass=OperatorClass.STREAM)
-    routed = expert_operators(source="latent_down", route=route.name, hidden=latent, ffn=ffn, experts=experts, gated=False)
-    up = linear("latent_up", source=routed[-1].name, reads=(narrow,), writes=(width,), klass=OperatorClass.STREAM)
-    shared = shared_operators(source=source, hidden=hidden, ffn=shared_ffn, gated=False)
-    combine = residual("combine", source="latent_up", skip=shared[-1].name, hidden=hidden)
-    return (router, route, down, *routed, up, *shared, combine)
+    shared = shared_operators(source="norm", hidden=hidden, ffn=shared_ffn, gated=False)
+    return (
+        *router_operators(source="norm", hidden=hidden, experts=experts, correction=True),
+        linear("latent_down", source="norm", reads=(width,), writes=(narrow,), klass=OperatorClass.STREAM),
+        *expert_operators(source="latent_down", hidden=latent, ffn=ffn, experts=experts, gated=False),
+        linear("latent_up", source="unpermute", reads=(narrow,), writes=(width,), klass=OperatorClass.STREAM),
+        *shared,
+        residual("combine", source="latent_up", skip=shared[-1].name, hidden=hidden),
+    )
 
 
-def chained(name: str, blocks: list[Block]) -> Block:
-    """One block of several in a row; operators and parameters of the i-th get the prefix ``i.``."""
+def chained(blocks: Iterable[Block]) -> Block:
+    """One layer of several blocks in a row, for a prediction module; operators and parameters of the i-th get the prefix ``i.``."""
     operators: list[Operator] = []
     for i, block in enumerate(blocks):
-        before = operators[-1].name if operators else INPUT
-
-        def renamed(source: str, i: int = i, before: str = before) -> str:
-            return before if source == INPUT else f"{i}.{source}"
-
+        names = {o.name: f"{i}.{o.name}" for o in block.operators} | {INPUT: operators[-1].name if operators else INPUT}
         operators += [
-            replace(
-                o,
-                name=f"{i}.{o.name}",
-                inputs=tuple(renamed(n) for n in o.inputs),
-                keeps=tuple(renamed(n) for n in o.keeps),
-                parameters=tuple(replace(p, name=f"{i}.{p.name}") for p in o.parameters),
-            )
+            replace(o.reading(names), name=names[o.name], parameters=tuple(replace(p, name=f"{i}.{p.name}") for p in o.parameters))
             for o in block.operators
         ]
-    return Block(name=name, operators=tuple(operators))
+    return Block(name="mtp_layer", operators=tuple(operators))

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from shardwright.model.blocks.decoder import configured_model, untied
-from shardwright.model.blocks.dense import attention_operators, layer_block, mlp_operators
+from dataclasses import replace
+from functools import partial
+
+from shardwright.model.blocks.decoder import blocks_of, configured_model
+from shardwright.model.blocks.dense import attention_operators, grouped_shape, layer_block, mlp_operators
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.blocks.mla import latent_shape, mla_operators
+from shardwright.model.blocks.predictor import num_predictors
 from shardwright.model.blocks.sparse_attention import IndexShape, index_operators, index_shape, with_selection
-from shardwright.model.families.deepseek import expert_shape, sparse_layers
+from shardwright.model.families.deepseek import expert_shape, shared_experts, sparse_layers
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_CONTEXT, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import AttentionShape, Operator
 
 FULL, SHARED = "full", "shared"
 DENSE, SPARSE = "dense", "sparse"
 LETTERS = {"F": FULL, "S": SHARED}
 
 
-def build_deepseek_v32(fields: Fields, *, name: str) -> Model:
+def build_deepseek_v32(fields: Fields) -> Model:
     """DeepSeek-V3.2: DeepSeek-V3 with an indexer in every layer that selects ``index_topk`` keys."""
-    return _build_latent(fields, name=name, architecture="DeepseekV32ForCausalLM", indexers=(FULL,) * fields.layers())
+    return _build_latent(fields, indexers=(FULL,) * fields.layers())
 
 
-def build_glm_moe_dsa(fields: Fields, *, name: str) -> Model:
+def build_glm_moe_dsa(fields: Fields) -> Model:
     """GLM-5 to 5.3: the same form; in 5.2 and later most layers share the selection of the last layer that has an indexer."""
-    return _build_latent(fields, name=name, architecture="GlmMoeDsaForCausalLM", indexers=_indexer_types(fields))
+    return _build_latent(fields, indexers=_indexer_types(fields))
 
 
 def _indexer_types(fields: Fields) -> tuple[str, ...]:
@@ -62,104 +65,70 @@ def _sparse(fields: Fields) -> tuple[bool, ...]:
     return counted
 
 
-def _build_latent(fields: Fields, *, name: str, architecture: str, indexers: tuple[str, ...]) -> Model:
-    pairs = list(zip(_sparse(fields), indexers, strict=True))
-    blocks = {pair: _latent_layer(fields, sparse=pair[0], indexer=pair[1] == FULL) for pair in dict.fromkeys(pairs)}
-    layers = [blocks[pair] for pair in pairs]
-    return configured_model(fields, name=name, architecture=architecture, layers=layers, tied=untied(fields), predicts=True)
+def _build_latent(fields: Fields, *, indexers: tuple[str, ...]) -> Model:
+    layers = blocks_of(zip(_sparse(fields), indexers, strict=True), partial(_latent_layer, fields))
+    return configured_model(fields, layers=layers, predicts=num_predictors(fields))
 
 
-def _latent_layer(fields: Fields, *, sparse: bool, indexer: bool) -> Block:
+def _latent_layer(fields: Fields, sparse: bool, indexer: str) -> Block:
     """Latent attention over selected keys; without an indexer the selection is that of an earlier layer (its transport is left out)."""
     hidden, latent, index = fields.hidden(), latent_shape(fields), index_shape(fields)
     if not latent.q_lora:
         fields.missing("q_lora_rank")
-    full = latent.attention()
-    shape = AttentionShape(heads=full.heads, kv_heads=full.kv_heads, head_dim=full.head_dim, value_dim=full.value_dim, selected=index.topk)
-    bias = fields.flag("attention_bias", default=False)
-    attention = mla_operators(source="norm1", hidden=hidden, shape=latent, bias=bias, attention=shape)
-    if indexer:
-        scorer = index_operators(source="norm1", query_source="q_norm", hidden=hidden, query_width=latent.q_lora, shape=index)
+    bias, shape = fields.flag("attention_bias", default=False), replace(latent.attention(), selected=index.topk)
+    attention = mla_operators(hidden=hidden, shape=latent, bias=bias, attention=shape)
+    if indexer == FULL:
+        scorer = index_operators(query_source="q_norm", hidden=hidden, query_width=latent.q_lora, shape=index)
         attention = with_selection(attention, indexer=scorer, after="q_up")
-    name = ("moe" if sparse else "dense") + ("" if indexer else "_shared_index")
-    return layer_block(name, hidden=hidden, attention=attention, feed_forward=_feed_forward(fields, sparse=sparse))
+    name = ("moe" if sparse else "dense") + ("" if indexer == FULL else "_shared_index")
+    feed_forward = shared_experts(fields, sparse=sparse, correction=True)
+    return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed_forward)
 
 
-def _feed_forward(fields: Fields, *, sparse: bool) -> tuple[Operator, ...]:
-    hidden = fields.hidden()
-    if not sparse:
-        return mlp_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), gated=True)
-    ffn = fields.ffn("moe_intermediate_size")
-    shared = fields.integer("n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=0) * ffn
-    return moe_operators(source="norm2", hidden=hidden, ffn=ffn, experts=expert_shape(fields), shared_ffn=shared, correction=True)
-
-
-def build_minimax_m3(fields: Fields, *, name: str) -> Model:
+def build_minimax_m3(fields: Fields) -> Model:
     """MiniMax-M3, language model: grouped-query attention over selected blocks of keys, dense first layers, one shared expert.
 
     Every key/value head has its own scorer head; a query sees ``sparse_topk_blocks`` blocks of ``sparse_block_size`` keys.
     ``num_nextn_predict_layers`` counts prediction modules; ``num_mtp_modules`` (a number of prediction steps that share one) is not read.
     """
     layers = fields.layers()
-    moe = _frequencies(fields, "moe_layer_freq", layers=layers)
+    moe = fields.switches("moe_layer_freq", layers=layers)
     section = fields.section("sparse_attention_config")
     indexed = (False,) * layers
     if section.flag("use_sparse_attention"):
-        indexed = _frequencies(section, "sparse_attention_freq", layers=layers)
+        indexed = section.switches("sparse_attention_freq", layers=layers)
     if fields.flag("attention_output_gate", default=False):
         fields.unsupported("attention_output_gate = true in this family")
-    pairs = list(zip(moe, indexed, strict=True))
-    blocks = {pair: _minimax_layer(fields, section, moe=pair[0], indexed=pair[1]) for pair in dict.fromkeys(pairs)}
     return configured_model(
         fields,
-        name=name,
-        architecture="MiniMaxM3ForCausalLM",
-        layers=[blocks[pair] for pair in pairs],
-        tied=untied(fields),
-        predicts=fields.present("num_nextn_predict_layers"),
+        layers=blocks_of(zip(moe, indexed, strict=True), partial(_minimax_layer, fields, section)),
+        predicts=num_predictors(fields) if fields.present("num_nextn_predict_layers") else 0,
     )
 
 
-def _frequencies(fields: Fields, name: str, *, layers: int) -> tuple[bool, ...]:
-    """A list of one 0 or 1 for each layer."""
-    values = fields.integers(name, maximum=1)
-    if len(values) != layers:
-        fields.fail(f"{fields.path}{name} must list {layers} zeros and ones", hint="one entry for each layer")
-    return tuple(bool(v) for v in values)
-
-
-def _minimax_layer(fields: Fields, section: Fields, *, moe: bool, indexed: bool) -> Block:
+def _minimax_layer(fields: Fields, section: Fields, moe: bool, indexed: bool) -> Block:
     hidden = fields.hidden()
     head_dim = fields.integer("head_dim", maximum=MAX_HEAD_DIM)
     selected = 0
     if indexed:
         size = section.integer("sparse_block_size", maximum=MAX_CONTEXT)
         selected = min(size * section.integer("sparse_topk_blocks", maximum=MAX_CONTEXT), MAX_CONTEXT)
-    shape = AttentionShape(heads=fields.heads(), kv_heads=fields.kv_heads(), head_dim=head_dim, value_dim=head_dim, selected=selected)
-    attention = attention_operators(source="norm1", hidden=hidden, shape=shape, qk_norm=_qk_norm(fields))
+    shape = grouped_shape(fields, head_dim=head_dim, selected=selected)
+    attention = attention_operators(hidden=hidden, shape=shape, qk_norm=_qk_norm(fields))
     if indexed:
         index = IndexShape(
             heads=section.integer("sparse_num_index_heads", maximum=MAX_HEADS),
             head_dim=section.integer("sparse_index_dim", maximum=MAX_HEAD_DIM),
             topk=section.integer("sparse_topk_blocks", maximum=MAX_CONTEXT),
         )
-        scorer = index_operators(
-            source="norm1", query_source="norm1", hidden=hidden, query_width=hidden, shape=index, weighted=False, gain_only=True
-        )
+        scorer = index_operators(query_source="norm1", hidden=hidden, query_width=hidden, shape=index, weighted=False, gain_only=True)
         attention = with_selection(attention, indexer=scorer, after="qkv")
     if moe:
-        ffn = fields.ffn()
+        correction = fields.flag("use_routing_bias", default=False)
         shared = fields.integer("n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=0) * fields.ffn("shared_intermediate_size")
-        feed = moe_operators(
-            source="norm2",
-            hidden=hidden,
-            ffn=ffn,
-            experts=expert_shape(fields),
-            shared_ffn=shared,
-            correction=fields.flag("use_routing_bias", default=False),
-        )
+        feed = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields), shared_ffn=shared, correction=correction)
     else:
-        feed = mlp_operators(source="norm2", hidden=hidden, ffn=fields.ffn("dense_intermediate_size"), gated=True)
+        feed = mlp_operators(hidden=hidden, ffn=fields.ffn("dense_intermediate_size"), gated=True)
     name = ("moe" if moe else "dense") + ("_indexed" if indexed else "")
     return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed)
 

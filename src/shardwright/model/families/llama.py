@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardwright.model.blocks.decoder import configured_model, untied
-from shardwright.model.blocks.dense import QkNorm, attention_operators, decoder_block, layer_block, mlp_operators
+from shardwright.model.blocks.decoder import blocks_of, configured_model
+from shardwright.model.blocks.dense import QkNorm, attention_operators, decoder_block, grouped_shape, layer_block, mlp_operators
 from shardwright.model.blocks.windows import windows_of
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.fields import MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import AttentionShape
 
 
 def gated_layers(
@@ -26,15 +25,13 @@ def gated_layers(
     post_norms: bool = False,
 ) -> list[Block]:
     """One SwiGLU layer per entry of `windows` (keys seen, 0 = all); `kv_heads`, `head_dim`: class defaults where there are any."""
-    width = fields.head_dim(default=head_dim)
+    width, mixed = fields.head_dim(default=head_dim), len(set(windows)) > 1
 
-    def layer(label: str, window: int) -> Block:
+    def layer(window: int) -> Block:
         return decoder_block(
-            label,
+            "layer_window" if window and mixed else "layer",
             hidden=fields.hidden(),
-            attention=AttentionShape(
-                heads=fields.heads(), kv_heads=fields.kv_heads(default=kv_heads), head_dim=width, value_dim=width, window=window
-            ),
+            attention=grouped_shape(fields, head_dim=width, kv_heads=kv_heads, window=window),
             ffn=fields.ffn(),
             gated=True,
             attention_bias=attention_bias,
@@ -44,12 +41,10 @@ def gated_layers(
             post_norms=post_norms,
         )
 
-    mixed = len(set(windows)) > 1
-    kinds = {window: layer("layer_window" if window and mixed else "layer", window) for window in dict.fromkeys(windows)}
-    return [kinds[window] for window in windows]
+    return blocks_of(zip(windows), layer)
 
 
-def build(fields: Fields, *, name: str) -> Model:
+def build(fields: Fields) -> Model:
     """Llama 1, 2, 3.x (`LlamaConfig`: kv heads default to the heads, no biases, untied)."""
     bias = fields.flag("attention_bias", default=False)
     layers = gated_layers(
@@ -60,44 +55,44 @@ def build(fields: Fields, *, name: str) -> Model:
         output_bias=bias,
         mlp_bias=fields.flag("mlp_bias", default=False),
     )
-    return configured_model(fields, name=name, architecture="LlamaForCausalLM", layers=layers, tied=untied(fields))
+    return configured_model(fields, layers=layers)
 
 
-def build_mistral(fields: Fields, *, name: str) -> Model:
+def build_mistral(fields: Fields) -> Model:
     """Mistral and Ministral (`MistralConfig`: no biases, untied; a null window sees all keys)."""
     layers = gated_layers(fields, windows=windows_of(fields, layers=fields.layers(), uniform=True))
-    return configured_model(fields, name=name, architecture="MistralForCausalLM", layers=layers, tied=untied(fields))
+    return configured_model(fields, layers=layers)
 
 
-def build_phi3(fields: Fields, *, name: str) -> Model:
+def build_phi3(fields: Fields) -> Model:
     """Phi-3, 3.5 and 4 (`Phi3Config`: kv heads default to the heads, no biases, untied)."""
     windows = windows_of(fields, layers=fields.layers(), uniform=True)
     layers = gated_layers(fields, windows=windows, kv_heads=fields.heads())
-    return configured_model(fields, name=name, architecture="Phi3ForCausalLM", layers=layers, tied=untied(fields))
+    return configured_model(fields, layers=layers)
 
 
-def build_qwen2(fields: Fields, *, name: str) -> Model:
+def build_qwen2(fields: Fields) -> Model:
     """Qwen1.5, Qwen2, Qwen2.5: biases on q, k and v only."""
     layers = gated_layers(fields, windows=qwen_windows(fields), attention_bias=True)
-    return configured_model(fields, name=name, architecture="Qwen2ForCausalLM", layers=layers, tied=untied(fields))
+    return configured_model(fields, layers=layers)
 
 
-def build_qwen3(fields: Fields, *, name: str) -> Model:
+def build_qwen3(fields: Fields) -> Model:
     """Qwen3 (`Qwen3Config`: head_dim 128, attention_bias false, untied): norms of queries and keys."""
     bias = fields.flag("attention_bias", default=False)
     layers = gated_layers(fields, windows=qwen_windows(fields), head_dim=128, attention_bias=bias, output_bias=bias, qk_norm=True)
-    return configured_model(fields, name=name, architecture="Qwen3ForCausalLM", layers=layers, tied=untied(fields))
+    return configured_model(fields, layers=layers)
 
 
-def build_olmo2(fields: Fields, *, name: str) -> Model:
+def build_olmo2(fields: Fields) -> Model:
     """OLMo 2 (`Olmo2Config`: kv heads default to the heads, no biases, untied): norms of the outputs, query/key norms over all heads."""
     hidden, width = fields.hidden(), fields.even_head_dim()
     bias = fields.flag("attention_bias", default=False)
-    shape = AttentionShape(heads=fields.heads(), kv_heads=fields.kv_heads(default=fields.heads()), head_dim=width, value_dim=width)
+    shape = grouped_shape(fields, head_dim=width, kv_heads=fields.heads())
     attention = attention_operators(source=INPUT, hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=QkNorm.WIDTH)
     feed_forward = mlp_operators(source="residual1", hidden=hidden, ffn=fields.ffn(), gated=True)
     layer = layer_block("layer", hidden=hidden, attention=attention, feed_forward=feed_forward, pre_norms=False, post_norms=True)
-    return configured_model(fields, name=name, architecture="Olmo2ForCausalLM", layers=[layer] * fields.layers(), tied=untied(fields))
+    return configured_model(fields, layers=[layer] * fields.layers())
 
 
 def qwen_windows(fields: Fields) -> tuple[int, ...]:

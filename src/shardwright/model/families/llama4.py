@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from shardwright.model.blocks.decoder import configured_model, untied
-from shardwright.model.blocks.dense import QkNorm, attention_operators, layer_block, mlp_operators
+from functools import partial
+
+from shardwright.model.blocks.decoder import blocks_of, configured_model
+from shardwright.model.blocks.dense import QkNorm, attention_operators, grouped_shape, layer_block, mlp_operators
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.families.deepseek import expert_shape
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_CONTEXT, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import AttentionShape
 
 CHUNKED = "chunked_attention"
 
 
-def build(fields: Fields, *, name: str) -> Model:
+def build(fields: Fields) -> Model:
     """`Llama4TextConfig`: ``intermediate_size`` is an expert's and the shared expert's width, ``intermediate_size_mlp`` a dense one's."""
-    hidden, layers = fields.hidden(), fields.layers()
+    layers = fields.layers()
     rotary = rotary_layers(fields, layers=layers)
     chunks = chunk_layers(fields, rotary=rotary)
     sparse = sparse_layers(fields, layers=layers)
-    keys = list(zip(rotary, chunks, sparse, strict=True))
-    kinds = {key: _layer(fields, hidden=hidden, rotary=key[0], chunk=key[1], sparse=key[2]) for key in dict.fromkeys(keys)}
-    return configured_model(fields, name=name, architecture="Llama4ForCausalLM", layers=[kinds[key] for key in keys], tied=untied(fields))
+    return configured_model(fields, layers=blocks_of(zip(rotary, chunks, sparse, strict=True), partial(_layer, fields)))
 
 
 def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
@@ -55,26 +54,16 @@ def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
     return tuple((i + 1) % step == 0 for i in range(layers))
 
 
-def _layer(fields: Fields, *, hidden: int, rotary: bool, chunk: int, sparse: bool) -> Block:
-    head_dim = fields.head_dim()
-    shape = AttentionShape(
-        heads=fields.heads(), kv_heads=fields.kv_heads(), head_dim=head_dim, value_dim=head_dim, window=chunk, chunked=bool(chunk)
-    )
+def _layer(fields: Fields, rotary: bool, chunk: int, sparse: bool) -> Block:
+    hidden = fields.hidden()
+    shape = grouped_shape(fields, head_dim=fields.head_dim(), window=chunk, chunked=bool(chunk))
     bias = fields.flag("attention_bias", default=False)
-    normed = rotary and fields.flag("use_qk_norm", default=True)
-    attention = attention_operators(
-        source="norm1",
-        hidden=hidden,
-        shape=shape,
-        bias=bias,
-        output_bias=bias,
-        qk_norm=QkNorm.PLAIN if normed else False,
-        rotary=rotary,
-    )
+    norms = QkNorm.PLAIN if rotary and fields.flag("use_qk_norm", default=True) else False
+    attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=norms, rotary=rotary)
     if sparse:
         ffn = fields.ffn()
-        feed_forward = moe_operators(source="norm2", hidden=hidden, ffn=ffn, experts=expert_shape(fields), shared_ffn=ffn)
+        feed_forward = moe_operators(hidden=hidden, ffn=ffn, experts=expert_shape(fields), shared_ffn=ffn)
     else:
-        feed_forward = mlp_operators(source="norm2", hidden=hidden, ffn=fields.ffn("intermediate_size_mlp"), gated=True)
+        feed_forward = mlp_operators(hidden=hidden, ffn=fields.ffn("intermediate_size_mlp"), gated=True)
     label = ("moe" if sparse else "dense") + ("" if rotary else "_norope") + ("_chunk" if chunk else "")
     return layer_block(label, hidden=hidden, attention=attention, feed_forward=feed_forward)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from shardwright.model.blocks.decoder import configured_model, untied
-from shardwright.model.blocks.dense import QkNorm, attention_operators, layer_block, mlp_operators, norm, residual
+from shardwright.model.blocks.decoder import blocks_of, configured_model
+from shardwright.model.blocks.dense import QkNorm, attention_operators, grouped_shape, layer_block, mlp_operators, norm, residual
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.blocks.linear_attention import gated_attention_operators
+from shardwright.model.blocks.predictor import num_predictors
 from shardwright.model.blocks.windows import windows_of
 from shardwright.model.families.deepseek import expert_shape
-from shardwright.model.families.hybrid import grouped_shape
 from shardwright.model.families.llama import gated_layers
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.fields import MAX_CONTEXT, MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, Fields
@@ -22,7 +23,7 @@ from shardwright.model.ir.operator import AttentionShape, Operator
 NAS_MULTIPLE = 256
 
 
-def build_minimax_m2(fields: Fields, *, name: str) -> Model:
+def build_minimax_m2(fields: Fields) -> Model:
     """MiniMax-M2 to M2.7: experts everywhere, no shared one, query and key norms over all heads.
 
     The prediction modules that ``num_mtp_modules`` names are in no released checkpoint and are left out; write
@@ -35,57 +36,38 @@ def build_minimax_m2(fields: Fields, *, name: str) -> Model:
     if fields.flag("use_qk_norm"):
         qk_norm = QkNorm.HEAD if fields.choice("qk_norm_type", allowed=("per_layer", "per_head")) == "per_head" else QkNorm.WIDTH
     head_dim = fields.integer("head_dim", maximum=MAX_HEAD_DIM)
-    attention = attention_operators(source="norm1", hidden=hidden, shape=grouped_shape(fields, head_dim=head_dim), qk_norm=qk_norm)
-    moe = moe_operators(
-        source="norm2",
-        hidden=hidden,
-        ffn=fields.ffn(),
-        experts=expert_shape(fields),
-        correction=fields.flag("use_routing_bias", default=False),
-    )
+    attention = attention_operators(hidden=hidden, shape=grouped_shape(fields, head_dim=head_dim), qk_norm=qk_norm)
+    correction = fields.flag("use_routing_bias", default=False)
+    moe = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields), correction=correction)
     layer = layer_block("moe", hidden=hidden, attention=attention, feed_forward=moe)
     return configured_model(
         fields,
-        name=name,
-        architecture="MiniMaxM2ForCausalLM",
         layers=[layer] * fields.layers(),
-        tied=untied(fields),
-        predicts=fields.present("num_nextn_predict_layers"),
+        predicts=num_predictors(fields) if fields.present("num_nextn_predict_layers") else 0,
     )
 
 
-def build_mimo(fields: Fields, *, name: str) -> Model:
+def build_mimo(fields: Fields) -> Model:
     """MiMo-7B: Qwen2's layers (biases on q, k, v) and one prediction module."""
     if fields.flag("use_sliding_window", default=False):
         fields.unsupported("use_sliding_window = true in this family")
     layers = gated_layers(fields, windows=(0,) * fields.layers(), attention_bias=fields.flag("attention_bias", default=True))
-    return configured_model(fields, name=name, architecture="MiMoForCausalLM", layers=layers, tied=untied(fields), predicts=True)
+    return configured_model(fields, layers=layers, predicts=num_predictors(fields))
 
 
-def build_mimo_v2(fields: Fields, *, name: str) -> Model:
+def build_mimo_v2(fields: Fields) -> Model:
     """MiMo-V2-Flash: most layers have windows with sinks and their own key/value heads; values are narrower than keys."""
     layers = fields.layers()
-    windowed = _flags(fields, "hybrid_layer_pattern", layers=layers)
-    sparse = _flags(fields, "moe_layer_freq", layers=layers)
+    windowed = fields.switches("hybrid_layer_pattern", layers=layers)
+    sparse = fields.switches("moe_layer_freq", layers=layers)
     if fields.flag("attention_bias", default=False):
         fields.unsupported("attention_bias = true in this family")
     if fields.integer("n_shared_experts", minimum=0, default=0):
         fields.unsupported("n_shared_experts in this family")
-    pairs = list(zip(windowed, sparse, strict=True))
-    blocks = {pair: _mimo_layer(fields, window=pair[0], sparse=pair[1]) for pair in dict.fromkeys(pairs)}
-    return configured_model(
-        fields, name=name, architecture="MiMoV2FlashForCausalLM", layers=[blocks[pair] for pair in pairs], tied=untied(fields)
-    )
+    return configured_model(fields, layers=blocks_of(zip(windowed, sparse, strict=True), partial(_mimo_layer, fields)))
 
 
-def _flags(fields: Fields, name: str, *, layers: int) -> tuple[bool, ...]:
-    values = fields.integers(name, maximum=1)
-    if len(values) != layers:
-        fields.fail(f"{name} must list {layers} zeros and ones", hint="one entry for each layer")
-    return tuple(bool(v) for v in values)
-
-
-def _mimo_layer(fields: Fields, *, window: bool, sparse: bool) -> Block:
+def _mimo_layer(fields: Fields, window: bool, sparse: bool) -> Block:
     hidden = fields.hidden()
     stem = "swa_" if window else ""
     heads = fields.integer(f"{stem}num_attention_heads", maximum=MAX_HEADS)
@@ -100,23 +82,22 @@ def _mimo_layer(fields: Fields, *, window: bool, sparse: bool) -> Block:
         window=fields.integer("sliding_window", "sliding_window_size", maximum=MAX_CONTEXT) if window else 0,
         sinks=fields.flag("add_swa_attention_sink_bias" if window else "add_full_attention_sink_bias"),
     )
-    attention = attention_operators(source="norm1", hidden=hidden, shape=shape)
+    attention = attention_operators(hidden=hidden, shape=shape)
     if sparse:
-        feed = moe_operators(
-            source="norm2", hidden=hidden, ffn=fields.ffn("moe_intermediate_size"), experts=expert_shape(fields), correction=True
-        )
+        ffn = fields.ffn("moe_intermediate_size")
+        feed = moe_operators(hidden=hidden, ffn=ffn, experts=expert_shape(fields), correction=True)
     else:
-        feed = mlp_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), gated=True)
+        feed = mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
     name = ("window" if window else "full") + ("_moe" if sparse else "")
     return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed)
 
 
-def build_step3p7(fields: Fields, *, name: str) -> Model:
+def build_step3p7(fields: Fields) -> Model:
     """The language model of Step 3.7 (`Step3p7TextConfig`): windows with their own number of query heads, one gate score a head.
 
     ``num_sliding_attention_heads`` must be written (null = as many as in full layers): released models of this family differ in it.
     """
-    layers, hidden = fields.layers(), fields.hidden()
+    layers = fields.layers()
     windows = windows_of(fields, layers=layers)
     dense = fields.integer("first_k_dense_replace", minimum=0, maximum=MAX_LAYERS, default=0)
     kinds = fields.layer_types(layers=layers, allowed=("dense", "sparse"), name="mlp_layer_types")
@@ -127,33 +108,24 @@ def build_step3p7(fields: Fields, *, name: str) -> Model:
         fields.missing("num_sliding_attention_heads")
     if fields.flag("attention_bias", default=False) or fields.flag("mlp_bias", default=False):
         fields.unsupported("attention_bias or mlp_bias in this family")
-    pairs = list(zip(windows, sparse, strict=True))
-    blocks = {pair: _step_layer(fields, hidden=hidden, window=pair[0], sparse=pair[1]) for pair in dict.fromkeys(pairs)}
-    return configured_model(
-        fields, name=name, architecture="Step3p7ForConditionalGeneration", layers=[blocks[pair] for pair in pairs], tied=untied(fields)
-    )
+    return configured_model(fields, layers=blocks_of(zip(windows, sparse, strict=True), partial(_step_layer, fields)))
 
 
-def _step_layer(fields: Fields, *, hidden: int, window: int, sparse: bool) -> Block:
+def _step_layer(fields: Fields, window: int, sparse: bool) -> Block:
+    hidden = fields.hidden()
     full = grouped_shape(fields, head_dim=fields.integer("head_dim", maximum=MAX_HEAD_DIM))
     heads = full.heads
     if window:
         heads = fields.integer("num_sliding_attention_heads", maximum=MAX_HEADS, default=heads)
     if heads % full.kv_heads:
         fields.fail(f"num_key_value_heads = {full.kv_heads} does not divide the {heads} heads of windowed layers", hint="choose a divisor")
-    shape = AttentionShape(heads=heads, kv_heads=full.kv_heads, head_dim=full.head_dim, value_dim=full.value_dim, window=window)
-    attention = gated_attention_operators(source="norm1", hidden=hidden, shape=shape, gate_width=1)
+    shape = replace(full, heads=heads, window=window)
+    attention = gated_attention_operators(hidden=hidden, shape=shape, gate_width=1)
     if sparse:
-        feed: tuple[Operator, ...] = moe_operators(
-            source="norm2",
-            hidden=hidden,
-            ffn=fields.ffn("moe_intermediate_size"),
-            experts=expert_shape(fields),
-            shared_ffn=fields.ffn("share_expert_dim"),
-            correction=True,
-        )
+        ffn, shared = fields.ffn("moe_intermediate_size"), fields.ffn("share_expert_dim")
+        feed = moe_operators(hidden=hidden, ffn=ffn, experts=expert_shape(fields), shared_ffn=shared, correction=True)
     else:
-        feed = mlp_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), gated=True)
+        feed = mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
     name = ("window" if window else "full") + ("_moe" if sparse else "")
     return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed)
 
@@ -172,7 +144,7 @@ class PrunedLayer:
         return f"{attention}_ffn{self.ffn}" if self.ffn else f"{attention}_no_ffn"
 
 
-def build_nemotron_nas(fields: Fields, *, name: str) -> Model:
+def build_nemotron_nas(fields: Fields) -> Model:
     """Llama-Nemotron (`DeciLMConfig`): Llama layers that ``block_configs`` prunes one by one.
 
     A feed-forward is int(2 ffn_mult hidden / 3) wide, rounded up to a multiple of 256.
@@ -188,7 +160,7 @@ def build_nemotron_nas(fields: Fields, *, name: str) -> Model:
     kept = [blocks[form] for form in forms if form in blocks]
     if not kept:
         fields.fail("block_configs leaves no layer", hint="every layer has no_op for attention and ffn")
-    return configured_model(fields, name=name, architecture="DeciLMForCausalLM", layers=kept, tied=untied(fields))
+    return configured_model(fields, layers=kept)
 
 
 def _pruned_layer(fields: Fields, entry: Mapping[str, Any], *, index: int) -> PrunedLayer:
@@ -218,10 +190,10 @@ def _pruned_block(fields: Fields, form: PrunedLayer) -> Block:
     last = INPUT
     if form.group:
         shape = AttentionShape(heads=fields.heads(), kv_heads=fields.heads() // form.group, head_dim=head_dim, value_dim=head_dim)
-        mixer = attention_operators(source="norm1", hidden=hidden, shape=shape)
+        mixer = attention_operators(hidden=hidden, shape=shape)
         operators += [norm("norm1", source=last, hidden=hidden), *mixer, residual("residual1", source="proj", skip=last, hidden=hidden)]
         last = "residual1"
     if form.ffn:
-        feed = mlp_operators(source="norm2", hidden=hidden, ffn=form.ffn, gated=True)
+        feed = mlp_operators(hidden=hidden, ffn=form.ffn, gated=True)
         operators += [norm("norm2", source=last, hidden=hidden), *feed, residual("residual2", source="down", skip=last, hidden=hidden)]
     return Block(name=form.name, operators=tuple(operators))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardwright.model.blocks.decoder import configured_model, untied
-from shardwright.model.blocks.dense import attention_operators, layer_block, mlp_operators
+from shardwright.model.blocks.decoder import blocks_of, configured_model
+from shardwright.model.blocks.dense import attention_operators, grouped_shape, layer_block, mlp_operators
 from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.blocks.predictor import num_predictors
 from shardwright.model.blocks.windows import windows_of
-from shardwright.model.families.deepseek import expert_shape
+from shardwright.model.families.deepseek import expert_shape, shared_experts
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import AttentionShape, Operator
+from shardwright.model.ir.operator import Operator
 
 
 def sparse_by_step(fields: Fields, *, layers: int) -> tuple[bool, ...]:
@@ -24,104 +25,80 @@ def sparse_by_step(fields: Fields, *, layers: int) -> tuple[bool, ...]:
     return tuple(i not in dense and (i + 1) % step == 0 for i in range(layers))
 
 
-def _shape(fields: Fields, *, head_dim: int, kv_heads: int | None = None, window: int = 0, sinks: bool = False) -> AttentionShape:
-    return AttentionShape(
-        heads=fields.heads(), kv_heads=fields.kv_heads(default=kv_heads), head_dim=head_dim, value_dim=head_dim, window=window, sinks=sinks
-    )
-
-
 def _mixed(fields: Fields, *, attention: tuple[Operator, ...], moe: tuple[Operator, ...], sparse: Sequence[bool]) -> list[Block]:
     """One block per layer: experts where `sparse` says so, a dense SwiGLU elsewhere (only then ``intermediate_size`` is read)."""
     hidden = fields.hidden()
-    kinds = {}
-    if True in sparse:
-        kinds[True] = layer_block("moe", hidden=hidden, attention=attention, feed_forward=moe)
-    if False in sparse:
-        dense = mlp_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), gated=True)
-        kinds[False] = layer_block("dense", hidden=hidden, attention=attention, feed_forward=dense)
-    return [kinds[flag] for flag in sparse]
+
+    def layer(flag: bool) -> Block:
+        feed_forward = moe if flag else mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
+        return layer_block("moe" if flag else "dense", hidden=hidden, attention=attention, feed_forward=feed_forward)
+
+    return blocks_of(zip(sparse), layer)
 
 
-def build_mixtral(fields: Fields, *, name: str) -> Model:
+def build_mixtral(fields: Fields) -> Model:
     """Mixtral (`MixtralConfig`: untied, no biases, window null = none)."""
     hidden, layers = fields.hidden(), fields.layers()
     (window,) = set(windows_of(fields, layers=layers, uniform=True))
-    shape = _shape(fields, head_dim=fields.head_dim(), window=window)
-    moe = moe_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields))
-    attention = attention_operators(source="norm1", hidden=hidden, shape=shape)
-    blocks = _mixed(fields, attention=attention, moe=moe, sparse=[True] * layers)
-    return configured_model(fields, name=name, architecture="MixtralForCausalLM", layers=blocks, tied=untied(fields))
+    moe = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields))
+    attention = attention_operators(hidden=hidden, shape=grouped_shape(fields, head_dim=fields.head_dim(), window=window))
+    return configured_model(fields, layers=[layer_block("moe", hidden=hidden, attention=attention, feed_forward=moe)] * layers)
 
 
-def build_qwen2_moe(fields: Fields, *, name: str) -> Model:
-    """Qwen1.5-MoE and Qwen2-MoE: biases on q, k, v (`Qwen2MoeConfig`: qkv_bias True), a gated shared expert."""
-    _no_window(fields)
-    hidden, layers = fields.hidden(), fields.layers()
-    attention = attention_operators(
-        source="norm1", hidden=hidden, shape=_shape(fields, head_dim=fields.head_dim()), bias=fields.flag("qkv_bias", default=True)
-    )
-    moe = moe_operators(
-        source="norm2",
-        hidden=hidden,
+def gated_shared_experts(fields: Fields) -> tuple[Operator, ...]:
+    """Experts beside a shared one whose output a learned score scales, in Qwen's spelling."""
+    return moe_operators(
+        hidden=fields.hidden(),
         ffn=fields.ffn("moe_intermediate_size"),
         experts=expert_shape(fields),
         shared_ffn=fields.ffn("shared_expert_intermediate_size"),
         shared_gate=True,
     )
-    blocks = _mixed(fields, attention=attention, moe=moe, sparse=sparse_by_step(fields, layers=layers))
-    return configured_model(fields, name=name, architecture="Qwen2MoeForCausalLM", layers=blocks, tied=untied(fields))
 
 
-def build_qwen3_moe(fields: Fields, *, name: str) -> Model:
+def build_qwen2_moe(fields: Fields) -> Model:
+    """Qwen1.5-MoE and Qwen2-MoE: biases on q, k, v (`Qwen2MoeConfig`: qkv_bias True), a gated shared expert."""
+    _no_window(fields)
+    bias, shape = fields.flag("qkv_bias", default=True), grouped_shape(fields, head_dim=fields.head_dim())
+    attention = attention_operators(hidden=fields.hidden(), shape=shape, bias=bias)
+    sparse = sparse_by_step(fields, layers=fields.layers())
+    return configured_model(fields, layers=_mixed(fields, attention=attention, moe=gated_shared_experts(fields), sparse=sparse))
+
+
+def build_qwen3_moe(fields: Fields) -> Model:
     """Qwen3-MoE: norms of queries and keys, no shared expert."""
     _no_window(fields)
-    hidden, layers = fields.hidden(), fields.layers()
-    bias = fields.flag("attention_bias", default=False)
-    attention = attention_operators(
-        source="norm1", hidden=hidden, shape=_shape(fields, head_dim=fields.head_dim()), bias=bias, output_bias=bias, qk_norm=True
-    )
-    moe = moe_operators(source="norm2", hidden=hidden, ffn=fields.ffn("moe_intermediate_size"), experts=expert_shape(fields))
-    blocks = _mixed(fields, attention=attention, moe=moe, sparse=sparse_by_step(fields, layers=layers))
-    return configured_model(fields, name=name, architecture="Qwen3MoeForCausalLM", layers=blocks, tied=untied(fields))
+    hidden, bias = fields.hidden(), fields.flag("attention_bias", default=False)
+    shape = grouped_shape(fields, head_dim=fields.head_dim())
+    attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=True)
+    moe = moe_operators(hidden=hidden, ffn=fields.ffn("moe_intermediate_size"), experts=expert_shape(fields))
+    sparse = sparse_by_step(fields, layers=fields.layers())
+    return configured_model(fields, layers=_mixed(fields, attention=attention, moe=moe, sparse=sparse))
 
 
-def build_glm4_moe(fields: Fields, *, name: str) -> Model:
+def build_glm4_moe(fields: Fields) -> Model:
     """GLM-4.5 and 4.6: routing and shared experts of DeepSeek-V3 over grouped-query attention, one prediction module."""
-    hidden, layers = fields.hidden(), fields.layers()
-    attention = attention_operators(
-        source="norm1",
-        hidden=hidden,
-        shape=_shape(fields, head_dim=fields.head_dim()),
-        bias=fields.flag("attention_bias", default=False),
-        qk_norm=fields.flag("use_qk_norm", default=False),
-    )
-    expert_ffn = fields.ffn("moe_intermediate_size")
-    moe = moe_operators(
-        source="norm2",
-        hidden=hidden,
-        ffn=expert_ffn,
-        experts=expert_shape(fields),
-        shared_ffn=fields.integer("n_shared_experts", minimum=0, maximum=1024, default=0) * expert_ffn,
-        correction=True,
-    )
+    bias, norms = fields.flag("attention_bias", default=False), fields.flag("use_qk_norm", default=False)
+    shape = grouped_shape(fields, head_dim=fields.head_dim())
+    attention = attention_operators(hidden=fields.hidden(), shape=shape, bias=bias, qk_norm=norms)
+    moe = shared_experts(fields, sparse=True, correction=True)
     first = fields.integer("first_k_dense_replace", minimum=0, maximum=MAX_LAYERS)
-    blocks = _mixed(fields, attention=attention, moe=moe, sparse=[i >= first for i in range(layers)])
-    return configured_model(fields, name=name, architecture="Glm4MoeForCausalLM", layers=blocks, tied=untied(fields), predicts=True)
+    layers = _mixed(fields, attention=attention, moe=moe, sparse=[i >= first for i in range(fields.layers())])
+    return configured_model(fields, layers=layers, predicts=num_predictors(fields))
 
 
-def build_gpt_oss(fields: Fields, *, name: str) -> Model:
+def build_gpt_oss(fields: Fields) -> Model:
     """gpt-oss: alternating windows, learned sinks, biases everywhere (`GptOssConfig`: attention_bias True), no shared expert."""
-    hidden, layers = fields.hidden(), fields.layers()
+    hidden = fields.hidden()
     bias = fields.flag("attention_bias", default=True)
-    windows = windows_of(fields, layers=layers)
-    moe = moe_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields), router_bias=True, bias=True)
-    kinds = {}
-    for window in sorted(set(windows)):
-        shape = _shape(fields, head_dim=fields.head_dim(), window=window, sinks=True)
-        attention = attention_operators(source="norm1", hidden=hidden, shape=shape, bias=bias, output_bias=bias)
-        kinds[window] = layer_block("moe_window" if window else "moe", hidden=hidden, attention=attention, feed_forward=moe)
-    blocks = [kinds[window] for window in windows]
-    return configured_model(fields, name=name, architecture="GptOssForCausalLM", layers=blocks, tied=untied(fields))
+    moe = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields), router_bias=True, bias=True)
+
+    def layer(window: int) -> Block:
+        shape = grouped_shape(fields, head_dim=fields.head_dim(), window=window, sinks=True)
+        attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias)
+        return layer_block("moe_window" if window else "moe", hidden=hidden, attention=attention, feed_forward=moe)
+
+    return configured_model(fields, layers=blocks_of(zip(windows_of(fields, layers=fields.layers())), layer))
 
 
 def _no_window(fields: Fields) -> None:

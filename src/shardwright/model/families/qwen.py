@@ -2,63 +2,43 @@
 
 from __future__ import annotations
 
-from shardwright.model.blocks.decoder import decoder_model, untied
-from shardwright.model.blocks.dense import embedding_block, head_block, layer_block, mlp_operators
-from shardwright.model.blocks.experts import moe_operators
+from functools import partial
+
+from shardwright.model.blocks.decoder import blocks_of, configured_model
+from shardwright.model.blocks.dense import grouped_shape, layer_block, mlp_operators
 from shardwright.model.blocks.linear_attention import delta_operators, delta_shape, gated_attention_operators
-from shardwright.model.blocks.predictor import predictor_block
-from shardwright.model.families.deepseek import expert_shape
-from shardwright.model.families.hybrid import grouped_shape
-from shardwright.model.families.moe import sparse_by_step
+from shardwright.model.families.moe import gated_shared_experts, sparse_by_step
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import Operator
 
 LINEAR, FULL = "linear_attention", "full_attention"
 
 
-def build_qwen3_next(fields: Fields, *, name: str) -> Model:
+def build_qwen3_next(fields: Fields) -> Model:
     """Qwen3-Next (`Qwen3NextConfig`: untied, no biases): experts with a gated shared one in every layer but ``mlp_only_layers``."""
     sparse = sparse_by_step(fields, layers=fields.layers())
-    return _build(fields, name=name, architecture="Qwen3NextForCausalLM", sparse=sparse)
+    return _build(fields, sparse=sparse)
 
 
-def build_qwen3_5(fields: Fields, *, name: str) -> Model:
+def build_qwen3_5(fields: Fields) -> Model:
     """The language model of Qwen3.5 and 3.6, dense."""
-    return _build(fields, name=name, architecture="Qwen3_5ForCausalLM", sparse=(False,) * fields.layers())
+    return _build(fields, sparse=(False,) * fields.layers())
 
 
-def build_qwen3_5_moe(fields: Fields, *, name: str) -> Model:
+def build_qwen3_5_moe(fields: Fields) -> Model:
     """The language model of Qwen3.5 and 3.6 with experts in every layer."""
-    return _build(fields, name=name, architecture="Qwen3_5MoeForCausalLM", sparse=(True,) * fields.layers())
+    return _build(fields, sparse=(True,) * fields.layers())
 
 
-def _build(fields: Fields, *, name: str, architecture: str, sparse: tuple[bool, ...]) -> Model:
-    kinds = _kinds(fields)
-    pairs = list(zip(kinds, sparse, strict=True))
-    blocks = {pair: _layer(fields, linear=pair[0] == LINEAR, sparse=pair[1]) for pair in dict.fromkeys(pairs)}
-    hidden, vocab, tied = fields.hidden(), fields.vocab(), untied(fields)
-    predictors: tuple[tuple[Block, Block], ...] = ()
-    if fields.integer("mtp_num_hidden_layers", minimum=0, maximum=1, default=0):
-        if fields.flag("mtp_use_dedicated_embeddings", default=False):
-            fields.unsupported("mtp_use_dedicated_embeddings = true")
-        # The prediction module's one layer attends to all keys, whatever the last layer of the model is.
-        layer = _layer(fields, linear=False, sparse=sparse[-1])
-        owner = "embed.embed.weight" if tied else "head.logits.weight"
-        head = head_block(hidden=hidden, vocab=vocab, tied=True, tied_to=owner, name="mtp_head")
-        predictors = ((predictor_block("mtp", layer=layer, hidden=hidden, vocab=vocab), head),)
-    return decoder_model(
-        name,
-        architecture=architecture,
-        embed=embedding_block(hidden=hidden, vocab=vocab),
-        layers=[blocks[pair] for pair in pairs],
-        head=head_block(hidden=hidden, vocab=vocab, tied=tied),
-        hidden=hidden,
-        vocab=vocab,
-        max_context=fields.context(),
-        predictors=predictors,
-    )
+def _build(fields: Fields, *, sparse: tuple[bool, ...]) -> Model:
+    layers = blocks_of(zip(_kinds(fields), sparse, strict=True), partial(_layer, fields))
+    if not fields.integer("mtp_num_hidden_layers", minimum=0, maximum=1, default=0):
+        return configured_model(fields, layers=layers)
+    if fields.flag("mtp_use_dedicated_embeddings", default=False):
+        fields.unsupported("mtp_use_dedicated_embeddings = true")
+    # The prediction module's one layer attends to all keys, whatever the last layer of the model is.
+    return configured_model(fields, layers=layers, predicts=1, predictor=_layer(fields, FULL, sparse[-1]))
 
 
 def _kinds(fields: Fields) -> tuple[str, ...]:
@@ -71,28 +51,15 @@ def _kinds(fields: Fields) -> tuple[str, ...]:
     return tuple(FULL if (i + 1) % interval == 0 else LINEAR for i in range(layers))
 
 
-def _layer(fields: Fields, *, linear: bool, sparse: bool) -> Block:
+def _layer(fields: Fields, kind: str, sparse: bool) -> Block:
     hidden = fields.hidden()
-    if linear:
-        mixer = delta_operators(source="norm1", hidden=hidden, shape=delta_shape(fields))
+    if kind == LINEAR:
+        mixer = delta_operators(hidden=hidden, shape=delta_shape(fields))
     else:
         if not fields.flag("attn_output_gate", default=True):
             fields.unsupported("attn_output_gate = false in this family")
         shape = grouped_shape(fields, head_dim=fields.head_dim())
-        mixer = gated_attention_operators(source="norm1", hidden=hidden, shape=shape, bias=fields.flag("attention_bias", default=False))
-    name = (LINEAR if linear else FULL).removesuffix("_attention") + ("_moe" if sparse else "")
-    return layer_block(name, hidden=hidden, attention=mixer, feed_forward=_feed_forward(fields, sparse=sparse))
-
-
-def _feed_forward(fields: Fields, *, sparse: bool) -> tuple[Operator, ...]:
-    hidden = fields.hidden()
-    if not sparse:
-        return mlp_operators(source="norm2", hidden=hidden, ffn=fields.ffn(), gated=True)
-    return moe_operators(
-        source="norm2",
-        hidden=hidden,
-        ffn=fields.ffn("moe_intermediate_size"),
-        experts=expert_shape(fields),
-        shared_ffn=fields.ffn("shared_expert_intermediate_size"),
-        shared_gate=True,
-    )
+        mixer = gated_attention_operators(hidden=hidden, shape=shape, bias=fields.flag("attention_bias", default=False))
+    feed_forward = gated_shared_experts(fields) if sparse else mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
+    name = kind.removesuffix("_attention") + ("_moe" if sparse else "")
+    return layer_block(name, hidden=hidden, attention=mixer, feed_forward=feed_forward)

@@ -6,27 +6,18 @@ describes the language model alone, and that is what is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from shardwright.model.blocks.vision import ProjectorShape, VisionShape, joined_model, projector_operators
-from shardwright.model.families.deepseek import build_v3
-from shardwright.model.families.gemma4 import build_gemma4
-from shardwright.model.families.indexed import build_minimax_m3
-from shardwright.model.families.llama import build as build_llama
-from shardwright.model.families.llama import build_mistral, build_qwen2, build_qwen3
-from shardwright.model.families.llama4 import build as build_llama4_text
-from shardwright.model.families.moe import build_qwen3_moe
-from shardwright.model.families.qwen import build_qwen3_5, build_qwen3_5_moe
+from shardwright.model.families.huggingface import built
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.fields import MAX_FFN, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 
-Builder = Callable[..., Model]
 MAX_PATCH: Final = 2**12
 MAX_POSITIONS: Final = 2**24
-LLAVA_TEXTS: Final[dict[str, Builder]] = {"llama": build_llama, "mistral": build_mistral, "qwen2": build_qwen2}
+LLAVA_TEXTS: Final = ("llama", "mistral", "qwen2")
 
 
 def text_fields(fields: Fields) -> Fields:
@@ -47,7 +38,7 @@ def _tower(vision: Fields, *, layers: str, heads: str) -> tuple[int, int, int, i
     return vision.integer(layers, maximum=MAX_LAYERS), hidden, count, vision.integer("intermediate_size", maximum=MAX_FFN)
 
 
-def build_llava(fields: Fields, *, name: str) -> Model:
+def build_llava(fields: Fields) -> Model:
     """LLaVA 1.5 (`LlavaConfig`): a CLIP tower whose features of layer ``vision_feature_layer`` go through two linear layers.
 
     Only the layers up to that one run; the stored ones behind it are left out (they have no gradient and no use).
@@ -69,13 +60,13 @@ def build_llava(fields: Fields, *, name: str) -> Model:
     shape = VisionShape(
         layers=used, hidden=hidden, heads=heads, ffn=ffn, patch=channels * patch**2, positions=(positions + 1) * hidden, norm_before=True
     )
-    language = LLAVA_TEXTS[kind](text, name=name)
+    language = built(kind, text)
     two = ProjectorShape(inner=language.hidden, bias=fields.flag("multimodal_projector_bias", default=True))
     projector = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT)
-    return joined_model(language, vision=shape, projector=projector, architecture="LlavaForConditionalGeneration")
+    return joined_model(language, vision=shape, projector=projector)
 
 
-def _qwen(fields: Fields, language: Model, *, architecture: str) -> Model:
+def _qwen(fields: Fields, language: Model) -> Model:
     """Qwen3-VL's tower: learned positions, merged patches, and copies of the merger for features of inner layers (deepstack).
 
     The copies' outputs are added inside the first layers of the language model; here they run in the projector, where their work and
@@ -106,34 +97,34 @@ def _qwen(fields: Fields, language: Model, *, architecture: str) -> Model:
         copy = ProjectorShape(inner=wide, norm=wide)
         projector += projector_operators(copy, width=hidden, hidden=out, source=INPUT, merge=merge, prefix=f"deep.{i}.")
     projector += projector_operators(ProjectorShape(inner=wide, norm=hidden), width=hidden, hidden=out, source=INPUT, merge=merge)
-    return joined_model(language, vision=shape, projector=projector, architecture=architecture)
+    return joined_model(language, vision=shape, projector=projector)
 
 
-def build_qwen3_vl(fields: Fields, *, name: str) -> Model:
+def build_qwen3_vl(fields: Fields) -> Model:
     """Qwen3-VL, dense language model."""
-    return _qwen(fields, build_qwen3(text_fields(fields), name=name), architecture="Qwen3VLForConditionalGeneration")
+    return _qwen(fields, built("Qwen3ForCausalLM", text_fields(fields)))
 
 
-def build_qwen3_vl_moe(fields: Fields, *, name: str) -> Model:
+def build_qwen3_vl_moe(fields: Fields) -> Model:
     """Qwen3-VL with experts."""
-    return _qwen(fields, build_qwen3_moe(text_fields(fields), name=name), architecture="Qwen3VLMoeForConditionalGeneration")
+    return _qwen(fields, built("Qwen3MoeForCausalLM", text_fields(fields)))
 
 
-def build_qwen3_5_vl(fields: Fields, *, name: str) -> Model:
+def build_qwen3_5_vl(fields: Fields) -> Model:
     """Qwen3.5 and 3.6, dense."""
-    return _qwen(fields, build_qwen3_5(text_fields(fields), name=name), architecture="Qwen3_5ForConditionalGeneration")
+    return _qwen(fields, built("Qwen3_5ForCausalLM", text_fields(fields)))
 
 
-def build_qwen3_5_moe_vl(fields: Fields, *, name: str) -> Model:
+def build_qwen3_5_moe_vl(fields: Fields) -> Model:
     """Qwen3.5 and 3.6 with experts."""
-    return _qwen(fields, build_qwen3_5_moe(text_fields(fields), name=name), architecture="Qwen3_5MoeForConditionalGeneration")
+    return _qwen(fields, built("Qwen3_5MoeForCausalLM", text_fields(fields)))
 
 
-def build_gemma4_vl(fields: Fields, *, name: str) -> Model:
+def build_gemma4_vl(fields: Fields) -> Model:
     """Gemma 4 with its tower: gated feed-forwards, norms on both sides, patches pooled ``pooling_kernel_size`` squared, one projection."""
     if fields.present("audio_config"):
         fields.unsupported("audio_config (an audio tower)", hint="set audio_config to null to plan text and image")
-    language, vision = build_gemma4(text_fields(fields), name=name), fields.optional_section("vision_config")
+    language, vision = built("Gemma4ForCausalLM", text_fields(fields)), fields.optional_section("vision_config")
     if vision is None:
         return language
     layers, hidden, heads, ffn = _tower(vision, layers="num_hidden_layers", heads="num_attention_heads")
@@ -155,12 +146,12 @@ def build_gemma4_vl(fields: Fields, *, name: str) -> Model:
     pooled = vision.integer("pooling_kernel_size", maximum=64) ** 2
     one = ProjectorShape(inner=0, bias=False)
     projector = projector_operators(one, width=hidden, hidden=language.hidden, source=INPUT, merge=pooled, pooled=True)
-    return joined_model(language, vision=shape, projector=projector, architecture="Gemma4ForConditionalGeneration")
+    return joined_model(language, vision=shape, projector=projector)
 
 
-def build_kimi_k25(fields: Fields, *, name: str) -> Model:
+def build_kimi_k25(fields: Fields) -> Model:
     """Kimi-K2.5 to K2.7: the language model of Kimi-K2 behind a MoonViT tower with merged patches."""
-    language, vision = build_v3(text_fields(fields), name=name), fields.optional_section("vision_config")
+    language, vision = built("DeepseekV3ForCausalLM", text_fields(fields)), fields.optional_section("vision_config")
     if vision is None:
         return language
     hidden, heads = vision.integer("vt_hidden_size", maximum=MAX_HIDDEN), vision.integer("vt_num_attention_heads", maximum=MAX_HEADS)
@@ -184,12 +175,12 @@ def build_kimi_k25(fields: Fields, *, name: str) -> Model:
     )
     two = ProjectorShape(inner=hidden * merge, norm=hidden)
     projector = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT, merge=merge)
-    return joined_model(language, vision=shape, projector=projector, architecture="KimiK25ForConditionalGeneration")
+    return joined_model(language, vision=shape, projector=projector)
 
 
-def build_minimax_m3_vl(fields: Fields, *, name: str) -> Model:
+def build_minimax_m3_vl(fields: Fields) -> Model:
     """MiniMax-M3 with its tower: patches projected one by one by two layers, then merged by two more."""
-    language, vision = build_minimax_m3(text_fields(fields), name=name), fields.optional_section("vision_config")
+    language, vision = built("MiniMaxM3ForCausalLM", text_fields(fields)), fields.optional_section("vision_config")
     if vision is None:
         return language
     compression = vision.section("img_token_compression_config")
@@ -210,11 +201,11 @@ def build_minimax_m3_vl(fields: Fields, *, name: str) -> Model:
     two = ProjectorShape(inner=inner, bias=fields.flag("multimodal_projector_bias", default=True))
     each = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT)
     merged = projector_operators(two, width=language.hidden, hidden=language.hidden, source=each[-1].name, merge=merge, prefix="merge.")
-    return joined_model(language, vision=shape, projector=(*each, *merged), architecture="MiniMaxM3SparseForConditionalGeneration")
+    return joined_model(language, vision=shape, projector=(*each, *merged))
 
 
-def build_llama4(fields: Fields, *, name: str) -> Model:
+def build_llama4(fields: Fields) -> Model:
     """Llama 4 without its tower: only a configuration without ``vision_config`` is read."""
     if fields.present("vision_config"):
         fields.unsupported("vision_config of Llama 4", hint="remove vision_config to plan the language model alone")
-    return build_llama4_text(text_fields(fields), name=name)
+    return built("Llama4ForCausalLM", text_fields(fields))

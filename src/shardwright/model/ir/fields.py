@@ -159,6 +159,13 @@ class Fields:
             self.fail(f"{name} must be a list of integers from {minimum} to {maximum}, not {shown(value)}")
         return tuple(value)
 
+    def switches(self, name: str, *, layers: int) -> tuple[bool, ...]:
+        """A list of one 0 or 1 for each layer."""
+        values = self.integers(name, maximum=1)
+        if len(values) != layers:
+            self.fail(f"{self.path}{name} must list {layers} zeros and ones", hint="one entry for each layer")
+        return tuple(bool(v) for v in values)
+
     def section(self, *names: str) -> Fields:
         """A nested object that must be there."""
         inner = self.optional_section(*names)

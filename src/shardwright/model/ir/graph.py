@@ -26,19 +26,18 @@ class Model:
     """A model as a DAG of blocks; repeated blocks are kept once with a count.
 
     Args:
-        name: as the user wrote it, or the catalog's.
-        architecture: the architecture string of its config.
         blocks: distinct blocks. runs: in a topological order.
+        name: as the user wrote it, or the catalog's. architecture: the architecture string of its config. Builders leave both empty.
         hidden: width of the residual stream in elements. vocab: rows of the embedding as stored.
         max_context: tokens; 0 if unbounded.
     """
 
-    name: str
-    architecture: str
     blocks: tuple[Block, ...]
     runs: tuple[Run, ...]
     hidden: int
     vocab: int
+    name: str = ""
+    architecture: str = ""
     max_context: int = 0
 
     def __post_init__(self) -> None:

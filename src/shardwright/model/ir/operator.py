@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
@@ -142,6 +143,11 @@ class Operator:
     def __hash__(self) -> int:
         # Cheap and lawful, as of blocks: operators are keys of many caches.
         return hash((self.name, self.inputs))
+
+    def reading(self, renamed: Mapping[str, str]) -> Operator:
+        """The same operator with other tensors in the place of those that `renamed` has."""
+        inputs, keeps = (tuple(renamed.get(name, name) for name in names) for names in (self.inputs, self.keeps))
+        return replace(self, inputs=inputs, keeps=keeps)
 
     def width(self) -> Dim | None:
         """The dim that a split on `t` cuts: heads, ffn, vocab or experts' ffn; None if the operator has no width of its own."""
