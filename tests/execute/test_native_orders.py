@@ -20,7 +20,7 @@ from shardwright.execute.native.order_csv import schedule_csv
 from shardwright.execute.native.torch_private import pipeline
 from shardwright.program.orders.rows import action_rows
 from shardwright.schedules.entries import actions_of
-from shardwright.schedules.letters import format_action, parse_action
+from shardwright.schedules.letters import format_action
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.registry import SCHEDULES, schedule
 from shardwright.schedules.table import KINDS
@@ -28,6 +28,7 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.small_plans import PLANS
+from tests.schedules.csv_reader import parse_action
 from tests.strategies import dense_model
 
 RANKS, MICROBATCHES = 4, 8

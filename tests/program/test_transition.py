@@ -25,8 +25,8 @@ from shardwright.program.layout.layout import (
     without,
 )
 from shardwright.program.transition.pieces import PlacedPiece, components
-from shardwright.program.transition.steps import Act, execute
-from shardwright.program.transition.transition import Step, StepKind, Transition, candidates, flows, minimum, transition, transposed
+from shardwright.program.transition.steps import Act, Step, StepKind, execute
+from shardwright.program.transition.transition import Transition, candidates, flows, minimum, transition
 from tests.tiers import examples
 
 ROWS, COLS = 48, 48
@@ -418,6 +418,35 @@ def test_the_transpose_is_the_adjoint(case: tuple[Layout, Layout, dict[str, bool
     y = {(h.device, cell): random.randint(-9, 9) for h in wanted for cell in cells_of(h.box)}
     after, before = forward(found, x), backward(found, y)
     assert sum(after.get(place, 0) * value for place, value in y.items()) == sum(before.get(place, 0) * v for place, v in x.items())
+
+
+ADJOINT = {
+    StepKind.ALL_REDUCE: StepKind.ALL_REDUCE,
+    StepKind.ALL_GATHER: StepKind.REDUCE_SCATTER,
+    StepKind.REDUCE_SCATTER: StepKind.ALL_GATHER,
+    StepKind.ALL_TO_ALL: StepKind.ALL_TO_ALL,
+    StepKind.BROADCAST: StepKind.REDUCE,
+    StepKind.REDUCE: StepKind.BROADCAST,
+    StepKind.SCATTER: StepKind.GATHER,
+    StepKind.GATHER: StepKind.SCATTER,
+    StepKind.SEND: StepKind.SEND,
+}
+
+
+def transposed(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The adjoint of a list of steps: each one's adjoint, in reverse order.
+
+    Source: zoo section 5, rule 8.
+    """
+    return tuple(
+        Step(
+            kind=ADJOINT[step.kind],
+            groups=step.groups,
+            elements=step.elements,
+            sends=tuple(sorted((target, source, elements) for source, target, elements in step.sends)),
+        )
+        for step in reversed(steps)
+    )
 
 
 @pytest.mark.parametrize("name", TEXTBOOK)

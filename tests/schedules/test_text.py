@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.schedules.csv import format_csv, parse_csv, read_csv
+from shardwright.schedules.csv import format_csv
 from shardwright.schedules.draw import draw
 from shardwright.schedules.entries import Entry, actions_of, row_entries, slots, table_of
-from shardwright.schedules.letters import format_action, parse_action
+from shardwright.schedules.letters import format_action
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable
 from shardwright.strategy.plan.order import Action, Kind
+from tests.schedules.csv_reader import parse_action, parse_csv
 from tests.tiers import examples
 
 CALM = examples(100)
@@ -168,23 +166,6 @@ def test_any_text_is_a_table_or_a_data_error(text: str) -> None:
     except DataError:
         return
     assert slots(table).min() >= 0
-
-
-@given(st.binary(max_size=60))
-@examples(50)
-def test_any_file_is_a_table_or_a_data_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    path = tmp_path_factory.mktemp("tables") / "table.csv"
-    path.write_bytes(content)
-    with contextlib.suppress(DataError):
-        read_csv(path)
-
-
-def test_files(tmp_path: Path) -> None:
-    (tmp_path / "good.csv").write_bytes(b"\xef\xbb\xbf0F0,0B0\r\n")
-    assert read_csv(tmp_path / "good.csv").num_chunks == 1
-    for name in ("missing.csv", ".", "nul\0.csv"):
-        with pytest.raises(DataError, match="cannot read"):
-            read_csv(tmp_path / name)
 
 
 def test_what_a_csv_cannot_say() -> None:

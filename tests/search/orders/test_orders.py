@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.schedules.csv import format_csv, parse_csv
+from shardwright.schedules.csv import format_csv
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import KINDS
@@ -21,6 +21,7 @@ from shardwright.search.orders.greedy import list_schedule, reserves
 from shardwright.search.orders.named import named_tables
 from shardwright.search.orders.problem import OrderProblem, flat
 from shardwright.search.orders.repetend import repetends, unrolled
+from tests.schedules.csv_reader import parse_csv
 from tests.search.orders.replay import chain, problem_of, problems, replay
 from tests.tiers import examples, seeds
 

@@ -177,10 +177,6 @@ class StageCells:
     splits: dict[OperatorClass, Split | None] = field(default_factory=dict)
     boxes: dict[object, Layout] = field(default_factory=dict)
 
-    def family_of(self, device: int) -> int:
-        """Index of the family that `device` is in."""
-        return next(i for i, family in enumerate(self.families) if device in family)
-
 
 def class_trees(placements: tuple[Placement, ...], block: int | None) -> tuple[ClassTree, ...]:
     """The tree of every class for block number `block` of a chunk (None: a block outside all ranges); later placements override."""

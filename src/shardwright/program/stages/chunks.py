@@ -43,8 +43,3 @@ def _counted(blocks: list[int]) -> Content:
         else:
             result.append((block, 1))
     return tuple(result)
-
-
-def content_text(content: Content, model: Model) -> str:
-    """A chunk's content for people: ``embed + 7 layer``."""
-    return " + ".join(f"{count} {model.blocks[b].name}" if count > 1 else model.blocks[b].name for b, count in content) or "nothing"

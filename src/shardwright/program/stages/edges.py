@@ -17,7 +17,8 @@ from shardwright.program.layout.layout import Holding, Layout, volume
 from shardwright.program.layout.projection import PARTS, projection, tokens
 from shardwright.program.layout.stage_layouts import made_layout, stream_operator
 from shardwright.program.stages.parts import Segment, StageParts
-from shardwright.program.transition.transition import StepKind, transition
+from shardwright.program.transition.steps import StepKind
+from shardwright.program.transition.transition import transition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,19 +30,6 @@ class StepKind(StrEnum):
     SEND = "send"
 
 
-ADJOINT = {
-    StepKind.ALL_REDUCE: StepKind.ALL_REDUCE,
-    StepKind.ALL_GATHER: StepKind.REDUCE_SCATTER,
-    StepKind.REDUCE_SCATTER: StepKind.ALL_GATHER,
-    StepKind.ALL_TO_ALL: StepKind.ALL_TO_ALL,
-    StepKind.BROADCAST: StepKind.REDUCE,
-    StepKind.REDUCE: StepKind.BROADCAST,
-    StepKind.SCATTER: StepKind.GATHER,
-    StepKind.GATHER: StepKind.SCATTER,
-    StepKind.SEND: StepKind.SEND,
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One action that groups of devices take at once.
@@ -58,22 +45,6 @@ class Step:
     groups: tuple[Group, ...] = ()
     elements: tuple[int, ...] = ()
     sends: tuple[Message, ...] = ()
-
-
-def transposed(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The adjoint of a list of steps: each one's adjoint, in reverse order.
-
-    Source: zoo section 5, rule 8.
-    """
-    return tuple(
-        Step(
-            kind=ADJOINT[step.kind],
-            groups=step.groups,
-            elements=step.elements,
-            sends=tuple(sorted((target, source, elements) for source, target, elements in step.sends)),
-        )
-        for step in reversed(steps)
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,8 @@ from functools import lru_cache
 from shardwright.program.layout.layout import Layout
 from shardwright.program.transition.copies import copies
 from shardwright.program.transition.pieces import Component, Piece, PlacedPiece, components
-from shardwright.program.transition.steps import Act, Flow, Load, Step, StepKind, add, execute, transposed
+from shardwright.program.transition.steps import Act, Flow, Load, Step, StepKind, add, execute
 from shardwright.program.transition.sums import sums
-
-__all__ = ["PlacedPiece", "Step", "StepKind", "Transition", "candidates", "minimum", "solve", "transition", "transposed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
