@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -17,18 +17,27 @@ from shardwright.hardware.catalog.catalog import ACCELERATORS
 from shardwright.model.catalog.catalog import ENTRIES
 from shardwright.report.tables import plain_table
 from shardwright.runtime.registry import load_runtime, runtime_names
+from shardwright.runtime.runtime import Runtime
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.units import GIB, TERA, format_count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
-    """A column: key in JSON, title on the screen, how a value is shown, and whether it is a number."""
+    """A column: key in JSON, its value of an entry (its attribute of that name if not given), title (empty = only in JSON), how a value is
+    shown, and whether it is a number.
+    """
 
     key: str
-    title: str
+    value: Callable[[Any], Any] | None = None
+    title: str = ""
     shown: Callable[[Any], str] = str
     is_number: bool = False
+
+    def of(self, entry: Any) -> Any:
+        """The value that an entry has here."""
+        found = getattr(entry, self.key) if self.value is None else self.value(entry)
+        return list(found) if isinstance(found, tuple) else found
 
 
 def _names(values: Sequence[str]) -> str:
@@ -39,84 +48,49 @@ def _whole(value: float) -> str:
     return f"{value:,.0f}" if value else "-"
 
 
-def _accelerators() -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
-    columns = (
-        Column(key="name", title="name"),
-        Column(key="vendor", title="vendor"),
-        Column(key="memory_gib", title="GiB", shown=_whole, is_number=True),
-        Column(key="memory_bandwidth_tb_per_s", title="TB/s", shown=lambda v: f"{v:.2f}", is_number=True),
-        Column(key="bf16_tflops", title="bf16 TFLOP/s", shown=_whole, is_number=True),
-        Column(key="fp8_tflops", title="fp8 TFLOP/s", shown=_whole, is_number=True),
-        Column(key="evidence", title="known by"),
-        Column(key="aliases", title="also", shown=_names),
-    )
-    rows = [
-        {
-            "name": a.name,
-            "vendor": a.vendor,
-            "memory_gib": a.memory_bytes / GIB,
-            "memory_bandwidth_tb_per_s": a.memory_bandwidth / TERA,
-            "bf16_tflops": a.peak(Dtype.BF16) / TERA,
-            "fp8_tflops": a.peak(Dtype.FP8) / TERA,
-            "evidence": a.origin.evidence.value,
-            "reference": a.origin.reference,
-            "aliases": list(a.aliases),
-        }
-        for a in ACCELERATORS
-    ]
-    return columns, rows
+NAME: Final = Column("name", title="name")
+ALIASES: Final = Column("aliases", title="also", shown=_names)
+ACCELERATOR: Final = (
+    NAME,
+    Column("vendor", title="vendor"),
+    Column("memory_gib", lambda a: a.memory_bytes / GIB, "GiB", _whole, is_number=True),
+    Column("memory_bandwidth_tb_per_s", lambda a: a.memory_bandwidth / TERA, "TB/s", lambda v: f"{v:.2f}", is_number=True),
+    Column("bf16_tflops", lambda a: a.peak(Dtype.BF16) / TERA, "bf16 TFLOP/s", _whole, is_number=True),
+    Column("fp8_tflops", lambda a: a.peak(Dtype.FP8) / TERA, "fp8 TFLOP/s", _whole, is_number=True),
+    Column("evidence", lambda a: a.origin.evidence.value, "known by"),
+    Column("reference", lambda a: a.origin.reference),
+    ALIASES,
+)
+MODEL: Final = (
+    Column("name", lambda e: e.names[0], "name"),
+    Column("parameters", title="parameters", shown=format_count, is_number=True),
+    Column("architecture", lambda e: ", ".join(e.config.get("architectures", [])), "architecture"),
+    Column("reference", lambda e: e.source),
+    Column("aliases", lambda e: e.names[1:], "also", _names),
+)
+RUNTIME: Final = (
+    NAME,
+    *(Column(key, title=key) for key in ("framework", "version", "released")),
+    Column("schedules", title="schedules", shown=_names),
+    ALIASES,
+)
 
 
-def _models() -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
-    columns = (
-        Column(key="name", title="name"),
-        Column(key="parameters", title="parameters", shown=format_count, is_number=True),
-        Column(key="architecture", title="architecture"),
-        Column(key="aliases", title="also", shown=_names),
-    )
-    rows = [
-        {
-            "name": e.names[0],
-            "parameters": e.parameters,
-            "architecture": ", ".join(e.config.get("architectures", [])),
-            "reference": e.source,
-            "aliases": list(e.names[1:]),
-        }
-        for e in ENTRIES
-    ]
-    return columns, rows
+def _runtimes() -> list[Runtime]:
+    return [load_runtime(name) for name in runtime_names()]
 
 
-def _runtimes() -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
-    columns = (
-        Column(key="name", title="name"),
-        Column(key="framework", title="framework"),
-        Column(key="version", title="version"),
-        Column(key="released", title="released"),
-        Column(key="schedules", title="schedules", shown=_names),
-        Column(key="aliases", title="also", shown=_names),
-    )
-    rows = [
-        {
-            "name": r.name,
-            "framework": r.framework,
-            "version": r.version,
-            "released": r.released,
-            "schedules": list(r.schedules),
-            "aliases": list(r.aliases),
-        }
-        for r in map(load_runtime, runtime_names())
-    ]
-    return columns, rows
+def _runs(schedule: str) -> list[str]:
+    return [runtime.name for runtime in _runtimes() if schedule in runtime.schedules]
 
 
-def _schedules() -> tuple[tuple[Column, ...], list[dict[str, Any]]]:
-    runtimes = [load_runtime(name) for name in runtime_names()]
-    rows = [{"name": s, "runtimes": [r.name for r in runtimes if s in r.schedules]} for s in SCHEDULES]
-    return (Column(key="name", title="name"), Column(key="runtimes", title="runtimes that run it", shown=_names)), rows
-
-
-KINDS: Final = {"accelerators": _accelerators, "models": _models, "runtimes": _runtimes, "schedules": _schedules}
+SCHEDULE: Final = (Column("name", str, "name"), Column("runtimes", _runs, "runtimes that run it", _names))
+KINDS: Final[Mapping[str, tuple[tuple[Column, ...], Callable[[], Iterable[Any]]]]] = {
+    "accelerators": (ACCELERATOR, lambda: ACCELERATORS),
+    "models": (MODEL, lambda: ENTRIES),
+    "runtimes": (RUNTIME, _runtimes),
+    "schedules": (SCHEDULE, lambda: SCHEDULES),
+}
 
 
 def catalog(
@@ -129,12 +103,14 @@ def catalog(
     """List what is known by name."""
     if kind not in KINDS:
         raise UsageError(f"there is no catalog of {kind[:40]!r}", hint=nearest(kind[:40], KINDS))
-    columns, rows = KINDS[kind]()
+    columns, entries = KINDS[kind]
+    rows = [{column.key: column.of(entry) for column in columns} for entry in entries()]
     if as_json:
         screen.write(to_text({kind: rows}))
     elif quiet:
         screen.write("".join(f"{row['name']}\n" for row in rows))
     else:
+        columns = tuple(column for column in columns if column.title)
         cells = [tuple(column.shown(row[column.key]) for column in columns) for row in rows]
         numbers = tuple(i for i, column in enumerate(columns) if column.is_number)
         screen.show(plain_table(tuple(column.title for column in columns), cells, right=numbers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -59,43 +59,26 @@ def run(
     screen.check_writable(trace)
     saved = read_saved(path)
     stored = stored_plan(saved)
+    options: dict[str, Any] = {
+        "steps": steps,
+        "weights": weights,
+        "checkpoints": checkpoints,
+        "every": every,
+        "rate": rate,
+        "decay": decay,
+        "clip": clip,
+        "seed": seed,
+        "on": on,
+        "backend": backend,
+        "formats": formats,
+    }
     if stored.plan.devices > 1 and not is_rank(os.environ):
-        options = {
-            "--steps": steps,
-            "--weights": weights,
-            "--checkpoints": checkpoints,
-            "--every": every,
-            "--rate": rate,
-            "--decay": decay,
-            "--clip": clip,
-            "--seed": seed,
-            "--on": on,
-            "--backend": backend,
-            "--formats": formats,
-            "--trace": trace,
-            "--timeout": timeout,
-        }
         files = [word for one in data for word in ("--data", one)]
-        given = [word for flag, value in options.items() if value not in (None, "") for word in (flag, str(value))]
+        valued = {**options, "trace": trace, "timeout": timeout}
+        given = [word for name, value in valued.items() if value not in (None, "") for word in (f"--{name}", str(value))]
         switches = [flag for flag, is_on in (("--shuffle", shuffle), ("--json", as_json), ("--quiet", quiet), ("--debug", debug)) if is_on]
         raise typer.Exit(launch(["run", str(path), *files, *given, *switches], ranks=stored.plan.devices))
-    asked = RunOptions(
-        data=read_data(data),
-        steps=steps,
-        weights=weights,
-        checkpoints=checkpoints,
-        every=every,
-        rate=rate,
-        decay=decay,
-        clip=clip,
-        seed=seed,
-        shuffle=shuffle,
-        on=on,
-        backend=backend,
-        formats=formats,
-        trace=trace is not None,
-        timeout_s=timeout,
-    )
+    asked = RunOptions(data=read_data(data), shuffle=shuffle, trace=trace is not None, timeout_s=timeout, **options)
     first = os.environ.get("RANK", "0") == "0"
     tokens = stored.problem.job.tokens_per_step
 

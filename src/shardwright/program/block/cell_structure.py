@@ -21,7 +21,8 @@ from shardwright.program.layout.stage_layouts import (
     stream_operator,
     wanted_layout,
 )
-from shardwright.program.transition.transition import StepKind, Transition, transition
+from shardwright.program.transition.steps import StepKind
+from shardwright.program.transition.transition import Transition, transition
 from shardwright.strategy.plan.split import Exchange
 
 
