@@ -1,7 +1,7 @@
 """A profile with every field, for tests."""
 
 from shardwright.dtype import Dtype
-from shardwright.hardware.device import Evidence, Origin
+from shardwright.hardware.device import Evidence
 from shardwright.hardware.profile.profile import (
     AttentionPoint,
     AttentionProfile,
@@ -26,9 +26,9 @@ def collective(kind: str, *, num_devices: int, latency_s: float, bandwidth: floa
         latency_s=latency_s,
         bus_bandwidth=0.9 * bandwidth,
         large_bandwidth=bandwidth,
-        error=0.1,
-        p90_error=0.2,
-        origin=Origin(evidence=Evidence.FITTED, reference="a test"),
+        error=FitError(num_points=2, mean=0.1, p90=0.2),
+        evidence=Evidence.FITTED,
+        reference="a test",
         points=((1024, 1e-5), (2**20, 2e-5)),
     )
 
@@ -46,7 +46,7 @@ def profile(accelerator: str = "h100-sxm", *, dtype: Dtype = Dtype.BF16) -> Prof
                 exponent=2.0,
                 sustained=1.25,
                 error=ERROR,
-                points=(GemmPoint(dtype=dtype, m=4096, n=4096, k=4096, seconds=2.0 * 4096**3 / 600e12),),
+                points=(GemmPoint(m=4096, n=4096, k=4096, seconds=2.0 * 4096**3 / 600e12),),
             ),
         ),
         attention=(

@@ -19,10 +19,10 @@ SHAPES = [(m, n, k) for m in (1, 64, 512, 4096) for n in (512, 4096) for k in (5
 def _points(rate: float, width: float, overhead: float, q: float, *, scale: float = 1.0) -> list[GemmPoint]:
     points = []
     for m, n, k in SHAPES:
-        bare = GemmPoint(dtype=Dtype.BF16, m=m, n=n, k=k, seconds=1.0)
-        compute, memory = 2.0 * m * n * k / rate, gemm_bytes(bare) / width
+        bare = GemmPoint(m=m, n=n, k=k, seconds=1.0)
+        compute, memory = 2.0 * m * n * k / rate, gemm_bytes(bare, Dtype.BF16) / width
         seconds = (compute**q + memory**q) ** (1 / q) + overhead
-        points.append(GemmPoint(dtype=Dtype.BF16, m=m, n=n, k=k, seconds=scale * seconds))
+        points.append(GemmPoint(m=m, n=n, k=k, seconds=scale * seconds))
     return points
 
 
@@ -30,7 +30,7 @@ def _points(rate: float, width: float, overhead: float, q: float, *, scale: floa
     ("rate", "width", "overhead", "q"), [(700e12, 2.5e12, 4e-6, 2.5), (60e9, 10e9, 2e-6, 1.5), (20e12, 1e12, 1e-6, 4.0)]
 )
 def test_gemm_numbers_are_found_again(rate: float, width: float, overhead: float, q: float) -> None:
-    fit = fit_gemm(_points(rate, width, overhead, q), sustained=0.9)
+    fit = fit_gemm(_points(rate, width, overhead, q), dtype=Dtype.BF16, sustained=0.9)
     assert fit.error.p90 < 0.01
     assert fit.flops_per_second == pytest.approx(rate, rel=0.02)
     assert fit.bytes_per_second == pytest.approx(width, rel=0.05)
@@ -41,7 +41,7 @@ def test_gemm_numbers_are_found_again(rate: float, width: float, overhead: float
 @examples(25)
 @given(scale=st.floats(1e-2, 1e2))
 def test_gemm_fit_is_homogeneous(scale: float) -> None:
-    one, other = fit_gemm(_points(100e12, 1e12, 3e-6, 2.0)), fit_gemm(_points(100e12, 1e12, 3e-6, 2.0, scale=scale))
+    one, other = (fit_gemm(_points(100e12, 1e12, 3e-6, 2.0, scale=s), dtype=Dtype.BF16) for s in (1.0, scale))
     assert other.flops_per_second * scale == pytest.approx(one.flops_per_second, rel=1e-3)
     assert other.bytes_per_second * scale == pytest.approx(one.bytes_per_second, rel=1e-2)
 
@@ -86,7 +86,7 @@ def test_elements_and_attention() -> None:
 
 def test_points_that_make_no_fit() -> None:
     with pytest.raises(DataError, match="do not make a fit"):
-        fit_gemm(_points(1e12, 1e12, 1e-6, 2.0)[:3])
+        fit_gemm(_points(1e12, 1e12, 1e-6, 2.0)[:3], dtype=Dtype.BF16)
     with pytest.raises(DataError, match="one size"):
         fit_line([1.0, 1.0], [1.0, 2.0])
     with pytest.raises(DataError, match="do not grow"):

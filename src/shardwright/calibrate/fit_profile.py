@@ -10,7 +10,7 @@ from scipy.optimize import least_squares, nnls
 from shardwright.arrays import FloatArray
 from shardwright.dtype import Dtype
 from shardwright.errors import DataError
-from shardwright.hardware.device import Evidence, Origin
+from shardwright.hardware.device import Evidence
 from shardwright.hardware.profile.profile import (
     AttentionPoint,
     AttentionProfile,
@@ -33,28 +33,28 @@ def fit_error(fitted: FloatArray, measured: FloatArray) -> FitError:
     return FitError(num_points=int(relative.size), mean=float(relative.mean()), p90=float(np.percentile(relative, 90)))
 
 
-def gemm_bytes(point: GemmPoint) -> float:
+def gemm_bytes(point: GemmPoint, dtype: Dtype) -> float:
     """Bytes of one pass over both inputs in the dtype and the output in it, or in 16 bits where the dtype has fewer."""
-    width = point.dtype.bits / 8
+    width = dtype.bits / 8
     return width * (point.m * point.k + point.k * point.n) + max(width, 2.0) * point.m * point.n
 
 
-def fit_gemm(points: Sequence[GemmPoint], *, sustained: float = 1.0) -> GemmProfile:
+def fit_gemm(points: Sequence[GemmPoint], *, dtype: Dtype, sustained: float = 1.0) -> GemmProfile:
     """The four numbers of t = ((2mnk / R)^q + (bytes / W)^q)^(1/q) + t0 that minimise the squared log of fitted over measured seconds.
 
     Args:
-        points: of one dtype, at least 4. sustained: factor of long runs, kept beside the fit.
+        points: at least 4, all in `dtype`. sustained: factor of long runs, kept beside the fit.
 
     q is kept in 1..8 (1 = nothing overlaps, 8 = as good as the larger of the two).
 
     Raises:
-        DataError: too few points, or of several dtypes.
+        DataError: too few points.
     """
-    if len(points) < 4 or len({p.dtype for p in points}) != 1:
-        raise DataError(f"{len(points)} GEMM points do not make a fit", hint="measure 4 shapes or more of one dtype")
+    if len(points) < 4:
+        raise DataError(f"{len(points)} GEMM points do not make a fit", hint="measure 4 shapes or more")
     seconds = _positive([p.seconds for p in points])
     flops = np.array([2.0 * p.m * p.n * p.k for p in points])
-    traffic = np.array([gemm_bytes(p) for p in points])
+    traffic = np.array([gemm_bytes(p, dtype) for p in points])
 
     def fitted(x: FloatArray) -> FloatArray:
         compute, memory, q = flops / np.exp(x[0]), traffic / np.exp(x[1]), x[3]
@@ -72,7 +72,7 @@ def fit_gemm(points: Sequence[GemmPoint], *, sustained: float = 1.0) -> GemmProf
     ]
     best: FloatArray = min(runs, key=lambda run: float(run.cost)).x
     return GemmProfile(
-        dtype=points[0].dtype,
+        dtype=dtype,
         flops_per_second=float(np.exp(best[0])),
         bytes_per_second=float(np.exp(best[1])),
         overhead_s=float(np.exp(best[2])),
@@ -123,9 +123,9 @@ def fit_collective(kind: str, points: Sequence[tuple[int, float]], *, num_device
         latency_s=latency,
         bus_bandwidth=1.0 / beta,
         large_bandwidth=share * largest / longest,
-        error=error.mean,
-        p90_error=error.p90,
-        origin=Origin(evidence=Evidence.FITTED, reference=reference),
+        error=error,
+        evidence=Evidence.FITTED,
+        reference=reference,
         points=medians,
     )
 

@@ -110,7 +110,7 @@ def _kernels(timer: Timer, settings: Calibration, notes: list[str], progress: Pr
         if settings.sustained_s > 0:
             _steps(f"GEMM {dtype.value}, long run", 0, progress)()
             sustained = measure_sustained(timer, dtype, seconds=settings.sustained_s, shape=shapes[-1] if settings.tiny else None)
-        gemm.append(fit_gemm(points, sustained=sustained))
+        gemm.append(fit_gemm(points, dtype=dtype, sustained=sustained))
     sizes = element_sizes(timer.device, tiny=settings.tiny)
     return _Kernels(
         gemm=tuple(gemm),

@@ -49,9 +49,7 @@ def measure_attention(
     with sdpa_kernel(BACKENDS[generation]):
         for batch, heads, head_dim, length in shapes:
             forward, backward = _pair(timer, (batch, heads, length, head_dim), TORCH_DTYPES[dtype])
-            points.append(
-                AttentionPoint(batch=batch, heads=heads, head_dim=head_dim, length=length, forward_s=forward, backward_s=backward)
-            )
+            points.append(AttentionPoint(batch, heads, head_dim, length, forward, backward))
             step()
     return tuple(points)
 

@@ -46,7 +46,7 @@ def measure_gemm(
     points = []
     with _matmul_precision(dtype):
         for m, n, k in shapes:
-            points.append(GemmPoint(dtype=dtype, m=m, n=n, k=k, seconds=timer.seconds(_gemm(timer.device, dtype, (m, n, k)))))
+            points.append(GemmPoint(m, n, k, timer.seconds(_gemm(timer.device, dtype, (m, n, k)))))
             step()
     return tuple(points)
 

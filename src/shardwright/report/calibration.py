@@ -66,8 +66,7 @@ def _fit_rows(profile: Profile) -> Sequence[tuple[str, ...]]:
         rows.append(("element-wise", form, *_errors(e.error)))
     for c in profile.collectives:
         form = f"{format_seconds(c.latency_s)}, bus {c.bus_bandwidth / GIGA:.4g} GB/s, {c.large_bandwidth / GIGA:.4g} at the largest"
-        error = FitError(num_points=len(c.points), mean=c.error, p90=c.p90_error)
-        rows.append((f"{c.collective} over {c.num_devices}", form, *_errors(error)))
+        rows.append((f"{c.collective} over {c.num_devices}", form, *_errors(c.error)))
     return rows
 
 

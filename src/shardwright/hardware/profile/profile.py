@@ -7,9 +7,10 @@ A profile holds achieved rates (FLOP/s, bytes/s), not shares of a peak: what the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from shardwright.dtype import Dtype
-from shardwright.hardware.device import Origin
+from shardwright.hardware.device import Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,11 +22,9 @@ class FitError:
     p90: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmPoint:
+class GemmPoint(NamedTuple):
     """One measured GEMM: (m, n, k) in elements, seconds."""
 
-    dtype: Dtype
     m: int
     n: int
     k: int
@@ -53,8 +52,7 @@ class GemmProfile:
     points: tuple[GemmPoint, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionPoint:
+class AttentionPoint(NamedTuple):
     """One measured causal attention: seconds of forward and backward of `batch` x `heads` heads of `head_dim` over `length` tokens."""
 
     batch: int
@@ -108,8 +106,8 @@ class CollectiveFit:
     Args:
         latency_s: of a whole collective, not of a hop. bus_bandwidth, large_bandwidth: bytes/s, of the fit and at the largest message
             measured.
-        error: mean relative error of the fit; p90_error: its 90th percentile, 0.0 where it is not known.
-        points: (bytes of the full buffer, seconds), rising; empty where only the fit is known.
+        evidence, reference: how the fit is known, and of what.
+        points: (bytes of the full buffer, seconds), rising.
     """
 
     collective: str
@@ -117,10 +115,10 @@ class CollectiveFit:
     latency_s: float
     bus_bandwidth: float
     large_bandwidth: float
-    error: float
-    origin: Origin
-    p90_error: float = 0.0
-    points: tuple[tuple[int, float], ...] = ()
+    error: FitError
+    evidence: Evidence
+    reference: str
+    points: tuple[tuple[int, float], ...]
 
 
 def bus_share(collective: str, *, num_devices: int) -> float:
