@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
-from shardwright.job.training import Optimizer, OptimizerFamily, SequenceLength, TrainingJob
+from shardwright.job.training import Optimizer, SequenceLength, TrainingJob
 
 MAX_TOKENS: Final = 2**32
 MAX_SAMPLES: Final = 2**32
@@ -33,13 +32,7 @@ PRECISIONS: Final = {
     "fp32": PrecisionRecipe(compute=Dtype.FP32, parameter=Dtype.FP32, activation=Dtype.FP32, master=None),
     "tf32": PrecisionRecipe(compute=Dtype.TF32, parameter=Dtype.FP32, activation=Dtype.FP32, master=None),
 }
-_STATES: Final = {
-    OptimizerFamily.ADAMW: 2,
-    OptimizerFamily.SGD_MOMENTUM: 1,
-    OptimizerFamily.SGD: 0,
-    OptimizerFamily.MUON: 1,
-}
-_SEQUENCE_FLAGS: Final = {"text": "--seq-len", "encoder": "--encoder-len", "image": "--image-tokens", "audio": "--audio-tokens"}
+_SEQUENCE_FLAGS: Final = {"text": "--seq-len", "encoder": "--encoder-len", "image": "--image-tokens"}
 
 
 def job_from_flags(
@@ -47,27 +40,21 @@ def job_from_flags(
     seq_len: int,
     global_batch: int,
     precision: str = "bf16",
-    optimizer: str = "adamw",
-    state_dtype: str = "fp32",
     gradient_wire: str = "",
     encoder_len: int = 0,
     image_tokens: int = 0,
-    audio_tokens: int = 0,
     needed: Iterable[str] = (),
     dropout: bool = False,
-    expert_imbalance: float = 1.0,
 ) -> TrainingJob:
-    """The training job that the flags describe.
+    """The training job that the flags describe: AdamW with states in fp32, tokens spread evenly over the experts.
 
     Args:
         seq_len: tokens of a sample's text. global_batch: samples a step.
         precision: a recipe of `PRECISIONS`: ``fp8`` and ``fp4`` compute in them over bf16 parameters and activations.
-        optimizer: a value of `OptimizerFamily`. state_dtype: of each of its states.
         gradient_wire: dtype of gradients on the network; empty = as the runtime accumulates them.
-        encoder_len, image_tokens, audio_tokens: tokens of a sample's other sequences; 0 = it has none.
+        encoder_len, image_tokens: tokens of a sample's other sequences; 0 = it has none.
         needed: sequences that the model runs over (``Block.sequence`` and ``Block.memory``); each must have a length.
         dropout: attention and hidden dropout are on.
-        expert_imbalance: tokens of the busiest expert over the mean, at least 1.
 
     Raises:
         UsageError: a number out of range, an unknown word, or a sequence without a length.
@@ -76,24 +63,18 @@ def job_from_flags(
         "text": _count(seq_len, flag="--seq-len", most=MAX_TOKENS),
         "encoder": _count(encoder_len, flag="--encoder-len", most=MAX_TOKENS, least=0),
         "image": _count(image_tokens, flag="--image-tokens", most=MAX_TOKENS, least=0),
-        "audio": _count(audio_tokens, flag="--audio-tokens", most=MAX_TOKENS, least=0),
     }
     _require(needed, lengths)
-    if not (math.isfinite(expert_imbalance) and 1.0 <= expert_imbalance <= 1e6):
-        raise UsageError(f"--expert-imbalance {expert_imbalance!r}", hint="tokens of the busiest expert over the mean: a number from 1")
     recipe = _recipe(precision)
-    family = _family(optimizer)
-    state = _dtype(state_dtype, flag="--state-dtype")
     return TrainingJob(
         sequences=tuple(SequenceLength(name=name, tokens=tokens) for name, tokens in lengths.items() if tokens),
         global_batch=_count(global_batch, flag="--global-batch", most=MAX_SAMPLES),
-        optimizer=Optimizer(family=family, master=recipe.master, states=(state,) * _STATES[family]),
+        optimizer=Optimizer(master=recipe.master),
         compute=recipe.compute,
         parameter=recipe.parameter,
         activation=recipe.activation,
         gradient_wire=_dtype(gradient_wire, flag="--gradient-wire") if gradient_wire else None,
         dropout=dropout,
-        expert_imbalance=float(expert_imbalance),
     )
 
 
@@ -119,14 +100,6 @@ def _recipe(precision: str) -> PrecisionRecipe:
     if recipe is None:
         raise UsageError(f"unknown precision {precision[:40]!r}", hint=nearest(precision[:40], PRECISIONS))
     return recipe
-
-
-def _family(optimizer: str) -> OptimizerFamily:
-    names = {family.value: family for family in OptimizerFamily}
-    family = names.get(optimizer.strip().lower())
-    if family is None:
-        raise UsageError(f"unknown optimizer {optimizer[:40]!r}", hint=nearest(optimizer[:40], names))
-    return family
 
 
 def _dtype(name: str, *, flag: str) -> Dtype:

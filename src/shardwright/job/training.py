@@ -39,7 +39,7 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceLength:
-    """Tokens of one of a sample's sequences: ``text`` for decoders, ``encoder``, ``image``, ``audio`` beside it."""
+    """Tokens of one of a sample's sequences: ``text`` for decoders, ``encoder``, ``image`` beside it."""
 
     name: str
     tokens: int

@@ -39,7 +39,7 @@ class GemmProfile:
 
     Args:
         flops_per_second: R. bytes_per_second: W. overhead_s: t0. exponent: q.
-        sustained: seconds of a GEMM in a run of seconds over its short measurement, >= 1.
+        sustained: seconds of a GEMM in a run of seconds over its short measurement, >= 1. points: (m, n, k, seconds).
     """
 
     dtype: Dtype
@@ -77,6 +77,7 @@ class AttentionProfile:
         curve: (tokens, FLOP/s of the forward under the causal mask), lengths rising.
         backward_ratio: backward seconds over forward seconds.
         error: of the curve and the ratio against all points, forward and backward.
+        points: (batch, heads, head dim, length, forward seconds, backward seconds).
     """
 
     generation: str
