@@ -8,33 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.model.catalog.entry import CatalogEntry
+from shardwright.model.catalog.entry import CatalogEntry, decoder, entry
 
 _AIC: Final = "config.json of the model's repository, as carried by aiconfigurator-core 0.12.0; count of the weights index, from memory"
-_CARD: Final = "config.json and weights index of the model's repository, from memory"
-
-
-def _decoder(
-    architecture: str, *, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, context: int, **more: Any
-) -> dict[str, Any]:
-    """A configuration in Llama's spelling; `more` are further fields as written in the file."""
-    return {
-        "architectures": [architecture],
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "intermediate_size": ffn,
-        "vocab_size": vocab,
-        "max_position_embeddings": context,
-        **more,
-    }
 
 
 def _llama(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, context: int, **more: Any) -> dict[str, Any]:
-    return _decoder(
-        "LlamaForCausalLM", layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, ffn=ffn, vocab=vocab, context=context, **more
-    )
+    return decoder("LlamaForCausalLM", layers, hidden, heads, kv_heads, vocab, context, intermediate_size=ffn, **more)
 
 
 def _mistral(layers: int, hidden: int, heads: int, ffn: int, vocab: int, context: int, window: int | None = None) -> dict[str, Any]:
@@ -69,45 +49,39 @@ def _gemma3(layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int, 
     return _gemma("Gemma3ForCausalLM", layers, hidden, heads, kv_heads, head_dim, ffn, vocab, 131072, **pattern)
 
 
-def _entry(names: str, config: dict[str, Any], parameters: int, source: str = _CARD) -> CatalogEntry:
-    return CatalogEntry(names=tuple(names.split()), config=config, parameters=parameters, source=source)
-
-
 _LLAMA: Final = (
-    _entry("llama-7b llama-1-7b", _llama(32, 4096, 32, 32, 11008, 32000, 2048), 6_738_415_616),
-    _entry("llama-13b llama-1-13b", _llama(40, 5120, 40, 40, 13824, 32000, 2048), 13_015_864_320),
-    _entry("llama-30b llama-33b llama-1-33b", _llama(60, 6656, 52, 52, 17920, 32000, 2048), 32_528_943_616),
-    _entry("llama-65b llama-1-65b", _llama(80, 8192, 64, 64, 22016, 32000, 2048), 65_285_660_672),
-    _entry("llama-2-7b llama2-7b llama-2-7b-hf", _llama(32, 4096, 32, 32, 11008, 32000, 4096), 6_738_415_616),
-    _entry("llama-2-13b llama2-13b llama-2-13b-hf", _llama(40, 5120, 40, 40, 13824, 32000, 4096), 13_015_864_320),
-    _entry("llama-2-70b llama2-70b llama-2-70b-hf", _llama(80, 8192, 64, 8, 28672, 32000, 4096), 68_976_648_192),
-    _entry("llama-3-8b llama3-8b meta-llama-3-8b", _llama(32, 4096, 32, 8, 14336, 128256, 8192), 8_030_261_248),
-    _entry("llama-3-70b llama3-70b meta-llama-3-70b", _llama(80, 8192, 64, 8, 28672, 128256, 8192), 70_553_706_496),
-    _entry("llama-3.1-8b llama3.1-8b meta-llama-3.1-8b", _llama(32, 4096, 32, 8, 14336, 128256, 131072), 8_030_261_248, _AIC),
-    _entry("llama-3.1-70b llama3.1-70b meta-llama-3.1-70b", _llama(80, 8192, 64, 8, 28672, 128256, 131072), 70_553_706_496, _AIC),
-    _entry(
+    entry("llama-7b llama-1-7b", _llama(32, 4096, 32, 32, 11008, 32000, 2048), 6_738_415_616),
+    entry("llama-13b llama-1-13b", _llama(40, 5120, 40, 40, 13824, 32000, 2048), 13_015_864_320),
+    entry("llama-30b llama-33b llama-1-33b", _llama(60, 6656, 52, 52, 17920, 32000, 2048), 32_528_943_616),
+    entry("llama-65b llama-1-65b", _llama(80, 8192, 64, 64, 22016, 32000, 2048), 65_285_660_672),
+    entry("llama-2-7b llama2-7b llama-2-7b-hf", _llama(32, 4096, 32, 32, 11008, 32000, 4096), 6_738_415_616),
+    entry("llama-2-13b llama2-13b llama-2-13b-hf", _llama(40, 5120, 40, 40, 13824, 32000, 4096), 13_015_864_320),
+    entry("llama-2-70b llama2-70b llama-2-70b-hf", _llama(80, 8192, 64, 8, 28672, 32000, 4096), 68_976_648_192),
+    entry("llama-3-8b llama3-8b meta-llama-3-8b", _llama(32, 4096, 32, 8, 14336, 128256, 8192), 8_030_261_248),
+    entry("llama-3-70b llama3-70b meta-llama-3-70b", _llama(80, 8192, 64, 8, 28672, 128256, 8192), 70_553_706_496),
+    entry("llama-3.1-8b llama3.1-8b meta-llama-3.1-8b", _llama(32, 4096, 32, 8, 14336, 128256, 131072), 8_030_261_248, _AIC),
+    entry("llama-3.1-70b llama3.1-70b meta-llama-3.1-70b", _llama(80, 8192, 64, 8, 28672, 128256, 131072), 70_553_706_496, _AIC),
+    entry(
         "llama-3.1-405b llama3.1-405b meta-llama-3.1-405b llama3-405b llama-3-405b",
         _llama(126, 16384, 128, 8, 53248, 128256, 131072),
         405_853_388_800,
         _AIC,
     ),
-    _entry("llama-3.2-1b llama3.2-1b", _llama(16, 2048, 32, 8, 8192, 128256, 131072, head_dim=64, tie_word_embeddings=True), 1_235_814_400),
-    _entry(
-        "llama-3.2-3b llama3.2-3b", _llama(28, 3072, 24, 8, 8192, 128256, 131072, head_dim=128, tie_word_embeddings=True), 3_212_749_824
-    ),
-    _entry("llama-3.3-70b llama3.3-70b", _llama(80, 8192, 64, 8, 28672, 128256, 131072), 70_553_706_496),
+    entry("llama-3.2-1b llama3.2-1b", _llama(16, 2048, 32, 8, 8192, 128256, 131072, head_dim=64, tie_word_embeddings=True), 1_235_814_400),
+    entry("llama-3.2-3b llama3.2-3b", _llama(28, 3072, 24, 8, 8192, 128256, 131072, head_dim=128, tie_word_embeddings=True), 3_212_749_824),
+    entry("llama-3.3-70b llama3.3-70b", _llama(80, 8192, 64, 8, 28672, 128256, 131072), 70_553_706_496),
 )
 
 _MISTRAL: Final = (
-    _entry("mistral-7b mistral-7b-v0.1", _mistral(32, 4096, 32, 14336, 32000, 32768, 4096), 7_241_732_096),
-    _entry("mistral-7b-v0.3", _mistral(32, 4096, 32, 14336, 32768, 32768), 7_248_023_552),
-    _entry("mistral-nemo-12b mistral-nemo mistral-nemo-base-2407", _mistral(40, 5120, 32, 14336, 131072, 131072), 12_247_782_400),
-    _entry("mistral-small-24b mistral-small-24b-base-2501", _mistral(40, 5120, 32, 32768, 131072, 32768), 23_572_403_200),
-    _entry("mistral-large-123b mistral-large-instruct-2407", _mistral(88, 12288, 96, 28672, 32768, 131072), 122_610_069_504),
+    entry("mistral-7b mistral-7b-v0.1", _mistral(32, 4096, 32, 14336, 32000, 32768, 4096), 7_241_732_096),
+    entry("mistral-7b-v0.3", _mistral(32, 4096, 32, 14336, 32768, 32768), 7_248_023_552),
+    entry("mistral-nemo-12b mistral-nemo mistral-nemo-base-2407", _mistral(40, 5120, 32, 14336, 131072, 131072), 12_247_782_400),
+    entry("mistral-small-24b mistral-small-24b-base-2501", _mistral(40, 5120, 32, 32768, 131072, 32768), 23_572_403_200),
+    entry("mistral-large-123b mistral-large-instruct-2407", _mistral(88, 12288, 96, 28672, 32768, 131072), 122_610_069_504),
 )
 
 _PHI: Final = tuple(
-    _entry(names, config | {"architectures": ["Phi3ForCausalLM"]}, parameters)
+    entry(names, config | {"architectures": ["Phi3ForCausalLM"]}, parameters)
     for names, config, parameters in (
         ("phi-3-mini phi-3-mini-4k-instruct", _llama(32, 3072, 32, 32, 8192, 32064, 4096, sliding_window=2047), 3_821_079_552),
         ("phi-3-medium phi-3-medium-4k-instruct", _llama(40, 5120, 40, 10, 17920, 32064, 4096, sliding_window=2047), 13_960_238_080),
@@ -116,40 +90,40 @@ _PHI: Final = tuple(
 )
 
 _QWEN: Final = (
-    _entry("qwen2-7b", _qwen2(28, 3584, 28, 4, 18944, 152064), 7_615_616_512),
-    _entry("qwen2-72b", _qwen2(80, 8192, 64, 8, 29568, 152064), 72_706_203_648),
-    _entry("qwen2.5-0.5b", _qwen2(24, 896, 14, 2, 4864, 151936, tied=True), 494_032_768),
-    _entry("qwen2.5-1.5b", _qwen2(28, 1536, 12, 2, 8960, 151936, tied=True), 1_543_714_304),
-    _entry("qwen2.5-3b", _qwen2(36, 2048, 16, 2, 11008, 151936, tied=True), 3_085_938_688),
-    _entry("qwen2.5-7b", _qwen2(28, 3584, 28, 4, 18944, 152064), 7_615_616_512),
-    _entry("qwen2.5-14b", _qwen2(48, 5120, 40, 8, 13824, 152064), 14_770_033_664),
-    _entry("qwen2.5-32b", _qwen2(64, 5120, 40, 8, 27648, 152064), 32_763_876_352),
-    _entry("qwen2.5-72b", _qwen2(80, 8192, 64, 8, 29568, 152064), 72_706_203_648),
-    _entry("qwen3-0.6b", _qwen3(28, 1024, 16, 3072, tied=True), 596_049_920, _AIC),
-    _entry("qwen3-1.7b", _qwen3(28, 2048, 16, 6144, tied=True), 1_720_574_976, _AIC),
-    _entry("qwen3-4b", _qwen3(36, 2560, 32, 9728, tied=True), 4_022_468_096),
-    _entry("qwen3-8b", _qwen3(36, 4096, 32, 12288), 8_190_735_360, _AIC),
-    _entry("qwen3-14b", _qwen3(40, 5120, 40, 17408), 14_768_307_200),
-    _entry("qwen3-32b", _qwen3(64, 5120, 64, 25600), 32_762_123_264, _AIC),
+    entry("qwen2-7b", _qwen2(28, 3584, 28, 4, 18944, 152064), 7_615_616_512),
+    entry("qwen2-72b", _qwen2(80, 8192, 64, 8, 29568, 152064), 72_706_203_648),
+    entry("qwen2.5-0.5b", _qwen2(24, 896, 14, 2, 4864, 151936, tied=True), 494_032_768),
+    entry("qwen2.5-1.5b", _qwen2(28, 1536, 12, 2, 8960, 151936, tied=True), 1_543_714_304),
+    entry("qwen2.5-3b", _qwen2(36, 2048, 16, 2, 11008, 151936, tied=True), 3_085_938_688),
+    entry("qwen2.5-7b", _qwen2(28, 3584, 28, 4, 18944, 152064), 7_615_616_512),
+    entry("qwen2.5-14b", _qwen2(48, 5120, 40, 8, 13824, 152064), 14_770_033_664),
+    entry("qwen2.5-32b", _qwen2(64, 5120, 40, 8, 27648, 152064), 32_763_876_352),
+    entry("qwen2.5-72b", _qwen2(80, 8192, 64, 8, 29568, 152064), 72_706_203_648),
+    entry("qwen3-0.6b", _qwen3(28, 1024, 16, 3072, tied=True), 596_049_920, _AIC),
+    entry("qwen3-1.7b", _qwen3(28, 2048, 16, 6144, tied=True), 1_720_574_976, _AIC),
+    entry("qwen3-4b", _qwen3(36, 2560, 32, 9728, tied=True), 4_022_468_096),
+    entry("qwen3-8b", _qwen3(36, 4096, 32, 12288), 8_190_735_360, _AIC),
+    entry("qwen3-14b", _qwen3(40, 5120, 40, 17408), 14_768_307_200),
+    entry("qwen3-32b", _qwen3(64, 5120, 64, 25600), 32_762_123_264, _AIC),
 )
 
 _GEMMA: Final = (
-    _entry("gemma-2b", _gemma("GemmaForCausalLM", 18, 2048, 8, 1, 256, 16384, 256000, 8192), 2_506_172_416),
-    _entry("gemma-7b", _gemma("GemmaForCausalLM", 28, 3072, 16, 16, 256, 24576, 256000, 8192), 8_537_680_896),
-    _entry("gemma-2-2b gemma2-2b", _gemma2(26, 2304, 8, 4, 256, 9216), 2_614_341_888),
-    _entry("gemma-2-9b gemma2-9b", _gemma2(42, 3584, 16, 8, 256, 14336), 9_241_705_984),
-    _entry("gemma-2-27b gemma2-27b", _gemma2(46, 4608, 32, 16, 128, 36864), 27_227_128_320),
-    _entry("gemma-3-1b gemma3-1b", _gemma3(26, 1152, 4, 1, 256, 6912, 262144, 512), 999_885_952),
-    _entry("gemma-3-27b-text gemma3-27b-text", _gemma3(62, 5376, 32, 16, 128, 21504, 262208, 1024), 27_009_346_304),
+    entry("gemma-2b", _gemma("GemmaForCausalLM", 18, 2048, 8, 1, 256, 16384, 256000, 8192), 2_506_172_416),
+    entry("gemma-7b", _gemma("GemmaForCausalLM", 28, 3072, 16, 16, 256, 24576, 256000, 8192), 8_537_680_896),
+    entry("gemma-2-2b gemma2-2b", _gemma2(26, 2304, 8, 4, 256, 9216), 2_614_341_888),
+    entry("gemma-2-9b gemma2-9b", _gemma2(42, 3584, 16, 8, 256, 14336), 9_241_705_984),
+    entry("gemma-2-27b gemma2-27b", _gemma2(46, 4608, 32, 16, 128, 36864), 27_227_128_320),
+    entry("gemma-3-1b gemma3-1b", _gemma3(26, 1152, 4, 1, 256, 6912, 262144, 512), 999_885_952),
+    entry("gemma-3-27b-text gemma3-27b-text", _gemma3(62, 5376, 32, 16, 128, 21504, 262208, 1024), 27_009_346_304),
 )
 
 _GLM: Final = (
-    _entry(
+    entry(
         "glm-4-9b glm-4-9b-hf",
         _llama(40, 4096, 32, 2, 13696, 151552, 131072, head_dim=128, attention_bias=True) | {"architectures": ["GlmForCausalLM"]},
         9_399_951_360,
     ),
-    _entry(
+    entry(
         "glm-4-32b glm-4-32b-0414",
         _llama(61, 6144, 48, 2, 23040, 151552, 32768, head_dim=128, attention_bias=False) | {"architectures": ["Glm4ForCausalLM"]},
         32_566_000_000,

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.model.catalog.entry import CatalogEntry
+from shardwright.model.catalog.entry import CARD, CatalogEntry, decoder, entry
 from shardwright.model.catalog.vision import VISION_ENTRIES
 
-_CARD: Final = "config.json and weights index of the model's repository, from memory"
 _COUNTED: Final = "config.json as carried by aiconfigurator-core 0.12.0; parameters as transformers 5.23.0 counts them"
 _MTP: Final = (
     "config.json as carried by aiconfigurator-core 0.12.0; main model as transformers 5.23.0 counts it, plus one prediction module: a "
@@ -18,24 +17,11 @@ _MTP: Final = (
 )
 
 
-def _base(architecture: str, layers: int, hidden: int, heads: int, kv_heads: int, vocab: int, context: int, **more: Any) -> dict[str, Any]:
-    return {
-        "architectures": [architecture],
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "vocab_size": vocab,
-        "max_position_embeddings": context,
-        **more,
-    }
-
-
 def _jamba(layers: int, hidden: int, heads: int, ffn: int, rank: int) -> dict[str, Any]:
     periods = {"attn_layer_period": 8, "attn_layer_offset": 4, "expert_layer_period": 2, "expert_layer_offset": 1}
     mamba = {"mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": rank}
     experts = {"num_experts": 16, "num_experts_per_tok": 2}
-    return _base("JambaForCausalLM", layers, hidden, heads, 8, 65536, 262144, intermediate_size=ffn, **periods, **mamba, **experts)
+    return decoder("JambaForCausalLM", layers, hidden, heads, 8, 65536, 262144, intermediate_size=ffn, **periods, **mamba, **experts)
 
 
 def _falcon_h1(
@@ -43,13 +29,13 @@ def _falcon_h1(
 ) -> dict[str, Any]:
     mamba = {"mamba_d_ssm": ssm_heads * 128, "mamba_n_heads": ssm_heads, "mamba_d_head": 128, "mamba_n_groups": groups}
     sizes = {"head_dim": 128, "intermediate_size": ffn, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_chunk_size": chunk}
-    return _base("FalconH1ForCausalLM", layers, hidden, heads, kv_heads, vocab, 262144, **mamba, **sizes)
+    return decoder("FalconH1ForCausalLM", layers, hidden, heads, kv_heads, vocab, 262144, **mamba, **sizes)
 
 
 def _nemotron(hidden: int, heads: int, kv_heads: int, ssm_heads: int, state: int, ffn: int, pattern: str, **more: Any) -> dict[str, Any]:
     scan = {"mamba_num_heads": ssm_heads, "mamba_head_dim": 64, "ssm_state_size": state, "n_groups": 8}
     mamba = {**scan, "conv_kernel": 4, "chunk_size": 128}
-    return _base(
+    return decoder(
         "NemotronHForCausalLM",
         len(pattern),
         hidden,
@@ -71,7 +57,7 @@ def _nemotron_experts(experts: int, topk: int, ffn: int, **more: Any) -> dict[st
 
 
 _LATENT_PREDICTION: Final = {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E"}
-_GRANITE_SMALL: Final = _base(
+_GRANITE_SMALL: Final = decoder(
     "GraniteMoeHybridForCausalLM",
     40,
     4096,
@@ -106,7 +92,7 @@ _MAMBA_CODESTRAL: Final[dict[str, Any]] = {
     "expand": 2,
     "vocab_size": 32768,
 }
-_QWEN3_NEXT: Final = _base(
+_QWEN3_NEXT: Final = decoder(
     "Qwen3NextForCausalLM",
     48,
     2048,
@@ -136,7 +122,7 @@ def _latent(architecture: str, layers: int, hidden: int, heads: int, vocab: int,
     depth = {"first_k_dense_replace": 3, "num_nextn_predict_layers": 1}
     index = {"index_head_dim": 128, "index_topk": 2048}
     latent = {"kv_lora_rank": 512, "qk_rope_head_dim": 64}
-    return _base(architecture, layers, hidden, heads, heads, vocab, context, **experts, **depth, **index, **latent, **more)
+    return decoder(architecture, layers, hidden, heads, heads, vocab, context, **experts, **depth, **index, **latent, **more)
 
 
 _DEEPSEEK_V32: Final = _latent(
@@ -161,7 +147,7 @@ def _glm5(**more: Any) -> dict[str, Any]:
     return _latent("GlmMoeDsaForCausalLM", 78, 6144, 64, 154880, **{"context": 202752, **sizes, **more})
 
 
-_MINIMAX_M2: Final = _base(
+_MINIMAX_M2: Final = decoder(
     "MiniMaxM2ForCausalLM",
     62,
     3072,
@@ -177,7 +163,7 @@ _MINIMAX_M2: Final = _base(
     qk_norm_type="per_layer",
     use_routing_bias=True,
 )
-_MIMO_V2: Final = _base(
+_MIMO_V2: Final = decoder(
     "MiMoV2FlashForCausalLM",
     48,
     4096,
@@ -203,7 +189,7 @@ _MIMO_V2: Final = _base(
     add_swa_attention_sink_bias=True,
     add_full_attention_sink_bias=False,
 )
-_MIMO: Final = _base(
+_MIMO: Final = decoder(
     "MiMoForCausalLM",
     36,
     4096,
@@ -220,7 +206,7 @@ _MIMO: Final = _base(
 
 def _bert(layers: int, hidden: int, heads: int) -> dict[str, Any]:
     more = {"intermediate_size": 4 * hidden, "type_vocab_size": 2}
-    return _base("BertForMaskedLM", layers, hidden, heads, heads, 30522, 512, **more)
+    return decoder("BertForMaskedLM", layers, hidden, heads, heads, 30522, 512, **more)
 
 
 def _t5(layers: int, hidden: int, heads: int, key: int, ffn: int, *, gated: bool) -> dict[str, Any]:
@@ -234,40 +220,36 @@ _SUPER: Final = "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEM
 _H56: Final = "M-M-M-M*-" + "M-M-M-M-M*-" * 9 + "M-M-M-M-M-"
 
 
-def _entry(names: str, config: dict[str, Any], parameters: int, source: str) -> CatalogEntry:
-    return CatalogEntry(names=tuple(names.split()), config=config, parameters=parameters, source=source)
-
-
 EXTRA_ENTRIES: Final[tuple[CatalogEntry, ...]] = (
-    _entry("mamba-codestral-7b mamba-codestral-7b-v0.1", _MAMBA_CODESTRAL, 7_285_403_648, _CARD),
-    _entry("jamba-v0.1", _jamba(32, 4096, 32, 14336, 256), 51_570_323_328, _CARD),
-    _entry("jamba-1.5-large", _jamba(72, 8192, 64, 24576, 512), 398_000_000_000, "model card (398 B), from memory"),
-    _entry("falcon-h1-7b falcon-h1-7b-base", _falcon_h1(44, 3072, 12, 2, 12288, 130048, 24, 1, 256), 7_590_000_000, _CARD),
-    _entry("falcon-h1-34b falcon-h1-34b-base", _falcon_h1(72, 5120, 20, 4, 21504, 261120, 32, 2, 128), 33_600_000_000, _CARD),
-    _entry("granite-4.0-h-small", _GRANITE_SMALL, 32_207_337_984, _CARD),
-    _entry("nemotron-h-56b nemotron-h-56b-base-8k", _nemotron(8192, 64, 8, 256, 256, 32768, _H56, context=8192), 56_324_350_464, _COUNTED),
-    _entry(
+    entry("mamba-codestral-7b mamba-codestral-7b-v0.1", _MAMBA_CODESTRAL, 7_285_403_648, CARD),
+    entry("jamba-v0.1", _jamba(32, 4096, 32, 14336, 256), 51_570_323_328, CARD),
+    entry("jamba-1.5-large", _jamba(72, 8192, 64, 24576, 512), 398_000_000_000, "model card (398 B), from memory"),
+    entry("falcon-h1-7b falcon-h1-7b-base", _falcon_h1(44, 3072, 12, 2, 12288, 130048, 24, 1, 256), 7_590_000_000, CARD),
+    entry("falcon-h1-34b falcon-h1-34b-base", _falcon_h1(72, 5120, 20, 4, 21504, 261120, 32, 2, 128), 33_600_000_000, CARD),
+    entry("granite-4.0-h-small", _GRANITE_SMALL, 32_207_337_984, CARD),
+    entry("nemotron-h-56b nemotron-h-56b-base-8k", _nemotron(8192, 64, 8, 256, 256, 32768, _H56, context=8192), 56_324_350_464, _COUNTED),
+    entry(
         "nemotron-3-nano nemotron-3-nano-30b-a3b nvidia-nemotron-3-nano-30b-a3b-bf16",
         _nemotron(2688, 32, 2, 64, 128, 1856, _NANO, **_nemotron_experts(128, 6, 1856)),
         31_577_937_344,
         _COUNTED,
     ),
-    _entry(
+    entry(
         "nemotron-3-super nemotron-3-super-120b-a12b",
         _nemotron(4096, 32, 2, 128, 128, 2688, _SUPER, **_nemotron_experts(512, 22, 2688, moe_latent_size=1024, **_LATENT_PREDICTION)),
         123_611_012_096,
         _MTP,
     ),
-    _entry("qwen3-next-80b-a3b qwen3-next-80b-a3b-instruct", _QWEN3_NEXT, 79_674_391_296, _CARD),
-    _entry("deepseek-v3.2", _DEEPSEEK_V32, 683_501_956_608, _MTP),
-    _entry("glm-5 glm-5.1", _glm5(), 753_864_119_552, _MTP),
-    _entry("glm-5.3 glm-5.2", _glm5(context=1048576, index_topk_freq=4, index_skip_topk_offset=3), 753_320_549_120, _MTP),
-    _entry("minimax-m2.5 minimax-m2 minimax-m2.7", _MINIMAX_M2, 228_689_748_992, _COUNTED),
-    _entry("mimo-7b mimo-7b-base", _MIMO, 7_833_409_536, f"{_CARD}, with the prediction module"),
-    _entry("mimo-v2-flash", _MIMO_V2, 308_778_768_832, _COUNTED),
-    _entry("bert-base bert-base-uncased", _bert(12, 768, 12), 109_514_298, "parameters as transformers 5.23.0 counts BertForMaskedLM"),
-    _entry("bert-large bert-large-uncased", _bert(24, 1024, 16), 335_174_458, "model card (335 M with the masked head), from memory"),
-    _entry("t5-11b", _t5(24, 1024, 128, 128, 65536, gated=False), 11_307_321_344, _CARD),
-    _entry("t5-v1.1-xxl flan-t5-xxl", _t5(24, 4096, 64, 64, 10240, gated=True), 11_135_332_352, _CARD),
+    entry("qwen3-next-80b-a3b qwen3-next-80b-a3b-instruct", _QWEN3_NEXT, 79_674_391_296, CARD),
+    entry("deepseek-v3.2", _DEEPSEEK_V32, 683_501_956_608, _MTP),
+    entry("glm-5 glm-5.1", _glm5(), 753_864_119_552, _MTP),
+    entry("glm-5.3 glm-5.2", _glm5(context=1048576, index_topk_freq=4, index_skip_topk_offset=3), 753_320_549_120, _MTP),
+    entry("minimax-m2.5 minimax-m2 minimax-m2.7", _MINIMAX_M2, 228_689_748_992, _COUNTED),
+    entry("mimo-7b mimo-7b-base", _MIMO, 7_833_409_536, f"{CARD}, with the prediction module"),
+    entry("mimo-v2-flash", _MIMO_V2, 308_778_768_832, _COUNTED),
+    entry("bert-base bert-base-uncased", _bert(12, 768, 12), 109_514_298, "parameters as transformers 5.23.0 counts BertForMaskedLM"),
+    entry("bert-large bert-large-uncased", _bert(24, 1024, 16), 335_174_458, "model card (335 M with the masked head), from memory"),
+    entry("t5-11b", _t5(24, 1024, 128, 128, 65536, gated=False), 11_307_321_344, CARD),
+    entry("t5-v1.1-xxl flan-t5-xxl", _t5(24, 4096, 64, 64, 10240, gated=True), 11_135_332_352, CARD),
     *VISION_ENTRIES,
 )
