@@ -14,8 +14,6 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _numba: Any = import_module("numba") if find_spec("numba") is not None else None
 
-HAS_NUMBA = _numba is not None
-
 
 def compiled(function: _F) -> _F:
     """`function` compiled in nopython mode and cached on disk; itself when numba is missing."""

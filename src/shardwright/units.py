@@ -11,7 +11,6 @@ from typing import Final
 KIB: Final = 1024
 MIB: Final = 1024**2
 GIB: Final = 1024**3
-KILO: Final = 10**3
 MEGA: Final = 10**6
 GIGA: Final = 10**9
 TERA: Final = 10**12

@@ -9,13 +9,13 @@ import pytest
 
 from shardwright.cost.block_table import ELEMENT, PHASES
 from shardwright.cost.columns import layer_table
-from shardwright.cost.degree_rows import rows_of
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block import eager
 from shardwright.runtime.runtime import ElementKernels, Runtime, TpOverlap
 from shardwright.strategy.grid.axes import Grid
+from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model
 

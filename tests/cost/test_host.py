@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from shardwright.cost.block_table import ELEMENT, EP, LAUNCH
 from shardwright.cost.columns import LayerTable, layer_table, programs_of
-from shardwright.cost.degree_rows import rows_of
 from shardwright.cost.host import DISPATCH_SHARE, PairedLayer, overlapped
 from shardwright.program.block.block import BlockProgram, Phase
 from shardwright.program.block.grid_structure import Structure
@@ -23,6 +22,7 @@ from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
 from shardwright.validation.case import Case
 from shardwright.validation.complete import Completed, complete
 from shardwright.validation.measurements import Measurement
+from tests.cost.prices import rows_of
 from tests.tiers import examples
 from tests.validation.published import case_of, facts, rows
 

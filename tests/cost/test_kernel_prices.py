@@ -14,7 +14,6 @@ from shardwright.cost.block_table import ATTENTION, ELEMENT, GEMM
 from shardwright.cost.columns import layer_table
 from shardwright.cost.communication import move_seconds, network_of
 from shardwright.cost.compute import Machine, attention_flops, attention_seconds, gemm_seconds, machine_of
-from shardwright.cost.degree_rows import rows_of
 from shardwright.cost.kernel_lookup import gemm_grid_for, tile_padding
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
@@ -26,6 +25,7 @@ from shardwright.program.stages.parts import StageParts, plan_stages
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
 from shardwright.simulator.simulate import plan_of_grid
 from shardwright.strategy.grid.axes import Grid
+from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model, expert_model
 

@@ -10,7 +10,6 @@ import pytest
 from shardwright.cost.block_table import ELEMENT, EP
 from shardwright.cost.columns import layer_table
 from shardwright.cost.compute import BACKWARD_FLOPS, ROW_KERNEL_RATE, attention_flops, attention_seconds, element_seconds, machine_of
-from shardwright.cost.degree_rows import rows_of
 from shardwright.cost.step_costs import update_bytes
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
@@ -18,6 +17,7 @@ from shardwright.model.ir.operator import AttentionShape
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, Runtime
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
+from tests.cost.prices import rows_of
 from tests.cost.test_overlap import HEAD, plain, problem, seconds
 from tests.program.small import cluster_of, problem_of
 from tests.strategies import expert_model

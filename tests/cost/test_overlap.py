@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from shardwright.cost.block_table import ELEMENT, GEMM, PHASES, TP
-from shardwright.cost.columns import layer_table, programs_of, structure_of
+from shardwright.cost.columns import layer_table, programs_of
 from shardwright.cost.critical_path import microbatches_of, path_seconds
-from shardwright.cost.degree_rows import rows_of
 from shardwright.cost.overlap import products_yield
-from shardwright.cost.step_costs import price_grid, step_costs
+from shardwright.cost.step_costs import step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.hardware.catalog.nodes import node_of
@@ -22,7 +21,9 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ElementKernels, Runtime, TpOverlap
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
+from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
+from tests.program.structures import structure_of
 from tests.strategies import dense_model
 
 MODEL = dense_model(layers=4)

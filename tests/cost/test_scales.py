@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.step_costs import PART_NAMES, StepCosts, price_grid, step_costs
+from shardwright.cost.step_costs import PART_NAMES, StepCosts, step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.program.problem import Problem
@@ -15,6 +15,7 @@ from shardwright.runtime.runtime import ScaleGroup
 from shardwright.simulator.breakdown import breakdown
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
+from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model
 

@@ -9,9 +9,8 @@ import pytest
 
 from shardwright.cost.columns import mesh_table
 from shardwright.cost.compute import machine_of
-from shardwright.cost.degree_rows import rows_of
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
-from shardwright.cost.step_costs import StepCosts, price_grid, step_costs
+from shardwright.cost.step_costs import StepCosts, step_costs
 from shardwright.cost.terms import backward_layer, beside, forward_layer
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
@@ -21,6 +20,7 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
+from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model
 

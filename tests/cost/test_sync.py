@@ -9,10 +9,10 @@ import pytest
 
 from shardwright.cost.column_sums import SyncTable
 from shardwright.cost.columns import mesh_table
-from shardwright.cost.degree_rows import rows_of
-from shardwright.cost.step_costs import price_grid, step_costs
+from shardwright.cost.step_costs import step_costs
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
+from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model, expert_model
 

@@ -18,7 +18,7 @@ from shardwright.execute.native.rules import expressible, remarks, require_expre
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import run_step, unsplit
 from shardwright.execute.transport.torch_device import Settings
-from shardwright.job.training import Optimizer, OptimizerFamily, training_job
+from shardwright.job.training import Optimizer, OptimizerFamily
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.program.stages.parts import plan_stages
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -26,6 +26,7 @@ from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.order import Named, Table
 from tests.execute.small_models import small_model
 from tests.execute.small_plans import PLANS
+from tests.jobs import training_job
 from tests.strategies import dense_model, expert_model
 from tests.strategy.rule_ids import rule_ids
 

@@ -19,8 +19,9 @@ from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
 from shardwright.program.layout.layout import Holding, Layout
 from shardwright.program.transition.steps import StepKind
-from shardwright.program.transition.transition import flows, solve, transition
+from shardwright.program.transition.transition import solve, transition
 from tests.execute.layouts import EVERYTHING, boxed, devices_of, expected, held, same, two_sided, whole_tasks
+from tests.program.flows import flows
 from tests.program.test_transition import TEXTBOOK, cases, cells_of, tree
 from tests.tiers import examples
 

@@ -6,11 +6,11 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.proof.prove import prove
 from shardwright.execute.proof.shorten import num_operators, shortened
-from shardwright.job.training import training_job
 from shardwright.model.catalog.catalog import load_model
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.verify.check import require_valid
+from tests.jobs import training_job
 
 CASES = [
     ("llama-3.1-8b", "tp4 sp pp4 dp2 mbs1 zero1", 64),

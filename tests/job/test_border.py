@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError, UsageError
 from shardwright.job.border import job_from_flags
-from shardwright.job.training import training_job
+from tests.jobs import training_job
 from tests.tiers import examples
 
 

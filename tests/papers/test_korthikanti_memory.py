@@ -9,10 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.cost.columns import layer_table, programs_of, structure_of
-from shardwright.cost.degree_rows import rows_of
+from shardwright.cost.columns import layer_table, programs_of
 from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import training_job
 from shardwright.model.blocks.dense import decoder_block, embedding_block, head_block
 from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape
@@ -22,6 +20,9 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, Runtime
 from shardwright.strategy.grid.axes import Grid
+from tests.cost.prices import rows_of
+from tests.jobs import training_job
+from tests.program.structures import structure_of
 
 S, B, A, HEAD = 1024, 2, 16, 64
 H = A * HEAD

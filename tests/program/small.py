@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shardwright.hardware.cluster import Cluster, FabricTier
 from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import TrainingJob, training_job
+from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
@@ -15,6 +15,7 @@ from shardwright.runtime.runtime import Runtime
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import violations
+from tests.jobs import training_job
 
 RUNTIME = load_runtime("megatron-core")
 ORDERS = (

@@ -15,13 +15,14 @@ from shardwright.errors import StrategyError
 from shardwright.program.orders.check import action_violations
 from shardwright.program.orders.participation import participation
 from shardwright.program.orders.rows import ActionRows, action_rows
-from shardwright.program.orders.tables import table_of, written_out
+from shardwright.program.orders.tables import table_of
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.registry import SCHEDULES, schedule
 from shardwright.schedules.table import ActionTable
 from shardwright.strategy.plan.order import Action, Kind, Named, Table
 from shardwright.strategy.plan.plan import Plan
 from tests.program.rows import devices, entries, peaks, plan_of, run_rows, stage, zoo
+from tests.program.written import written_out
 from tests.tiers import examples
 
 SOME = examples(80)

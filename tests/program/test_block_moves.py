@@ -12,14 +12,15 @@ from dataclasses import replace
 import pytest
 
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.columns import programs_of, structure_of
-from shardwright.cost.degree_rows import rows_of
+from shardwright.cost.columns import programs_of
 from shardwright.model.ir.graph import Model
 from shardwright.program.block.block import BlockProgram, Phase
 from shardwright.program.block.sizes import Degrees
 from shardwright.runtime.registry import load_runtime
 from shardwright.strategy.grid.axes import Grid
+from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of
+from tests.program.structures import structure_of
 from tests.program.unfold import move_bytes
 from tests.strategies import dense_model, expert_model
 

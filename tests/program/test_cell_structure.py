@@ -13,7 +13,6 @@ import pytest
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.columns import block_context
 from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import training_job
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.tensor import Dim
@@ -25,6 +24,7 @@ from shardwright.program.problem import Problem
 from shardwright.program.stages.parts import Segment
 from shardwright.program.transition.transition import transition
 from shardwright.runtime.registry import load_runtime
+from tests.jobs import training_job
 from tests.program.placed import ELEMENT, LENGTH, SAMPLES, layer_of, on_device, operator_of
 from tests.program.unfold import gemm_flops
 from tests.strategy.zoo_models import dense, sparse

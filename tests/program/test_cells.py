@@ -11,8 +11,8 @@ from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import AxisStep, class_trees, cut, image, indices, largest_remainder, leaves, stage_cells, token_box
 from shardwright.strategy.text.parser import parse_plan
-from shardwright.strategy.text.split_notation import parse_split
 from tests.program.placed import layer_of, on_device, operator_of
+from tests.strategy.splits import parse_split
 from tests.strategy.zoo_models import dense
 
 

@@ -6,17 +6,18 @@ import random
 
 import pytest
 
-from shardwright.cost.columns import programs_of, structure_of
+from shardwright.cost.columns import programs_of
 from shardwright.cost.critical_path import microbatches_of
-from shardwright.cost.degree_rows import rows_of
 from shardwright.cost.model_flops import model_flops
-from shardwright.cost.step_costs import price_grid, step_costs
+from shardwright.cost.step_costs import step_costs
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block import Kernel, Phase
 from shardwright.program.stages.chunks import chunk_contents
 from shardwright.strategy.grid.axes import Grid, Recompute
+from tests.cost.prices import price_grid, rows_of
 from tests.program.small import cluster_of, is_legal, problem_of
+from tests.program.structures import structure_of
 from tests.program.unfold import gemm_flops, program_of, unfold
 from tests.strategies import dense_model, expert_model
 from tests.torch_checks import ours

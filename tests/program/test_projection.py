@@ -17,7 +17,7 @@ from shardwright.program.stages.families import StageDevices, refine_families
 from shardwright.program.stages.holdings import HeldParameters, Holdings, parameter_places, parameter_sums, plan_holdings, shares_of
 from shardwright.program.stages.parts import StageParts, plan_stages
 from shardwright.strategy.text.parser import parse_plan
-from shardwright.strategy.text.split_notation import parse_split
+from tests.strategy.splits import parse_split
 from tests.strategy.zoo_models import dense
 
 LENGTH, NODE = 64, 4

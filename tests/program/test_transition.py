@@ -26,7 +26,8 @@ from shardwright.program.layout.layout import (
 )
 from shardwright.program.transition.pieces import PlacedPiece, components
 from shardwright.program.transition.steps import Act, Step, StepKind, execute
-from shardwright.program.transition.transition import Transition, candidates, flows, minimum, transition
+from shardwright.program.transition.transition import Transition, candidates, minimum, transition
+from tests.program.flows import flows
 from tests.tiers import examples
 
 ROWS, COLS = 48, 48

@@ -3,9 +3,9 @@
 import numpy as np
 
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.degree_rows import rows_of
 from shardwright.program.block.block import Phase
 from shardwright.strategy.grid.axes import Grid, Recompute
+from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of
 from tests.program.unfold import OperatorTask, program_of, unfold
 from tests.strategies import dense_model

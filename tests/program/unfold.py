@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.columns import programs_of, structure_of
+from shardwright.cost.columns import programs_of
 from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
 from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
@@ -14,6 +14,7 @@ from shardwright.program.problem import Problem
 from shardwright.program.stages.chunks import Content, chunk_contents
 from shardwright.schedules.table import KINDS, ActionTable
 from shardwright.strategy.grid.axes import Grid, Recompute
+from tests.program.structures import structure_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,10 +23,10 @@ from shardwright.report.split_tree import TreeNode, split_tree, tree_lines
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import Split, devices_of
 from shardwright.strategy.text.parser import parse_plan
-from shardwright.strategy.text.split_notation import parse_split
 from shardwright.strategy.verify.coverage import operators_of, stage_pieces
 from tests.golden.files import assert_golden
 from tests.strategies import dense_model, trees
+from tests.strategy.splits import parse_split
 from tests.strategy.test_notation import FILES
 from tests.strategy.zoo_plans import zoo_plan
 from tests.tiers import examples

@@ -11,7 +11,6 @@ import numpy as np
 from shardwright.cost.chunk_layout import layout_of
 from shardwright.cost.columns import layer_table, mesh_table
 from shardwright.cost.critical_path import path_seconds
-from shardwright.cost.degree_rows import rows_of
 from shardwright.cost.step_costs import Priced, step_costs
 from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem
@@ -19,6 +18,7 @@ from shardwright.search.grid.space import Space
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.rules import GridFacts, canonical, violations
+from tests.cost.prices import rows_of
 
 
 def raw_grids(space: Space) -> Iterator[Grid | None]:

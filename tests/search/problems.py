@@ -8,7 +8,6 @@ from math import prod
 
 from shardwright.hardware.cluster import FabricTier
 from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import training_job
 from shardwright.model.blocks.dense import attention_operators, decoder_block, embedding_block, head_block, norm, residual
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.catalog.catalog import load_model
@@ -22,6 +21,7 @@ from shardwright.search.grid.space import Space, exhaustive_space, standard_spac
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import GridFacts
+from tests.jobs import training_job
 
 RUNTIMES = ("megatron-core", "torchtitan", "fsdp1", "megatron-2022", "deepspeed", "derived")
 DEVICES = ("h100-sxm", "a100-sxm-80gb", "b200-sxm", "l40s", "mi300x")

@@ -10,7 +10,6 @@ import pytest
 from shardwright.cost.stage_costs import StageCosts
 from shardwright.cost.step_costs import StepCosts
 from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import training_job
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
@@ -18,6 +17,7 @@ from shardwright.simulator import simulate as plans
 from shardwright.simulator.simulate import SimulatedPlan, simulate_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.text.parser import parse_plan
+from tests.jobs import training_job
 from tests.strategy.zoo_models import dense
 
 SEQ = 64

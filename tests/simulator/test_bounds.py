@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
 from shardwright.cost.rank_memory import reserved_bytes
-from shardwright.cost.step_costs import price_grid, step_costs
+from shardwright.cost.step_costs import step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import FabricTier
 from shardwright.program.instances import TaskKind
@@ -22,6 +22,7 @@ from shardwright.search.grid.space import AXES, Space
 from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts
+from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, seeds

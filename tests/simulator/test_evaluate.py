@@ -11,7 +11,6 @@ import pytest
 from shardwright.cost.block_table import PARTS, TP
 from shardwright.cost.columns import layer_table, mesh_table
 from shardwright.cost.critical_path import jitter, microbatches_of
-from shardwright.cost.degree_rows import rows_of
 from shardwright.cost.step_costs import PART_NAMES
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import Cluster, FabricTier
@@ -25,6 +24,7 @@ from shardwright.simulator.predict import predict
 from shardwright.simulator.simulate import SimulatedPlan, lower, plan_of_grid, simulate_grid
 from shardwright.simulator.tasks import update_seconds
 from shardwright.strategy.grid.axes import Grid, Recompute
+from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.general import simulate_with
 from tests.strategies import dense_model, expert_model

@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.cost.rank_memory import activation_bytes, allocated_bytes, in_flight, reserved_bytes
-from shardwright.cost.step_costs import price_grid, step_costs
+from shardwright.cost.step_costs import step_costs
 from shardwright.dtype import Dtype
 from shardwright.job.training import Optimizer
 from shardwright.program.instances import TaskKind
@@ -19,6 +19,7 @@ from shardwright.runtime.runtime import AttentionKernel
 from shardwright.schedules.registry import schedule_table
 from shardwright.simulator.simulate import memory_of_grid, simulate_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
+from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.levels import peak_levels
 from tests.strategies import dense_model, expert_model

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given
 
 from shardwright.errors import StrategyError
 from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import SequenceLength, TrainingJob, training_job
+from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
@@ -19,6 +19,7 @@ from shardwright.simulator.simulate import SimulatedPlan, simulate_grid, simulat
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parser import parse_plan
+from tests.jobs import training_job
 from tests.search.problems import real_problem
 from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_models import dense

@@ -20,10 +20,11 @@ from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from shardwright.strategy.text.json import plan_from_json, plan_to_json
 from shardwright.strategy.text.notation import print_plan
 from shardwright.strategy.text.parser import parse_plan
-from shardwright.strategy.text.split_notation import Cursor, parse_split, print_split
+from shardwright.strategy.text.split_notation import Cursor, print_split
 from shardwright.strategy.verify.check import verify
 from tests.strategies import dense_model, expert_model, plans, trees
 from tests.strategy.rule_ids import PLAN_RULES
+from tests.strategy.splits import parse_split
 from tests.tiers import examples
 
 ZOO = Path(__file__).parent / "zoo"

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwright.cost.columns import programs_of, structure_of
+from shardwright.cost.columns import programs_of
 from shardwright.cost.compute import attention_flops, scan_flops
-from shardwright.cost.degree_rows import rows_of
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import model_from_config
@@ -21,6 +20,8 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Runtime
 from shardwright.strategy.grid.axes import Grid
+from tests.cost.prices import rows_of
+from tests.program.structures import structure_of
 from tests.program.unfold import gemm_flops
 
 # The references stand in for fused kernels operator by operator: no compiler looks at what a recompute policy keeps, and the loss over a

@@ -68,11 +68,6 @@ def block_context(problem: Problem, block: Block) -> Context:
     )
 
 
-def structure_of(*, sp: bool, gather: bool, tp: int) -> Structure:
-    """The structure of a grid: experts have their own mesh unless tokens are copied over tp."""
-    return Structure(sequence_parallel=sp, gather=gather, routed=sp or tp == 1)
-
-
 def programs_of(problem: Problem, structure: Structure) -> tuple[BlockProgram, ...]:
     """Every block of the model, lowered under `structure`."""
     return tuple(lower_block(b, structure, block_context(problem, b)) for b in problem.model.blocks)

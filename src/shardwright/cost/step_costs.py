@@ -8,10 +8,9 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.block_table import MODES, PARTS
-from shardwright.cost.chunk_layout import ChunkLayout, layout_of, recomputed
+from shardwright.cost.chunk_layout import ChunkLayout, recomputed
 from shardwright.cost.column_sums import ShardedElements
-from shardwright.cost.columns import LayerTable, MeshTable, layer_table, mesh_table
-from shardwright.cost.degree_rows import rows_of
+from shardwright.cost.columns import LayerTable, MeshTable
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.terms import (
     backward_layer,
@@ -89,19 +88,6 @@ class Priced:
     meshes: MeshTable
     mesh_row: int
     layout: ChunkLayout
-
-
-def price_grid(problem: Problem, grid: Grid) -> Priced:
-    """Tables of one row for one grid."""
-    rows = rows_of([grid])
-    shard = np.array([grid.shard or grid.dp * grid.cp], dtype=np.int64)
-    return Priced(
-        layers=layer_table(problem, rows),
-        layer_row=0,
-        meshes=mesh_table(problem, rows, shard),
-        mesh_row=0,
-        layout=layout_of(problem.model, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,8 +81,3 @@ class TrainingJob:
     def tokens_per_step(self) -> int:
         """Text tokens of the global batch."""
         return self.global_batch * self.sequence_length
-
-
-def training_job(*, seq_len: int, global_batch: int) -> TrainingJob:
-    """The everyday job: one text sequence, AdamW in fp32 over bf16."""
-    return TrainingJob(sequences=(SequenceLength(name="text", tokens=seq_len),), global_batch=global_batch)

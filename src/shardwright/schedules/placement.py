@@ -39,10 +39,3 @@ def chunk_ranks(placement: Placement, *, num_ranks: int, chunks_per_rank: int) -
         case Placement.OPPOSITE:
             rows = [down, up]
     return np.array(rows, np.int32)
-
-
-def rank_chunks(placement: Placement, *, num_ranks: int, chunks_per_rank: int) -> Int32Array:
-    """(lanes, num_ranks, chunks_per_rank) chunks of each rank, first to last."""
-    ranks = chunk_ranks(placement, num_ranks=num_ranks, chunks_per_rank=chunks_per_rank)
-    order = np.argsort(ranks, axis=1, kind="stable").astype(np.int32)
-    return order.reshape(placement.lanes, num_ranks, chunks_per_rank)

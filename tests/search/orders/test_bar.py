@@ -7,9 +7,8 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from shardwright.cost.step_costs import price_grid, step_costs
+from shardwright.cost.step_costs import step_costs
 from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import training_job
 from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
@@ -17,6 +16,8 @@ from shardwright.search.orders.bounds import order_bounds
 from shardwright.search.orders.find import find_order
 from shardwright.search.orders.problem import OrderProblem
 from shardwright.strategy.grid.axes import Grid
+from tests.cost.prices import price_grid
+from tests.jobs import training_job
 from tests.search.orders.replay import chain
 
 RANKS, MICROBATCHES = 16, 64

@@ -13,7 +13,6 @@ from shardwright.cost.device_network import kind_problem
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.overrides import reserve_memory
-from shardwright.job.training import training_job
 from shardwright.program.orders.check import action_violations
 from shardwright.program.orders.rows import action_rows
 from shardwright.program.problem import Problem
@@ -26,6 +25,7 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.order import Named
 from shardwright.strategy.plan.plan import Plan
+from tests.jobs import training_job
 from tests.search.problems import real_problem, small_problem
 from tests.strategy.zoo_models import dense
 from tests.strategy.zoo_plans import zoo

@@ -27,13 +27,6 @@ def _kept(stage: StageCells, key: Hashable, made: Callable[[], Iterator[Holding]
     return stage.boxes[key]
 
 
-def full_layout(stage: StageCells, layout: Layout) -> Layout:
-    """`layout` with its sums done."""
-    if all(h.part is None for h in layout):
-        return layout
-    return _kept(stage, ("full", id(layout)), lambda: (Holding(device=h.device, box=h.box) for h in layout))
-
-
 def made_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
     """Where `operator` leaves one of its extents: boxes of (samples, positions, elements); parts of a sum where it contracts a cut dim."""
     return _kept(stage, ("made", operator, extent, length), lambda: _made(stage, operator, extent, length))

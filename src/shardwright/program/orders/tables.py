@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from shardwright.program.orders.rows import ActionRows, action_rows
+from shardwright.program.orders.rows import ActionRows
 from shardwright.schedules.table import KINDS
 from shardwright.strategy.plan.order import Action, Kind, Table
 from shardwright.strategy.plan.plan import Plan
@@ -19,12 +17,6 @@ def table_of(rows: ActionRows, *, plan: Plan, order: int = 0) -> Table:
         if start < end and int(rows.lane[start]) in turn:
             written.append((devices[0], _entries(rows, slice(start, end), turn)))
     return Table(lanes=lanes, rows=tuple(written))
-
-
-def written_out(plan: Plan) -> Plan:
-    """`plan` with a table for each of its orders."""
-    rows = action_rows(plan)
-    return replace(plan, orders=tuple(table_of(rows, plan=plan, order=i) for i in range(len(plan.orders))))
 
 
 def _entries(rows: ActionRows, mine: slice, turn: dict[int, int]) -> tuple[Action | tuple[Action, Action], ...]:

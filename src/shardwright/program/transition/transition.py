@@ -14,7 +14,7 @@ from functools import lru_cache
 from shardwright.program.layout.layout import Layout
 from shardwright.program.transition.copies import copies
 from shardwright.program.transition.pieces import Component, Piece, PlacedPiece, components
-from shardwright.program.transition.steps import Act, Flow, Load, Step, StepKind, add, execute
+from shardwright.program.transition.steps import Act, Load, Step, StepKind, add, execute
 from shardwright.program.transition.sums import sums
 
 
@@ -123,8 +123,3 @@ def _least(piece: Piece) -> int:
         return len(piece.lacking)
     holders = {device for part in piece.parts for device in part}
     return len(piece.parts) - 1 + len(piece.wanted) - (not holders.isdisjoint(piece.wanted))
-
-
-def flows(found: Transition) -> tuple[tuple[PlacedPiece, tuple[tuple[Flow, ...], ...]], ...]:
-    """What each step does, by component: elements of a component are those of its boxes in order."""
-    return tuple((one, tuple(act.flows for act in solve(one.component))) for one in found.placed)

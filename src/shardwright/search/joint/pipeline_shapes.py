@@ -14,9 +14,6 @@ from shardwright.search.grid.prepare import Prepared, costs_of, prepare
 from shardwright.search.grid.space import AXES, Space, Value
 from shardwright.strategy.grid.rules import GridFacts
 
-MOST_SPLITS = 64
-"""Splits of one pipeline."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineShape:

@@ -155,16 +155,3 @@ def _read_weighted(cursor: Cursor, dim: Dim, *, depth: int) -> Split:
     if len(children) != len(weights):
         raise cursor.error(f"{len(weights)} weights but {len(children)} children")
     return Split(dim=dim, parts=tuple(weights), step=tuple(offsets), children=tuple(children), zigzag=zigzag)
-
-
-def parse_split(text: str) -> Split | None:
-    """The tree that `text` says.
-
-    Raises:
-        StrategyError: it says none.
-    """
-    cursor = Cursor(text=text)
-    tree = read_split(cursor)
-    if cursor.peek():
-        raise cursor.error("expected the end of the split")
-    return tree

@@ -1,0 +1,15 @@
+"""Plans with their orders written out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.program.orders.rows import action_rows
+from shardwright.program.orders.tables import table_of
+from shardwright.strategy.plan.plan import Plan
+
+
+def written_out(plan: Plan) -> Plan:
+    """`plan` with a table for each of its orders."""
+    rows = action_rows(plan)
+    return replace(plan, orders=tuple(table_of(rows, plan=plan, order=i) for i in range(len(plan.orders))))
