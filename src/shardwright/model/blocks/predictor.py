@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.model.blocks.dense import head_block, hidden_extent, linear, norm
+from shardwright.model.blocks.dense import embedding_block, head_block, hidden_extent, linear, norm
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.fields import Fields
-from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim, Extent, Parameter, ParameterClass
+from shardwright.model.ir.operator import OperatorClass
 
 MAX_PREDICTORS = 64
 
@@ -41,23 +40,15 @@ def _module(layer: Block, *, hidden: int, vocab: int) -> Block:
 
     ``lookup`` reads the job's token ids, so it has no inputs.
     """
-    rows, width = Extent(dim=Dim.VOCAB, size=vocab), hidden_extent(hidden)
-    shared = Parameter(name="embed.weight", extents=(rows, width), klass=ParameterClass.EMBED, tied_to="embed.embed.weight")
-    lookup = Operator(
-        name="lookup",
-        kind=OperatorKind.EMBEDDING,
-        klass=OperatorClass.EMBED,
-        inputs=(),
-        reads=(rows,),
-        writes=(width,),
-        parameters=(shared,),
-    )
-    join = linear("join", source="hidden_norm", reads=(hidden_extent(2 * hidden),), writes=(width,), klass=OperatorClass.STREAM)
+    plain = embedding_block(hidden=hidden, vocab=vocab).operators[0]
+    shared = tuple(replace(parameter, tied_to="embed.embed.weight") for parameter in plain.parameters)
+    wide, width = hidden_extent(2 * hidden), hidden_extent(hidden)
+    join = linear("join", source="hidden_norm", reads=(wide,), writes=(width,), klass=OperatorClass.STREAM)
     joined = ("embed_norm", "hidden_norm")
     return Block(
         name="mtp",
         operators=(
-            lookup,
+            replace(plain, inputs=(), parameters=shared),
             norm("embed_norm", source="lookup", hidden=hidden),
             norm("hidden_norm", source=INPUT, hidden=hidden),
             replace(join, inputs=joined, keeps=joined),

@@ -54,15 +54,10 @@ def build_bert(fields: Fields) -> Model:
         hidden=hidden,
     )
     positions = fields.integer("max_position_embeddings", maximum=2**24)
-    embed = embedding_block(hidden=hidden, vocab=vocab, positions=positions, norm_after=True)
-    types = Parameter(
-        name="embed.types",
-        extents=(hidden_extent(fields.integer("type_vocab_size", default=2, maximum=MAX_TYPES)), hidden_extent(hidden)),
-        klass=ParameterClass.EMBED,
-    )
-    lookup = replace(embed.operators[0], parameters=(*embed.operators[0].parameters, types))
+    extents = (hidden_extent(fields.integer("type_vocab_size", default=2, maximum=MAX_TYPES)), hidden_extent(hidden))
+    types = Parameter(name="embed.types", extents=extents, klass=ParameterClass.EMBED)
     return decoder_model(
-        embed=replace(embed, operators=(lookup, *embed.operators[1:])),
+        embed=_with_parameter(embedding_block(hidden=hidden, vocab=vocab, positions=positions, norm_after=True), types),
         layers=[layer] * fields.layers(),
         head=_masked_head(hidden=hidden, vocab=vocab, tied=fields.flag("tie_word_embeddings", default=True)),
         hidden=hidden,

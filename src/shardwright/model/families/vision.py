@@ -6,7 +6,8 @@ describes the language model alone, and that is what is built.
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from shardwright.model.blocks.vision import ProjectorShape, VisionShape, joined_model, projector_operators
 from shardwright.model.families.huggingface import built
@@ -29,13 +30,26 @@ def text_fields(fields: Fields) -> Fields:
     return Fields({**section.mapping, "tie_word_embeddings": top}, section.source, section.path)
 
 
-def _tower(vision: Fields, *, layers: str, heads: str) -> tuple[int, int, int, int]:
-    """Layers, hidden, heads and feed-forward width of a vision transformer; heads must divide hidden."""
-    hidden = vision.integer("hidden_size", maximum=MAX_HIDDEN)
-    count = vision.integer(heads, maximum=MAX_HEADS)
+def _tower(vision: Fields, *, patch: int, rows: int = 0, layers: str = "", heads: str = "", prefix: str = "", **more: Any) -> VisionShape:
+    """The vision transformer of a section; its heads must divide its width.
+
+    Args:
+        patch: input elements of a patch. rows: of learned position and class tables. layers, heads: fields that say how many, if not the
+            usual ones. prefix: of the usual fields. more: of the shape.
+    """
+    hidden = vision.integer(f"{prefix}hidden_size", maximum=MAX_HIDDEN)
+    count = vision.integer(heads or f"{prefix}num_attention_heads", maximum=MAX_HEADS)
     if hidden % count:
-        vision.fail(f"{vision.path}hidden_size = {hidden} is not a multiple of its {count} heads", hint="choose a divisor")
-    return vision.integer(layers, maximum=MAX_LAYERS), hidden, count, vision.integer("intermediate_size", maximum=MAX_FFN)
+        vision.fail(f"{vision.path}{prefix}hidden_size = {hidden} is not a multiple of its {count} heads", hint="choose a divisor")
+    return VisionShape(
+        layers=vision.integer(layers or f"{prefix}num_hidden_layers", maximum=MAX_LAYERS),
+        hidden=hidden,
+        heads=count,
+        ffn=vision.integer(f"{prefix}intermediate_size", maximum=MAX_FFN),
+        patch=patch,
+        positions=rows * hidden,
+        **more,
+    )
 
 
 def build_llava(fields: Fields) -> Model:
@@ -49,21 +63,18 @@ def build_llava(fields: Fields) -> Model:
         text.fail(f"text_config.model_type = {kind[:40]!r} is not supported", hint=f"supported: {', '.join(LLAVA_TEXTS)}")
     if vision.string("model_type") != "clip_vision_model":
         vision.unsupported("vision_config.model_type other than clip_vision_model")
-    layers, hidden, heads, ffn = _tower(vision, layers="num_hidden_layers", heads="num_attention_heads")
+    patch, size = vision.integer("patch_size", maximum=MAX_PATCH), vision.integer("image_size", maximum=MAX_POSITIONS)
+    channels = vision.integer("num_channels", default=3, maximum=64)
+    shape = _tower(vision, patch=channels * patch**2, rows=(size // patch) ** 2 + 2, norm_before=True)
+    layers = shape.layers
     feature = fields.integer("vision_feature_layer", minimum=-MAX_LAYERS, maximum=MAX_LAYERS, default=-2)
     used = layers + 1 + feature if feature < 0 else feature
     if not 1 <= used <= layers:
         fields.fail(f"vision_feature_layer = {feature} is not a layer of the {layers}", hint="count from -1 backwards")
-    patch, size = vision.integer("patch_size", maximum=MAX_PATCH), vision.integer("image_size", maximum=MAX_POSITIONS)
-    positions = (size // patch) ** 2 + 1
-    channels = vision.integer("num_channels", default=3, maximum=64)
-    shape = VisionShape(
-        layers=used, hidden=hidden, heads=heads, ffn=ffn, patch=channels * patch**2, positions=(positions + 1) * hidden, norm_before=True
-    )
     language = built(kind, text)
     two = ProjectorShape(inner=language.hidden, bias=fields.flag("multimodal_projector_bias", default=True))
-    projector = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT)
-    return joined_model(language, vision=shape, projector=projector)
+    projector = projector_operators(two, width=shape.hidden, hidden=language.hidden, source=INPUT)
+    return joined_model(language, vision=replace(shape, layers=used), projector=projector)
 
 
 def _qwen(fields: Fields, language: Model) -> Model:
@@ -75,22 +86,14 @@ def _qwen(fields: Fields, language: Model) -> Model:
     vision = fields.optional_section("vision_config")
     if vision is None:
         return language
-    layers, hidden, heads, ffn = _tower(vision, layers="depth", heads="num_heads")
     merge = vision.integer("spatial_merge_size", maximum=64) ** 2
     pixels = vision.integer("patch_size", maximum=MAX_PATCH) ** 2 * vision.integer("temporal_patch_size", maximum=64)
     out = vision.integer("out_hidden_size", maximum=MAX_HIDDEN)
     if out != language.hidden:
         vision.fail(f"{vision.path}out_hidden_size = {out} is not the language model's {language.hidden}", hint="make them equal")
-    shape = VisionShape(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        ffn=ffn,
-        patch=vision.integer("in_channels", maximum=64) * pixels,
-        positions=vision.integer("num_position_embeddings", maximum=MAX_POSITIONS) * hidden,
-        patch_bias=True,
-    )
-    wide = hidden * merge
+    patch, rows = vision.integer("in_channels", maximum=64) * pixels, vision.integer("num_position_embeddings", maximum=MAX_POSITIONS)
+    shape = _tower(vision, patch=patch, rows=rows, layers="depth", heads="num_heads", patch_bias=True)
+    hidden, wide = shape.hidden, shape.hidden * merge
     deep = vision.integers("deepstack_visual_indexes", maximum=MAX_LAYERS)
     projector: list[Operator] = []
     for i, _ in enumerate(deep[:MAX_LAYERS]):
@@ -127,22 +130,12 @@ def build_gemma4_vl(fields: Fields) -> Model:
     language, vision = built("Gemma4ForCausalLM", text_fields(fields)), fields.optional_section("vision_config")
     if vision is None:
         return language
-    layers, hidden, heads, ffn = _tower(vision, layers="num_hidden_layers", heads="num_attention_heads")
+    rows, norms = 2 * vision.integer("position_embedding_size", maximum=MAX_POSITIONS), {"qk_norm": True, "post_norms": True}
+    patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
+    shape = _tower(vision, patch=patch, rows=rows, bias=False, norm_bias=False, gated=True, **norms)
+    hidden, heads = shape.hidden, shape.heads
     if vision.integer("num_key_value_heads", default=heads, maximum=MAX_HEADS) != heads or vision.integer("head_dim") * heads != hidden:
         vision.unsupported("num_key_value_heads or head_dim of vision_config other than those of plain attention")
-    shape = VisionShape(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        ffn=ffn,
-        patch=3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2,
-        positions=2 * vision.integer("position_embedding_size", maximum=MAX_POSITIONS) * hidden,
-        bias=False,
-        norm_bias=False,
-        gated=True,
-        qk_norm=True,
-        post_norms=True,
-    )
     pooled = vision.integer("pooling_kernel_size", maximum=64) ** 2
     one = ProjectorShape(inner=0, bias=False)
     projector = projector_operators(one, width=hidden, hidden=language.hidden, source=INPUT, merge=pooled, pooled=True)
@@ -154,25 +147,15 @@ def build_kimi_k25(fields: Fields) -> Model:
     language, vision = built("DeepseekV3ForCausalLM", text_fields(fields)), fields.optional_section("vision_config")
     if vision is None:
         return language
-    hidden, heads = vision.integer("vt_hidden_size", maximum=MAX_HIDDEN), vision.integer("vt_num_attention_heads", maximum=MAX_HEADS)
-    if hidden % heads:
-        vision.fail(f"{vision.path}vt_hidden_size = {hidden} is not a multiple of its {heads} heads", hint="choose a divisor")
     vision.choice("mm_projector_type", allowed=("patchmerger",))
     sides = vision.integers("merge_kernel_size", minimum=1, maximum=64)
     if len(sides) != 2:
         vision.fail(f"{vision.path}merge_kernel_size must list two sides", hint="for example [2, 2]")
     merge = sides[0] * sides[1]
     side = [vision.integer(f"init_pos_emb_{n}", maximum=MAX_PATCH) for n in ("height", "width")]
-    shape = VisionShape(
-        layers=vision.integer("vt_num_hidden_layers", maximum=MAX_LAYERS),
-        hidden=hidden,
-        heads=heads,
-        ffn=vision.integer("vt_intermediate_size", maximum=MAX_FFN),
-        patch=3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2,
-        positions=side[0] * side[1] * hidden,
-        patch_bias=True,
-        norm_after=True,
-    )
+    patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
+    shape = _tower(vision, patch=patch, rows=side[0] * side[1], prefix="vt_", patch_bias=True, norm_after=True)
+    hidden = shape.hidden
     two = ProjectorShape(inner=hidden * merge, norm=hidden)
     projector = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT, merge=merge)
     return joined_model(language, vision=shape, projector=projector)
@@ -185,21 +168,13 @@ def build_minimax_m3_vl(fields: Fields) -> Model:
         return language
     compression = vision.section("img_token_compression_config")
     compression.choice("image_token_compression_method", allowed=("patch_merge",))
-    layers, hidden, heads, ffn = _tower(vision, layers="num_hidden_layers", heads="num_attention_heads")
     merge = compression.integer("spatial_merge_size", maximum=64) ** 2
     frames = compression.integer("temporal_patch_size", maximum=64)
     pixels = vision.integer("patch_size", maximum=MAX_PATCH) ** 2
-    shape = VisionShape(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        ffn=ffn,
-        patch=vision.integer("num_channels", default=3, maximum=64) * frames * pixels,
-        norm_before=True,
-    )
+    shape = _tower(vision, patch=vision.integer("num_channels", default=3, maximum=64) * frames * pixels, norm_before=True)
     inner = fields.integer("projector_hidden_size", maximum=MAX_HIDDEN)
     two = ProjectorShape(inner=inner, bias=fields.flag("multimodal_projector_bias", default=True))
-    each = projector_operators(two, width=hidden, hidden=language.hidden, source=INPUT)
+    each = projector_operators(two, width=shape.hidden, hidden=language.hidden, source=INPUT)
     merged = projector_operators(two, width=language.hidden, hidden=language.hidden, source=each[-1].name, merge=merge, prefix="merge.")
     return joined_model(language, vision=shape, projector=(*each, *merged))
 
