@@ -24,6 +24,7 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts
 from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
+from tests.simulator.paths import path_seconds_of
 from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, seeds
 
@@ -185,10 +186,10 @@ def test_path_is_the_longest_of_the_program() -> None:
         done, path = paths(problem, grid)
         if is_aligned(problem, grid) and not shares_more(problem, grid):
             # The walk takes off what sums in another order may round.
-            assert path == pytest.approx(done.path_s, rel=1e-6), f"{problem.runtime.name} {grid}"
+            assert path == pytest.approx(path_seconds_of(done), rel=1e-6), f"{problem.runtime.name} {grid}"
             aligned += 1
         # Classes of one pipeline rank differ in their borders: B1 takes the fastest.
-        assert path <= done.path_s, f"{problem.runtime.name} {grid}"
+        assert path <= path_seconds_of(done), f"{problem.runtime.name} {grid}"
     assert aligned > DRAWN // 6
 
 
@@ -200,10 +201,10 @@ def test_path_of_every_schedule_and_switch(runtime: Runtime, schedule: str, zero
     grid = Grid(tp=2, sp=True, pp=4, dp=2, vpp=vpp, schedule=schedule, zero=zero)
     problem = problem_of(WIDE, cluster_of(16, node=8), runtime=runtime, global_batch=16)
     done, path = paths(without_slowdown(problem), grid)
-    assert path <= done.path_s
+    assert path <= path_seconds_of(done)
     # Columns leave out gains that tp sums too, and from ZeRO-2 on what a tied table's second holder gathers and copies for itself.
     if zero < 2:
         done, path = paths(without_slowdown(problem), replace(grid, tp=1, sp=False, cp=2))
-        assert path == pytest.approx(done.path_s, rel=1e-6)
+        assert path == pytest.approx(path_seconds_of(done), rel=1e-6)
     done, path = paths(problem, grid)
     assert path <= done.step_time_s

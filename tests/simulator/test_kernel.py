@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import shardwright.compiled
 from shardwright.simulator.kernel.events import SCALE, simulate
-from shardwright.simulator.kernel.longest_path import longest_path
 from tests.simulator.levels import peak_levels
+from tests.simulator.paths import longest_path
 from tests.tiers import examples
 
 MANY = examples(100)

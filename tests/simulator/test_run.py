@@ -12,11 +12,11 @@ from shardwright.cost.critical_path import microbatches_of
 from shardwright.hardware.cluster import FabricTier
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.problem import Problem
-from shardwright.simulator.kernel.longest_path import longest_path
 from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.general import simulate_with
+from tests.simulator.paths import longest_path, path_seconds_of
 from tests.strategies import dense_model, expert_model
 
 DENSE, SPARSE = dense_model(layers=12), expert_model(dense=1, sparse=11, experts=8)
@@ -120,7 +120,7 @@ def test_nothing_shared_takes_the_longest_path() -> None:
         path = longest_path(free.timeline.work, tasks.indegree, tasks.successor_start, tasks.successor)[1]
         assert (free.timeline.finish == path).all(), grid
         done = simulate_grid(problem, grid)
-        slower += done.step_time_s > done.path_s
+        slower += done.step_time_s > path_seconds_of(done)
     assert slower > 10
 
 

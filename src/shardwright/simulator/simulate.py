@@ -27,7 +27,6 @@ from shardwright.program.stages.holdings import HeldParameters, Holdings, Summin
 from shardwright.program.stages.parts import Segment, StageParts, plan_stages
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.kernel.events import simulate
-from shardwright.simulator.kernel.longest_path import longest_path
 from shardwright.simulator.prediction import StageMemory
 from shardwright.simulator.tasks import plan_kernel_tasks
 from shardwright.strategy.grid.axes import Grid
@@ -65,13 +64,6 @@ class SimulatedPlan:
     step_time_s: float
     memory: tuple[StageMemory, ...]
     mfu_causal: float
-
-    @property
-    def path_s(self) -> float:
-        """Longest path with uncontended durations (a lower bound of the step), with jitter."""
-        graph = self.program.instances
-        ends = longest_path(self.timeline.work, graph.indegree, graph.successor_start, graph.successor)[1]
-        return int(ends.max()) / PICOSECONDS_PER_SECOND * (self.step_time_s / self.timeline.seconds)
 
     @property
     def fits(self) -> bool:

@@ -6,7 +6,7 @@ The predictor is passed in: this layer reads predictions and makes none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, median
 from typing import Any, Final
 
@@ -263,9 +263,4 @@ def _row_json(row: RowResult) -> dict[str, Any]:
 
 
 def _source_json(source: SourceResult) -> dict[str, Any]:
-    def shown(errors: ErrorStatistics | None) -> dict[str, Any] | None:
-        if errors is None:
-            return None
-        return {"n": errors.n, "mean": errors.mean, "median": errors.median, "worst": errors.worst, "bias": errors.bias}
-
-    return {"time": shown(source.time), "memory": shown(source.memory), "infeasible": source.infeasible}
+    return {field: value for field, value in asdict(source).items() if field != "source_id"}

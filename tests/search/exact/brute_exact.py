@@ -30,6 +30,7 @@ from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.trees import TreeSpace
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.split import Split
+from tests.simulator.paths import path_seconds_of
 
 Devices = tuple[int, ...]
 Tree = Split | None
@@ -268,7 +269,7 @@ def _compare(
     plan = plan_of_stages(problem, stages, microbatches=microbatches, order=orders[at])
     result = simulate_plan(problem, plan)
     assert int(result.timeline.finish.max()) == int(steps[at])
-    assert abs(result.path_s / result.step_time_s - paths[at] / steps[at]) < 1e-12
+    assert abs(path_seconds_of(result) / result.step_time_s - paths[at] / steps[at]) < 1e-12
     capacity = [g.kind.accelerator.memory_bytes for g in problem.cluster.groups for _ in range(g.count * g.kind.num_devices)]
     fits = all(m.reserved <= capacity[c.devices[0]] for m, c in zip(result.memory, result.program.classes, strict=True))
     assert fits == bool(small[at])

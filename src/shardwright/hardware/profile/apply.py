@@ -218,27 +218,20 @@ def _new_node(profile: Profile) -> NodeKind:
     device = _measured_accelerator(device, profile)
     # Kernel generations that were not measured run as those that were, not by an assumed curve.
     known = tuple(a for a in device.attention if a.origin.evidence is Evidence.MEASURED)
-    devices = profile.host.num_devices if profile.host else 1
+    host, widest = profile.host, max((c.large_bandwidth for c in profile.collectives), default=GIGA)
+    devices = host.num_devices if host else 1
+    copies = max(host.to_device, host.from_device) if host else 0.0
     kind = NodeKind(
         name=f"{profile.accelerator}-x{devices}",
         accelerator=replace(device, attention=known or device.attention),
         num_devices=devices,
         island=devices,
-        scale_up=Link(latency_s=10e-6, bandwidth=_island_bandwidth(profile), efficiency=1.0, origin=_NO_LINK),
+        scale_up=Link(latency_s=10e-6, bandwidth=widest, efficiency=1.0, origin=_NO_LINK),
         nics=1,
         nic=network_card(gbit_per_s=10.0, origin=NIC_ORIGIN),
         host=Host(
-            memory_bytes=profile.host.memory_bytes if profile.host else 0,
-            pcie=Link(latency_s=10e-6, bandwidth=_copy_bandwidth(profile), efficiency=1.0, origin=_NO_LINK),
+            memory_bytes=host.memory_bytes if host else 0,
+            pcie=Link(latency_s=10e-6, bandwidth=copies or 16 * GIGA, efficiency=1.0, origin=_NO_LINK),
         ),
     )
     return _measured_node(kind, profile)
-
-
-def _island_bandwidth(profile: Profile) -> float:
-    return max((c.large_bandwidth for c in profile.collectives), default=GIGA)
-
-
-def _copy_bandwidth(profile: Profile) -> float:
-    host = profile.host
-    return max(host.to_device, host.from_device) if host and max(host.to_device, host.from_device) else 16 * GIGA

@@ -1,4 +1,4 @@
-"""Llama, Mistral, Phi-3, Qwen2, Qwen3, OLMo 2: RMSNorm, rotary, grouped queries, SwiGLU; they differ in biases, norms and windows."""
+"""Llama, Mistral, Phi-3, Qwen2, Qwen3, GLM-4, OLMo 2: RMSNorm, rotary, grouped queries, SwiGLU; biases, norms and windows differ."""
 
 from __future__ import annotations
 
@@ -81,6 +81,19 @@ def build_qwen3(fields: Fields) -> Model:
     """Qwen3 (`Qwen3Config`: head_dim 128, attention_bias false, untied): norms of queries and keys."""
     bias = fields.flag("attention_bias", default=False)
     layers = gated_layers(fields, windows=qwen_windows(fields), head_dim=128, attention_bias=bias, output_bias=bias, qk_norm=True)
+    return configured_model(fields, layers=layers)
+
+
+def build_glm(fields: Fields) -> Model:
+    """GLM-4 of 2024 (`GlmConfig`: attention_bias true, head_dim 128, untied)."""
+    layers = gated_layers(fields, windows=(0,) * fields.layers(), head_dim=128, attention_bias=fields.flag("attention_bias", default=True))
+    return configured_model(fields, layers=layers)
+
+
+def build_glm4(fields: Fields) -> Model:
+    """GLM-4-0414 (`Glm4Config`: attention_bias true, head_dim 128, untied): norms before and after each sub-block."""
+    bias = fields.flag("attention_bias", default=True)
+    layers = gated_layers(fields, windows=(0,) * fields.layers(), head_dim=128, attention_bias=bias, post_norms=True)
     return configured_model(fields, layers=layers)
 
 

@@ -130,9 +130,9 @@ def build_gemma4_vl(fields: Fields) -> Model:
     language, vision = built("Gemma4ForCausalLM", text_fields(fields)), fields.optional_section("vision_config")
     if vision is None:
         return language
-    rows, norms = 2 * vision.integer("position_embedding_size", maximum=MAX_POSITIONS), {"qk_norm": True, "post_norms": True}
+    rows = 2 * vision.integer("position_embedding_size", maximum=MAX_POSITIONS)
     patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
-    shape = _tower(vision, patch=patch, rows=rows, bias=False, norm_bias=False, gated=True, **norms)
+    shape = _tower(vision, patch=patch, rows=rows, bias=False, norm_bias=False, gated=True, qk_norm=True, post_norms=True)
     hidden, heads = shape.hidden, shape.heads
     if vision.integer("num_key_value_heads", default=heads, maximum=MAX_HEADS) != heads or vision.integer("head_dim") * heads != hidden:
         vision.unsupported("num_key_value_heads or head_dim of vision_config other than those of plain attention")

@@ -18,7 +18,7 @@ from shardwright.arrays import BoolArray, Int32Array, IntArray
 from shardwright.compiled import compiled
 from shardwright.errors import StrategyError
 from shardwright.simulator.kernel.events import _simulate
-from shardwright.simulator.kernel.longest_path import _longest_path
+from shardwright.simulator.kernel.longest_path import longest_path
 
 MAX_ORDERS = 1_000_000
 """Orders of a shape beyond which they are not listed."""
@@ -154,6 +154,6 @@ def finish_times(
         if contended:
             _, finish, _ = _simulate(work, indegree, start, after, use_start, use_resource, use_weight, num_resources)
         else:
-            _, finish = _longest_path(work, indegree, start, after)
+            _, finish = longest_path(work, indegree, start, after)
         result[number] = finish.max() if finish.min() >= 0 else -1
     return result

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwright.arrays import Int32Array, IntArray
 from shardwright.compiled import compiled
-from shardwright.simulator.kernel.fixed import check_rows, fixed32, fixed64, mark_stuck
+from shardwright.simulator.kernel.fixed import mark_stuck
 
 
 @compiled
-def _longest_path(work: IntArray, indegree: Int32Array, successor_start: Int32Array, successor: Int32Array) -> tuple[IntArray, IntArray]:
-    """`longest_path` on checked arrays."""
+def longest_path(work: IntArray, indegree: Int32Array, successor_start: Int32Array, successor: Int32Array) -> tuple[IntArray, IntArray]:
+    """Earliest start and finish of each task when nothing is shared: start = max over predecessors of finish, finish = start + work.
+
+    Args:
+        work: picoseconds, at least 0, shape (tasks,). indegree: number of predecessors, shape (tasks,).
+        successor_start, successor: CSR of successors, shapes (tasks + 1,) and (edges,).
+
+    Returns:
+        start, finish: picoseconds, shape (tasks,); -1 for tasks that never become ready (on or behind a circle).
+    """
     num_tasks = work.size
     start, finish = np.zeros(num_tasks, np.int64), np.full(num_tasks, -1, np.int64)
     waiting = indegree.copy()
@@ -38,22 +45,3 @@ def _longest_path(work: IntArray, indegree: Int32Array, successor_start: Int32Ar
                 num_done += 1
     mark_stuck(waiting, start)
     return start, finish
-
-
-def longest_path(
-    work: npt.ArrayLike, indegree: npt.ArrayLike, successor_start: npt.ArrayLike, successor: npt.ArrayLike
-) -> tuple[IntArray, IntArray]:
-    """Earliest start and finish of each task when nothing is shared: start = max over predecessors of finish, finish = start + work.
-
-    Args:
-        work: picoseconds, at least 0, shape (tasks,). indegree: number of predecessors, shape (tasks,).
-        successor_start, successor: CSR of successors, shapes (tasks + 1,) and (edges,).
-
-    Returns:
-        start, finish: picoseconds, shape (tasks,); -1 for tasks that never become ready (on or behind a circle).
-    """
-    fixed_work, fixed_indegree = fixed64(work), fixed32(indegree)
-    start, after = fixed32(successor_start), fixed32(successor)
-    check_rows(start, fixed_work.size, after, fixed_work.size)
-    assert fixed_indegree.size == fixed_work.size
-    return _longest_path(fixed_work, fixed_indegree, start, after)
