@@ -13,13 +13,14 @@ from shardwright.execute.proof.shrink import shrink
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.step import unsplit
-from shardwright.execute.training.train import Member, StepReport, Training, member, train, training
+from shardwright.execute.training.train import Member, StepReport, Training, member, training
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parser import parse_plan
 from tests.execute.small_models import small_model
+from tests.execute.trained import train
 from tests.strategy.zoo_models import dense, encoder_decoder, sparse
 
 TOKENS = 16

@@ -13,13 +13,14 @@ torch = pytest.importorskip("torch")
 from shardwright.execute.interpreter.cadence import Cadenced
 from shardwright.execute.interpreter.device import Walker, device_task
 from shardwright.execute.interpreter.stage_nodes import stage_nodes
-from shardwright.execute.training.train import Training, train
+from shardwright.execute.training.train import Training
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Task
 from shardwright.program.instances import TaskKind
 from tests.execute.kept import with_lines
 from tests.execute.small_plans import PLANS, Small, run_here
+from tests.execute.trained import train
 
 EACH = "zero all: all/all/all gather=use reduce=microbatch\n"
 PIPELINE = Small(body="lane main samples 8 in 2\n  stages embed+2, 2+head on 0, 2\n    all = b2\norder zb-h1(main)\n", zero=EACH)

@@ -24,23 +24,13 @@ from shardwright.execute.shares.flat import box_views
 from shardwright.execute.shares.gradients import dims_in_order
 from shardwright.execute.shares.parameters import Key, seeded, sliced
 from shardwright.execute.state import checkpoint
-from shardwright.execute.state.checkpoint import (
-    MANIFEST,
-    METADATA,
-    Saved,
-    begin,
-    finish,
-    latest,
-    read,
-    resumed,
-    save,
-    tensor_name,
-    write_device,
-)
+from shardwright.execute.state.checkpoint import MANIFEST, METADATA, Saved, begin, finish, latest, read, resumed, tensor_name, write_device
 from shardwright.execute.state.checkpoint_planners import Piece
-from shardwright.execute.training.train import Member, Training, member, train, training
+from shardwright.execute.training.train import Member, Training, member, training
 from shardwright.program.layout.layout import Box
+from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, run_here
+from tests.execute.trained import train
 from tests.tiers import examples
 
 SAVED = "hybrid zero-3"

@@ -19,12 +19,14 @@ from shardwright.execute.training import data
 from shardwright.execute.training.data import description_of, open_tokens, shuffled, write_tokens
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.step import unsplit
-from shardwright.execute.training.tokenizer import BEGIN, END, VOCABULARY, decode, encode, tokenise, tokenise_shipped
-from shardwright.execute.training.train import member, train, training
+from shardwright.execute.training.tokenizer import BEGIN, END, VOCABULARY, encode, tokenise, tokenise_shipped
+from shardwright.execute.training.train import member, training
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
+from tests.execute.decoded import decode
 from tests.execute.small_plans import PLANS
+from tests.execute.trained import train
 
 
 def _job(*, samples: int = 2, tokens: int = 4, encoder: int = 0) -> TrainingJob:

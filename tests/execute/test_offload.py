@@ -13,10 +13,12 @@ from shardwright.errors import StrategyError
 from shardwright.execute.numerics.precision import precision_of
 from shardwright.execute.shares.offload import brought, sent
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.state.checkpoint import latest, read, resumed, save
-from shardwright.execute.training.train import Training, train, training
+from shardwright.execute.state.checkpoint import latest, read, resumed
+from shardwright.execute.training.train import Training, training
 from tests.execute.kept import ONE, gradients, saved_bytes, with_lines
+from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, Small
+from tests.execute.trained import train
 
 
 @pytest.mark.parametrize(

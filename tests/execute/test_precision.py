@@ -14,7 +14,7 @@ from shardwright.execute.interpreter.device import device_task
 from shardwright.execute.numerics.precision import Precision, precision_of
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.step import unsplit
-from shardwright.execute.training.train import Member, StepReport, Training, train, training
+from shardwright.execute.training.train import Member, StepReport, Training, training
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
 from shardwright.hardware.expression import parse_cluster
@@ -24,6 +24,7 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.simulate import lower
 from tests.execute.small_plans import PLANS, Small
+from tests.execute.trained import train
 
 STEPS = 3
 NAMES = ("ring", "experts", "zero-3")

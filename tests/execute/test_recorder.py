@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
 from shardwright.execute.interpreter.recorder import Recorder, collected
-from shardwright.execute.training.train import train
 from shardwright.program.step_trace import StepTrace, Track, merged
 from tests.execute.small_plans import PLANS, Small
 from tests.execute.traces import check_measured
+from tests.execute.trained import train
 
 HERE = ("1f1b", "found order", "two lanes", "unequal lanes", "zero-3", "three devices", "recomputed early")
 

@@ -9,8 +9,9 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.execute.shares.parameters import Key, seeded, sliced
 from shardwright.execute.training.step import run_step, unsplit
-from shardwright.execute.training.train import member, train
+from shardwright.execute.training.train import member
 from tests.execute.small_plans import PLANS, RULE, Small, run_here
+from tests.execute.trained import train
 
 
 def _by_torch(small: Small, *, steps: int) -> tuple[list[float], list[float], dict[Key, torch.Tensor]]:

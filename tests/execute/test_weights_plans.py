@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from shardwright.execute.shares.parameters import whole_shape
-from shardwright.execute.state.checkpoint import SavedSource, read, save
+from shardwright.execute.state.checkpoint import SavedSource, read
 from shardwright.execute.training.step import unsplit
-from shardwright.execute.training.train import Training, member, train, training
+from shardwright.execute.training.train import Training, member, training
 from shardwright.execute.weights import read as reading
 from shardwright.execute.weights.layout import owned
 from shardwright.execute.weights.read import open_weights
@@ -22,6 +22,8 @@ from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import load_config
 from shardwright.strategy.text.parser import parse_plan
 from tests.execute.huggingface_layouts import checkpoint
+from tests.execute.saved import save
+from tests.execute.trained import train
 from tests.execute.weights_written import save_weights
 
 PLANS = {

@@ -11,10 +11,10 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.catalog.catalog import ACCELERATORS, accelerator, accelerator_names, name_key
 from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.hardware.catalog.nodes import ROWS, node_of
-from shardwright.hardware.catalog.rates import assumptions
 from shardwright.hardware.device import Accelerator, Evidence, GemmRates
 from shardwright.runtime.runtime import AttentionKernel
 from shardwright.units import GIB
+from tests.hardware.assumed import assumptions
 
 EVERY = pytest.mark.parametrize("device", ACCELERATORS, ids=lambda a: a.name)
 

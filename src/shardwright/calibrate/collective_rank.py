@@ -11,9 +11,6 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-Message = tuple[int, str, Any]
-"""(rank, ``point`` | ``unsupported`` | ``done`` | ``error``, content)."""
-
 ELEMENT_BYTES: Final = 4
 _LONG_S: Final = 2e-3
 # torch 2.13 renamed both; older releases have the old names only.
@@ -38,7 +35,7 @@ def run_rank(
 
     Args:
         meeting: path of a file that does not exist yet; the ranks meet there. timeout_s: of each collective.
-        messages: a queue for `Message`.
+        messages: a queue for (rank, ``point`` | ``unsupported`` | ``done`` | ``error``, content).
     """
     try:
         torch.set_num_threads(max(threads, 1))

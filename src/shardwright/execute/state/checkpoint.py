@@ -154,13 +154,6 @@ def _synced(folder: Path) -> None:
         os.close(descriptor)
 
 
-def save(members: Mapping[int, Member], known: Training, root: Path) -> Path:
-    """Save all devices of this process; the new checkpoint's folder."""
-    step = next(iter(members.values())).steps
-    folder = begin(root, step)
-    return finish(folder, [write_device(own, known, folder) for own in members.values()], known, step=step)
-
-
 def _keys(known: Training) -> list[Key]:
     return sorted({key for bucket in known.buckets for key, _ in bucket.boxes})
 

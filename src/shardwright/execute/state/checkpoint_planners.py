@@ -26,8 +26,6 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from shardwright.program.layout.layout import Interval
 
-SUFFIX = ".distcp"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -21,11 +21,6 @@ def encode(text: str | bytes) -> np.ndarray:
     """Tokens of a document: `BEGIN`, its bytes in UTF-8, `END`."""
     content = text.encode() if isinstance(text, str) else text
     return np.concatenate([[BEGIN], np.frombuffer(content, dtype=np.uint8), [END]]).astype(np.uint16)
-
-
-def decode(tokens: Iterable[int]) -> str:
-    """The text of tokens; those that are no bytes, as a model's larger vocabulary may give, are left out."""
-    return bytes(t for t in tokens if 0 <= t < 256).decode(errors="replace")
 
 
 def tokenise(texts: Path | Sequence[Path], tokens: Path) -> int:

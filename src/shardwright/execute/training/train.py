@@ -23,7 +23,6 @@ from shardwright.execute.shares.shards import Bucket, Places, gathered, hold, su
 from shardwright.execute.training.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, update
 from shardwright.execute.training.step import prepare
 from shardwright.execute.transport.distributed import Network
-from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Reduce, Task
 from shardwright.execute.transport.torch_device import Settings
@@ -263,22 +262,6 @@ def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Trai
         write_values(view, (yield from gathered(own.device, bucket, new, have=1, want=0, key="new")))
 
 
-def train(
-    members: Mapping[int, Member],
-    known: Training,
-    batches: Iterable[Batch],
-    *,
-    trace: Trace | None = None,
-    recorder: Recorder | None = None,
-) -> list[StepReport]:
-    """One step for every batch, all devices in this process; `recorder` has the last one then."""
-    reports = []
-    for batch in batches:
-        found = run(_tasks(members, known, batch, recorder), trace=trace)
-        reports.append(next(iter(found.values())))
-    return reports
-
-
 def train_rank(
     network: Network,
     members: Mapping[int, Member],
@@ -291,13 +274,6 @@ def train_rank(
 ) -> Iterator[StepReport]:
     """One step for every batch, over the ranks of a network; `members`: devices of this rank; `recorder` has the last step taken."""
     for batch in batches:
-        found = network.drive(_tasks(members, known, batch, recorder, stop=stop), trace=trace)
+        tasks = {d: step_task(own, known, batch=batch, stop=stop, recorder=recorder) for d, own in members.items()}
+        found = network.drive(tasks if recorder is None else recorder.watched(tasks), trace=trace)
         yield next(iter(found.values()))
-
-
-def _tasks(
-    members: Mapping[int, Member], known: Training, batch: Batch, recorder: Recorder | None, *, stop: Callable[[], bool] | None = None
-) -> dict[int, Task[StepReport]]:
-    """The next step of every member."""
-    tasks = {d: step_task(own, known, batch=batch, stop=stop, recorder=recorder) for d, own in members.items()}
-    return tasks if recorder is None else recorder.watched(tasks)

@@ -15,7 +15,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.constants import SHIPPED
-from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
+from shardwright.hardware.device import AttentionRates, Evidence, GemmRates, Origin
 
 FITTED: Final = Origin(evidence=Evidence.FITTED, reference="four-number roofline fitted to the GEMM tables of aiconfigurator-core 0.12.0")
 SAME_UNITS: Final = Origin(
@@ -177,10 +177,3 @@ def assumed_attention() -> tuple[AttentionRates, ...]:
         for name, factor in curves.items()
     )
     return (*fused, _attention("unfused", (0.30,) * 6, ratio=2.0, evidence=Evidence.ASSUMED, reference=_UNFUSED))
-
-
-def assumptions(accelerator: Accelerator) -> tuple[str, ...]:
-    """Names of everything about `accelerator` that no measurement or data sheet backs, for the answer to say ``assumed``."""
-    gemm = (f"gemm {g.dtype.value}" for g in accelerator.gemm if g.origin.evidence is Evidence.ASSUMED)
-    attention = (f"attention {a.generation}" for a in accelerator.attention if a.origin.evidence is Evidence.ASSUMED)
-    return (*accelerator.assumed, *gemm, *attention)

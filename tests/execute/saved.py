@@ -1,0 +1,16 @@
+"""Checkpoints of all devices, saved in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from shardwright.execute.state.checkpoint import begin, finish, write_device
+from shardwright.execute.training.train import Member, Training
+
+
+def save(members: Mapping[int, Member], known: Training, root: Path) -> Path:
+    """Save all devices of this process; the new checkpoint's folder."""
+    step = next(iter(members.values())).steps
+    folder = begin(root, step)
+    return finish(folder, [write_device(own, known, folder) for own in members.values()], known, step=step)
