@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import numpy.typing as npt
 
 from shardwright.arrays import IntArray
@@ -12,14 +14,15 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 
 def longest_path(
-    work: npt.ArrayLike, indegree: npt.ArrayLike, successor_start: npt.ArrayLike, successor: npt.ArrayLike
+    work: npt.ArrayLike, indegree: npt.ArrayLike, successor_start: npt.ArrayLike, successor: npt.ArrayLike, *, module: ModuleType = kernel
 ) -> tuple[IntArray, IntArray]:
-    """The kernel's, on checked arrays."""
+    """That of a kernel's module, on checked arrays."""
     fixed_work, fixed_indegree = fixed64(work), fixed32(indegree)
     start, after = fixed32(successor_start), fixed32(successor)
     check_rows(start, fixed_work.size, after, fixed_work.size)
     assert fixed_indegree.size == fixed_work.size
-    return kernel.longest_path(fixed_work, fixed_indegree, start, after)
+    found: tuple[IntArray, IntArray] = module.longest_path(fixed_work, fixed_indegree, start, after)
+    return found
 
 
 def path_seconds_of(done: SimulatedPlan) -> float:
