@@ -10,6 +10,9 @@ JOBS ?= 2
 MEASUREMENTS = $(wildcard benchmarks/published/*.csv)
 DEMO = llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048
 
+# Tests start many Pythons, and each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help env demo test proof check format bench accuracy fresh clean
 

@@ -3,6 +3,9 @@
 import gc
 import os
 
+# Before numpy and torch are loaded, and for ranks: all share the cores, and threads that wait for work of this size spin.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import HealthCheck, settings
 

@@ -11,6 +11,7 @@ ALONE = (
     "execute/test_native.py",
     "search/orders/test_bar.py",
     "search/test_distinct.py",
+    "search/test_tight.py",
     "torch_checks/test_sharded_memory.py",
     "validation/test_fit.py",
 )

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 
 from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.validation.bars import coverage, judge_bar, rank_correlation, selected, sweeps, weak_scaling
-from shardwright.validation.case import SkipReason
+from shardwright.validation.case import Case, Skip, SkipReason
 from shardwright.validation.facts import Bar
 from shardwright.validation.folds import fold_key, read_folds
-from shardwright.validation.judge import Validation
+from shardwright.validation.judge import Validation, judge
 from shardwright.validation.rows import to_case
-from shardwright.validation.study import Study, study
-from tests.validation.published import FOLDER, facts, rows
+from tests.validation.published import FOLDER, facts, predictions, rows
 
 TIED = "tied weights are summed last, and replicas of 4 and 8 got faster by it than pipelines of 16 stages"
 """Why a judgement got worse, since gradients are summed in their true groups."""
@@ -34,13 +33,13 @@ TABLES = ("training.csv", "megatron_ci.csv", "skipped_training.csv", "skipped_fa
 
 
 @cache
-def _study() -> Study:
-    cases = [to_case(row, facts=facts()) for row in rows(*TABLES)]
-    return study(cases, known=read_folds(FOLDER / "folds.json"), folds=tuple(sorted({fold for _, fold in BOUND})))
+def _cases() -> tuple[Case | Skip, ...]:
+    return tuple(to_case(row, facts=facts()) for row in rows(*TABLES))
 
 
+@cache
 def _validation(fold: str) -> Validation:
-    return _study().validation(fold)
+    return judge(_cases(), predict=partial(predictions().of, fold=fold), fold=fold)
 
 
 def _mark(bar: Bar, fold: str) -> list[pytest.MarkDecorator]:

@@ -15,9 +15,9 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import canonical
 from tests.search.brute import Counted, Judged, count, judge
 from tests.search.problems import Case, small_case
-from tests.tiers import seeds
+from tests.tiers import many, seeds
 
-PROBLEMS = 26
+PROBLEMS = many(13, 26)
 """In a block."""
 TOP = 4
 DEGREES = ("tp", "cp", "ulysses", "ep", "etp", "dp", "pp", "vpp", "microbatch", "zero", "shard", "recompute_layers")
@@ -52,9 +52,9 @@ def test_answer_equals_brute_force(block: int, record_property: Callable[[str, o
 
 
 def test_problems_use_every_axis() -> None:
-    """Problems are no easy ones: of eight blocks, each degree and switch is met in many members."""
+    """Problems are no easy ones: of sixteen blocks, each degree and switch is met in many members."""
     seen: Counter[str] = Counter()
-    for seed in range(8 * PROBLEMS):
+    for seed in range(16 * PROBLEMS):
         case = small_case(seed)
         members = enumerate_members(case.problem, case.space, case.facts)
         for place in range(members.num_members):

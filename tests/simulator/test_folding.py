@@ -20,9 +20,9 @@ from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate
 from shardwright.strategy.grid.axes import Grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
-from tests.tiers import seeds
+from tests.tiers import in_both, many, seeds
 
-EACH = 90
+EACH = many(45, 90)
 DENSE, SPARSE = dense_model(layers=12), expert_model(dense=1, sparse=11, experts=8)
 ANY = replace(
     RUNTIME, name="any", schedules=("gpipe", "1f1b", "interleaved-1f1b"), zero_stages=(0, 1, 2, 3), zero_with_pipeline=3, bucket_bytes=0
@@ -128,13 +128,14 @@ def test_number_of_classes(grid: Grid, node: int, sizes: list[int]) -> None:
     assert [len(c.devices) for c in simulate_grid(problem, grid).program.classes] == sizes
 
 
+@in_both
 def test_classes_are_an_equitable_partition() -> None:
     """Any two devices of a class send as much to each class over as near a tier, sum with as many, and share uplinks with as many of each.
 
     Uplinks are those of the units between nodes and the whole: a node's devices have cards of their own.
     """
     draw = random.Random(5)
-    for _ in range(200):
+    for _ in range(many(60, 200)):
         problem, grid = drawn(draw)
         program = simulate_grid(problem, grid).program
         tiers, label = plan_tiers(problem), class_numbers(program.classes)

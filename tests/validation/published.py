@@ -6,9 +6,10 @@ from pathlib import Path
 from shardwright.simulator.prediction import Prediction
 from shardwright.validation.case import Case
 from shardwright.validation.facts import Facts, read_facts
+from shardwright.validation.folds import FoldConstants, read_folds
 from shardwright.validation.measurements import Measurement, read_measurements
-from shardwright.validation.predict import predict_case
 from shardwright.validation.rows import to_case
+from shardwright.validation.study import Predictions
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "published"
 
@@ -25,9 +26,17 @@ def rows(*names: str) -> tuple[Measurement, ...]:
 
 
 @cache
+def predictions() -> Predictions:
+    """In every kind of fold that has a bar, and with the shipped constants; for all tests that judge rows, which one worker runs."""
+    known = read_folds(FOLDER / "folds.json")
+    return Predictions(
+        [*(known[fold] for fold in sorted({fold for bar in facts().bars for fold in bar.limits})), FoldConstants(fold="none")]
+    )
+
+
 def predicted(case: Case) -> Prediction:
-    """With the shipped constants; once for all tests that judge the same row, which one worker runs (tests/together.py)."""
-    return predict_case(case)
+    """With the shipped constants."""
+    return predictions().of(case, fold="none")
 
 
 def case_of(row: Measurement) -> Case:

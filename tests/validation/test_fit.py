@@ -16,15 +16,21 @@ from shardwright.validation.case import Case
 from shardwright.validation.fit import PRIOR, Fit, fit, refine, row_weights
 from shardwright.validation.folds import FOLDS, FoldConstants, fold_key, fold_text, leave_out, read_folds
 from shardwright.validation.predict import Evaluator, case_seconds, evaluator
+from tests.tiers import in_both, many
 from tests.validation.published import case_of, rows
 
 TRUE = replace(PRIOR, clock_ampere=1.13, clock_hopper_fp8=1.02, passes_fused=1.3)
 
 
+DEEPEST = many(8, 64)
+"""Pipeline ranks of the runs that are fitted: a step of the deepest takes as long to simulate as all the others."""
+
+
 @cache
 def _cases() -> tuple[Case, ...]:
     chosen = ("korthikanti", "mlm_sc21", "nemo_launcher")
-    return tuple(case_of(row) for row in rows("training.csv") if row.source_id in chosen)
+    cases = (case_of(row) for row in rows("training.csv") if row.source_id in chosen)
+    return tuple(case for case in cases if case.grid.pp <= DEEPEST)
 
 
 def _as_measured(constants: Constants) -> list[Case]:
@@ -48,6 +54,7 @@ def _whole(cases: list[Case], simulate: Evaluator) -> Fit:
     return fit(cases, evaluator=simulate)
 
 
+@in_both
 def test_constants_that_rows_inform_are_recovered_and_others_stay(whole: Fit) -> None:
     found = whole
     assert found.constants.clock_ampere == pytest.approx(TRUE.clock_ampere, rel=0.02)
@@ -59,12 +66,14 @@ def test_constants_that_rows_inform_are_recovered_and_others_stay(whole: Fit) ->
     assert found.high["clock_blackwell"] / found.constants.clock_blackwell > found.high["clock_ampere"] / found.constants.clock_ampere
 
 
+@in_both
 def test_a_row_far_off_bends_little(cases: list[Case], simulate: Evaluator) -> None:
     spoiled = [replace(cases[0], measured_s=3 * (cases[0].measured_s or 0.0)), *cases[1:]]
-    found = fit(spoiled, evaluator=simulate)
+    found = fit(spoiled, evaluator=simulate, rounds=1)
     assert found.constants.clock_ampere == pytest.approx(TRUE.clock_ampere, rel=0.03)
 
 
+@in_both
 def test_rows_that_are_left_out_cannot_be_seen(cases: list[Case], whole: Fit, simulate: Evaluator) -> None:
     held = [case.laboratory == "megatron-papers" for case in cases]
     spoiled = [replace(c, measured_s=2 * (c.measured_s or 0.0)) if out else c for c, out in zip(cases, held, strict=True)]
@@ -75,6 +84,7 @@ def test_rows_that_are_left_out_cannot_be_seen(cases: list[Case], whole: Fit, si
     )
 
 
+@in_both
 def test_a_fold_without_rows_of_a_device_returns_the_prior(cases: list[Case], whole: Fit, simulate: Evaluator) -> None:
     folds = leave_out(cases, whole, fold="accelerator", evaluator=simulate)
     without = dict(folds.values)

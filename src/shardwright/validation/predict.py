@@ -41,25 +41,32 @@ def _seconds(task: tuple[Case, Constants]) -> float:
     return case_seconds(task[0], constants=task[1])
 
 
+class Runs:
+    """Cases by number: those that ran the same have the same one."""
+
+    def __init__(self) -> None:
+        self._first: dict[object, int] = {}
+        self._seen: dict[int, tuple[Case, int]] = {}
+
+    def number(self, case: Case) -> int:
+        """That of the first case that ran the same."""
+        if id(case) not in self._seen:  # a model takes long to hash; a case that was seen is kept, so that no other gets its id
+            ran = (case.model, case.cluster, case.job, case.runtime, case.grid)
+            self._seen[id(case)] = case, self._first.setdefault(ran, len(self._first))
+        return self._seen[id(case)][1]
+
+
 class Evaluator:
     """Step times of many (case, constants) pairs, in `workers` processes; pairs seen before, or of equal runs, are not simulated again."""
 
     def __init__(self, pool: ProcessPoolExecutor | None) -> None:
         self._pool = pool
         self._known: dict[tuple[int, Constants], float] = {}
-        self._first: dict[object, int] = {}
-        self._run: dict[int, int] = {}
-
-    def _number(self, case: Case) -> int:
-        """The first case that ran the same."""
-        if id(case) not in self._run:
-            ran = (case.model, case.cluster, case.job, case.runtime, case.grid)
-            self._run[id(case)] = self._first.setdefault(ran, id(case))
-        return self._run[id(case)]
+        self._runs = Runs()
 
     def seconds(self, tasks: Sequence[tuple[Case, Constants]]) -> list[float]:
         """One step time a task, in order."""
-        keys = [(self._number(case), constants) for case, constants in tasks]
+        keys = [(self._runs.number(case), constants) for case, constants in tasks]
         fresh = {key: task for key, task in zip(keys, tasks, strict=True) if key not in self._known}
         todo = list(fresh.values())
         if self._pool is None or len(todo) < MIN_TASKS:
@@ -72,7 +79,7 @@ class Evaluator:
 
 @contextmanager
 def evaluator(*, workers: int = 1) -> Iterator[Evaluator]:
-    """An Evaluator whose processes end with the block. Cases must live as long: they are told apart by identity."""
+    """An Evaluator whose processes end with the block."""
     if workers <= 1:
         yield Evaluator(None)
         return

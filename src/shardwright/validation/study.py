@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.hardware.catalog.constants import SHIPPED
+from shardwright.hardware.catalog.constants import SHIPPED, Constants
 from shardwright.simulator.prediction import Prediction
 from shardwright.validation.case import Case, Skip
 from shardwright.validation.fit import Fit, Progress, fit
 from shardwright.validation.folds import FOLDS, FoldConstants, leave_out
 from shardwright.validation.judge import Validation, judge
-from shardwright.validation.predict import Evaluator, evaluator, predict_case
+from shardwright.validation.predict import Evaluator, Runs, evaluator, predict_case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,27 +79,34 @@ def study(
             fitted = [FoldConstants(fold="none", values=(("", whole.constants),))]
             fitted += [leave_out(usable, whole, fold=fold, evaluator=simulate, progress=progress) for fold in held]
     constants = {group.fold: group for group in (*fitted, FoldConstants(fold="none"))}
-    predictions = _Predictions([constants[fold] for fold in folds])
+    predictions = Predictions([constants[fold] for fold in folds])
     judged = tuple(judge(cases, predict=partial(predictions.of, fold=fold), fold=fold, progress=progress) for fold in folds)
     return Study(fit=whole, folds=tuple(fitted), validations=judged)
 
 
-class _Predictions:
-    """Predictions of a case in all folds, made together, so that its plan is laid once."""
+class Predictions:
+    """Predictions of cases in kinds of folds: a run once with each of the constants, all of a case together, as its plan is laid once."""
 
     def __init__(self, groups: Sequence[FoldConstants]) -> None:
-        self._groups = groups
-        self._known: dict[tuple[int, str], Prediction | ShardwrightError] = {}
+        self._groups = {group.fold: group for group in groups}
+        self._runs = Runs()
+        self._known: dict[tuple[int, Constants], Prediction | ShardwrightError] = {}
 
     def of(self, case: Case, *, fold: str) -> Prediction:
         """The prediction in one fold. Raises what `predict_case` does."""
-        if (id(case), fold) not in self._known:
-            for group in self._groups:
-                try:
-                    self._known[id(case), group.fold] = predict_case(case, constants=group.of(case))
-                except ShardwrightError as error:
-                    self._known[id(case), group.fold] = error
-        found = self._known[id(case), fold]
+        run, wanted = self._runs.number(case), self._groups[fold].of(case)
+        if (run, wanted) not in self._known:
+            for constants in {group.of(case): None for group in self._groups.values()}:
+                if (run, constants) not in self._known:
+                    self._known[run, constants] = self._made(case, constants)
+        found = self._known[run, wanted]
         if isinstance(found, ShardwrightError):
             raise found
         return found
+
+    @staticmethod
+    def _made(case: Case, constants: Constants) -> Prediction | ShardwrightError:
+        try:
+            return predict_case(case, constants=constants)
+        except ShardwrightError as error:
+            return error

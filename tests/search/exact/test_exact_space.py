@@ -78,7 +78,7 @@ def compare(instance: Instance, number: int) -> tuple[ExactAnswer | None, Found]
     return answer, found
 
 
-@pytest.mark.parametrize("number", seeds(6, 200))
+@pytest.mark.parametrize("number", seeds(4, 200))
 def test_equals_brute_force(number: int, capsys: pytest.CaptureFixture[str]) -> None:
     instance = draw_instance(number)
     answer, found = compare(instance, number)

@@ -30,9 +30,9 @@ from shardwright.strategy.grid.chunks import chunk_layers
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.verify.check import verify
 from tests.search.problems import Case, facts_of, real_problem, small_case
-from tests.tiers import seeds
+from tests.tiers import in_both, many, seeds
 
-SMALL = 14
+SMALL = many(7, 14)
 """Problems in a block."""
 ROUNDING = 1 + 1e-9
 
@@ -107,10 +107,11 @@ def test_joint_never_loses(seed: int) -> None:
         assert simulate_plan(case.problem, general_plan(case.problem, answer.best.plan)).step_time_s == answer.step_time_s
 
 
+@in_both
 def test_first_and_last_are_in_the_space(record_property: Callable[[str, object], None]) -> None:
     """No grid with Megatron's first and last stage is better than the joint plan."""
     compared = 0
-    for seed in range(14):
+    for seed in range(many(7, 14)):
         case = pipelined_case(seed)
         capacity = effective_memory(case.problem.cluster)
         answer = find_joint(case.problem, case.space, case.facts, capacity=capacity)
@@ -219,10 +220,11 @@ def test_time_limit_gives_a_valid_gap() -> None:
     assert whole.certificate.gap <= short.certificate.gap
 
 
+@in_both
 def test_no_member_beats_the_certificate(record_property: Callable[[str, object], None]) -> None:
     """Every shape and every cut without recompute of small pipelines: none that fits ends before the certified lower bound."""
     compared = 0
-    for seed in range(12):
+    for seed in range(many(8, 12)):
         case = pipelined_case(seed)
         problem, capacity = case.problem, effective_memory(case.problem.cluster)
         answer = find_joint(problem, case.space, case.facts, capacity=capacity)
