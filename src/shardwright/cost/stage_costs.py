@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
+from shardwright.arrays import FloatArray, distinct
 from shardwright.cost.block_table import CP, EP, TP
 from shardwright.cost.family_costs import FamilyCosts, slice_lengths
 from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts
@@ -98,7 +98,7 @@ class StageCosts:
 
         def classes_in(group: tuple[int, ...]) -> frozenset[int]:
             if id(group) not in known:
-                known[id(group)] = frozenset(np.unique(class_of[list(group)]).tolist())
+                known[id(group)] = frozenset(distinct(class_of[list(group)]).tolist())
             return known[id(group)]
 
         result = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, IntArray
+from shardwright.arrays import BoolArray, IntArray, distinct
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.orders.rows import ActionRows
 from shardwright.program.program import DeviceClass, Posts, Program, TaskShape, class_numbers, posts_of, reached
@@ -323,7 +323,7 @@ def _lay_sync(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape
         if len(chain):
             ends.append(int(chain[-1]))
     step = links.tasks(len(classes), kind=int(TaskKind.STEP), klass=np.arange(len(classes)), stream=int(Stream.COMPUTE), microbatch=-1)
-    every = np.unique(np.array(ends, dtype=np.int64))
+    every = distinct(np.array(ends, dtype=np.int64))
     links.add(np.tile(every, len(step)), np.repeat(step, len(every)))
 
 

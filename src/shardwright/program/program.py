@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct
 from shardwright.program.instances import Instances, TaskKind
 from shardwright.program.orders.rows import ActionRows
 from shardwright.program.same import Same
@@ -233,7 +233,7 @@ def reached(messages: Messages, class_of: IntArray) -> dict[int, tuple[int, ...]
     ends = class_of[messages.sends[:, :2] + messages.base]
     count = int(class_of.max(initial=0)) + 1
     result: dict[int, tuple[int, ...]] = {}
-    for code in np.unique(ends[:, 0] * count + ends[:, 1]).tolist():
+    for code in distinct(ends[:, 0] * count + ends[:, 1]).tolist():
         source, target = divmod(code, count)
         result[source] = (*result.get(source, ()), target)
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, IntArray
+from shardwright.arrays import BoolArray, IntArray, distinct
 from shardwright.program.instances import Instances
 from shardwright.program.program import Templates, templates_of
 
@@ -72,7 +72,7 @@ class Links:
         _, first, last = pairs[which].T
         outside = (more < first) | (more > last)
         both = np.concatenate([source * self._count + target, more[outside] * self._count + first[outside]])
-        return np.divmod(np.unique(both), self._count)
+        return np.divmod(distinct(both), self._count)
 
 
 def finished(links: Links, *, meets: BoolArray) -> tuple[Templates, Instances]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct
 from shardwright.errors import StrategyError
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import Split, num_leaves
@@ -68,7 +68,7 @@ def _offsets(placements: tuple[Placement, ...], *, path: str) -> IntArray:
     """Sorted devices of a stage whose first device is 0."""
     if any(num_leaves(p.split) > MAX_LISTED for p in placements):
         raise StrategyError(f"a tree with more than {MAX_LISTED} leaves", rule="plan.devices", path=path)
-    return np.unique(np.concatenate([p.offset + _leaves(p.split) for p in placements] or [np.zeros(0, np.int64)]))
+    return distinct(np.concatenate([p.offset + _leaves(p.split) for p in placements] or [np.zeros(0, np.int64)]))
 
 
 def _leaves(split: Split | None) -> IntArray:
@@ -93,4 +93,4 @@ def _classes(sets: list[IntArray]) -> tuple[tuple[IntArray, ...], tuple[tuple[in
     turn = np.argsort(np.argsort(first))[inverse.reshape(-1)]
     order = np.argsort(turn, kind="stable")
     classes = np.split(devices[order], np.flatnonzero(np.diff(turn[order])) + 1) if len(devices) else []
-    return tuple(classes), tuple(tuple(np.unique(turn[cut]).tolist()) for cut in cuts)
+    return tuple(classes), tuple(tuple(distinct(turn[cut]).tolist()) for cut in cuts)
