@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,6 +12,14 @@ Int32Array = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Int8Array = npt.NDArray[np.int8]
+
+
+@lru_cache(maxsize=512)
+def listed(numbers: tuple[int, ...]) -> IntArray:
+    """The numbers as an array that is not written to: thousands of devices are asked for again and again."""
+    result = np.array(numbers, dtype=np.int64)
+    result.setflags(write=False)
+    return result
 
 
 def distinct(values: IntArray) -> IntArray:

@@ -108,7 +108,7 @@ def _lay_actions(rows: ActionRows, classes: tuple[DeviceClass, ...], posts: Post
     pieces[final[final >= 0]] = closing[final >= 0]
     task = np.concatenate([[0], np.cumsum(pieces)])
     of = np.repeat(np.arange(len(kind)), pieces)
-    early = np.isin(kind, (_B, _I)) & (place[_R, post, microbatch, part] >= 0)
+    early = ((kind == _B) | (kind == _I)) & (place[_R, post, microbatch, part] >= 0)
     partner = _partners(rows, action, (lane, chunk, kind, part))
     columns = {
         "kind": kind[of],

@@ -35,8 +35,9 @@ class Links:
 
     def tasks(self, count: int, **columns: IntArray | int) -> IntArray:
         """Append tasks; their numbers. A column that is not given has the value that says nothing."""
-        whole = {**_NONE, **columns}
-        self._columns.append({name: np.full(count, values, dtype=np.int64) for name, values in whole.items()})
+        if count:
+            whole = {**_NONE, **columns}
+            self._columns.append({name: np.full(count, values, dtype=np.int64) for name, values in whole.items()})
         self._count += count
         return np.arange(self._count - count, self._count, dtype=np.int64)
 

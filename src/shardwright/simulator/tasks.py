@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, Int32Array, IntArray
+from shardwright.arrays import FloatArray, Int32Array, IntArray, listed
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.crossings import Crossing, around_seconds, crossing_of
 from shardwright.cost.device_network import plan_tiers
@@ -49,7 +49,7 @@ def _sends(problem: Problem, program: Program) -> dict[tuple[int, int, int], Cro
 @lru_cache(maxsize=64)
 def _units(classes: tuple[DeviceClass, ...], tiers: tuple[Tier, ...], total: int) -> tuple[IntArray, IntArray]:
     """(tiers, classes) unit of each class's first device, and (tiers, classes, 2) its members there over the unit's devices."""
-    places = [[np.array(c.devices, dtype=np.int64) // t.num_devices for c in classes] for t in tiers]
+    places = [[listed(c.devices) // t.num_devices for c in classes] for t in tiers]
     unit = np.array([[int(place[0]) for place in row] for row in places], dtype=np.int64)
     load = np.array(
         [[(int((p == p[0]).sum()), min(t.num_devices, total)) for p in row] for row, t in zip(places, tiers, strict=True)], dtype=np.int64

@@ -15,7 +15,7 @@ from math import lcm
 
 import numpy as np
 
-from shardwright.arrays import IntArray, distinct
+from shardwright.arrays import IntArray, distinct, listed
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
@@ -97,6 +97,11 @@ class _Colours:
         self.recolour(devices, marks)
 
     def recolour(self, devices: IntArray, marks: IntArray) -> None:
+        own = self.colour[devices]
+        if len(own) and not marks.any() and (own == own[0]).all():
+            self.colour[devices] = self.used
+            self.used += 1
+            return
         found, place = np.unique(self.colour[devices] * (int(marks.max(initial=0)) + 1) + marks, return_inverse=True)
         self.colour[devices] = self.used + place.reshape(-1)
         self.used += len(found)
@@ -115,7 +120,7 @@ class _Colours:
 
     def are_one(self, families: tuple[tuple[int, ...], ...]) -> bool:
         """Whether a stage's devices have one colour."""
-        own = self.colour[np.array(families[0], dtype=np.int64)]
+        own = self.colour[listed(families[0])]
         return len(families) == 1 and bool((own == own[0]).all())
 
     @property
@@ -138,7 +143,7 @@ def refine_families(
     period = lcm(*(unit for unit in ground.units if unit < len(colours.colour) - 1))
     for stage in every:
         if id(stage.families) not in colours.told:
-            where = np.concatenate([np.array(family, dtype=np.int64) for family in stage.families])
+            where = np.concatenate([listed(family) for family in stage.families])
             marks = np.repeat(np.arange(len(stage.families)), [len(family) for family in stage.families])
             colours.tell(where, marks, key=id(stage.families))
         lengths = [ground.lengths(stage.lane, segment) for segment in stage.segments]
@@ -201,10 +206,10 @@ def _neighbours(every: Sequence[StageParts], unit: int) -> Grouping | None:
     """Devices that share the uplinks of a unit, as partners: what one waits for there depends on what the others send. None if each
     stage is made of whole units, or lies in one.
     """
-    distinct = {id(stage.devices): stage.devices for stage in every}.values()
-    if all(_fills(devices, unit) for devices in distinct):
+    sets = {id(stage.devices): stage.devices for stage in every}.values()
+    if all(_fills(devices, unit) for devices in sets):
         return None
-    devices = distinct(np.concatenate([np.array(one, dtype=np.int64) for one in distinct]))
+    devices = distinct(np.concatenate([listed(one) for one in sets]))
     _, of, size = np.unique(devices // unit, return_inverse=True, return_counts=True)
     groups = np.full((len(size), int(size.max())), -1, dtype=np.int64)
     groups[of, np.arange(len(devices)) - np.repeat(np.cumsum(size) - size, size)] = devices
@@ -214,7 +219,7 @@ def _neighbours(every: Sequence[StageParts], unit: int) -> Grouping | None:
 @lru_cache(maxsize=4096)
 def _fills(devices: tuple[int, ...], unit: int) -> bool:
     """Whether a stage's devices are whole units, or lie in one unit."""
-    place = np.array(devices, dtype=np.int64) // unit
+    place = listed(devices) // unit
     return bool(place[0] == place[-1]) or bool((np.unique(place, return_counts=True)[1] == unit).all())
 
 
@@ -224,7 +229,7 @@ def _split(stage: StageParts, colour: IntArray, known: dict[int, tuple[tuple[int
         families: list[tuple[int, ...]] = []
         for family in stage.families:
             parts: dict[int, list[int]] = {}
-            own = colour[np.array(family)]
+            own = colour[listed(family)]
             if (own == own[0]).all():
                 families.append(family)
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -40,11 +40,6 @@ class HeldParameters:
     def is_tied(self) -> bool:
         """Other stages use it too, under another name: its gradient is summed once all others are."""
         return self.near is not self.group and self.near != self.group
-
-    def moved(self, by: int, *, uses: tuple[Use, ...]) -> HeldParameters:
-        """The same of a stage so many devices further on."""
-        group = _moved(self.group, by)
-        return replace(self, group=group, near=group if self.near is self.group else _moved(self.near, by), uses=uses)
 
 
 Holdings = dict[tuple[int, int, int, int], tuple[HeldParameters, ...]]
@@ -168,11 +163,6 @@ def parameter_sums(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, 
             )
         layers = sum(count for _, count in stretch.layers)
         yield Summing(uses=tuple(use for use, *_ in spots), layers=layers, base=base, sums=known[alike])
-
-
-@lru_cache(maxsize=16384)
-def _moved(group: tuple[int, ...], by: int) -> tuple[int, ...]:
-    return _one(tuple([device + by for device in group]))
 
 
 @lru_cache(maxsize=65536)
