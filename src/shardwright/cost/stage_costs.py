@@ -194,21 +194,18 @@ def action_table(costs: StageCosts) -> ActionTable:
     slices = max(len(c.slices) for c in costs.families.values())
     seconds = np.zeros((2, len(kinds), len(costs.families), slices))
     exposed = np.zeros((len(kinds), len(costs.families), slices))
-    known: dict[tuple[int, ...], tuple[FloatArray, FloatArray]] = {}
-    for place, ((lane, chunk, family), cost) in enumerate(costs.families.items()):
-        joined = tuple(costs.families[lane, chunk, one] for one in costs.coupled[lane, chunk, family])
-        key = (id(cost.slices), *(id(c.slices) for c in joined))
-        if key not in known:
-            parts = range(len(cost.slices))
-            waited = np.array(
-                [
-                    [[costs.seconds(lane, chunk, family, p, TaskKind(k), early=early) for p in parts] for k in kinds]
-                    for early in (False, True)
-                ]
-            )
-            alone = np.array([[exposed_seconds(cost.slices[p], TaskKind(k)) for p in parts] for k in kinds])
-            known[key] = waited, np.minimum(alone, waited[0])
-        seconds[:, :, place, : len(cost.slices)], exposed[:, place, : len(cost.slices)] = known[key]
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, (key, cost) in enumerate(costs.families.items()):
+        joined = [costs.families[*key[:2], one] for one in costs.coupled[key]]
+        places.setdefault((id(cost.slices), *(id(c.slices) for c in joined)), []).append(place)
+    keys = list(costs.families)
+    for alike in places.values():
+        key = keys[alike[0]]
+        parts = range(len(costs.families[key].slices))
+        waited = np.array([[[costs.seconds(*key, p, TaskKind(k), early=early) for p in parts] for k in kinds] for early in (False, True)])
+        alone = np.array([[exposed_seconds(costs.step(*key, p), TaskKind(k)) for p in parts] for k in kinds])
+        seconds[:, :, alike, : len(parts)] = waited[:, :, None]
+        exposed[:, alike, : len(parts)] = np.minimum(alone, waited[0])[:, None]
     return ActionTable(seconds=seconds, exposed=exposed)
 
 
