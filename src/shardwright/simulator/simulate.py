@@ -21,7 +21,7 @@ from shardwright.program.orders.rows import ActionRows, action_rows
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program, TaskShape, device_classes
 from shardwright.program.same import Same
-from shardwright.program.stages.edges import LaneEdge, edge_extents, edge_messages, edge_segments, stage_edges
+from shardwright.program.stages.edges import LaneEdge, Messages, counted_from, edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stages.families import StageDevices, refine_families
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, held_by_families, parameter_sums
 from shardwright.program.stages.parts import Segment, StageParts, plan_stages
@@ -262,17 +262,22 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
     model, job = problem.model, problem.job
     island = plan_tiers(problem)[0].num_devices
     found = []
+    known: dict[Hashable, tuple[Messages, Messages]] = {}
     for edge in stage_edges(lane, model=model):
-        block = model.blocks[model.runs[edge.run].block]
-        forward, backward = edge_messages(
-            lane[edge.source],
-            lane[edge.target],
-            segments=edge_segments(edge, lane[edge.source], lane[edge.target], model=model),
-            extents=edge_extents(edge, model=model),
-            length=job.tokens(block.sequence) or job.sequence_length,
-            island=island,
-            minimal=problem.runtime.p2p_scatter_gather,
-        )
+        block, ends = model.blocks[model.runs[edge.run].block], (lane[edge.source], lane[edge.target])
+        segments = edge_segments(edge, *ends, model=model)
+        base = min(stage.base for stage in ends) // island * island
+        alike = (edge.run, edge.operator, *((id(s.cells), stage.base - base) for s, stage in zip(segments, ends, strict=True)))
+        if alike not in known:
+            known[alike] = edge_messages(
+                *ends,
+                segments=segments,
+                extents=edge_extents(edge, model=model),
+                length=job.tokens(block.sequence) or job.sequence_length,
+                island=island,
+                minimal=problem.runtime.p2p_scatter_gather,
+            )
+        forward, backward = (counted_from(one, base) for one in known[alike])
         found.append(LaneEdge(lane=lane[0].lane, edge=edge, forward=forward, backward=backward))
     return tuple(found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -229,8 +230,10 @@ def _stretches(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> I
     spots: dict[tuple[int, int], list[tuple[Use, StageParts, Segment]]] = {}
     others: dict[tuple[int, str, str], list[ParameterPlace]] = {owner: [] for owner in owner_of.values()}
     rows: dict[Use, list[tuple[int, int]]] = {}
+    ordered = {run: sorted(own) for run, own in borders.items()}
     for use, stage, segment in every:
-        own = sorted(b for b in borders[segment.run] if segment.first <= b <= segment.first + segment.count)
+        ends = ordered[segment.run]
+        own = ends[bisect_left(ends, segment.first) : bisect_right(ends, segment.first + segment.count)]
         rows[use] = [(first, end - first) for first, end in pairwise(own)]
         for first, _ in rows[use]:
             spots.setdefault((segment.run, first), []).append((use, stage, segment))
