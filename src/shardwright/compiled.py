@@ -25,6 +25,12 @@ def compiled(function: _F) -> _F:
     return result
 
 
+def plain(function: _F) -> _F:
+    """A compiled function as it was written, for a few numbers at a time: the same result, and no machine code to load for it."""
+    result: _F = getattr(function, "py_func", function)
+    return result
+
+
 def inlined(function: _F) -> _F:
     """`compiled`, and expanded where it is called: for small functions of hot loops that take many arrays."""
     if _numba is None:
