@@ -84,8 +84,8 @@ def _classes(sets: list[IntArray]) -> tuple[tuple[IntArray, ...], tuple[tuple[in
     """Devices by the sets they are in: each set cuts the classes that it meets in two."""
     every = np.concatenate(sets or [np.zeros(0, np.int64)])
     if all(map(len, sets)) and len(distinct(every)) == len(every):
-        order = sorted(range(len(sets)), key=lambda one: int(sets[one][0]))
-        return tuple(sets[one] for one in order), tuple((order.index(one),) for one in range(len(sets)))
+        by_device = sorted(range(len(sets)), key=lambda one: int(sets[one][0]))
+        return tuple(sets[one] for one in by_device), tuple((by_device.index(one),) for one in range(len(sets)))
     devices, place = np.unique(every, return_inverse=True)
     cuts = np.split(place.reshape(-1), np.cumsum([len(one) for one in sets])[:-1]) if sets else []
     label, used = np.zeros(len(devices), np.int64), 1
