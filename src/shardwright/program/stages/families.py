@@ -270,7 +270,7 @@ def _sized(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
     trees: dict[int, tuple[IntArray, list[IntArray]]] = {}
     for klass in dict.fromkeys(o.klass for o in block.operators if cells.cells.get(o.klass)):
         parts = projection(cells, klass, PARTS)
-        held = _elements(parts.cells, block, klass)[parts.number]
+        held = _elements(Same(parts.cells), block, klass)[parts.number]
         columns.append(_by_device(cells, parts.devices, held))
         trees[id(cells.cells[klass])] = parts.devices, [tokens(cells, klass, length).counts for length in lengths]
     columns += [_by_device(cells, devices, column) for devices, counts in trees.values() for of in counts for column in of.T]
@@ -278,11 +278,11 @@ def _sized(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
 
 
 @lru_cache(maxsize=1024)
-def _elements(cells: tuple[Cell, ...], block: Block, klass: OperatorClass) -> IntArray:
+def _elements(cells: Same[tuple[Cell, ...]], block: Block, klass: OperatorClass) -> IntArray:
     """Equal numbers for cells under which a device holds as much of every extent of the operators of a class."""
-    held: list[tuple[int, ...]] = [()] * len(cells)
+    held: list[tuple[int, ...]] = [()] * len(cells.value)
     for operator in (o for o in block.operators if o.klass is klass):
-        cuts = [cut_dims(cell, operator) for cell in cells]
+        cuts = [cut_dims(cell, operator) for cell in cells.value]
         for extent in (*operator.reads, *operator.writes, *(e for p in operator.parameters for e in p.extents)):
             ends = (interval(extent, operator, one) for one in cuts)
             held = [(*before, high - low) for before, (low, high) in zip(held, ends, strict=True)]

@@ -16,6 +16,7 @@ from shardwright.program.layout.cells import Cell, StageCells, cut_dims, dims_pr
 from shardwright.program.layout.layout import Box, volume
 from shardwright.program.layout.partners import meeting
 from shardwright.program.layout.projection import PARTS, Projection, Tokens, projection, tokens
+from shardwright.program.same import Same
 from shardwright.program.stages.contribution import Share, sum_groups
 
 
@@ -221,15 +222,15 @@ def _looked(use: ParameterUse, length: int) -> _Looked:
     return _Looked(
         tokens=tokens(stage, operator.klass, length),
         rest=rest,
-        needs=_needs(rest.cells, operator, extents),
-        parts=_cut_cells(rest.cells, operator),
+        needs=_needs(Same(rest.cells), operator, extents),
+        parts=_cut_cells(Same(rest.cells), operator),
     )
 
 
 @lru_cache(maxsize=1024)
-def _needs(cells: tuple[Cell, ...], operator: Operator, extents: tuple[Extent, ...]) -> tuple[Box, ...]:
+def _needs(cells: Same[tuple[Cell, ...]], operator: Operator, extents: tuple[Extent, ...]) -> tuple[Box, ...]:
     """The elements of a parameter that a device needs under each of some cells."""
-    cuts = [cut_dims(cell, operator) for cell in cells]
+    cuts = [cut_dims(cell, operator) for cell in cells.value]
     return tuple(tuple((interval(extent, operator, one),) for extent in extents) for one in cuts)
 
 
@@ -247,9 +248,9 @@ def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
 
 
 @lru_cache(maxsize=1024)
-def _cut_cells(cells: tuple[Cell, ...], operator: Operator) -> tuple[Box, ...]:
+def _cut_cells(cells: Same[tuple[Cell, ...]], operator: Operator) -> tuple[Box, ...]:
     """The part of every dim that could be cut under each of some cells, in runs of the operator's finest extent."""
     dims = sorted(dims_present(operator), key=lambda d: d.value)
     runs = {d: reference_runs(operator, d) for d in dims if d not in (Dim.BATCH, Dim.SEQUENCE)}
-    cuts = [cut_dims(cell, operator) for cell in cells]
+    cuts = [cut_dims(cell, operator) for cell in cells.value]
     return tuple(tuple((image(one.get(d, ()), count, count),) for d, count in runs.items()) for one in cuts)
