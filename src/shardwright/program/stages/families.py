@@ -98,13 +98,11 @@ class _Colours:
 
     def recolour(self, devices: IntArray, marks: IntArray) -> None:
         own = self.colour[devices]
-        if len(own) and not marks.any() and (own == own[0]).all():
-            self.colour[devices] = self.used
-            self.used += 1
-            return
-        found, place = np.unique(self.colour[devices] * (int(marks.max(initial=0)) + 1) + marks, return_inverse=True)
-        self.colour[devices] = self.used + place.reshape(-1)
-        self.used += len(found)
+        place = np.zeros(len(own), dtype=np.int64)
+        if marks.any() or (own != own[:1]).any():
+            place[:] = np.unique(own * (int(marks.max(initial=0)) + 1) + marks, return_inverse=True)[1].reshape(-1)
+        self.colour[devices] = self.used + place
+        self.used += int(place.max(initial=-1)) + 1
 
     def tell_partners(self, grouping: Grouping, base: int) -> None:
         """Tell apart devices by how many partners they have of each colour, in each of their groups."""
@@ -179,15 +177,12 @@ def refine_families(
 def _met(
     stages: tuple[tuple[StageParts, ...], ...], edges: Iterable[LaneEdge], summings: Iterable[Summing], units: Units, period: int
 ) -> Iterator[tuple[Trait, Iterable[int], int, bool]]:
-    """(trait, bases that it is counted from, devices of the stage that it is of, all partners are of one stage) of what devices do with
-    others.
-    """
+    """What devices do with others: (trait, bases that it is counted from, devices of its stage, all partners are of one stage)."""
     crossed: dict[tuple[int, int, tuple[int, ...]], tuple[Messages, dict[int, None]]] = {}
     for one in edges:
         ends = tuple([len(stages[one.lane][chunk].devices) for chunk in (one.edge.source, one.edge.target)])
         for messages, sizes in ((one.forward, ends), (one.backward, ends[::-1])):
-            key = (id(messages.sends), messages.base % period, sizes)
-            crossed.setdefault(key, (messages, {}))[1][messages.base] = None
+            crossed.setdefault((id(messages.sends), messages.base % period, sizes), (messages, {}))[1][messages.base] = None
     for (_, base, sizes), (messages, bases) in crossed.items():
         for trait, size in zip(_crossed(Same(messages.sends), base, units), sizes, strict=True):
             yield trait, bases, size, True
@@ -266,8 +261,7 @@ def _by_device(cells: StageCells, devices: IntArray, column: IntArray) -> IntArr
 @lru_cache(maxsize=4096)
 def _sized(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
     """What devices hold: samples, positions (of each slice) and elements of every extent, by operator."""
-    columns: list[IntArray] = []
-    trees: dict[int, tuple[IntArray, list[IntArray]]] = {}
+    columns, trees = list[IntArray](), dict[int, tuple[IntArray, list[IntArray]]]()
     for klass in dict.fromkeys(o.klass for o in block.operators if cells.cells.get(o.klass)):
         parts = projection(cells, klass, PARTS)
         held = _elements(Same(parts.cells), block, klass)[parts.number]
@@ -378,10 +372,9 @@ def _spread(groups: IntArray, base: int, unit: int) -> IntArray:
     """(groups, members) of each member, how many are in its unit; sorted, so that groups which lie alike have equal rows."""
     if not groups.size:
         return groups
-    place = np.where(groups < 0, -1, (groups + base) // unit)
-    if (place == place[0, 0]).all():
+    place = np.sort(np.where(groups < 0, -1, (groups + base) // unit), axis=1)
+    if place.min() == place.max():
         return np.zeros_like(place)
-    place.sort(axis=1)
     first = np.ones(place.shape, dtype=np.bool_)
     first[:, 1:] = place[:, 1:] != place[:, :-1]
     run = np.cumsum(first.reshape(-1)) - 1
