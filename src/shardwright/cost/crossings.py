@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.device_network import group_span, network_of_devices, plan_tiers, tiers_between
@@ -42,8 +42,8 @@ def crossing_of(messages: Messages, klass: int, class_of: IntArray, tiers: tuple
     sent, received = np.bincount(source, elements), np.bincount(target, elements)
     # What others send to the same devices arrives with it: so one sender, or all of them as one class, take equally long.
     arriving = np.bincount(ends[:, 1], messages.sends[:, 2])[target]
-    to = np.unique(target)
-    into = tuple((int(k), int(received[to[class_of[to] == k]].max())) for k in np.unique(class_of[to]))
+    to = distinct(target)
+    into = tuple((int(k), int(received[to[class_of[to] == k]].max())) for k in distinct(class_of[to]))
     there = frozenset((*source.tolist(), *target.tolist())) if messages.collectives else frozenset()
     return Crossing(
         tier=int(tiers_between(source, target, tiers).max()),

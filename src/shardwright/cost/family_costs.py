@@ -200,10 +200,11 @@ def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
     return {name: np.array([value], dtype=np.int64) for name, value in sizes.items()}
 
 
-def _communicators(cells: StageCells, device: int, *, length: int, contributions: int, shape: tuple[int, int]) -> int:
+def _communicators(own: Problem, cells: StageCells, device: int, *, contributions: int, shape: tuple[int, int]) -> int:
     """Groups of more than one device that a device is in, as `tables.num_communicators` counts them."""
+    length, island = own.job.sequence_length, own.cluster.tiers()[0].num_devices
     main, expert = cells.cells.get(_products(cells), {}).get(device), cells.cells.get(OperatorClass.EXPERTS, {}).get(device)
-    routed = expert is not None and on_replica(cells, device, length=length)[0].routed
+    routed = expert is not None and on_replica(cells, device, length=length, island=island)[0].routed
     groups = (
         _ways(main, *_WIDTHS),
         _ways(main, Dim.SEQUENCE),
@@ -343,13 +344,8 @@ def _mesh_table(
     group = groups[0] if groups else ()
     network = network_of_devices(problem, group or (0,))
     contributions = main_contributions([part.held for part in here])
-    groups_of = max(
-        (
-            _communicators(p.segment.cells, device - stage.base, length=own.job.sequence_length, contributions=contributions, shape=shape)
-            for p in here
-        ),
-        default=0,
-    )
+    local = device - stage.base
+    groups_of = max((_communicators(own, p.segment.cells, local, contributions=contributions, shape=shape) for p in here), default=0)
     copies = copy_seconds(own, sync)
     runtime = own.runtime
     passes = runtime.gradient_passes + (2 if len(group) > 1 and runtime.scales_gradients else 0)

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
+from shardwright.arrays import FloatArray, distinct, listed
 from shardwright.cost.block_table import CP, EP, TP
 from shardwright.cost.family_costs import FamilyCosts, slice_lengths
 from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Holders, class_numbers
-from shardwright.program.stages.holdings import Holdings
+from shardwright.program.stages.holdings import HeldParameters, Holdings, Use
 from shardwright.program.stages.parts import StageParts
 from shardwright.strategy.plan.plan import Plan
 
 _COMMUNICATION = (TP, CP, EP)
 
-Uses = dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[tuple[int, ...], ...]], ...]]
-"""By (lane, chunk, family): ((lane, chunk), groups of devices) of each use."""
+Group = tuple[tuple[int, ...], int]
+"""Devices, and how many further on they are than these numbers say: equal stages share the numbers."""
+Sharing = tuple[tuple[int, int, int], HeldParameters, int, tuple[Use, ...]]
+"""(lane, chunk, family), parameters that it sums, how many devices further on it does so than they say, and their uses."""
+Uses = dict[tuple[int, int, int], dict[tuple[int, int], dict[tuple[int, int], Group]]]
+"""By (lane, chunk, family) and (lane, chunk) of each use: the groups that hold the parameters too, each once."""
 
 
-def _listed(uses: dict[tuple[int, int, int], dict[tuple[int, int], dict[int, tuple[int, ...]]]]) -> Uses:
-    return {key: tuple((use, tuple(groups.values())) for use, groups in found.items()) for key, found in uses.items()}
+def sharing(stage: StageParts, holdings: Holdings) -> list[Sharing]:
+    """What the families of a stage sum, as `StageCosts.of` takes it."""
+    number = {family[0]: index for index, family in enumerate(stage.families)}
+    return [((stage.lane, stage.chunk, number[d]), h, 0, h.uses) for (*_, d), held in holdings.items() for h in held]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +40,7 @@ class StageCosts:
 
     Args:
         families: by (lane, chunk, family). stages: by lane and chunk. coupled: families of the same stage that start together.
-        pieces: of the last backward, by (lane, chunk). uses: of each family's gradients: ((lane, chunk), groups) that hold them too;
+        pieces: of the last backward, by (lane, chunk). uses: of each family's gradients: the groups that hold them too;
             tied: the same of weights that other stages use under another name.
         element: bytes of an activation element.
         lengths: tokens of each slice, by lane.
@@ -54,34 +61,31 @@ class StageCosts:
         plan: Plan,
         stages: tuple[tuple[StageParts, ...], ...],
         families: dict[tuple[int, int, int], FamilyCosts],
-        holdings: Holdings,
+        sums: Iterable[Sharing],
     ) -> StageCosts:
         """Costs with what follows from them: coupling, pieces, holders."""
         coupled: dict[tuple[int, int, int], tuple[int, ...]] = {}
         pieces: dict[tuple[int, int], int] = {}
-        uses: dict[tuple[int, int, int], dict[tuple[int, int], dict[int, tuple[int, ...]]]] = {}
-        tied: dict[tuple[int, int, int], dict[tuple[int, int], dict[int, tuple[int, ...]]]] = {}
+        uses: Uses = {}
+        tied: Uses = {}
         for lane in stages:
             for stage in lane:
                 for index, joined in enumerate(_joined(stage, families)):
                     coupled[stage.lane, stage.chunk, index] = joined
                 cost = families[stage.lane, stage.chunk, 0]
                 pieces[stage.lane, stage.chunk] = int(cost.slices[0].pieces[0])
-        index_of = {(s.lane, s.chunk, family[0]): i for lane in stages for s in lane for i, family in enumerate(s.families)}
-        for (lane_number, chunk, _, device), held in holdings.items():
-            key = (lane_number, chunk, index_of[lane_number, chunk, device])
-            for item in held:
-                if len(item.group) > 1 or len(item.uses) > 1:
-                    mine = (tied if item.is_tied else uses).setdefault(key, {})
-                    for other_lane, other_chunk, _ in item.uses:
-                        mine.setdefault((other_lane, other_chunk), {})[id(item.group)] = item.group
+        for key, held, by, used in sums:
+            if len(held.group) > 1 or len(used) > 1:
+                mine = (tied if held.is_tied else uses).setdefault(key, {})
+                for lane_number, chunk, _ in used:
+                    mine.setdefault((lane_number, chunk), {})[id(held.group), by] = held.group, by
         return StageCosts(
             families=families,
             stages=stages,
             coupled=coupled,
             pieces=pieces,
-            uses=_listed(uses),
-            tied=_listed(tied),
+            uses=uses,
+            tied=tied,
             lengths=tuple(slice_lengths(plan, lane, length=problem.job.sequence_length) for lane in range(len(plan.lanes))),
             element=problem.job.activation.bits // 8,
         )
@@ -94,21 +98,21 @@ class StageCosts:
     def holders_of(self, classes: tuple[DeviceClass, ...], *, tied: bool = False) -> Holders:
         """For each (lane, chunk, class): whose last backwards its reduction, or that of its tied weights, waits for."""
         class_of = class_numbers(classes)
-        known: dict[int, frozenset[int]] = {}
+        known: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
 
-        def classes_in(group: tuple[int, ...]) -> frozenset[int]:
-            if id(group) not in known:
-                known[id(group)] = frozenset(np.unique(class_of[list(group)]).tolist())
-            return known[id(group)]
+        def classes_in(groups: dict[tuple[int, int], Group]) -> tuple[int, ...]:
+            key = tuple(groups)
+            if key not in known:
+                devices = np.concatenate([listed(group) + by for group, by in groups.values()])
+                known[key] = tuple(distinct(class_of[devices]).tolist())
+            return known[key]
 
         result = {}
         for k, device_class in enumerate(classes):
             for place in device_class.families:
-                uses = (self.tied if tied else self.uses).get(place, ())
+                uses = (self.tied if tied else self.uses).get(place, {})
                 if uses or not tied:
-                    result[place[0], place[1], k] = tuple(
-                        (use, tuple(sorted(frozenset[int]().union(*(classes_in(g) for g in groups))))) for use, groups in uses
-                    )
+                    result[place[0], place[1], k] = tuple((use, classes_in(groups)) for use, groups in uses.items())
         return result
 
     def step(self, lane: int, chunk: int, family: int, part: int = 0) -> StepCosts:
@@ -190,21 +194,18 @@ def action_table(costs: StageCosts) -> ActionTable:
     slices = max(len(c.slices) for c in costs.families.values())
     seconds = np.zeros((2, len(kinds), len(costs.families), slices))
     exposed = np.zeros((len(kinds), len(costs.families), slices))
-    known: dict[tuple[int, ...], tuple[FloatArray, FloatArray]] = {}
-    for place, ((lane, chunk, family), cost) in enumerate(costs.families.items()):
-        joined = tuple(costs.families[lane, chunk, one] for one in costs.coupled[lane, chunk, family])
-        key = (id(cost.slices), *(id(c.slices) for c in joined))
-        if key not in known:
-            parts = range(len(cost.slices))
-            waited = np.array(
-                [
-                    [[costs.seconds(lane, chunk, family, p, TaskKind(k), early=early) for p in parts] for k in kinds]
-                    for early in (False, True)
-                ]
-            )
-            alone = np.array([[exposed_seconds(cost.slices[p], TaskKind(k)) for p in parts] for k in kinds])
-            known[key] = waited, np.minimum(alone, waited[0])
-        seconds[:, :, place, : len(cost.slices)], exposed[:, place, : len(cost.slices)] = known[key]
+    places: dict[tuple[int, ...], list[int]] = {}
+    for place, (key, cost) in enumerate(costs.families.items()):
+        joined = [costs.families[*key[:2], one] for one in costs.coupled[key]]
+        places.setdefault((id(cost.slices), *(id(c.slices) for c in joined)), []).append(place)
+    keys = list(costs.families)
+    for alike in places.values():
+        key = keys[alike[0]]
+        parts = range(len(costs.families[key].slices))
+        waited = np.array([[[costs.seconds(*key, p, TaskKind(k), early=early) for p in parts] for k in kinds] for early in (False, True)])
+        alone = np.array([[exposed_seconds(costs.step(*key, p), TaskKind(k)) for p in parts] for k in kinds])
+        seconds[:, :, alike, : len(parts)] = waited[:, :, None]
+        exposed[:, alike, : len(parts)] = np.minimum(alone, waited[0])[:, None]
     return ActionTable(seconds=seconds, exposed=exposed)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.compiled import plain
 from shardwright.cost.block_table import MODES, PARTS
 from shardwright.cost.chunk_layout import ChunkLayout, recomputed
 from shardwright.cost.column_sums import ShardedElements
@@ -135,7 +136,8 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         parts[1, :, SHARDING_PART] += np.where(filled, reduce[layout.first], 0.0)
     start = layout.counts @ gather if choices.zero in (1, 2) else np.zeros(len(filled))
     end = np.zeros(len(filled)) if each else layout.counts @ reduce
-    optimizer, update, after, start = _step_end(problem, choices, priced, start)
+    cuts = _cuts(choices, priced)
+    optimizer, update, after, start = _step_end(problem, choices, priced, cuts, start)
     heads = (layout.by_rank[:, layout.head] > 0).any(axis=1)
     logits = np.where(heads, layers.logits_bytes[row], 0)
     again, table = _temporaries(choices, priced)
@@ -153,11 +155,12 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         optimizer_s=optimizer,
         update_s=update,
         after_s=after,
-        static_bytes=_static_bytes(problem, choices, priced),
+        static_bytes=_static_bytes(problem, choices, priced, cuts),
         saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
         restored_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :1, row] - layers.saved_bytes[:, :, row]),
         transient_bytes=np.array(
-            [int(temporary_bytes(float(a), float(e), float(x))) for a, e, x in zip(again, table, logits, strict=True)], dtype=np.int64
+            [int(plain(temporary_bytes)(float(a), float(e), float(x))) for a, e, x in zip(again, table, logits, strict=True)],
+            dtype=np.int64,
         ),
         logits_bytes=logits,
         blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + again + table,
@@ -222,7 +225,7 @@ def pieces_of(problem: Problem, layout: ChunkLayout) -> IntArray:
 
 
 def _step_end(
-    problem: Problem, choices: Choices, priced: Priced, start: FloatArray
+    problem: Problem, choices: Choices, priced: Priced, ranks: list[Cuts], start: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Seconds of each rank's end of the step, of its update alone, and end gathers; and the gathers left at the start of the step."""
     row = priced.mesh_row
@@ -230,12 +233,12 @@ def _step_end(
     bandwidth = device.memory_bandwidth * device.element_efficiency
     traffic, rate, share = update_bytes(problem), host_update_rate(problem), choices.offload / 100.0
     pp, vpp = priced.layout.pp, priced.layout.vpp
-    optimizer, update = np.empty(pp), np.empty(pp)
-    for r, cuts in enumerate(_cuts(choices, priced)):
-        spent = sum(optimizer_seconds(float(c.elements), float(c.optimizer), traffic, bandwidth, share, rate) for c in cuts)
-        spent += sum(float(c.elements) for c in cuts) * float(priced.meshes.gradient_bytes[row]) / bandwidth
-        update[r] = spent
-        optimizer[r] = spent + priced.meshes.norm_s[row]
+    spent = {}
+    for cuts in set(ranks):
+        spent[cuts] = sum(plain(optimizer_seconds)(float(c.elements), float(c.optimizer), traffic, bandwidth, share, rate) for c in cuts)
+        spent[cuts] += sum(float(c.elements) for c in cuts) * float(priced.meshes.gradient_bytes[row]) / bandwidth
+    update = np.array([spent[cuts] for cuts in ranks])
+    optimizer = update + priced.meshes.norm_s[row]
     if problem.runtime.overlap_param_gather:
         return optimizer, update, np.zeros(pp), start
     return optimizer, update, start.reshape(vpp, pp).sum(axis=0), np.zeros_like(start)
@@ -264,7 +267,11 @@ def host_update_rate(problem: Problem) -> float:
     return 1.0 / (over_pcie + in_memory)
 
 
-def _cuts(choices: Choices, priced: Priced) -> list[tuple[ShardedElements, ...]]:
+Cuts = tuple[ShardedElements, ...]
+"""Trainable elements of a rank by how their states are cut."""
+
+
+def _cuts(choices: Choices, priced: Priced) -> list[Cuts]:
     """Trainable elements of each rank by how their states are cut.
 
     A rank with a tied weight but without its owner holds a copy of its own, with gradient and states (Megatron-LM's and DeepSpeed's
@@ -281,27 +288,30 @@ def _cuts(choices: Choices, priced: Priced) -> list[tuple[ShardedElements, ...]]
         return ShardedElements(elements=elements, optimizer=optimizer, gradient=gradient, parameter=parameter)
 
     shards = int(sync.shard[row]), int(sync.expert_shard[row])
-    return [(cut(int(d), shards[0]), cut(int(e), shards[1])) for d, e in zip(dense, experts, strict=True)]
+    ranks = list(zip(dense.tolist(), experts.tolist(), strict=True))
+    made = {(d, e): (cut(d, shards[0]), cut(e, shards[1])) for d, e in set(ranks)}
+    return [made[one] for one in ranks]
 
 
-def _static_bytes(problem: Problem, choices: Choices, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
+def _static_bytes(problem: Problem, choices: Choices, priced: Priced, ranks: list[Cuts]) -> tuple[tuple[str, IntArray], ...]:
     """Parameters, gradients, optimizer states and workspace of each rank (ceil of equal shards)."""
     sync, row, by_rank, layer = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank, priced.layout.layer
-    frozen, ranks = by_rank @ sync.frozen[:, row], _cuts(choices, priced)
+    frozen = by_rank @ sync.frozen[:, row]
     if choices.zero < 3:
         # Summed by more devices than the rest, so sharded further: only what is never sharded is counted.
         frozen = frozen + by_rank @ sync.spread[:, row]
 
     def held(level: int) -> IntArray:
-        return np.array([sum(c.held(level) for c in cuts) for cuts in ranks], dtype=np.int64)
+        of = {cuts: sum(c.held(level) for c in cuts) for cuts in set(ranks)}
+        return np.array([of[cuts] for cuts in ranks], dtype=np.int64)
 
     block = sync.dense[:, row] + sync.experts[:, row]
     largest = np.where((by_rank > 0) & layer, block[None, :], 0).max(axis=1)
     ends = (by_rank * ~layer) @ block
     prefetch, width, cut_width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8, shard_bytes(problem)
-    gathered = [gathered_elements(float(e), float(most), prefetch) for e, most in zip(ends, largest, strict=True)]
+    gathered = [plain(gathered_elements)(float(e), float(most), prefetch) for e, most in zip(ends, largest, strict=True)]
     parameters = [
-        int(parameter_bytes(choices.zero, float(sum(c.elements for c in cuts)), float(s), float(f), whole, width, cut_width))
+        int(plain(parameter_bytes)(choices.zero, float(sum(c.elements for c in cuts)), float(s), float(f), whole, width, cut_width))
         for cuts, s, f, whole in zip(ranks, held(3), frozen, gathered, strict=True)
     ]
     return (
@@ -340,7 +350,7 @@ def held_bytes(problem: Problem, costs: StepCosts, allocated: IntArray) -> tuple
     factor = reserve_factor(problem)
     reserved = np.array(
         [
-            int(reserved_bytes(float(a), float(t), float(x), float(b), factor))
+            int(plain(reserved_bytes)(float(a), float(t), float(x), float(b), factor))
             for a, t, x, b in zip(allocated, costs.transient_bytes, costs.logits_bytes, costs.blocks_bytes, strict=True)
         ],
         dtype=np.int64,

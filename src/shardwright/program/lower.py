@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, IntArray
+from shardwright.arrays import BoolArray, IntArray, distinct
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.orders.rows import ActionRows
 from shardwright.program.program import DeviceClass, Posts, Program, TaskShape, class_numbers, posts_of, reached
@@ -108,7 +108,7 @@ def _lay_actions(rows: ActionRows, classes: tuple[DeviceClass, ...], posts: Post
     pieces[final[final >= 0]] = closing[final >= 0]
     task = np.concatenate([[0], np.cumsum(pieces)])
     of = np.repeat(np.arange(len(kind)), pieces)
-    early = np.isin(kind, (_B, _I)) & (place[_R, post, microbatch, part] >= 0)
+    early = ((kind == _B) | (kind == _I)) & (place[_R, post, microbatch, part] >= 0)
     partner = _partners(rows, action, (lane, chunk, kind, part))
     columns = {
         "kind": kind[of],
@@ -292,7 +292,6 @@ def _crossings(
 def _lay_sync(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape: TaskShape, links: Links) -> None:
     """Gathers before first forwards, reductions after last backwards of all holders, tied weights' last, then the update everywhere."""
     ends = laid.ends.tolist()
-    closings = _Closings(pieces=laid.closing.tolist(), last=laid.closing_last.tolist())
     for klass in range(len(classes)):
         mine = np.flatnonzero(posts.klass == klass)
         previous = -1
@@ -311,19 +310,14 @@ def _lay_sync(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape
         last = _sync_tasks(links, posts, tied, kind=TaskKind.REDUCE_TIED)
         chain = np.concatenate([[previous] if previous >= 0 else [], reduced, last]).astype(np.int64)
         links.add(chain[:-1], chain[1:])
-        waiting = [
-            *zip(which.tolist(), piece.tolist(), reduced.tolist(), strict=True),
-            *((post, -1, t) for post, t in zip(tied.tolist(), last.tolist(), strict=True)),
-        ]
-        found = [(_before(laid, closings, posts, shape, post, part), task) for post, part, task in waiting]
-        links.add(
-            np.array([b for before, _ in found for b in before], dtype=np.int64),
-            np.array([task for before, task in found for _ in before], dtype=np.int64),
-        )
+        befores = [before for post in closed.tolist() for before in _before(laid, posts, shape, post, tied=False)]
+        befores += [before for post in tied.tolist() for before in _before(laid, posts, shape, post, tied=True)]
+        waiting = np.repeat(np.concatenate([reduced, last]), [len(before) for before in befores])
+        links.add(np.array([b for before in befores for b in before], dtype=np.int64), waiting)
         if len(chain):
             ends.append(int(chain[-1]))
     step = links.tasks(len(classes), kind=int(TaskKind.STEP), klass=np.arange(len(classes)), stream=int(Stream.COMPUTE), microbatch=-1)
-    every = np.unique(np.array(ends, dtype=np.int64))
+    every = distinct(np.array(ends, dtype=np.int64))
     links.add(np.tile(every, len(step)), np.repeat(step, len(every)))
 
 
@@ -344,26 +338,20 @@ def _sync_tasks(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Closings:
-    """See `_Laid.closing`."""
-
-    pieces: list[int]
-    last: list[int]
-
-
-def _before(laid: _Laid, closings: _Closings, posts: Posts, shape: TaskShape, post: int, piece: int) -> list[int]:
-    """What a reduction follows: last backwards of all holders, the same piece of those of its own stage (-1: of tied weights, all)."""
+def _before(laid: _Laid, posts: Posts, shape: TaskShape, post: int, *, tied: bool) -> list[list[int]]:
+    """What each piece of a post's reduction follows: last backwards of all holders, the same piece of those of its own stage (of tied
+    weights there is one piece, which follows all).
+    """
     lane, chunk, klass = int(posts.lane[post]), int(posts.chunk[post]), int(posts.klass[post])
-    found = (shape.holders if piece >= 0 else shape.tied).get((lane, chunk, klass), ())
+    found = (shape.tied if tied else shape.holders).get((lane, chunk, klass), ())
+    pieces = 1 if tied else int(laid.closing[post])
     if shape.reduces_last:
         every = sorted({k for _, some in found for k in some} | {klass})
-        return [int(task) for task in laid.ends[every]]
-    before = []
+        return [laid.ends[every].tolist()] * pieces
+    before: list[tuple[int, int]] = []
     for place, classes in (((lane, chunk), (klass,)), *found):
         there = posts.of_stage[place]
-        for other in (there[k] for k in classes if k in there):
-            if closings.pieces[other]:
-                left = closings.pieces[other] - 1 - piece if piece >= 0 and place == (lane, chunk) else 0
-                before.append(closings.last[other] - max(left, 0))
-    return before
+        for other in [there[k] for k in classes if k in there]:
+            if laid.closing[other]:
+                before.append((int(laid.closing_last[other]), int(laid.closing[other]) - 1 if place == (lane, chunk) and not tied else 0))
+    return [[last - max(left - piece, 0) for last, left in before] for piece in range(pieces)]

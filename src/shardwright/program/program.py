@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct, listed
 from shardwright.program.instances import Instances, TaskKind
 from shardwright.program.orders.rows import ActionRows
 from shardwright.program.same import Same
@@ -187,15 +187,17 @@ def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows)
     """The devices of every row, by the families that they are of."""
     every = [stage for lane in stages for stage in lane]
     known = {id(stage.families): stage.families for stage in every}
-    distinct = {key: [np.array(family, dtype=np.int64) for family in families] for key, families in known.items()}
-    size = 1 + max(int(family.max()) for families in distinct.values() for family in families)
-    colour = np.zeros(size, dtype=np.int64)
+    row_of = {row: number for number, row in enumerate(rows.devices)}
+    # A family of all devices of a row tells none of them apart.
+    whole = {key: row_of[families[0]] for key, families in known.items() if len(families) == 1 and families[0] in row_of}
+    members = {key: [listed(family) for family in families] for key, families in known.items() if key not in whole}
+    colour = np.zeros(1 + max(devices[-1] for devices in (*rows.devices, *(f for families in known.values() for f in families))), np.int64)
     for number, row in enumerate(rows.devices):
-        colour[np.array(row)] = number
+        colour[listed(row)] = number
     colours = rows.num_rows
     family_of = {}
-    for key, families in distinct.items():
-        where = np.full(size, -1, dtype=np.int32)
+    for key, families in members.items():
+        where = np.full(len(colour), -1, dtype=np.int32)
         for index, family in enumerate(families):
             where[family] = index
             mixed, place = np.unique(colour[family], return_inverse=True)
@@ -204,11 +206,13 @@ def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows)
         family_of[key] = where
     classes = []
     for number, row in enumerate(rows.devices):
-        devices = np.array(row, dtype=np.int64)
+        devices = listed(row)
         mixed, first, place = np.unique(colour[devices], return_index=True, return_inverse=True)
         for one in np.argsort(first).tolist():
             own = tuple(sorted(devices[place.reshape(-1) == one].tolist())) if len(mixed) > 1 else row
-            mine = [(s.lane, s.chunk, int(family_of[id(s.families)][own[0]])) for s in every]
+            index_of = {key: int(where[own[0]]) for key, where in family_of.items()}
+            index_of |= {key: 0 if there == number else -1 for key, there in whole.items()}
+            mine = [(s.lane, s.chunk, index_of[id(s.families)]) for s in every]
             classes.append(DeviceClass(devices=own, row=number, families=tuple(m for m in mine if m[2] >= 0)))
     return tuple(classes)
 
@@ -223,7 +227,7 @@ def _class_numbers(known: Same[tuple[DeviceClass, ...]]) -> IntArray:
     classes = known.value
     result = np.full(max(c.devices[-1] for c in classes) + 1, -1, dtype=np.int64)
     for number, one in enumerate(classes):
-        result[list(one.devices)] = number
+        result[listed(one.devices)] = number
     result.setflags(write=False)
     return result
 
@@ -233,7 +237,7 @@ def reached(messages: Messages, class_of: IntArray) -> dict[int, tuple[int, ...]
     ends = class_of[messages.sends[:, :2] + messages.base]
     count = int(class_of.max(initial=0)) + 1
     result: dict[int, tuple[int, ...]] = {}
-    for code in np.unique(ends[:, 0] * count + ends[:, 1]).tolist():
+    for code in distinct(ends[:, 0] * count + ends[:, 1]).tolist():
         source, target = divmod(code, count)
         result[source] = (*result.get(source, ()), target)
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, IntArray
+from shardwright.arrays import BoolArray, IntArray, distinct
 from shardwright.program.instances import Instances
 from shardwright.program.program import Templates, templates_of
 
@@ -35,8 +35,9 @@ class Links:
 
     def tasks(self, count: int, **columns: IntArray | int) -> IntArray:
         """Append tasks; their numbers. A column that is not given has the value that says nothing."""
-        whole = {**_NONE, **columns}
-        self._columns.append({name: np.full(count, values, dtype=np.int64) for name, values in whole.items()})
+        if count:
+            whole = {**_NONE, **columns}
+            self._columns.append({name: np.full(count, values, dtype=np.int64) for name, values in whole.items()})
         self._count += count
         return np.arange(self._count - count, self._count, dtype=np.int64)
 
@@ -72,7 +73,7 @@ class Links:
         _, first, last = pairs[which].T
         outside = (more < first) | (more > last)
         both = np.concatenate([source * self._count + target, more[outside] * self._count + first[outside]])
-        return np.divmod(np.unique(both), self._count)
+        return np.divmod(distinct(both), self._count)
 
 
 def finished(links: Links, *, meets: BoolArray) -> tuple[Templates, Instances]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 UNEVEN = "uneven"
 """Waiting, inside blocking collectives, for devices of the same stage that have more to do."""
 
-_ROWS = {TaskKind.F: 0, TaskKind.B: 1, TaskKind.I: 1}
+_ROWS = {int(TaskKind.F): 0, int(TaskKind.B): 1, int(TaskKind.I): 1}
 """Which row of `StepCosts.parts` an action counts for: I stands for the whole backward, whose rest is W."""
 
 _MOVED = frozenset(PARTS[axis] for axis in (TP, CP, EP))
@@ -97,7 +98,8 @@ def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float
     runs = np.bincount(result.program.instances.template, minlength=len(templates))
     uneven = 0.0
 
-    def action(lane: int, chunk: int, kind: int, part: int, *, early: bool) -> tuple[float, float, float]:
+    @cache
+    def action(lane: int, chunk: int, kind: int, part: int, early: bool) -> tuple[float, float, float]:
         """(seconds, of them exposed communication, and waiting for others)."""
         place = lane, chunk, family_of[lane, chunk]
         seconds = costs.seconds(*place, part, TaskKind(kind), early=early)
@@ -105,19 +107,26 @@ def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float
         waits = seconds - action_seconds(step, TaskKind(kind), early=early)
         return seconds, min(exposed_seconds(step, TaskKind(kind)), seconds), waits
 
-    for index in np.flatnonzero((templates.klass == klass) & (templates.kind <= int(TaskKind.R)) & (templates.piece == 0)).tolist():
-        one, count = templates[index], int(runs[index])
-        own = action(one.lane, one.chunk, int(one.kind), one.slice, early=one.early)
+    @cache
+    def priced(lane: int, chunk: int, part: int) -> list[list[float]]:
+        """Seconds of the parts of F and of B."""
+        rows: list[list[float]] = costs.step(lane, chunk, family_of[lane, chunk], part).parts[:, 0].tolist()
+        return rows
+
+    at = np.flatnonzero((templates.klass == klass) & (templates.kind <= int(TaskKind.R)) & (templates.piece == 0))
+    own_columns = (templates.lane, templates.chunk, templates.kind, templates.slice, templates.early)
+    other_columns = (templates.partner_lane, templates.partner_chunk, templates.partner_kind, templates.partner_slice)
+    columns = [column[at].tolist() for column in (runs, *own_columns, *other_columns)]
+    for count, lane, chunk, kind, part, early, *partner in zip(*columns, strict=True):
+        own = action(lane, chunk, kind, part, bool(early))
         shown = 1.0
-        if one.partner is not None:
-            other = action(*one.partner, early=one.early)
+        if partner[2] >= 0:
+            other = action(*partner, bool(early))
             moved = own[1] + other[1]
             kernels = own[0] + other[0] - moved
             shown = (paired(own[:2], other[:2]) - kernels) / moved if moved > 0.0 else 1.0
         uneven += count * own[2]
-        if one.kind in _ROWS:
-            step = costs.step(one.lane, one.chunk, family_of[one.lane, one.chunk], one.slice)
-            for part, name in enumerate(PART_NAMES):
-                scale = shown if name in _MOVED else 1.0
-                parts[name] += count * scale * float(step.parts[_ROWS[one.kind], 0, part])
+        if kind in _ROWS:
+            for name, seconds in zip(PART_NAMES, priced(lane, chunk, part)[_ROWS[kind]], strict=True):
+                parts[name] += count * (shown if name in _MOVED else 1.0) * seconds
     return uneven

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate
 
@@ -13,7 +13,7 @@ from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_network import plan_tiers
 from shardwright.cost.family_costs import FamilyCosts, family_costs, network_unit, slice_lengths
 from shardwright.cost.model_flops import model_flops
-from shardwright.cost.stage_costs import StageCosts
+from shardwright.cost.stage_costs import Sharing, StageCosts
 from shardwright.errors import StrategyError
 from shardwright.model.ir.graph import Model
 from shardwright.program.lower import lower_plan
@@ -21,7 +21,7 @@ from shardwright.program.orders.rows import ActionRows, action_rows
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program, TaskShape, device_classes
 from shardwright.program.same import Same
-from shardwright.program.stages.edges import LaneEdge, edge_extents, edge_messages, edge_segments, stage_edges
+from shardwright.program.stages.edges import LaneEdge, Messages, counted_from, edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stages.families import StageDevices, refine_families
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, held_by_families, parameter_sums
 from shardwright.program.stages.parts import Segment, StageParts, plan_stages
@@ -97,7 +97,7 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: boo
         blocking=not problem.runtime.overlap_p2p,
         reduces_last=not problem.runtime.overlap_grad_reduce,
     )
-    return _program(Same(laid), shape), costs
+    return replace(_program(Same(laid), shape), plan=plan), costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +112,11 @@ class _Question:
 
     @staticmethod
     def of(problem: Problem, plan: Plan, *, unfolded: bool, verified: bool) -> _Question:
-        """The question of a plan: how links are fast does not matter, only which units they join."""
+        """The question of a plan: neither where its states lie matters nor how fast links are, only which units they join."""
         units = tuple(tier.num_devices for tier in problem.cluster.tiers())
         kinds = tuple(group.count * group.kind.num_devices for group in problem.cluster.groups)
-        alike = (Same(plan), Same(problem.model), problem.job, units, kinds, problem.runtime.p2p_scatter_gather)
+        written = (plan.devices, Same(plan.lanes), Same(plan.orders), None if verified else plan.shards)
+        alike = (written, Same(problem.model), problem.job, units, kinds, problem.runtime.p2p_scatter_gather)
         return _Question(alike=alike, problem=problem, plan=plan, unfolded=unfolded, verified=verified)
 
 
@@ -184,8 +185,8 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
         for number, (lane_number, chunk, segment) in enumerate(one.uses):
             used.setdefault((lane_number, chunk), []).append((segment, number, one))
     families: dict[tuple[int, int, int], FamilyCosts] = {}
-    holdings: Holdings = {}
-    known: dict[Hashable, tuple[int, tuple[FamilyCosts, ...], dict[tuple[int, int], list[tuple[int, HeldParameters]]]]] = {}
+    shared: list[Sharing] = []
+    known: dict[Hashable, tuple[int, tuple[FamilyCosts, ...], list[tuple[int, int, HeldParameters]]]] = {}
     for stage in (stage for lane in stages for stage in lane):
         base, mine = stage.base, used.get((stage.lane, stage.chunk), [])
         place = base % unit if unit else base
@@ -197,13 +198,13 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
             held = held_by_families(stages, {id(one): one for *_, one in mine}.values(), of=stage)
             costs = tuple(_family_costs(problem, plan, stage, index, held=held, place=place, shape=shape) for index in range(len(firsts)))
             turn = {id(one.uses): index for index, (*_, one) in enumerate(mine)}
-            known[kind] = base, costs, {(n, d - base): [(turn[id(h.uses)], h) for h in _distinct(hs)] for (*_, n, d), hs in held.items()}
+            sample = [(firsts.index(d - base), turn[id(h.uses)], h) for (*_, d), hs in held.items() for h in _distinct(hs)]
+            known[kind] = base, costs, sample
         before, costs, sample = known[kind]
-        families |= {(stage.lane, stage.chunk, index): cost for index, cost in enumerate(costs)}
-        for (n, first), items in sample.items():
-            moved = tuple([h.moved(base - before, uses=mine[index][2].uses) for index, h in items])
-            holdings[stage.lane, stage.chunk, n, first + base] = moved
-    return StageCosts.of(problem, plan, stages, families, holdings)
+        for index, cost in enumerate(costs):
+            families[stage.lane, stage.chunk, index] = cost
+        shared += [((stage.lane, stage.chunk, index), h, base - before, mine[number][2].uses) for index, number, h in sample]
+    return StageCosts.of(problem, plan, stages, families, shared)
 
 
 def _distinct(held: tuple[HeldParameters, ...]) -> Iterable[HeldParameters]:
@@ -253,17 +254,22 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
     model, job = problem.model, problem.job
     island = plan_tiers(problem)[0].num_devices
     found = []
+    known: dict[Hashable, tuple[Messages, Messages]] = {}
     for edge in stage_edges(lane, model=model):
-        block = model.blocks[model.runs[edge.run].block]
-        forward, backward = edge_messages(
-            lane[edge.source],
-            lane[edge.target],
-            segments=edge_segments(edge, lane[edge.source], lane[edge.target], model=model),
-            extents=edge_extents(edge, model=model),
-            length=job.tokens(block.sequence) or job.sequence_length,
-            island=island,
-            minimal=problem.runtime.p2p_scatter_gather,
-        )
+        block, ends = model.blocks[model.runs[edge.run].block], (lane[edge.source], lane[edge.target])
+        segments = edge_segments(edge, *ends, model=model)
+        base = min(stage.base for stage in ends) // island * island
+        alike = (edge.run, edge.operator, *((id(s.cells), stage.base - base) for s, stage in zip(segments, ends, strict=True)))
+        if alike not in known:
+            known[alike] = edge_messages(
+                *ends,
+                segments=segments,
+                extents=edge_extents(edge, model=model),
+                length=job.tokens(block.sequence) or job.sequence_length,
+                island=island,
+                minimal=problem.runtime.p2p_scatter_gather,
+            )
+        forward, backward = (counted_from(one, base) for one in known[alike])
         found.append(LaneEdge(lane=lane[0].lane, edge=edge, forward=forward, backward=backward))
     return tuple(found)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, Int32Array, IntArray
+from shardwright.arrays import FloatArray, Int32Array, IntArray, listed
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.crossings import Crossing, around_seconds, crossing_of
 from shardwright.cost.device_network import plan_tiers
@@ -20,36 +20,55 @@ from shardwright.program.program import DeviceClass, Program, class_numbers
 from shardwright.simulator.kernel.events import SCALE
 
 
-def _sends(problem: Problem, program: Program) -> dict[tuple[int, int, int], Crossing]:
-    """By (kind of send, edge, class). Edges between stages of one class each that lie alike in the network share theirs."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sends:
+    """What goes along the edges.
+
+    Args:
+        each: (class of senders, its part of an edge's messages), equal ones once. of: (templates,) which of them, -1 = no send.
+    """
+
+    each: tuple[tuple[int, Crossing], ...]
+    of: IntArray
+
+
+def _sends(problem: Problem, program: Program) -> _Sends:
+    """The sends of a Program. Edges between stages of one class each that lie alike in the network share theirs."""
     class_of, tiers = class_numbers(program.classes), plan_tiers(problem)
     unit = tiers[-2].num_devices if len(tiers) > 1 else 1
-    alike: dict[object, Crossing] = {}
-    result = {}
+    alike: dict[tuple[int, int], Crossing] = {}
+    number: dict[tuple[int, ...], int] = {}
+    each: list[tuple[int, Crossing]] = []
     templates, posts = program.templates, program.posts
-    sent = templates.edge >= 0
-    for kind, klass, number in np.stack([templates.kind[sent], templates.klass[sent], templates.edge[sent]], axis=1).tolist():
-        if (kind, number, klass) in result:
-            continue
-        one = program.edges[number]
+    of = np.full(len(templates), -1, dtype=np.int64)
+    sent = np.flatnonzero(templates.edge >= 0)
+    for index, kind, klass, edge in zip(
+        sent.tolist(), *(c[sent].tolist() for c in (templates.kind, templates.klass, templates.edge)), strict=True
+    ):
+        one = program.edges[edge]
         messages = one.forward if kind == TaskKind.SEND_F else one.backward
-        ends = [posts.of_stage[one.lane, chunk] for chunk in (one.edge.source, one.edge.target)]
-        if len(ends[0]) == len(ends[1]) == 1 and not messages.collectives:
-            (other,) = ends[1 if kind == TaskKind.SEND_F else 0]
-            key = (id(messages.sends), messages.base % unit)
-            if key not in alike:
-                alike[key] = crossing_of(messages, klass, class_of, tiers)
-            found = replace(alike[key], into=((other, alike[key].into[0][1]),))
-        else:
-            found = crossing_of(messages, klass, class_of, tiers)
-        result[kind, number, klass] = found
-    return result
+        ends = posts.of_stage[one.lane, one.edge.source], posts.of_stage[one.lane, one.edge.target]
+        single = len(ends[0]) == len(ends[1]) == 1 and not messages.collectives
+        (other,) = ends[kind == TaskKind.SEND_F] if single else (-1,)
+        known = (id(messages.sends), messages.base % unit)
+        key = (*known, klass, other) if single else (kind, edge, klass)
+        if key not in number:
+            if not single:
+                found = crossing_of(messages, klass, class_of, tiers)
+            else:
+                if known not in alike:
+                    alike[known] = crossing_of(messages, klass, class_of, tiers)
+                found = replace(alike[known], into=((other, alike[known].into[0][1]),))
+            number[key] = len(each)
+            each.append((klass, found))
+        of[index] = number[key]
+    return _Sends(each=tuple(each), of=of)
 
 
 @lru_cache(maxsize=64)
 def _units(classes: tuple[DeviceClass, ...], tiers: tuple[Tier, ...], total: int) -> tuple[IntArray, IntArray]:
     """(tiers, classes) unit of each class's first device, and (tiers, classes, 2) its members there over the unit's devices."""
-    places = [[np.array(c.devices, dtype=np.int64) // t.num_devices for c in classes] for t in tiers]
+    places = [[listed(c.devices) // t.num_devices for c in classes] for t in tiers]
     unit = np.array([[int(place[0]) for place in row] for row in places], dtype=np.int64)
     load = np.array(
         [[(int((p == p[0]).sum()), min(t.num_devices, total)) for p in row] for row, t in zip(places, tiers, strict=True)], dtype=np.int64
@@ -122,10 +141,8 @@ def plan_kernel_tasks(
     rows = [uses.action(k) for k in range(count)] + [uses.sync(k) for k in range(count)] + [[]]
     row = np.where(templates.kind <= TaskKind.R, templates.klass, templates.klass + count)
     row[templates.kind == TaskKind.STEP] = 2 * count
-    number = {key: 2 * count + 1 + place for place, key in enumerate(sends)}
-    rows += [uses.send(key[2], sent) for key, sent in sends.items()]
-    for index in np.flatnonzero(templates.edge >= 0).tolist():
-        row[index] = number[int(templates.kind[index]), int(templates.edge[index]), int(templates.klass[index])]
+    row = np.where(sends.of >= 0, 2 * count + 1 + sends.of, row)
+    rows += [uses.send(klass, sent) for klass, sent in sends.each]
     which = row[instances.template]
     which = np.where((templates.kind[instances.template] <= TaskKind.R) & ~instances.beside_sync, 2 * count, which)
     start = np.concatenate([[0], np.cumsum([len(one) for one in rows])]).astype(np.int64)
@@ -145,7 +162,7 @@ def plan_kernel_tasks(
     )
 
 
-def template_seconds(problem: Problem, program: Program, costs: StageCosts, sends: dict[tuple[int, int, int], Crossing]) -> FloatArray:
+def template_seconds(problem: Problem, program: Program, costs: StageCosts, sends: _Sends) -> FloatArray:
     """(templates,) uncontended seconds of all pieces of each template."""
     templates, posts = program.templates, program.posts
     numbers = {key: i for i, key in enumerate(costs.families)}
@@ -177,11 +194,18 @@ def template_seconds(problem: Problem, program: Program, costs: StageCosts, send
         seconds[both] = paired_share(one, two)
     for klass, device_class in enumerate(program.classes):
         seconds[(kind == TaskKind.STEP) & (templates.klass == klass)] = update_seconds(costs, device_class)
-    tiers = plan_tiers(problem)
-    for index in np.flatnonzero(templates.edge >= 0).tolist():
-        sent = sends[int(kind[index]), int(templates.edge[index]), int(templates.klass[index])]
-        lengths = costs.lengths[int(templates.lane[index])]
-        scale = costs.element * lengths[int(templates.slice[index])] / sum(lengths)
-        spent = tiers[sent.tier].latency_s + sent.most * scale / tiers[sent.tier].bandwidth
-        seconds[index] = spent + (around_seconds(problem, sent.collectives, sent.around, scale=scale) if sent.collectives else 0.0)
+    if not sends.each:
+        return seconds
+    tiers, at = plan_tiers(problem), np.flatnonzero(sends.of >= 0)
+    latency, bandwidth, most = np.array([(t.latency_s, t.bandwidth, c.most) for _, c in sends.each for t in (tiers[c.tier],)])[
+        sends.of[at]
+    ].T
+    scales = [[costs.element * length / sum(lengths) for length in lengths] for lengths in costs.lengths]
+    lanes, slices = templates.lane[at].tolist(), templates.slice[at].tolist()
+    scale = np.array([scales[lane][part] for lane, part in zip(lanes, slices, strict=True)])
+    seconds[at] = latency + most * scale / bandwidth
+    for place, (index, which) in enumerate(zip(at.tolist(), sends.of[at].tolist(), strict=True)):
+        one = sends.each[which][1]
+        if one.collectives:
+            seconds[index] += around_seconds(problem, one.collectives, one.around, scale=float(scale[place]))
     return seconds

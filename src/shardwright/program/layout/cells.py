@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import product
+from itertools import accumulate
 
 import numpy as np
 
@@ -57,17 +57,19 @@ def largest_remainder(count: int, weights: tuple[int, ...]) -> tuple[int, ...]:
 
 def cut(indices: Indices, step: AxisStep) -> Indices:
     """The part of an index list that `step` takes; zigzag takes pieces i and 2n - 1 - i of 2n."""
-    weights = (1,) * step.parts if isinstance(step.parts, int) else step.parts
-    count = sum(b - a for a, b in indices)
+    ends = _ends(sum(b - a for a, b in indices), step.parts, step.zigzag)
+    first = _slice(indices, ends[step.index], ends[step.index + 1])
     if not step.zigzag:
-        sizes = largest_remainder(count, weights)
-        start = sum(sizes[: step.index])
-        return _slice(indices, start, start + sizes[step.index])
-    sizes = largest_remainder(count, (*weights, *reversed(weights)))
-    start, mirror = sum(sizes[: step.index]), sum(sizes[: len(sizes) - 1 - step.index])
-    first = _slice(indices, start, start + sizes[step.index])
-    second = _slice(indices, mirror, mirror + sizes[len(sizes) - 1 - step.index])
-    return normal((*first, *second))
+        return first
+    mirror = len(ends) - 2 - step.index
+    return normal((*first, *_slice(indices, ends[mirror], ends[mirror + 1])))
+
+
+@lru_cache(maxsize=1024)
+def _ends(count: int, parts: int | tuple[int, ...], zigzag: bool) -> tuple[int, ...]:
+    """Where the pieces of `count` indices begin, and where the last one ends."""
+    weights = (1,) * parts if isinstance(parts, int) else parts
+    return tuple(accumulate(largest_remainder(count, (*weights, *reversed(weights)) if zigzag else weights), initial=0))
 
 
 def _slice(indices: Indices, start: int, end: int) -> Indices:
@@ -109,19 +111,40 @@ def image(way: Way, runs: int, reference: int) -> Interval:
     return (low * runs // fine, -(-high * runs // fine))
 
 
+class TreeCells(Mapping[int, Cell]):
+    """The cells of a tree of equal parts by device, in the order of its leaves; each is made when it is asked for.
+
+    Args:
+        levels: the tree's cuts, outermost first. base: device of the first leaf.
+    """
+
+    def __init__(self, levels: tuple[Split, ...], base: int) -> None:
+        self.levels = levels
+        self.devices = np.full(1, base, dtype=np.int64)
+        for level in levels:
+            self.devices = np.add.outer(self.devices, np.arange(level.num_parts) * np.array(level.step)).reshape(-1)
+        self._place = dict(zip(self.devices.tolist(), range(len(self.devices)), strict=True))
+
+    def __getitem__(self, device: int) -> Cell:
+        place, ways = self._place[device], []
+        for level in reversed(self.levels):
+            place, index = divmod(place, level.num_parts)
+            ways.append((level.dim, (AxisStep(parts=level.num_parts, index=index, zigzag=level.zigzag),)))
+        return Cell(ways=tuple(reversed(ways)))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._place)
+
+    def __len__(self) -> int:
+        return len(self._place)
+
+
 def leaves(split: Split | None, base: int) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
     """(device, its cell, its family) of every leaf. The family is the unequal choices on the way, -1 for equal parts."""
     levels = regular_levels(split)
     if levels is None:
-        yield from _leaves(split, base, (), ())
-        return
-    devices = np.full(1, base, dtype=np.int64)
-    for level in levels:
-        devices = np.add.outer(devices, np.arange(level.num_parts) * np.array(level.step)).reshape(-1)
-    ways = ([(s.dim, (AxisStep(parts=s.num_parts, index=i, zigzag=s.zigzag),)) for i in range(s.num_parts)] for s in levels)
-    family = (-1,) * len(levels)
-    for device, way in zip(devices.tolist(), product(*ways), strict=True):
-        yield device, Cell(ways=way), family
+        return _leaves(split, base, (), ())
+    return ((device, cell, (-1,) * len(levels)) for device, cell in TreeCells(levels, base).items())
 
 
 def regular_levels(split: Split | None) -> tuple[Split, ...] | None:
@@ -170,7 +193,7 @@ class StageCells:
     """
 
     samples: int
-    cells: dict[OperatorClass, dict[int, Cell]]
+    cells: dict[OperatorClass, Mapping[int, Cell]]
     exchange: Exchange | None
     devices: tuple[int, ...]
     families: tuple[tuple[int, ...], ...]
@@ -201,22 +224,25 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
     Raises:
         StrategyError: keys cut by context (rule ``lower.context``: a form of decoding, not of training).
     """
-    cells: dict[OperatorClass, dict[int, Cell]] = {}
-    same: dict[tuple[Split | None, int], dict[int, Cell]] = {}
+    cells: dict[OperatorClass, Mapping[int, Cell]] = {}
+    same: dict[tuple[Split | None, int], Mapping[int, Cell]] = {}
     choices: list[dict[int, tuple[int, ...]]] = []
     exchange = None
     for tree in trees:
         key = (tree.split, tree.offset)
         if key not in same:
-            listed = list(leaves(tree.split, tree.offset))
-            same[key] = {d: c for d, c, _ in listed}
             levels = regular_levels(tree.split)
             if levels is None:
+                listed = list(leaves(tree.split, tree.offset))
+                same[key] = {d: c for d, c, _ in listed}
                 choices.append({d: f for d, _, f in listed})
-            elif same[key].keys() != next(iter(same.values())).keys():
-                choices.append(dict.fromkeys(same[key], ()))
-            dims = (dim for cell in same[key].values() for dim, _ in cell.ways) if levels is None else (split.dim for split in levels)
-            if any(dim is Dim.CONTEXT for dim in dims):
+                dims = {dim for cell in same[key].values() for dim, _ in cell.ways}
+            else:
+                same[key] = TreeCells(levels, tree.offset)
+                if set(same[key]) != set(next(iter(same.values()))):
+                    choices.append(dict.fromkeys(same[key], ()))
+                dims = {split.dim for split in levels}
+            if Dim.CONTEXT in dims:
                 raise StrategyError("keys are cut by context", hint="cut s, with 'via ring' or 'via gather'", rule="lower.context")
         cells[tree.klass] = same[key]
         if tree.klass is OperatorClass.CORE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -87,8 +88,17 @@ def _tokens(cut: tuple[Projection, ...], lengths: tuple[int, int]) -> Tokens:
     return Tokens(devices=cut[0].devices, parts=(tuple(known[0]), tuple(known[1])), number=np.stack(number))
 
 
-def _by_strides(tree: dict[int, Cell], levels: tuple[Split, ...], dims: frozenset[Dim]) -> Projection:
+def _by_strides(tree: Mapping[int, Cell], levels: tuple[Split, ...], dims: frozenset[Dim]) -> Projection:
     """The numbers of a tree of equal parts, whose leaves are in the order of its levels."""
+    return Projection(
+        devices=np.fromiter(tree, dtype=np.int64, count=len(tree)),
+        number=stride_numbers(levels, dims),
+        cells=_cells_of(tuple((split.dim, split.num_parts, split.zigzag) for split in levels if split.dim in dims)),
+    )
+
+
+def stride_numbers(levels: tuple[Split, ...], dims: frozenset[Dim]) -> IntArray:
+    """Of every leaf of a tree of equal parts the index of its parts of some dims; see `projection`."""
     parts = [split.num_parts for split in levels]
     number = np.zeros(parts, dtype=np.int64)
     below = 1
@@ -97,14 +107,17 @@ def _by_strides(tree: dict[int, Cell], levels: tuple[Split, ...], dims: frozense
             index = np.arange(parts[axis], dtype=np.int64) * below
             number += index.reshape([-1 if i == axis else 1 for i in range(len(parts))])
             below *= parts[axis]
-    chosen = [
-        [(s.dim, (AxisStep(parts=s.num_parts, index=i, zigzag=s.zigzag),)) for i in range(s.num_parts)] for s in levels if s.dim in dims
-    ]
-    devices = np.fromiter(tree, dtype=np.int64, count=prod(parts))
-    return Projection(devices=devices, number=number.reshape(-1), cells=tuple(Cell(ways=ways) for ways in product(*chosen)))
+    return number.reshape(-1)
 
 
-def _by_leaf(tree: dict[int, Cell], dims: frozenset[Dim]) -> Projection:
+@lru_cache(maxsize=256)
+def _cells_of(cuts: tuple[tuple[Dim, int, bool], ...]) -> tuple[Cell, ...]:
+    """The cells under cuts in equal parts (dim, parts, zigzag), outermost first."""
+    ways = ([(dim, (AxisStep(parts=parts, index=i, zigzag=zigzag),)) for i in range(parts)] for dim, parts, zigzag in cuts)
+    return tuple(Cell(ways=way) for way in product(*ways))
+
+
+def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> Projection:
     """The numbers of any tree."""
     numbers: dict[Cell, int] = {}
     number = [numbers.setdefault(Cell(ways=tuple(way for way in cell.ways if way[0] in dims)), len(numbers)) for cell in tree.values()]

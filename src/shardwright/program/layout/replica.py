@@ -44,7 +44,7 @@ def replica(cells: StageCells, device: int, island: int = 1) -> Replica:
     here = every[same].tolist()
     copies = prod(high // low for low, high in common)
     among = frozenset(here)
-    trees = {key: {d: cell for d, cell in tree.items() if d in among} for key, tree in {id(t): t for t in cells.cells.values()}.items()}
+    trees = {key: {d: tree[d] for d in tree if d in among} for key, tree in {id(t): t for t in cells.cells.values()}.items()}
     taken = {
         frozenset(
             i for part in {indices(cell.way(Dim.BATCH), cells.samples) for cell in own.values()} for a, b in part for i in range(a, b)

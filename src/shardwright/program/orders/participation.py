@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct
 from shardwright.errors import StrategyError
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import Split, num_leaves
@@ -68,7 +68,7 @@ def _offsets(placements: tuple[Placement, ...], *, path: str) -> IntArray:
     """Sorted devices of a stage whose first device is 0."""
     if any(num_leaves(p.split) > MAX_LISTED for p in placements):
         raise StrategyError(f"a tree with more than {MAX_LISTED} leaves", rule="plan.devices", path=path)
-    return np.unique(np.concatenate([p.offset + _leaves(p.split) for p in placements] or [np.zeros(0, np.int64)]))
+    return distinct(np.concatenate([p.offset + _leaves(p.split) for p in placements] or [np.zeros(0, np.int64)]))
 
 
 def _leaves(split: Split | None) -> IntArray:
@@ -82,7 +82,11 @@ def _leaves(split: Split | None) -> IntArray:
 
 def _classes(sets: list[IntArray]) -> tuple[tuple[IntArray, ...], tuple[tuple[int, ...], ...]]:
     """Devices by the sets they are in: each set cuts the classes that it meets in two."""
-    devices, place = np.unique(np.concatenate(sets or [np.zeros(0, np.int64)]), return_inverse=True)
+    every = np.concatenate(sets or [np.zeros(0, np.int64)])
+    if all(map(len, sets)) and len(distinct(every)) == len(every):
+        by_device = sorted(range(len(sets)), key=lambda one: int(sets[one][0]))
+        return tuple(sets[one] for one in by_device), tuple((by_device.index(one),) for one in range(len(sets)))
+    devices, place = np.unique(every, return_inverse=True)
     cuts = np.split(place.reshape(-1), np.cumsum([len(one) for one in sets])[:-1]) if sets else []
     label, used = np.zeros(len(devices), np.int64), 1
     for cut in cuts:
@@ -93,4 +97,4 @@ def _classes(sets: list[IntArray]) -> tuple[tuple[IntArray, ...], tuple[tuple[in
     turn = np.argsort(np.argsort(first))[inverse.reshape(-1)]
     order = np.argsort(turn, kind="stable")
     classes = np.split(devices[order], np.flatnonzero(np.diff(turn[order])) + 1) if len(devices) else []
-    return tuple(classes), tuple(tuple(np.unique(turn[cut]).tolist()) for cut in cuts)
+    return tuple(classes), tuple(tuple(distinct(turn[cut]).tolist()) for cut in cuts)

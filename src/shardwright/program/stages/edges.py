@@ -154,12 +154,12 @@ def edge_messages(
     base -= base % island if island else 0
     made, wanted = ((segment.cells, stage.base - base) for stage, segment in zip((source, target), segments, strict=True))
     found = (_between(one, other, extents, length, island, minimal) for one, other in ((made, wanted), (wanted, made)))
-    forward, backward = (_from(one, base) for one in found)
+    forward, backward = (counted_from(one, base) for one in found)
     return forward, backward
 
 
 @lru_cache(maxsize=8192)
-def _from(messages: Messages, base: int) -> Messages:
+def counted_from(messages: Messages, base: int) -> Messages:
     """The messages counted from another base."""
     return replace(messages, base=base)
 

@@ -15,14 +15,14 @@ from math import lcm
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct, listed
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import Cell, StageCells, cut_dims, interval, regular_levels
-from shardwright.program.layout.projection import PARTS, projection, tokens
+from shardwright.program.layout.projection import PARTS, projection, stride_numbers, tokens
 from shardwright.program.same import Same
-from shardwright.program.stages.edges import LaneEdge
+from shardwright.program.stages.edges import LaneEdge, Messages
 from shardwright.program.stages.holdings import Summing
 from shardwright.program.stages.parameter_sums import Sums, numbered
 from shardwright.program.stages.parts import Segment, StageParts
@@ -97,9 +97,12 @@ class _Colours:
         self.recolour(devices, marks)
 
     def recolour(self, devices: IntArray, marks: IntArray) -> None:
-        found, place = np.unique(self.colour[devices] * (int(marks.max(initial=0)) + 1) + marks, return_inverse=True)
-        self.colour[devices] = self.used + place.reshape(-1)
-        self.used += len(found)
+        own = self.colour[devices]
+        place = np.zeros(len(own), dtype=np.int64)
+        if marks.any() or (own != own[:1]).any():
+            place[:] = np.unique(own * (int(marks.max(initial=0)) + 1) + marks, return_inverse=True)[1].reshape(-1)
+        self.colour[devices] = self.used + place
+        self.used += int(place.max(initial=-1)) + 1
 
     def tell_partners(self, grouping: Grouping, base: int) -> None:
         """Tell apart devices by how many partners they have of each colour, in each of their groups."""
@@ -115,13 +118,13 @@ class _Colours:
 
     def are_one(self, families: tuple[tuple[int, ...], ...]) -> bool:
         """Whether a stage's devices have one colour."""
-        own = self.colour[np.array(families[0], dtype=np.int64)]
+        own = self.colour[listed(families[0])]
         return len(families) == 1 and bool((own == own[0]).all())
 
     @property
     def number(self) -> int:
         """Different colours."""
-        return len(np.unique(self.colour))
+        return len(distinct(self.colour))
 
 
 def refine_families(
@@ -138,7 +141,7 @@ def refine_families(
     period = lcm(*(unit for unit in ground.units if unit < len(colours.colour) - 1))
     for stage in every:
         if id(stage.families) not in colours.told:
-            where = np.concatenate([np.array(family, dtype=np.int64) for family in stage.families])
+            where = np.concatenate([listed(family) for family in stage.families])
             marks = np.repeat(np.arange(len(stage.families)), [len(family) for family in stage.families])
             colours.tell(where, marks, key=id(stage.families))
         lengths = [ground.lengths(stage.lane, segment) for segment in stage.segments]
@@ -151,12 +154,14 @@ def refine_families(
             colours.tell(trait.grouping.devices + stage.base, trait.marks, key=(id(trait), stage.base))
     meetings: dict[tuple[int, int], tuple[Grouping, int]] = {}
     alike = True
-    for trait, base, size, inside in _met(stages, edges, summings, ground.units, period):
-        if len(trait.marks):
-            meetings[id(trait.grouping), base] = (trait.grouping, base)
-            alike &= inside and trait.plain and trait.grouping.full
-            if not trait.plain or len(trait.marks) != size:
-                alike = False
+    for trait, bases, size, inside in _met(stages, edges, summings, ground.units, period):
+        if not len(trait.marks):
+            continue
+        meetings |= {(id(trait.grouping), base): (trait.grouping, base) for base in bases}
+        alike &= inside and trait.plain and trait.grouping.full
+        if not trait.plain or len(trait.marks) != size:
+            alike = False
+            for base in bases:
                 colours.tell(trait.grouping.devices + base, trait.marks, key=(id(trait), base))
     shared = [grouping for unit in ground.units[1:-1] if (grouping := _neighbours(every, unit)) is not None]
     if alike and not shared and all(colours.are_one(families) for families in {id(s.families): s.families for s in every}.values()):
@@ -171,32 +176,35 @@ def refine_families(
 
 def _met(
     stages: tuple[tuple[StageParts, ...], ...], edges: Iterable[LaneEdge], summings: Iterable[Summing], units: Units, period: int
-) -> Iterator[tuple[Trait, int, int, bool]]:
-    """(trait, base, devices of the stage that it is of, all partners are of one stage) of what devices do with others."""
+) -> Iterator[tuple[Trait, Iterable[int], int, bool]]:
+    """What devices do with others: (trait, bases that it is counted from, devices of its stage, all partners are of one stage)."""
+    crossed: dict[tuple[int, int, tuple[int, ...]], tuple[Messages, dict[int, None]]] = {}
     for one in edges:
-        ends = [len(stages[one.lane][chunk].devices) for chunk in (one.edge.source, one.edge.target)]
+        ends = tuple([len(stages[one.lane][chunk].devices) for chunk in (one.edge.source, one.edge.target)])
         for messages, sizes in ((one.forward, ends), (one.backward, ends[::-1])):
-            for trait, size in zip(_crossed(Same(messages.sends), messages.base % period, units), sizes, strict=True):
-                yield trait, messages.base, size, True
-    told = set()
+            crossed.setdefault((id(messages.sends), messages.base % period, sizes), (messages, {}))[1][messages.base] = None
+    for (_, base, sizes), (messages, bases) in crossed.items():
+        for trait, size in zip(_crossed(Same(messages.sends), base, units), sizes, strict=True):
+            yield trait, bases, size, True
+    summed: dict[tuple[int, int, tuple[int, ...], bool], tuple[Summing, dict[int, None]]] = {}
     for summing in summings:
-        sizes = [len(stages[lane][chunk].devices) for lane, chunk, _ in summing.uses]
-        inside = len({use[:2] for use in summing.uses}) == 1
-        if (key := (id(summing.sums), summing.base, *sizes)) not in told:
-            told.add(key)
-            for sums in summing.sums:
-                for number, size in enumerate(sizes):
-                    yield _summed(sums, number, summing.base % period, units), summing.base, size, inside
+        sizes = tuple([len(stages[lane][chunk].devices) for lane, chunk, _ in summing.uses])
+        known = (id(summing.sums), summing.base % period, sizes, len({use[:2] for use in summing.uses}) == 1)
+        summed.setdefault(known, (summing, {}))[1][summing.base] = None
+    for (_, base, sizes, inside), (summing, bases) in summed.items():
+        for sums in summing.sums:
+            for number, size in enumerate(sizes):
+                yield _summed(sums, number, base, units), bases, size, inside
 
 
 def _neighbours(every: Sequence[StageParts], unit: int) -> Grouping | None:
     """Devices that share the uplinks of a unit, as partners: what one waits for there depends on what the others send. None if each
     stage is made of whole units, or lies in one.
     """
-    distinct = {id(stage.devices): stage.devices for stage in every}.values()
-    if all(_fills(devices, unit) for devices in distinct):
+    sets = {id(stage.devices): stage.devices for stage in every}.values()
+    if all(_fills(devices, unit) for devices in sets):
         return None
-    devices = np.unique(np.concatenate([np.array(one, dtype=np.int64) for one in distinct]))
+    devices = distinct(np.concatenate([listed(one) for one in sets]))
     _, of, size = np.unique(devices // unit, return_inverse=True, return_counts=True)
     groups = np.full((len(size), int(size.max())), -1, dtype=np.int64)
     groups[of, np.arange(len(devices)) - np.repeat(np.cumsum(size) - size, size)] = devices
@@ -206,7 +214,7 @@ def _neighbours(every: Sequence[StageParts], unit: int) -> Grouping | None:
 @lru_cache(maxsize=4096)
 def _fills(devices: tuple[int, ...], unit: int) -> bool:
     """Whether a stage's devices are whole units, or lie in one unit."""
-    place = np.array(devices, dtype=np.int64) // unit
+    place = listed(devices) // unit
     return bool(place[0] == place[-1]) or bool((np.unique(place, return_counts=True)[1] == unit).all())
 
 
@@ -216,7 +224,7 @@ def _split(stage: StageParts, colour: IntArray, known: dict[int, tuple[tuple[int
         families: list[tuple[int, ...]] = []
         for family in stage.families:
             parts: dict[int, list[int]] = {}
-            own = colour[np.array(family)]
+            own = colour[listed(family)]
             if (own == own[0]).all():
                 families.append(family)
                 continue
@@ -243,6 +251,8 @@ def _alone(devices: IntArray) -> Grouping:
 
 def _by_device(cells: StageCells, devices: IntArray, column: IntArray) -> IntArray:
     """A column of some devices of the cells as one of all of them; -1: it is of others."""
+    if len(column) == len(cells.devices) and column.min() == column.max():
+        return column
     result = np.full(len(cells.devices), -1, dtype=np.int64)
     result[np.searchsorted(np.array(cells.devices), devices)] = column
     return result
@@ -251,22 +261,26 @@ def _by_device(cells: StageCells, devices: IntArray, column: IntArray) -> IntArr
 @lru_cache(maxsize=4096)
 def _sized(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
     """What devices hold: samples, positions (of each slice) and elements of every extent, by operator."""
-    columns: list[IntArray] = []
+    columns, trees = list[IntArray](), dict[int, tuple[IntArray, list[IntArray]]]()
     for klass in dict.fromkeys(o.klass for o in block.operators if cells.cells.get(o.klass)):
         parts = projection(cells, klass, PARTS)
-        held = numbered(tuple(_elements(cell, block, klass)) for cell in parts.cells)[parts.number]
-        sizes = [column for length in lengths for column in tokens(cells, klass, length).counts.T]
-        columns += [_by_device(cells, parts.devices, column) for column in (held, *sizes)]
+        held = _elements(Same(parts.cells), block, klass)[parts.number]
+        columns.append(_by_device(cells, parts.devices, held))
+        trees[id(cells.cells[klass])] = parts.devices, [tokens(cells, klass, length).counts for length in lengths]
+    columns += [_by_device(cells, devices, column) for devices, counts in trees.values() for of in counts for column in of.T]
     return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
 
 
-def _elements(cell: Cell, block: Block, klass: OperatorClass) -> Iterator[int]:
-    """Elements of every extent of the operators of a class that a device with these parts holds."""
+@lru_cache(maxsize=1024)
+def _elements(cells: Same[tuple[Cell, ...]], block: Block, klass: OperatorClass) -> IntArray:
+    """Equal numbers for cells under which a device holds as much of every extent of the operators of a class."""
+    held: list[tuple[int, ...]] = [()] * len(cells.value)
     for operator in (o for o in block.operators if o.klass is klass):
-        cuts = cut_dims(cell, operator)
+        cuts = [cut_dims(cell, operator) for cell in cells.value]
         for extent in (*operator.reads, *operator.writes, *(e for p in operator.parameters for e in p.extents)):
-            low, high = interval(extent, operator, cuts)
-            yield high - low
+            ends = (interval(extent, operator, one) for one in cuts)
+            held = [(*before, high - low) for before, (low, high) in zip(held, ends, strict=True)]
+    return numbered(held)
 
 
 @lru_cache(maxsize=4096)
@@ -288,7 +302,7 @@ def _reached(cells: StageCells, klass: OperatorClass) -> Iterator[IntArray]:
     if levels is not None:
         dims = tuple(dict.fromkeys(split.dim for split in levels))
         for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
-            yield projection(cells, klass, frozenset(dims) - frozenset(chosen)).number
+            yield stride_numbers(levels, frozenset(dims) - frozenset(chosen))
         return
     numbers: dict[tuple[Dim, ...], dict[Hashable, int]] = {}
     found: dict[tuple[Dim, ...], IntArray] = {}
@@ -325,7 +339,7 @@ def _crossed(messages: Same[IntArray], base: int, units: Units) -> tuple[Trait, 
         totals = np.zeros((len(devices), len(units)), dtype=np.int64)
         np.add.at(totals, (place.reshape(-1), tier), sends[:, 2])
         width = int(sends[:, 1 - way].max(initial=0)) + 1
-        pairs = np.stack(np.divmod(np.unique(place.reshape(-1) * width + sends[:, 1 - way]), width), axis=1)
+        pairs = np.stack(np.divmod(distinct(place.reshape(-1) * width + sends[:, 1 - way]), width), axis=1)
         degree = np.bincount(pairs[:, 0], minlength=len(devices))
         groups = np.full((len(devices), int(degree.max(initial=0))), -1, dtype=np.int64)
         groups[pairs[:, 0], np.arange(len(pairs)) - np.repeat(np.cumsum(degree) - degree, degree)] = pairs[:, 1]
@@ -359,6 +373,8 @@ def _spread(groups: IntArray, base: int, unit: int) -> IntArray:
     if not groups.size:
         return groups
     place = np.sort(np.where(groups < 0, -1, (groups + base) // unit), axis=1)
+    if place.min() == place.max():
+        return np.zeros_like(place)
     first = np.ones(place.shape, dtype=np.bool_)
     first[:, 1:] = place[:, 1:] != place[:, :-1]
     run = np.cumsum(first.reshape(-1)) - 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
@@ -40,11 +41,6 @@ class HeldParameters:
     def is_tied(self) -> bool:
         """Other stages use it too, under another name: its gradient is summed once all others are."""
         return self.near is not self.group and self.near != self.group
-
-    def moved(self, by: int, *, uses: tuple[Use, ...]) -> HeldParameters:
-        """The same of a stage so many devices further on."""
-        group = _moved(self.group, by)
-        return replace(self, group=group, near=group if self.near is self.group else _moved(self.near, by), uses=uses)
 
 
 Holdings = dict[tuple[int, int, int, int], tuple[HeldParameters, ...]]
@@ -170,11 +166,6 @@ def parameter_sums(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, 
         yield Summing(uses=tuple(use for use, *_ in spots), layers=layers, base=base, sums=known[alike])
 
 
-@lru_cache(maxsize=16384)
-def _moved(group: tuple[int, ...], by: int) -> tuple[int, ...]:
-    return _one(tuple([device + by for device in group]))
-
-
 @lru_cache(maxsize=65536)
 def _one(group: tuple[int, ...]) -> tuple[int, ...]:
     """Equal groups as one object."""
@@ -239,8 +230,10 @@ def _stretches(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> I
     spots: dict[tuple[int, int], list[tuple[Use, StageParts, Segment]]] = {}
     others: dict[tuple[int, str, str], list[ParameterPlace]] = {owner: [] for owner in owner_of.values()}
     rows: dict[Use, list[tuple[int, int]]] = {}
+    ordered = {run: sorted(own) for run, own in borders.items()}
     for use, stage, segment in every:
-        own = sorted(b for b in borders[segment.run] if segment.first <= b <= segment.first + segment.count)
+        ends = ordered[segment.run]
+        own = ends[bisect_left(ends, segment.first) : bisect_right(ends, segment.first + segment.count)]
         rows[use] = [(first, end - first) for first, end in pairwise(own)]
         for first, _ in rows[use]:
             spots.setdefault((segment.run, first), []).append((use, stage, segment))

@@ -9,13 +9,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import IntArray, distinct
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.tensor import Dim, Parameter
+from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.layout.cells import Cell, StageCells, cut_dims, dims_present, image, interval, reference_runs
 from shardwright.program.layout.layout import Box, volume
 from shardwright.program.layout.partners import meeting
 from shardwright.program.layout.projection import PARTS, Projection, Tokens, projection, tokens
+from shardwright.program.same import Same
 from shardwright.program.stages.contribution import Share, sum_groups
 
 
@@ -90,7 +91,7 @@ def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, island: int) ->
     looked = [_looked(use, length) for use in uses]
     needs = dict.fromkeys(need for one in looked for need in one.needs)
     apart = _apart(tuple(needs)) and all(
-        _apart(boxes) for one in looked for boxes in (*(tuple((part,) for part in parts) for parts in one.tokens.parts), tuple(one.parts))
+        _apart(boxes) for one in looked for boxes in (*(tuple((part,) for part in parts) for parts in one.tokens.parts), one.parts)
     )
     if not apart or len({(use.turn, use.operator.name) for use in uses}) < len(uses) or not all(one.parts for one in looked):
         return None
@@ -118,7 +119,7 @@ def _equal_groups(
     Args:
         uses: devices by tokens and by all else, their offset, and of each index of all else the numbers of its need and of its part.
     """
-    devices = np.unique(np.concatenate([tokens.devices + offset for tokens, _, offset, _, _ in uses]))
+    devices = distinct(np.concatenate([tokens.devices + offset for tokens, _, offset, _, _ in uses]))
     need, code = np.full(len(devices), -1, dtype=np.int64), np.zeros(len(devices), dtype=np.int64)
     works = []
     for held, rest, offset, needs, parts in uses:
@@ -210,20 +211,27 @@ class _Looked:
 
     tokens: Tokens
     rest: Projection
-    needs: list[Box]
-    parts: list[Box]
+    needs: tuple[Box, ...]
+    parts: tuple[Box, ...]
 
 
 def _looked(use: ParameterUse, length: int) -> _Looked:
     operator, stage = use.operator, use.cells
-    extents = sorted((e for e in use.parameter.extents), key=lambda e: e.dim.value)
+    extents = tuple(sorted(use.parameter.extents, key=lambda e: e.dim.value))
     rest = projection(stage, operator.klass, PARTS)
     return _Looked(
         tokens=tokens(stage, operator.klass, length),
         rest=rest,
-        needs=[tuple((interval(e, operator, cut_dims(cell, operator)),) for e in extents) for cell in rest.cells],
-        parts=[_cut_cells(cell, operator) for cell in rest.cells],
+        needs=_needs(Same(rest.cells), operator, extents),
+        parts=_cut_cells(Same(rest.cells), operator),
     )
+
+
+@lru_cache(maxsize=1024)
+def _needs(cells: Same[tuple[Cell, ...]], operator: Operator, extents: tuple[Extent, ...]) -> tuple[Box, ...]:
+    """The elements of a parameter that a device needs under each of some cells."""
+    cuts = [cut_dims(cell, operator) for cell in cells.value]
+    return tuple(tuple((interval(extent, operator, one),) for extent in extents) for one in cuts)
 
 
 def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
@@ -239,9 +247,10 @@ def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
     ]
 
 
-def _cut_cells(cell: Cell, operator: Operator) -> Box:
-    """The device's part of every dim that could be cut, in runs of the operator's finest extent."""
-    cuts = cut_dims(cell, operator)
+@lru_cache(maxsize=1024)
+def _cut_cells(cells: Same[tuple[Cell, ...]], operator: Operator) -> tuple[Box, ...]:
+    """The part of every dim that could be cut under each of some cells, in runs of the operator's finest extent."""
     dims = sorted(dims_present(operator), key=lambda d: d.value)
     runs = {d: reference_runs(operator, d) for d in dims if d not in (Dim.BATCH, Dim.SEQUENCE)}
-    return tuple((image(cuts.get(d, ()), count, count),) for d, count in runs.items())
+    cuts = [cut_dims(cell, operator) for cell in cells.value]
+    return tuple(tuple((image(one.get(d, ()), count, count),) for d, count in runs.items()) for one in cuts)

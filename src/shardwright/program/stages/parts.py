@@ -71,9 +71,21 @@ def plan_stages(plan: Plan, *, model: Model, unfolded: bool = False) -> tuple[tu
             raise StrategyError(
                 f"lane {lane.name} trains nothing", hint="only training lanes are lowered", rule="lower.role", path=f"lane {lane.name}"
             )
+        known = {id(stage.placements): stage.placements for stage in lane.stages}
+        overridden = {key for key, placements in known.items() if len({(num_leaves(p.split), p.offset) for p in placements}) > 1}
         result.append(
             tuple(
-                _stage(stage, parts, lane=lane, number=number, chunk=chunk, model=model, unfolded=unfolded, known=resolved)
+                _stage(
+                    stage,
+                    parts,
+                    lane=lane,
+                    number=number,
+                    chunk=chunk,
+                    model=model,
+                    unfolded=unfolded,
+                    known=resolved,
+                    overridden=id(stage.placements) in overridden,
+                )
                 for chunk, (stage, parts) in enumerate(zip(lane.stages, pieces, strict=True))
             )
         )
@@ -90,7 +102,9 @@ def _stage(
     model: Model,
     unfolded: bool,
     known: dict[Hashable, StageCells],
+    overridden: bool,
 ) -> StageParts:
+    """One stage; `overridden`: some tree may have devices that no other has."""
     if stage.every != 1:
         raise StrategyError(
             f"stage {chunk} runs once for {stage.every} microbatches",
@@ -128,7 +142,7 @@ def _stage(
                     )
                 )
     families, devices = _families(
-        tuple(dict.fromkeys(s.cells for s in segments)), stage.base, stage.placements if _overridden(stage) else (), unfolded
+        tuple(dict.fromkeys(s.cells for s in segments)), stage.base, stage.placements if overridden else (), unfolded
     )
     return StageParts(
         lane=number,
@@ -145,11 +159,6 @@ def _stage(
 def _block_cells(placements: tuple[Placement, ...], block: int | None, samples: int, unfolded: bool) -> StageCells:
     """The cells of block number `block` of a chunk."""
     return stage_cells(class_trees(placements, block), samples=samples, unfolded=unfolded)
-
-
-def _overridden(stage: Stage) -> bool:
-    """Some tree may have devices that no other has."""
-    return len({(num_leaves(p.split), p.offset) for p in stage.placements}) > 1
 
 
 @lru_cache(maxsize=256)

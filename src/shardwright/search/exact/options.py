@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.family_costs import FamilyCosts, family_costs
-from shardwright.cost.stage_costs import StageCosts
+from shardwright.cost.stage_costs import StageCosts, sharing
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster
 from shardwright.model.ir.operator import Operator
@@ -139,7 +139,7 @@ def price_stage(
         families = tuple(family_costs(problem, plan, parts, index, holdings=holdings, shape=shape) for index in range(len(parts.families)))
     except StrategyError as error:
         return Illegal(rule=error.rule or "lower")
-    costs = StageCosts.of(problem, plan, ((parts,),), {(0, 0, i): cost for i, cost in enumerate(families)}, holdings)
+    costs = StageCosts.of(problem, plan, ((parts,),), {(0, 0, i): cost for i, cost in enumerate(families)}, sharing(parts, holdings))
     numbers = range(len(families))
     steps = [costs.step(0, 0, i) for i in numbers]
     update = [float(s.optimizer_s[0]) - float(s.update_s[0]) + float(s.update_s[0] + s.after_s[0]) for s in steps]

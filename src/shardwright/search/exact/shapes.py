@@ -8,14 +8,13 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, Int32Array, IntArray
 from shardwright.cost.family_costs import FamilyCosts
-from shardwright.cost.stage_costs import StageCosts
+from shardwright.cost.stage_costs import Sharing, StageCosts, sharing
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import TABLE_SEARCH
 from shardwright.program.problem import Problem
 from shardwright.program.program import Program, TaskShape, device_classes
 from shardwright.program.stages.edges import LaneEdge
-from shardwright.program.stages.holdings import Holdings
 from shardwright.search.exact.options import LANE, StageOption, flight_rows
 from shardwright.search.exact.orders import finish_times
 from shardwright.simulator.simulate import lane_edges
@@ -138,12 +137,12 @@ def _lowered(
     plan = plan_of_stages(problem, options, microbatches=microbatches, shards=shards)
     stages = tuple(replace(option.parts, chunk=chunk) for chunk, option in enumerate(options))
     families: dict[tuple[int, int, int], FamilyCosts] = {}
-    holdings: Holdings = {}
+    shared: list[Sharing] = []
     for chunk, option in enumerate(options):
         families |= {(0, chunk, index): cost for index, cost in enumerate(option.families)}
-        for (_, _, segment, device), held in option.holdings.items():
-            holdings[0, chunk, segment, device] = tuple(replace(h, uses=tuple((0, chunk, u[2]) for u in h.uses)) for h in held)
-    costs = StageCosts.of(problem, plan, (stages,), families, holdings)
+        own = sharing(replace(option.parts, chunk=chunk), option.holdings)
+        shared += [(key, h, by, tuple((0, chunk, segment) for *_, segment in uses)) for key, h, by, uses in own]
+    costs = StageCosts.of(problem, plan, (stages,), families, shared)
     rows = flight_rows(tuple(s.devices for s in stages), microbatches, flying=microbatches)
     classes = device_classes((stages,), rows)
     shape = TaskShape(

@@ -21,6 +21,7 @@ from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit, limit_of
 from shardwright.simulator.breakdown import breakdown
 from shardwright.simulator.predict import predict
+from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.rules import GridFacts
 
 Progress = Callable[[str, int, int], None]
@@ -77,7 +78,7 @@ def find_bounded(
         grid=best.grid,
         prediction=prediction,
         certificate=replace(certify(problem, space, bounded, outcome), stopped_at=limit.stopped_at),
-        alternatives=tuple(_alternative(best, other, prediction.interval_s[1]) for other in outcome.ranked[1:]),
+        alternatives=tuple(_alternative(prediction, other) for other in outcome.ranked[1:]),
         search_time_s=0.0,
     )
 
@@ -119,13 +120,13 @@ def problem_text(problem: Problem) -> str:
     return repr((problem.model, problem.cluster, problem.job, problem.runtime))
 
 
-def _alternative(best: Simulated, other: Simulated, limit: float) -> Alternative:
-    here, there = dict(breakdown(best.result)), dict(breakdown(other.result))
+def _alternative(best: Prediction, other: Simulated) -> Alternative:
+    here, there = dict(best.breakdown_s), dict(breakdown(other.result))
     loses = sorted(((name, there.get(name, 0.0) - here.get(name, 0.0)) for name in here | there), key=lambda x: -x[1])
     return Alternative(
         grid=other.grid,
         step_time_s=other.step_time_s,
         allocated_bytes=max(m.allocated for m in other.result.memory),
         loses=tuple((name, value) for name, value in loses if value > 1e-4 * other.step_time_s)[:3],
-        indistinguishable=other.step_time_s <= limit,
+        indistinguishable=other.step_time_s <= best.interval_s[1],
     )

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwright.compiled import load
 from shardwright.cost.bound_arrays import ChoiceArrays, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
 from shardwright.cost.critical_path import load_walk
@@ -15,6 +16,7 @@ from shardwright.simulator.kernel.events import simulate
 
 def load_kernels() -> None:
     """Call each kernel once on nothing: no strategies, a pipeline of one action, one task."""
+    load()
     bound_members(
         Costs(*(np.zeros((1, 1, 1)) if name == "saved" else np.zeros(1) if name in _FLAT else np.zeros((1, 1)) for name in Costs._fields)),
         Patterns(*_pattern_arrays()),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import gcd
 
 from shardwright.errors import StrategyError
@@ -216,6 +217,14 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int) -> Plan:
             hint="every replica takes a whole number of microbatches",
             rule="grid.batch",
         )
+    lanes, orders = _pipeline(replace(grid, zero=0, shard=0, offload=0), model, global_batch)
+    return Plan(devices=grid.devices, lanes=lanes, orders=orders, shards=grid_shards(grid, experts=facts.experts > 0))
+
+
+@lru_cache(maxsize=64)
+def _pipeline(grid: Grid, model: Model, global_batch: int) -> tuple[tuple[Lane, ...], tuple[Named, ...]]:
+    """Lanes and orders of a grid: the same objects for grids that differ only in where states lie."""
+    facts = grid_facts(model, devices=grid.devices, global_batch=global_batch, seq_len=1)
     chunks = chunk_layers(facts.layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers)
     placements = grid_placements(grid, experts=facts.experts > 0, attention=facts.heads > 0)
     stride = grid.strides()["pp"]
@@ -239,9 +248,4 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int) -> Plan:
         slices = (1,) * grid.slices if grid.slices > 1 else ()
         return Lane(name=name, samples=global_batch // laid.lanes, microbatches=microbatches // laid.lanes, stages=stages, slices=slices)
 
-    return Plan(
-        devices=grid.devices,
-        lanes=tuple(lane(name, number) for number, name in enumerate(names)),
-        orders=(Named(schedule=grid.schedule, lanes=names),),
-        shards=grid_shards(grid, experts=facts.experts > 0),
-    )
+    return tuple(lane(name, number) for number, name in enumerate(names)), (Named(schedule=grid.schedule, lanes=names),)
