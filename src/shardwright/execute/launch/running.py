@@ -21,7 +21,6 @@ from shardwright.execute.launch.run_rank import ranks_of, run_rank
 from shardwright.execute.launch.run_report import NATIVE, OWN, RunMemory, RunOptions, RunReport, RunStep
 from shardwright.execute.native.form import native_form
 from shardwright.execute.native.rules import remarks, require_expressible
-from shardwright.execute.native.train import train_native
 from shardwright.execute.numerics.precision import Precision, precision_of, uniform
 from shardwright.execute.shares.parameters import Source
 from shardwright.execute.state.checkpoint import latest
@@ -112,6 +111,9 @@ def run_plan(
         recorder = _recorder(on) if options.trace else None
         with _interruptible() as stop:
             if native is not None:
+                # PyTorch's engine takes a second to load, on every rank.
+                from shardwright.execute.native.train import train_native
+
                 for one in train_native(
                     model,
                     job,
