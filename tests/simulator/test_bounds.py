@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwright.api.problems import facts_of
 from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import FabricTier
+from shardwright.model.catalog.catalog import load_model
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime, ScaleGroup, TpOverlap
@@ -20,7 +22,7 @@ from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.space import AXES, Space
 from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts
 from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
@@ -116,6 +118,25 @@ def test_each_tier_bounds_the_next(block: int) -> None:
     assert members >= 3 * EACH
     assert tight > members // 2
     assert strict > members // 10
+
+
+@pytest.mark.parametrize("recompute", list(Recompute))
+def test_modules_that_predict_further_tokens_are_no_layers(recompute: Recompute) -> None:
+    """They stand beside the head and nothing of them runs again: the last stage costs the same in columns as in the plan."""
+    problem = problem_of(load_model("mimo-7b"), cluster_of(8, node=8), runtime=RUNTIMES[0], global_batch=8, seq_len=4096)
+    grid = Grid(tp=2, sp=True, pp=2, dp=2, recompute=recompute, schedule="1f1b")
+    costs, done = step_costs(problem, grid, price_grid(problem, grid)), simulate_grid(problem, grid)
+    bounded = bound_space(problem, around(grid, alike=False), facts_of(problem), capacity=10**15)
+    assert path_seconds(problem, grid, costs) <= done.step_time_s
+    for chunk in range(2):
+        (slice_costs,) = done.costs.families[0, chunk, 0].slices
+        assert costs.backward_s[chunk] == float(slice_costs.backward_s[0])
+        assert costs.saved_bytes[chunk] == int(slice_costs.saved_bytes[0])
+    for place in range(bounded.members.num_members):
+        member = member_grid(bounded.members, place)
+        simulated = simulate_grid(problem, member)
+        assert bounded.seconds[place] <= simulated.step_time_s, member
+        assert np.floor(bounded.memory[place]) <= simulated.need, member
 
 
 def without_slowdown(problem: Problem) -> Problem:

@@ -112,7 +112,7 @@ def grid_choices(grid: Grid, layout: ChunkLayout) -> Choices:
     if grid.recompute is Recompute.FULL:
         modes[:, :, 2] = recomputed(layout, grid.recompute_layers)
     elif grid.recompute is Recompute.SELECTIVE:
-        modes[:, :, 1] = layout.counts
+        modes[:, :, 1] = layout.counts * layout.layer
     modes[:, :, 0] = layout.counts - modes.sum(axis=2)
     return Choices(zero=grid.zero, offload=grid.offload, modes=modes, mode=MODES.index(grid.recompute.value))
 

@@ -129,12 +129,15 @@ def costs_of(problem: Problem, prepared: Prepared) -> Costs:
     layers, meshes = prepared.layers, prepared.meshes
     total = layers.seconds.sum(axis=2)
     layer = np.array([is_layer(b) for b in problem.model.blocks])
+    # Modules that predict further tokens have cores too, and are no layers: a policy leaves them.
+    saved = layers.saved_bytes.copy()
+    saved[:, 1] = np.where(layer[:, None], saved[:, 1], saved[:, 0])
     return Costs(
         forward=_floats(total[:, 0]),
         backward=_floats(total[:, 1] + total[:, 2]),
-        selective=_floats(total[:, 3]),
+        selective=_floats(np.where(layer[:, None], total[:, 3], 0.0)),
         full=_floats(total[:, 4]),
-        saved=_floats(layers.saved_bytes),
+        saved=_floats(saved),
         transient=_floats(np.where(layer[:, None], layers.transient_bytes, 0)),
         # A pipeline border may cross any tier above the lowest that it can: the cheapest of them counts.
         border=_floats(np.minimum.accumulate(layers.border[::-1], axis=0)[::-1].T),

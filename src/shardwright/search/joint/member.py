@@ -154,13 +154,13 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> ChunkLayout:
 
 
 def redone_of(chain: Chain, plan: JointPlan) -> tuple[IntArray, IntArray]:
-    """(chunks, blocks) layers that are recomputed in full, and those that are selectively (an end counts with its position)."""
+    """(chunks, blocks) layers that are recomputed in full, and those that are selectively."""
     full, selective, at = [], [], 0
     for chunk in plan.chunks:
         cut, stop = at + chunk.redone, at + chunk.layers
         behind = min(cut + chunk.selective, stop)
         full.append(chain.redone[at:cut].sum(axis=0))
-        selective.append(chain.counts[cut:behind].sum(axis=0))
+        selective.append(chain.redone[cut:behind].sum(axis=0))
         at = stop
     return np.array(full), np.array(selective)
 

@@ -86,7 +86,7 @@ def options_of_rank(
     row = int(shaped.prepared.layer_row[plan.outers[rank]])
     seconds = shaped.prepared.layers.seconds[:, 3:5, :, row].sum(axis=2)
     held = shaped.prepared.layers.saved_bytes[:, :, row]
-    counts = {1: chain.counts[here], 2: chain.redone[here]}
+    counts = dict.fromkeys((1, 2), chain.redone[here])
     # Sums over positions of what mode 1 (selective) and 2 (full) take and save, and what each position makes again.
     longer = {mode: np.concatenate(([0.0], np.cumsum(each @ seconds[:, mode - 1]))) for mode, each in counts.items()}
     saved = {mode: np.concatenate(([0], np.cumsum(each @ (held[:, mode] - held[:, 0])))) for mode, each in counts.items()}
