@@ -157,7 +157,7 @@ def _path(
 
 def _advance(problem: Problem, heap: list[tuple[float, int, int, object]], capacity: float, outcome: Outcome) -> None:
     """Simulate the first member of the heap, and keep it if its exact peak fits; or rank it if it is simulated."""
-    bound, tier, place, held = heapq.heappop(heap)
+    _, tier, place, held = heapq.heappop(heap)
     if tier == _S:
         assert isinstance(held, Simulated)
         outcome.ranked.append(held)
@@ -169,4 +169,4 @@ def _advance(problem: Problem, heap: list[tuple[float, int, int, object]], capac
         outcome.too_large += 1
         return
     outcome.simulated += 1
-    heapq.heappush(heap, (max(simulated.step_time_s, bound), _S, place, simulated))
+    heapq.heappush(heap, (simulated.step_time_s, _S, place, simulated))
