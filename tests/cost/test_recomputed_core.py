@@ -9,9 +9,9 @@ import pytest
 from shardwright.arrays import FloatArray
 from shardwright.cost.block_table import ATTENTION, CP, PHASES
 from shardwright.cost.columns import layer_table
-from shardwright.cost.degree_rows import rows_of
 from shardwright.runtime.runtime import SelectiveRecompute
 from shardwright.strategy.grid.axes import Grid
+from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model
 

@@ -22,7 +22,7 @@ from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.plan.order import Table
 from tests.execute.small_plans import DENSE4, PLANS, RULE, SPARSE, Small, tied
 from tests.execute.started import started
-from tests.tiers import in_proof
+from tests.tiers import in_proof, many
 
 SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 16}
 
@@ -40,7 +40,7 @@ def learned_positions() -> Model:
 
 
 RANKS = 4
-STEPS = 3
+STEPS = many(2, 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
