@@ -125,7 +125,7 @@ def test_a_core_that_runs_again_exchanges_its_keys_again(exchange: Exchange) -> 
 
 
 @pytest.mark.proof
-@examples(25, 400, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@examples(25, 150, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(plans())
 def test_generated_plans(case: Case) -> None:
     if any(o.experts is not None for block in case.model.blocks for o in block.operators):
