@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.collectives.span import span_of
+from shardwright.collectives.span import lie_alike, span_of
 from shardwright.hardware.cluster import Tier
 from tests.tiers import examples
 
@@ -67,6 +67,21 @@ def test_is_exact_where_all_groups_lie_alike(units: tuple[int, ...]) -> None:
             inside = [counts[0] for counts in groups[0]]
             assert found == [inside[0], *(here // below for below, here in pairwise(inside))], (degrees, chosen)
     assert alike > 10
+
+
+@pytest.mark.parametrize("units", UNITS, ids=str)
+def test_groups_said_to_lie_alike_do(units: tuple[int, ...]) -> None:
+    alike = 0
+    for degrees in grids(units[-1])[::3]:
+        for chosen in (*combinations(range(4), 1), *combinations(range(4), 2)):
+            axes = tuple((np.array([degrees[axis]]), np.array([prod(degrees[:axis])])) for axis in chosen)
+            if lie_alike(tiers_of(units), axes)[0]:
+                alike += 1
+                (first, *others) = listed(units, degrees, chosen)
+                assert all(group == first for group in others), (degrees, chosen)
+                assert all(len(set(counts)) == 1 for counts in first), (degrees, chosen)
+    assert alike > 10
+    assert not lie_alike(tiers_of((4, 48)), ((np.array([2]), np.array([3])),))[0]
 
 
 @st.composite

@@ -9,6 +9,7 @@ from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from random import Random
+from traceback import format_exc
 
 import torch
 import torch.distributed as dist
@@ -129,6 +130,8 @@ def errors(rank: int) -> dict[str, str]:
     ) -> None:
         try:
             with Network(devices, timeout_s=timeout_s) as network:
+                # A rank that gives up at once would break off the other's connecting.
+                dist.barrier()
                 network.drive({**{d: task for d, task in tasks.items() if devices[d] == rank}, **(strangers or {})})
         except StrategyError as error:
             found[name] = str(error)
@@ -174,6 +177,14 @@ def dying(rank: int) -> str:
 
 
 def _work(rank: int, ranks: int, folder: str) -> None:
+    try:
+        _found(rank, ranks, folder)
+    except BaseException:
+        torch.save({"raised": format_exc()}, Path(folder) / f"rank{rank}")
+        raise
+
+
+def _found(rank: int, ranks: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks, timeout=timedelta(seconds=240))
     result: dict[str, object] = {}

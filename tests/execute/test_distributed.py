@@ -33,6 +33,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, list[
                 process.join(LONGEST_S)
             files = [Path(started[ranks][0]) / f"rank{rank}" for rank in range(ranks)]
             results = [torch.load(file, weights_only=False) if file.exists() else None for file in files]
+            assert all("raised" not in result for result in results if result), "\n".join(str(r.get("raised")) for r in results if r)
             found[ranks] = [(process.exitcode, result) for process, result in zip(own, results, strict=True)]
         yield found
     finally:

@@ -24,6 +24,7 @@ from shardwright.search.grid.space import AXES, Space
 from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.text.grid_notation import parse_grid
 from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.paths import path_seconds_of
@@ -118,6 +119,18 @@ def test_each_tier_bounds_the_next(block: int) -> None:
     assert members >= 3 * EACH
     assert tight > members // 2
     assert strict > members // 10
+
+
+def test_groups_of_an_axis_that_lie_unlike_are_priced_as_the_cheapest_of_them() -> None:
+    """Rings of stride 3 on nodes of 4: some lie in a node, whose cards are slower to reach than the next node's, and some in two."""
+    grid = parse_grid("cp2 pp3 dp8 mbs2 zero3 shard2 recompute=selective schedule=gpipe order=tp-pp-cp-ep-dp")
+    problem = problem_of(NARROW, cluster_of(48, node=4, accelerator="l40s"), runtime=ANY, global_batch=16, seq_len=4096)
+    simulated = simulate_grid(problem, grid)
+    assert path_seconds(problem, grid, step_costs(problem, grid, price_grid(problem, grid))) <= simulated.step_time_s
+    bounded = bound_space(problem, around(grid, alike=True), facts_of(problem), capacity=10**15)
+    for place in range(bounded.members.num_members):
+        member = member_grid(bounded.members, place)
+        assert bounded.seconds[place] <= simulate_grid(problem, member).step_time_s, member
 
 
 @pytest.mark.parametrize("recompute", list(Recompute))

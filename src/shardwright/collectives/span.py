@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.hardware.cluster import Tier
 
 _BEYOND: Final = 2.0**50
@@ -42,13 +42,20 @@ class Span:
         return result
 
 
-def span_of(tiers: tuple[Tier, ...], axes: tuple[tuple[IntArray, IntArray], ...], *, in_network_reduction: bool = False) -> Span:
+def span_of(
+    tiers: tuple[Tier, ...],
+    axes: tuple[tuple[IntArray, IntArray], ...],
+    *,
+    in_network_reduction: bool = False,
+    most: tuple[int, ...] = (),
+) -> Span:
     """The span of groups whose members are all sums of multiples of strides.
 
     Args:
         tiers: of a uniform cluster, innermost first.
         axes: (degree, stride) arrays; a group is {offset + sum i_a * stride_a, 0 <= i_a < degree_a}.
         in_network_reduction: of the node kind (`NodeKind.in_network_reduction`).
+        most: no more members than these in a unit of each tier but the last (islands of a leaf, not devices); empty = no such limit.
 
     The axes nest, as those of a grid: sorted by stride, each stride is at least the extent of the axes before it. The members below a unit
     of U devices are the group's points in [0, U), counted from the outermost axis inward:
@@ -66,10 +73,12 @@ def span_of(tiers: tuple[Tier, ...], axes: tuple[tuple[IntArray, IntArray], ...]
     rest = points[-1]
     below: FloatArray | None = None
     members: list[IntArray] = []
-    for tier in tiers[:-1]:
+    for level, tier in enumerate(tiers[:-1]):
         here = _points_below(tier.num_devices, nested, points)
         if below is not None:
             here = np.maximum(np.floor(here / below), 1.0)
+        if most:
+            here = np.minimum(here, most[level])
         here = _largest_divisor(rest, here)
         members.append(here.astype(np.int64))
         below = here if below is None else below * here
@@ -81,6 +90,21 @@ def span_of(tiers: tuple[Tier, ...], axes: tuple[tuple[IntArray, IntArray], ...]
         latency_s=tuple(np.broadcast_to(np.float64(tier.latency_s), shape) for tier in tiers),
         in_network_reduction=in_network_reduction,
     )
+
+
+def lie_alike(tiers: tuple[Tier, ...], axes: tuple[tuple[IntArray, IntArray], ...]) -> BoolArray:
+    """(n,) all groups along the axes of a mesh lie alike: in every unit of a tier each has equally many members, or none.
+
+    An axis does so if its groups fit into units, fill them, or have no two members in one. A pair of stride 3 on nodes of 4 does not:
+    {0, 3} lies in a node, {6, 9} in two.
+    """
+    alike = np.ones(np.broadcast_shapes(*(np.shape(d) for d, _ in axes)), dtype=np.bool_)
+    for degree, stride in axes:
+        extent = np.maximum(degree * stride, 1)
+        for unit in (tier.num_devices for tier in tiers[:-1]):
+            fills = (unit % np.maximum(stride, 1) == 0) & (extent % unit == 0)
+            alike &= (degree == 1) | (unit % extent == 0) | (stride % unit == 0) | fills
+    return alike
 
 
 # Whole numbers below 2^52 are exact in floats, and so is the floor of their quotient; float division is several times faster than integer.

@@ -74,7 +74,7 @@ def block_table(
     program: BlockProgram,
     *,
     local: Degrees,
-    spans: Callable[[Move], Span],
+    spans: Callable[[Move], tuple[Span, ...]],
     machine: Machine,
     network: Network,
     runtime: Runtime,
@@ -84,7 +84,8 @@ def block_table(
 
     Args:
         local: what its sizes are evaluated with, (n,) each: ``mbs`` samples, ``positions`` and ``ring`` (see `local_degrees`), and the
-            degrees of the axes that symbolic sizes name. spans: the (n,) groups of each move. wait_s: see `Constants.collective_wait_s`.
+            degrees of the axes that symbolic sizes name. spans: how the (n,) groups of each move lie, or all ways in which they may: the
+            cheapest is priced. wait_s: see `Constants.collective_wait_s`.
     """
     n = np.shape(local["mbs"])[0]
     seconds = np.zeros((len(PHASES), len(PARTS), n))
@@ -121,15 +122,15 @@ def block_table(
     by_operator_policy = runtime.selective_recompute is SelectiveRecompute.OPERATORS and saved_products(program.operators) is not None
     for move in program.moves:
         held = wait_s if _on_own_kernels(move, runtime) else 0.0
-        span = spans(move)
-        exposed, hidden = _move_cost(move, held, local, span, network, by_operator, beside, core)
+        lying = spans(move)
+        exposed, hidden = _move_cost(move, held, local, lying, network, by_operator, beside, core)
         overlappable += hidden
         cut = cut_product(move, gemms)
         if cut is not None:
             own = sixteen if cut.operator in unquantised else machine
-            seconds[_phase(move.phase), GEMM] += cut_seconds(cut, local, own, pieces=span.size)
+            seconds[_phase(move.phase), GEMM] += cut_seconds(cut, local, own, pieces=lying[0].size)
             if runtime.tp_overlap is TpOverlap.ASYNC and move.kind is Collective.REDUCE_SCATTER:
-                seconds[_phase(move.phase), ELEMENT] += summed_seconds(move, local, machine, pieces=span.size)
+                seconds[_phase(move.phase), ELEMENT] += summed_seconds(move, local, machine, pieces=lying[0].size)
         for phase, axis_seconds in exposed:
             seconds[_phase(phase), PART_OF_AXIS[move.axes[0]]] += axis_seconds
             if PART_OF_AXIS[move.axes[0]] == EP:
@@ -325,7 +326,7 @@ def _move_cost(
     move: Move,
     wait_s: float,
     degrees: Degrees,
-    span: Span,
+    spans: tuple[Span, ...],
     network: Network,
     by_operator: dict[tuple[str, Phase], FloatArray],
     yielding: dict[tuple[str, Phase], FloatArray],
@@ -337,11 +338,14 @@ def _move_cost(
         wait_s: what a collective between a step's kernels takes beyond a test of its own, for each doubling of members.
         by_operator: seconds of kernels that are cut into pieces for it; yielding: of those that only leave it multiprocessors.
     """
-    seconds = one_move_seconds(move, degrees, span, network)
+    size = spans[0].size
+    seconds = one_move_seconds(move, degrees, spans[0], network)
+    for span in spans[1:]:
+        seconds = np.minimum(seconds, one_move_seconds(move, degrees, span, network))
     if not move.copies:
-        seconds = seconds + wait_s * np.log2(span.size)
+        seconds = seconds + wait_s * np.log2(size)
     if move.hops:
-        hops = span.size - 1
+        hops = size - 1
         beside = core[move.phase] / np.maximum(hops + 1, 1)
         exposed = hops * np.maximum(seconds - beside, 0.0)
         return [(move.phase, np.asarray(exposed, dtype=np.float64))], hops * seconds - exposed
@@ -353,7 +357,7 @@ def _move_cost(
         exposed = np.maximum(seconds - beside, 0.0)
     else:
         beside = by_operator.get((move.beside or move.operator, move.phase), np.zeros_like(seconds))
-        pieces = np.maximum(span.size, 1)
+        pieces = np.maximum(size, 1)
         # A member's own part of a gathered tensor is there at once; the last part that is reduced has no product beside it.
         least = 0.0 if move.kind is Collective.ALL_GATHER else seconds / pieces
         exposed = np.maximum(least, seconds - beside)

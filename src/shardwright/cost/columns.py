@@ -13,7 +13,16 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
 from shardwright.cost.block_table import MODES, PARTS, PHASES, BlockTable, block_table, local_degrees
 from shardwright.cost.column_sums import SyncTable, sync_table
-from shardwright.cost.communication import Network, axes_of, border_seconds, move_seconds, network_of, span_along, tokens_copied
+from shardwright.cost.communication import (
+    Network,
+    all_alike,
+    axes_of,
+    border_seconds,
+    least_seconds,
+    network_of,
+    spans_along,
+    tokens_copied,
+)
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
@@ -97,18 +106,18 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
     routed = (rows["sp"] == 1) | (rows["tp"] == 1)
     keys = {o.attention.kv_heads for b in problem.model.blocks for o in b.operators if o.attention is not None}
     shared = (rows["ulysses"] > 1) & np.all([rows["tp"] % heads == 0 for heads in keys], axis=0)
-    flags = np.stack([rows["sp"], rows["gather"], routed, shared])
+    flags = np.stack([rows["sp"], rows["gather"], routed, shared, all_alike(rows, network)])
     for flag in np.unique(flags, axis=1).T:
         chosen = np.all(flag == flags.T, axis=1)
         some = rows.take(chosen)
-        sp, gather, route, one_key = map(bool, flag)
+        sp, gather, route, one_key = map(bool, flag[:4])
         structure = Structure(sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key)
         for index, block in enumerate(problem.model.blocks):
             context = block_context(problem, block)
             table: BlockTable = block_table(
                 lower_block(block, structure, context),
                 local=local_degrees(some, sequence=context.tokens),
-                spans=partial(_move_span, rows=some, network=network),
+                spans=partial(_move_spans, rows=some, network=network),
                 machine=machine,
                 network=network,
                 runtime=problem.runtime,
@@ -138,9 +147,9 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
     )
 
 
-def _move_span(move: Move, *, rows: Rows, network: Network) -> Span:
-    """The groups of a move: along its axis."""
-    return span_along(move.axes[0], rows, network)
+def _move_spans(move: Move, *, rows: Rows, network: Network) -> tuple[Span, ...]:
+    """How the groups of a move may lie: those along its axis."""
+    return spans_along(move.axes[0], rows, network)
 
 
 def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -> tuple[FloatArray, IntArray]:
@@ -149,7 +158,8 @@ def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -
     if not problem.runtime.p2p_scatter_gather or not copied.any():
         return border_seconds(rows, network, volume=stream.astype(np.float64)), stream
     sent = np.where(copied, -(-stream // rows["tp"]), stream)
-    gathered = move_seconds(Collective.ALL_GATHER, volume=stream.astype(np.float64), span=span_along("tp", rows, network), network=network)
+    lying = spans_along("tp", rows, network)
+    gathered = least_seconds(Collective.ALL_GATHER, volume=stream.astype(np.float64), spans=lying, network=network)
     return border_seconds(rows, network, volume=sent.astype(np.float64)) + np.where(copied, gathered, 0.0), sent
 
 
@@ -220,7 +230,7 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         shared=shared_parameters(problem.model),
     )
     n = len(rows)
-    norm = move_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), span=span_along("world", rows, network), network=network)
+    norm = least_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), spans=spans_along("world", rows, network), network=network)
     table_elements = -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
     gather_copy, reduce_copy = copy_seconds(problem, sync)
     # Groups that lie unlike each other in the units of the network are priced by the plan alone.
@@ -239,7 +249,7 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         scales_s=np.zeros(n)
         + scale_seconds(
             problem,
-            lambda group: span_along("tp-cp" if group is ScaleGroup.TENSOR else "stage", rows, network),
+            lambda group: spans_along("tp-cp" if group is ScaleGroup.TENSOR else "stage", rows, network),
             network,
             quantise_kernels=problem_machine(problem).quantise_kernels,
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import PriceList, price_list
 from shardwright.collectives.registry import algorithms_for
-from shardwright.collectives.span import Span, span_of
+from shardwright.collectives.span import Span, lie_alike, span_of
 from shardwright.cost.degree_rows import Rows
 from shardwright.hardware.catalog.kernel_tables import SAME_LINKS, TABLE_ORIGIN, CollectiveCurve, collective_curves, curve_seconds
 from shardwright.hardware.cluster import Cluster, Tier
@@ -106,9 +107,28 @@ def _folded(degree: IntArray, start: IntArray, rows: Rows) -> Axes:
     return ((below, start), (above, stride_above))
 
 
-def span_along(axis: str, rows: Rows, network: Network) -> Span:
-    """The span of the groups along `axis`."""
-    return span_of(network.tiers, axes_of(axis, rows), in_network_reduction=network.in_network_reduction)
+def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
+    """Spans of the groups along `axis`: one if all groups of every row lie alike, else all that some group may have.
+
+    What costs least over these is a lower bound of every device's cost: where an island's link is slower than the network's, a group of
+    one island is not the fastest.
+    """
+    axes = axes_of(axis, rows)
+    first = span_of(network.tiers, axes, in_network_reduction=network.in_network_reduction)
+    if bool(lie_alike(network.tiers, axes).all()):
+        return (first,)
+    sizes = [int(size) for size in np.unique(first.size)]
+    parts = sorted({part for size in sizes for part in range(1, size + 1) if size % part == 0})
+    limits = product(parts, repeat=len(network.tiers) - 1)
+    return tuple(span_of(network.tiers, axes, in_network_reduction=network.in_network_reduction, most=limit) for limit in limits)
+
+
+def all_alike(rows: Rows, network: Network) -> BoolArray:
+    """(n,) the groups of every axis inside a stage lie alike."""
+    alike = np.ones(len(rows), dtype=np.bool_)
+    for axis in ("tp", "ulysses", "ring", "ep", "etp"):
+        alike &= lie_alike(network.tiers, axes_of(axis, rows))
+    return alike
 
 
 def move_seconds(kind: Collective, *, volume: FloatArray, span: Span, network: Network) -> FloatArray:
@@ -127,6 +147,11 @@ def move_seconds(kind: Collective, *, volume: FloatArray, span: Span, network: N
             bandwidth, latency_s = span.bandwidth[0][here], span.latency_s[0][here]
             seconds[here] = curve_seconds(curve, volume=volume[here], bandwidth=bandwidth, latency_s=latency_s)
     return seconds
+
+
+def least_seconds(kind: Collective, *, volume: FloatArray, spans: tuple[Span, ...], network: Network) -> FloatArray:
+    """(n,) the least of `move_seconds` over `spans`."""
+    return np.asarray(np.min([move_seconds(kind, volume=volume, span=span, network=network) for span in spans], axis=0))
 
 
 @lru_cache(maxsize=4096)

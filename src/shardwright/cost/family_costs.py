@@ -292,7 +292,7 @@ def _priced(
     table = block_table(
         program,
         local=degrees,
-        spans=lambda move: spans[move.group[0]],
+        spans=lambda move: (spans[move.group[0]],),
         machine=problem_machine(problem),
         network=network,
         runtime=problem.runtime,
@@ -359,7 +359,7 @@ def _mesh_table(
         reduce_copy_s=copies[1],
         scales_s=scale_seconds(
             own,
-            lambda scales: group_span(_scale_group(scales, stage, device), network),
+            lambda scales: (group_span(_scale_group(scales, stage, device), network),),
             network,
             quantise_kernels=problem_machine(own).quantise_kernels,
         ),

@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
-from shardwright.cost.communication import Network, move_seconds
+from shardwright.cost.communication import Network, least_seconds
 from shardwright.cost.compute import TENSOR_SCALES
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ScaleGroup
@@ -19,7 +19,9 @@ MAGNITUDES: Final = 1024
 """Bytes of one reduction: 4 for each of three operands of four products a layer, over a rank's layers; latency governs up to a megabyte."""
 
 
-def scale_seconds(problem: Problem, spans: Callable[[ScaleGroup], Span], network: Network, *, quantise_kernels: int) -> FloatArray:
+def scale_seconds(
+    problem: Problem, spans: Callable[[ScaleGroup], tuple[Span, ...]], network: Network, *, quantise_kernels: int
+) -> FloatArray:
     """Seconds (n,), or (1,) of none, that each pass of a chunk, forward or back, takes longer under one scale a tensor, from history.
 
         t = all_reduce(1 KiB) + wait x log2(members)
@@ -28,8 +30,8 @@ def scale_seconds(problem: Problem, spans: Callable[[ScaleGroup], Span], network
     beside the reduction: the stream that computes waits for it, and so for the last member. wait: `Constants.collective_wait_s`.
 
     Args:
-        spans: the (n,) groups of a device. quantise_kernels: see `Machine`; where the matrix units take scales a block, nothing is reduced.
-            So it is at 16 bits.
+        spans: how the (n,) groups of a device lie, or all ways in which they may. quantise_kernels: see `Machine`; where the matrix units
+            take scales a block, nothing is reduced. So it is at 16 bits.
 
     Leaves out: launches of the concatenation and the update beside it, and the reductions of passes that are run again.
 
@@ -39,7 +41,8 @@ def scale_seconds(problem: Problem, spans: Callable[[ScaleGroup], Span], network
     group = problem.runtime.scales_reduced
     if group is ScaleGroup.NONE or problem.job.compute.bits != 8 or quantise_kernels != TENSOR_SCALES:
         return np.zeros(1)
-    span = spans(group)
-    spent = move_seconds(Collective.ALL_REDUCE, volume=np.full(len(span.size), float(MAGNITUDES)), span=span, network=network)
-    wait = problem.constants.collective_wait_s * np.log2(span.size)
-    return np.asarray(np.where(span.size > 1, spent + wait, 0.0), dtype=np.float64)
+    lying = spans(group)
+    size = lying[0].size
+    spent = least_seconds(Collective.ALL_REDUCE, volume=np.full(len(size), float(MAGNITUDES)), spans=lying, network=network)
+    wait = problem.constants.collective_wait_s * np.log2(size)
+    return np.asarray(np.where(size > 1, spent + wait, 0.0), dtype=np.float64)

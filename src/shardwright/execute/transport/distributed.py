@@ -37,6 +37,8 @@ DTYPES = (
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 )
 FOREVER = timedelta(days=365)
+CONNECTING_S = 60.0
+"""Least seconds that ranks have to connect, however short a wait for a message is to be: they start at different times."""
 MESSAGE, GOODBYE = 1, 0
 
 
@@ -56,7 +58,7 @@ class _Inbox:
 
     def fail(self, rank: int, why: str) -> None:
         with self.changed:
-            self.failed.setdefault(rank, re.sub(r"\[/\S*\] |\. This is typically.*", "", " ".join(why.split())))
+            self.failed.setdefault(rank, why)
             self.changed.notify_all()
 
     def leave(self, rank: int) -> None:
@@ -90,11 +92,22 @@ class Network:
         if needed > ranks:
             raise StrategyError(f"the plan's devices need {needed} ranks, {ranks} run", hint=f"start {needed} ranks", rule="run.world")
         # A connection for each direction between two ranks: gloo's receiver says that it is ready, which else waits behind what it sends.
-        self._groups = [dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s)) for _ in range(2)] if ranks > 1 else []
+        self._groups = self._connected() if ranks > 1 else []
         self._inbox = _Inbox()
         self._listeners: dict[int, Thread] = {}
         self._pending: dict[Thread, dist.Work] = {}
         self._sent: dict[int, tuple[Thread, SimpleQueue[tuple[dist.Work, torch.Tensor] | None]]] = {}
+
+    def _connected(self) -> list[dist.ProcessGroup]:
+        limit = max(self.timeout_s, CONNECTING_S)
+        try:
+            return [dist.new_group(backend="gloo", timeout=timedelta(seconds=limit)) for _ in range(2)]
+        except RuntimeError as error:
+            raise StrategyError(
+                f"rank {self.rank}: not all ranks connected: {_one_line(error)}",
+                hint="see the other ranks' own errors, and that they reach each other's host",
+                rule="run.peer",
+            ) from error
 
     def drive(self, tasks: Mapping[int, Task[T]], *, trace: Trace | None = None) -> dict[int, T]:
         """What the tasks of this rank's devices return. All ranks call it, each with its own devices.
@@ -263,7 +276,7 @@ class Network:
         try:
             work = dist.isend(tensor, rank, group=self._groups[rank > self.rank])
         except RuntimeError as error:
-            self._inbox.fail(rank, str(error))
+            self._inbox.fail(rank, _one_line(error))
             self._raise_failure()
         else:
             assert work is not None, "every rank is of the group"
@@ -274,7 +287,7 @@ class Network:
             while (item := queue.get()) is not None:
                 self._wait(item[0])
         except RuntimeError as error:
-            self._inbox.fail(rank, str(error))
+            self._inbox.fail(rank, _one_line(error))
 
     def _listen(self, device: int) -> None:
         """Take what comes from a device's rank from now on."""
@@ -292,7 +305,7 @@ class Network:
                     return self._inbox.leave(rank)
                 self._inbox.put((source, target, first, second), DTYPES[dtype], self._receive(rank, size, torch.uint8))
         except RuntimeError as error:
-            self._inbox.fail(rank, str(error))
+            self._inbox.fail(rank, _one_line(error))
 
     def _receive(self, rank: int, size: int, dtype: torch.dtype) -> torch.Tensor:
         tensor = torch.empty(size, dtype=dtype)
@@ -317,6 +330,11 @@ def _opened(dtype: torch.dtype, content: torch.Tensor, take: Take, device: int) 
             rule="run.mismatch",
         )
     return tensor.reshape(take.shape)
+
+
+def _one_line(error: RuntimeError) -> str:
+    """What gloo says, without places in its source and its guesses."""
+    return re.sub(r"\[/\S*\] |\. This is typically.*", "", " ".join(str(error).split()))
 
 
 def _waits(waiting: Mapping[int, Take]) -> str:

@@ -1,0 +1,58 @@
+"""The ways in which groups along an axis may lie are those of its true groups, listed device by device."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.collectives.members import span_of_devices
+from shardwright.cost.communication import Network, all_alike, spans_along
+from shardwright.cost.degree_rows import Rows
+from shardwright.hardware.cluster import Tier
+from tests.tiers import examples
+
+AXES = ("tp", "ulysses", "ring", "dp", "pp")
+CHOSEN = {"tp": ("tp",), "ulysses": ("ulysses",), "ring": ("ring",), "tp-cp": ("tp", "ulysses", "ring"), "pp": ("pp",)}
+
+
+def network_of(units: tuple[int, ...]) -> Network:
+    tiers = tuple(Tier(name=str(unit), num_devices=unit, bandwidth=1e9, latency_s=1e-6) for unit in units)
+    return Network(tiers=tiers, in_network_reduction=False)
+
+
+@st.composite
+def meshes(draw: st.DrawFn) -> tuple[dict[str, int], dict[str, int]]:
+    """Degrees, and the stride of each axis in some order; Ulysses lies inside the ring."""
+    degrees = {axis: draw(st.sampled_from((1, 2, 3, 4, 6))) for axis in AXES}
+    strides, below = {}, 1
+    for axis in draw(st.permutations(("tp", "cp", "dp", "pp"))):
+        for part in ("ulysses", "ring") if axis == "cp" else (axis,):
+            strides[part] = below
+            below *= degrees[part]
+    return degrees, strides
+
+
+@examples(100)
+@given(mesh=meshes(), units=st.sampled_from(((4,), (6,), (8,), (4, 12), (8, 32))))
+def test_every_group_lies_in_one_of_the_ways(mesh: tuple[dict[str, int], dict[str, int]], units: tuple[int, ...]) -> None:
+    degrees, strides = mesh
+    columns = {**{axis: degrees[axis] for axis in ("tp", "ulysses", "dp", "pp")}, "cp": degrees["ulysses"] * degrees["ring"]}
+    columns |= {"s_tp": strides["tp"], "s_cp": strides["ulysses"], "s_dp": strides["dp"], "s_pp": strides["pp"]}
+    columns |= {"sp": 1, "ep": 1, "etp": 1}
+    rows = Rows(columns={name: np.array([value]) for name, value in columns.items()})
+    network = network_of((*units, 10**6))
+    for axis, chosen in CHOSEN.items():
+        ways = {tuple(int(members[0]) for members in span.members) for span in spans_along(axis, rows, network)}
+        steps = [sum(i * strides[a] for i, a in zip(place, chosen, strict=True)) for place in product(*(range(degrees[a]) for a in chosen))]
+        rest = [a for a in AXES if a not in chosen]
+        found = set()
+        for place in product(*(range(degrees[a]) for a in rest)):
+            first = sum(i * strides[a] for i, a in zip(place, rest, strict=True))
+            span = span_of_devices(tuple(first + step for step in steps), network.tiers)
+            found.add(tuple(int(members[0]) for members in span.members))
+        assert found <= ways, axis
+        if axis in ("tp", "ulysses", "ring") and all_alike(rows, network)[0]:
+            assert found == ways
