@@ -26,17 +26,13 @@ def rows(*names: str) -> tuple[Measurement, ...]:
 
 
 @cache
-def predictions() -> Predictions:
-    """In every kind of fold that has a bar, and with the shipped constants; for all tests that judge rows, which one worker runs."""
-    known = read_folds(FOLDER / "folds.json")
-    return Predictions(
-        [*(known[fold] for fold in sorted({fold for bar in facts().bars for fold in bar.limits})), FoldConstants(fold="none")]
-    )
+def predictions(fold: str) -> Predictions:
+    """In one kind of fold, or with the shipped constants (none); for all tests that judge rows, which one worker runs."""
+    return Predictions([FoldConstants(fold="none") if fold == "none" else read_folds(FOLDER / "folds.json")[fold]])
 
 
-def predicted(case: Case) -> Prediction:
-    """With the shipped constants."""
-    return predictions().of(case, fold="none")
+def predicted(case: Case, *, fold: str = "none") -> Prediction:
+    return predictions(fold).of(case, fold=fold)
 
 
 def case_of(row: Measurement) -> Case:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
@@ -22,7 +22,7 @@ def _cases() -> tuple[Case, ...]:
 
 
 def test_rows_far_off_have_a_sentence() -> None:
-    judged = judge(_cases(), predict=predicted).rows
+    judged = judge(_cases(), predict=partial(predicted, fold="model"), fold="model").rows
     far = [row for row in judged if max(abs(row.error or 0.0), abs(row.memory_error or 0.0)) > FAR]
     assert far
     assert [

@@ -21,7 +21,7 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.units import format_bytes, format_seconds
 
 
-def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = None) -> Prediction:
+def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = None, *, with_sources: bool = True) -> Prediction:
     """Time and memory of one legal plan.
 
     Its `stages` are the classes of devices that do the same, in the order of the Program, each with how many devices it has. The worst
@@ -29,7 +29,8 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
     peaks of all devices of the plan, whether they take part in a stage or not. The interval is that of the critical class's kind.
 
     Args:
-        result: what `simulate_plan` gave for `plan`, if it is known already.
+        result: what `simulate_plan` gave for `plan`, if it is known already. with_sources: also where its numbers come from, which is a
+            fifth of the work.
 
     Raises:
         StrategyError: as `simulate_plan`.
@@ -57,7 +58,7 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
         capacity_bytes=capacity[worst],
         stages=_stages(problem, done.memory, capacity),
         breakdown_s=parts,
-        sources=_sources(problem, plan, done),
+        sources=_sources(problem, plan, done) if with_sources else (),
     )
 
 
@@ -88,9 +89,9 @@ def _kinds(problem: Problem, plan: Plan) -> Counter[int]:
     return Counter(_kind(problem, device) for device in range(plan.devices))
 
 
-def predict(problem: Problem, grid: Grid, result: SimulatedPlan | None = None) -> Prediction:
+def predict(problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *, with_sources: bool = True) -> Prediction:
     """Time and memory of one legal grid: of the plan that it is."""
-    return predict_plan(problem, plan_of_grid(problem, grid), result)
+    return predict_plan(problem, plan_of_grid(problem, grid), result, with_sources=with_sources)
 
 
 def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Source, ...]:

@@ -24,12 +24,12 @@ def problem_of_case(case: Case, *, constants: Constants = SHIPPED) -> Problem:
 
 
 def predict_case(case: Case, *, constants: Constants = SHIPPED) -> Prediction:
-    """Time and memory of a measured run.
+    """Time and memory of a measured run, without where its numbers come from.
 
     Raises:
         InfeasibleError, StrategyError, ModelError, ClusterError, RuntimeModelError: by what cannot be predicted.
     """
-    return predict(problem_of_case(case, constants=constants), case.grid)
+    return predict(problem_of_case(case, constants=constants), case.grid, with_sources=False)
 
 
 def case_seconds(case: Case, *, constants: Constants = SHIPPED) -> float:
