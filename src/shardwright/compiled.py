@@ -34,10 +34,20 @@ def load() -> None:
 
 def compiled(function: _F) -> _F:
     """`function` compiled in nopython mode and cached on disk; itself when numba is missing."""
-    if _numba is None:
-        return function
-    result: _F = _numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    return result
+    return _jitted(function)
+
+
+def inner(function: _F) -> _F:
+    """`compiled`, for functions that compiled ones alone call: the door from Python is most of what a small one takes to compile.
+
+    Called from Python it would crash; tests/test_compiled.py finds such calls.
+    """
+    return _jitted(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def inlined(function: _F) -> _F:
+    """`inner`, and written out where it is called: for what runs once an event, and for the body of a kernel's outermost loop."""
+    return _jitted(function, inline="always")
 
 
 def plain(function: _F) -> _F:
@@ -46,9 +56,8 @@ def plain(function: _F) -> _F:
     return result
 
 
-def inlined(function: _F) -> _F:
-    """`compiled`, and expanded where it is called: for small functions of hot loops that take many arrays."""
+def _jitted(function: _F, **options: Any) -> _F:
     if _numba is None:
         return function
-    result: _F = _numba.njit(cache=True, nogil=True, error_model="numpy", forceinline=True)(function)
+    result: _F = _numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function)
     return result

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.compiled import compiled
+from shardwright.compiled import compiled, inlined, inner
 from shardwright.cost.bound_arrays import MAX_RANKS, SCHEDULE_1F1B, SCHEDULE_GPIPE, ChoiceArrays, Costs, Facts, Outer, Patterns, Scratch
 from shardwright.cost.terms import (
     backward_layer,
@@ -51,7 +51,7 @@ def _scratch(redo_options: int, offloads: int) -> Scratch:
     )
 
 
-@compiled
+@inner
 def _in_flight(schedule: int, ranks: int, chunks: int, rank: int, microbatches: int) -> float:
     """Chunks whose activations a rank holds at its fullest."""
     if schedule == SCHEDULE_GPIPE:
@@ -61,7 +61,7 @@ def _in_flight(schedule: int, ranks: int, chunks: int, rank: int, microbatches: 
     return float(min(microbatches * chunks, 2 * (ranks - rank - 1) + (chunks - 1) * ranks + 1))
 
 
-@compiled
+@inner
 def _fill_elements(
     scratch: Scratch, costs: Costs, patterns: Patterns, p: int, layer: int, h: int, schedule: int, microbatches: int
 ) -> None:
@@ -97,7 +97,7 @@ def _fill_elements(
         scratch.flying[s] = _in_flight(schedule, patterns.ranks[p], patterns.chunks_per_rank[p], patterns.rank[p, s], microbatches)
 
 
-@compiled
+@inner
 def _fill_live(
     scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, layer: int, h: int, r: int, mode: int, redo: int
 ) -> None:
@@ -122,7 +122,7 @@ def _fill_live(
         scratch.blocks[r, s] = blocks + transient + end - logits - temporary_bytes(transient, end, logits)
 
 
-@compiled
+@inner
 def _fill_work(
     scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, layer: int, h: int, r: int, zero: int, mode: int, redo: int
 ) -> None:
@@ -164,7 +164,7 @@ def _fill_work(
     scratch.way[r] = way
 
 
-@compiled
+@inner
 def _fill_sync(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, h: int, zero: int) -> tuple[float, float]:
     """Reductions of chunk s and gathers of the rank; returns the reduction and the gather of chunk 0."""
     at_end = not (zero >= 2 and facts.every_microbatch)
@@ -185,12 +185,12 @@ def _fill_sync(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts,
     return first_reduce, first_gather
 
 
-@compiled
+@inner
 def _held(elements: float, shard: float, cut: bool) -> float:
     return np.ceil(elements / shard) if cut else elements
 
 
-@compiled
+@inner
 def _fill_held(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, h: int, zero: int, o: int, offload: float) -> None:
     """Bytes that live through the step on each looked-at rank."""
     shard, expert_shard = costs.shard[h], costs.expert_shard[h]
@@ -212,7 +212,7 @@ def _fill_held(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts,
         scratch.held[o, s] = parameters + gradients + np.floor(states * (100.0 - offload) / 100.0) + facts.workspace
 
 
-@compiled
+@inner
 def _update(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, h: int, zero: int, offload: float) -> float:
     """Seconds of the slowest looked-at rank's update, without clipping."""
     cut = costs.shard[h] if zero >= 1 else 1.0
@@ -229,7 +229,7 @@ def _update(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p:
     return slowest
 
 
-@compiled
+@inner
 def _ready(
     scratch: Scratch,
     patterns: Patterns,
@@ -263,7 +263,7 @@ def _ready(
     return late
 
 
-@compiled
+@inlined
 def _bound_outer(
     scratch: Scratch,
     costs: Costs,

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.compiled import compiled
+from shardwright.compiled import compiled, inner
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Evidence, GemmRates, Origin
@@ -189,7 +189,7 @@ def _trilinear(
     return result
 
 
-@compiled
+@inner
 def _spot(axis: FloatArray, value: float) -> tuple[int, float]:
     """Lower grid point of one value, and the share of the way to the next, in log2."""
     log = np.log2(max(value, 1.0))

@@ -15,7 +15,7 @@ from itertools import accumulate, product
 import numpy as np
 
 from shardwright.arrays import BoolArray, Int32Array, IntArray
-from shardwright.compiled import compiled
+from shardwright.compiled import compiled, inner
 from shardwright.errors import StrategyError
 from shardwright.simulator.kernel.events import _simulate
 from shardwright.simulator.kernel.longest_path import longest_path
@@ -95,7 +95,7 @@ def _runs(orders: list[tuple[int, ...]], microbatches: int) -> bool:
     return all(p == len(order) for p, order in zip(place, orders, strict=True))
 
 
-@compiled
+@inner
 def _links(
     base: IntArray, order: IntArray, stage_of: IntArray, coupled: BoolArray, first: IntArray, last: IntArray, send: IntArray, blocking: bool
 ) -> IntArray:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import compiled
+from shardwright.compiled import compiled, inner
 from shardwright.cost.terms import temporary_bytes
 
 (FORWARD, BACKWARD, SELECTIVE, FULL, SAVED, SAVED_SELECTIVE, SAVED_FULL, STATIC, UPDATE, GATHER, REDUCE) = range(11)
@@ -87,7 +87,7 @@ def in_flight(ranks: int, chunks: int, rank: int, microbatches: int) -> float:
     return float(min(microbatches * chunks, 2 * (ranks - rank - 1) + (chunks - 1) * ranks + 1))
 
 
-@compiled
+@inner
 def _room(splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, selective: int, redone: int, again: float) -> float:
     """Microbatches of a rank's chunks that rank k can keep at once, at most; exact up to whole elements for one chunk a rank.
 
@@ -117,7 +117,7 @@ def _room(splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, select
     return left / saved if saved > 0.0 else 1e9
 
 
-@compiled
+@inner
 def _insert(cells: Cells, k: int, i: int, w: int, numbers: tuple[float, float, float, float, float], begin: float, code: int) -> None:
     """Keep an option unless another is no worse; beyond OPTIONS the last one becomes a bound of both. `numbers`: way, work, drain, alone,
     chain.
@@ -162,7 +162,7 @@ def _insert(cells: Cells, k: int, i: int, w: int, numbers: tuple[float, float, f
         cells.begin[i, w, place] = begin
 
 
-@compiled
+@inner
 def _price_any(
     splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, selective: int, redone: int, room: float, limit: float
 ) -> bool:
@@ -199,7 +199,7 @@ def _price_any(
     return True
 
 
-@compiled
+@inner
 def _price(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, selective: int, redone: int, limit: float) -> None:
     """Seconds of one option, kept if it may end before `limit`."""
     sums, fixed = splits.sums, splits.fixed
@@ -292,7 +292,7 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
                     _fill_run(splits, pipe, cells, k, s, i, j, limit)
 
 
-@compiled
+@inner
 def _fill_run(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, limit: float) -> None:
     """Options of rank k with the positions i to j under split s: the first `redone` recomputed in full, the next `selective` selectively.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.compiled import compiled
+from shardwright.compiled import compiled, inner
 from shardwright.search.orders.problem import MODULUS, MULTIPLIER
 from shardwright.search.orders.walk import FIRST, FORWARD, HELD, LAST, OWNER, SEND_BACKWARD, SEND_FORWARD, STASH, WEIGHT
 
@@ -18,7 +18,7 @@ PARTS = 16
 """A policy's patience counts in parts of a weight gradient's time."""
 
 
-@compiled
+@inner
 def _choose(
     r: int,
     table: IntArray,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.compiled import compiled
+from shardwright.compiled import compiled, inner
 from shardwright.search.orders.problem import MODULUS, MULTIPLIER
 
 NEVER = 2**62
@@ -73,7 +73,7 @@ def run_sequence(m: SharedActions, sequence: IntArray, start: IntArray, free: In
     return makespan
 
 
-@compiled
+@inner
 def _admitted(m: SharedActions, a: int, level: IntArray, rest: IntArray, first: bool) -> bool:
     """Whether a forward fits on all its rows, beside what the microbatch begun first still needs there."""
     for i in range(m.row_start[a], m.row_start[a + 1]):
@@ -172,7 +172,7 @@ def list_sequence(m: SharedActions, most: int, patience: int, deep: int, careful
     return size, sequence
 
 
-@compiled
+@inner
 def _meet(m: SharedActions, a: int, b: int) -> bool:
     """Whether two actions share a row."""
     for i in range(m.row_start[a], m.row_start[a + 1]):
@@ -182,7 +182,7 @@ def _meet(m: SharedActions, a: int, b: int) -> bool:
     return False
 
 
-@compiled
+@inner
 def _bound(m: SharedActions, first: int, second: int) -> bool:
     """Whether `second` must come after `first`."""
     if m.next[first] == second:
@@ -193,7 +193,7 @@ def _bound(m: SharedActions, first: int, second: int) -> bool:
     return False
 
 
-@compiled
+@inner
 def _move(m: SharedActions, sequence: IntArray, at: int, ahead: bool, times: int) -> int:
     """Move the action at a place past up to `times` actions of its rows; its new place."""
     a, n = sequence[at], sequence.shape[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.compiled import compiled
+from shardwright.compiled import compiled, inner
 from shardwright.search.orders.problem import MODULUS, MULTIPLIER
 from shardwright.search.orders.walk import FIRST, FORWARD, HELD, LAST, OWNER, SEND_BACKWARD, SEND_FORWARD, STASH, walk
 
@@ -13,7 +13,7 @@ REACH = 12
 """How many places an action moves at most."""
 
 
-@compiled
+@inner
 def _critical(
     table: IntArray,
     codes: IntArray,
@@ -62,7 +62,7 @@ def _critical(
     return size
 
 
-@compiled
+@inner
 def _fits(table: IntArray, codes: IntArray, first: int, last: int, limit: int) -> bool:
     """Whether a row stays inside its memory."""
     chunks = table.shape[1]

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import Int32Array, IntArray
-from shardwright.compiled import compiled, inlined
+from shardwright.compiled import compiled, inlined, inner
 from shardwright.simulator.kernel.fixed import check_rows, fixed32, fixed64, mark_stuck
 from shardwright.simulator.kernel.heaps import PLACE, pop, push, sift_down, sift_up
 
@@ -167,7 +167,7 @@ def _unload(
     return num_changed
 
 
-@compiled
+@inner
 def _renew(
     slot: Integer,
     now: Integer,

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import Int32Array, IntArray
-from shardwright.compiled import compiled
+from shardwright.compiled import inner
 
 
 def fixed64(array: npt.ArrayLike) -> IntArray:
@@ -32,7 +32,7 @@ def check_rows(start: Int32Array, num_rows: int, entries: Int32Array, bound: int
     assert entries.size == 0 or (entries.min() >= 0 and entries.max() < bound)
 
 
-@compiled
+@inner
 def mark_stuck(waiting: Int32Array, start: IntArray) -> None:
     """Tasks that never became ready have no start."""
     for task in range(waiting.size):

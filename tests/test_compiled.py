@@ -1,0 +1,56 @@
+"""Functions without a door from Python are called by compiled functions alone: a call from elsewhere would crash the process."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import shardwright
+
+ROOT = Path(shardwright.__file__).parent
+DOORLESS = {"inner", "inlined"}
+COMPILED = {"compiled", *DOORLESS}
+
+
+def decorators(node: ast.AST) -> set[str]:
+    return {d.id for d in node.decorator_list if isinstance(d, ast.Name)} if isinstance(node, ast.FunctionDef) else set()
+
+
+def named_outside(tree: ast.AST) -> Iterator[str]:
+    """Names read outside compiled functions."""
+    for child in ast.iter_child_nodes(tree):
+        if decorators(child) & COMPILED:
+            continue
+        if isinstance(child, ast.Name | ast.Attribute):
+            yield child.id if isinstance(child, ast.Name) else child.attr
+        yield from named_outside(child)
+
+
+def doorless(tree: ast.Module) -> set[str]:
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and decorators(node) & DOORLESS}
+
+
+def test_functions_without_a_door_are_called_by_compiled_ones_alone() -> None:
+    trees = {path: ast.parse(path.read_text()) for path in ROOT.rglob("*.py")}
+    found = 0
+    for path, tree in trees.items():
+        own = doorless(tree)
+        found += len(own)
+        # A module that imports such a function reads it in the same way.
+        imported = {
+            alias.asname or alias.name
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom) and node.module
+            for alias in node.names
+            if (source := ROOT.parent / (node.module.replace(".", "/") + ".py")) in trees and alias.name in doorless(trees[source])
+        }
+        assert not (own | imported) & set(named_outside(tree)), path
+    assert found > 20
+
+
+def test_a_call_from_python_is_found() -> None:
+    tree = ast.parse("@inner\ndef f(): pass\n@compiled\ndef g(): f()\ndef h(): f()\n")
+    assert doorless(tree) == {"f"}
+    assert "f" in set(named_outside(tree))
+    assert "f" not in set(named_outside(ast.Module(body=tree.body[:2], type_ignores=[])))
