@@ -1,20 +1,14 @@
 """Every function, class and constant of a module is used by the package itself: what only tests call stands with the tests."""
 
 import ast
-from pathlib import Path
+from functools import cache
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src"
+from tests.sources import SOURCE, trees
+
 Name = tuple[str, str]
 """A module, and what it defines."""
-
-
-def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-
-
-TREES = {module_name(path): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
 
 
 def defined(node: ast.stmt) -> list[str]:
@@ -25,12 +19,14 @@ def defined(node: ast.stmt) -> list[str]:
     return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
 
 
-DEFINED = {module: {name for node in tree.body for name in defined(node)} for module, tree in TREES.items()}
+@cache
+def defined_names() -> dict[str, set[str]]:
+    return {module: {name for node in tree.body for name in defined(node)} for module, tree in trees().items()}
 
 
 def imported(module: str) -> dict[str, Name]:
     """What a module calls by a name of another module."""
-    found = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.ImportFrom)]
+    found = [node for node in ast.walk(trees()[module]) if isinstance(node, ast.ImportFrom)]
     return {alias.asname or alias.name: (node.module or "", alias.name) for node in found for alias in node.names}
 
 
@@ -39,12 +35,12 @@ def used(module: str, node: ast.AST, known: dict[str, Name]) -> set[Name]:
     found: set[Name] = set()
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
-            found.add((module, part.id) if part.id in DEFINED[module] else known.get(part.id, ("", "")))
+            found.add((module, part.id) if part.id in defined_names()[module] else known.get(part.id, ("", "")))
         elif isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
             found.add((".".join(known.get(part.value.id, ("", ""))), part.attr))
         elif isinstance(part, ast.Constant) and isinstance(part.value, str):
             where, _, name = part.value.partition(":")
-            found |= {(where, name)} if name else {(where, one) for one in DEFINED.get(where, ())}
+            found |= {(where, name)} if name else {(where, one) for one in defined_names().get(where, ())}
     return found
 
 
@@ -52,7 +48,7 @@ def unused() -> set[Name]:
     """Definitions that nothing reaches from modules' own statements, the command line or the public names."""
     uses: dict[Name, set[Name]] = {}
     reached: set[Name] = {("shardwright.__main__", "main")}
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         known = imported(module)
         if module == "shardwright":
             reached |= set(known.values())
@@ -77,5 +73,5 @@ def test_what_a_module_defines_is_used_by_the_package() -> None:
 
 def test_the_walk_sees_what_nothing_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (SOURCE / "shardwright" / "units.py").read_text(encoding="utf-8")
-    monkeypatch.setitem(TREES, "shardwright.units", ast.parse(f"{text}\n\ndef never() -> int:\n    return GIB\n"))
+    monkeypatch.setitem(trees(), "shardwright.units", ast.parse(f"{text}\n\ndef never() -> int:\n    return GIB\n"))
     assert unused() == {("shardwright.units", "never")}

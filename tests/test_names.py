@@ -6,6 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import shardwright
+from tests.sources import trees
 
 SOURCE = Path(shardwright.__file__).parent
 GLOSSARY = (Path(__file__).parents[1] / "docs" / "glossary.md").read_text()
@@ -13,10 +14,10 @@ GLOSSARY = (Path(__file__).parents[1] / "docs" / "glossary.md").read_text()
 
 def twice_in_a_layer() -> set[tuple[str, str]]:
     places: dict[tuple[str, str], int] = defaultdict(int)
-    for path in SOURCE.rglob("*.py"):
-        for node in ast.parse(path.read_text()).body:
+    for module, tree in trees().items():
+        for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[path.relative_to(SOURCE).parts[0], node.name] += 1
+                places[module.split(".")[1], node.name] += 1
     return {name for name, count in places.items() if count > 1}
 
 

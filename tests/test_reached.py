@@ -3,18 +3,10 @@
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
-SOURCE = Path(__file__).parents[1] / "src"
+from tests.sources import trees
+
 ROOTS = ("shardwright", "shardwright.__main__", "shardwright.cli.main")
-
-
-def module_name(path: Path) -> str:
-    """The name that a file is imported by."""
-    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-
-
-MODULES = {module_name(path): path for path in SOURCE.rglob("*.py")}
 
 
 def named_in(tree: ast.AST) -> Iterator[str]:
@@ -31,24 +23,23 @@ def named_in(tree: ast.AST) -> Iterator[str]:
 
 def test_every_module_is_reached() -> None:
     edges: dict[str, set[str]] = defaultdict(set)
-    for name, path in MODULES.items():
-        edges[name] = {other for other in named_in(ast.parse(path.read_text(encoding="utf-8"))) if other in MODULES}
+    modules = trees()
+    for name, tree in modules.items():
+        edges[name] = {other for other in named_in(tree) if other in modules}
         # A module's package is imported with it.
         edges[name] |= {parent for parent in [name.rpartition(".")[0]] if parent}
-    waiting = [*ROOTS, *(name for name in MODULES if name.startswith("shardwright.api"))]
+    waiting = [*ROOTS, *(name for name in modules if name.startswith("shardwright.api"))]
     reached: set[str] = set()
     while waiting:
         name = waiting.pop()
         if name not in reached:
             reached.add(name)
             waiting += edges[name]
-    assert not sorted(set(MODULES) - reached)
+    assert not sorted(set(modules) - reached)
 
 
 def test_the_walk_sees_an_unreached_module() -> None:
     """A verb's module is found by its name in the table of verbs alone, and a name that no module has is none."""
-    verbs = set(named_in(ast.parse(MODULES["shardwright.cli.verbs"].read_text(encoding="utf-8"))))
+    verbs = set(named_in(trees()["shardwright.cli.verbs"]))
     assert "shardwright.cli.plan" in verbs
-    assert "shardwright.cli.plan" not in {
-        other for other in named_in(ast.parse(MODULES["shardwright.cli.main"].read_text(encoding="utf-8"))) if other in MODULES
-    }
+    assert "shardwright.cli.plan" not in set(named_in(trees()["shardwright.cli.main"])) & set(trees())

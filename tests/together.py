@@ -18,6 +18,8 @@ ALONE = (
 """Files with a set-up of their own: process groups, fits, large spaces, runs under PyTorch's tracker."""
 PUBLISHED = ("papers/test_accuracy.py", "papers/test_published_memory.py", "papers/test_published_steps.py", "validation/test_remarks.py")
 """Files that judge the same predictions (tests/validation/published.py)."""
+SOURCES = ("test_compiled.py", "test_functions_reached.py", "test_names.py", "test_reached.py")
+"""Files that read the package's sources (tests/sources.py)."""
 
 
 def group_of(node: str) -> str:
@@ -25,6 +27,8 @@ def group_of(node: str) -> str:
     path = node.split("::")[0].removeprefix("tests/")
     if path in PUBLISHED:
         return "published"
+    if path in SOURCES:
+        return "sources"
     if path == "execute/test_counts.py" and (plan := re.search(r"TestCounts.*(\[.*\])", node)):
         return path + plan[1]
     return path if path in ALONE else node
