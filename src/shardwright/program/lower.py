@@ -85,6 +85,14 @@ class _Laid:
         return np.asarray(np.where(which[_B] >= 0, which[_B], which[_I]), dtype=np.int64)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Closing:
+    """`_Laid.closing_last` and `closing` by post, for a few posts at a time."""
+
+    last: list[int]
+    pieces: list[int]
+
+
 def _lay_actions(rows: ActionRows, classes: tuple[DeviceClass, ...], posts: Posts, shape: TaskShape) -> _Laid:
     """The row of each class on its compute stream; the last backward of a chunk in pieces."""
     row = np.array([c.row for c in classes], dtype=np.int64)
@@ -292,6 +300,8 @@ def _crossings(
 def _lay_sync(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape: TaskShape, links: Links) -> None:
     """Gathers before first forwards, reductions after last backwards of all holders, tied weights' last, then the update everywhere."""
     ends = laid.ends.tolist()
+    closing = _Closing(last=laid.closing_last.tolist(), pieces=laid.closing.tolist())
+    places = list(zip(posts.lane.tolist(), posts.chunk.tolist(), posts.klass.tolist(), strict=True))
     for klass in range(len(classes)):
         mine = np.flatnonzero(posts.klass == klass)
         previous = -1
@@ -306,12 +316,12 @@ def _lay_sync(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape
         which = np.repeat(closed, pieces)
         piece = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         reduced = _sync_tasks(links, posts, which, kind=TaskKind.REDUCE, piece=piece, pieces=np.repeat(pieces, pieces))
-        tied = closed[[(int(posts.lane[p]), int(posts.chunk[p]), klass) in shape.tied for p in closed]] if shape.tied else closed[:0]
+        tied = closed[[places[p] in shape.tied for p in closed.tolist()]] if shape.tied else closed[:0]
         last = _sync_tasks(links, posts, tied, kind=TaskKind.REDUCE_TIED)
         chain = np.concatenate([[previous] if previous >= 0 else [], reduced, last]).astype(np.int64)
         links.add(chain[:-1], chain[1:])
-        befores = [before for post in closed.tolist() for before in _before(laid, posts, shape, post, tied=False)]
-        befores += [before for post in tied.tolist() for before in _before(laid, posts, shape, post, tied=True)]
+        befores = [before for post in closed.tolist() for before in _before(laid, posts, shape, closing, places[post], tied=False)]
+        befores += [before for post in tied.tolist() for before in _before(laid, posts, shape, closing, places[post], tied=True)]
         waiting = np.repeat(np.concatenate([reduced, last]), [len(before) for before in befores])
         links.add(np.array([b for before in befores for b in before], dtype=np.int64), waiting)
         if len(chain):
@@ -338,20 +348,23 @@ def _sync_tasks(
     )
 
 
-def _before(laid: _Laid, posts: Posts, shape: TaskShape, post: int, *, tied: bool) -> list[list[int]]:
-    """What each piece of a post's reduction follows: last backwards of all holders, the same piece of those of its own stage (of tied
-    weights there is one piece, which follows all).
+def _before(laid: _Laid, posts: Posts, shape: TaskShape, closing: _Closing, place: tuple[int, int, int], *, tied: bool) -> list[list[int]]:
+    """What each piece of a reduction follows: last backwards of all holders, the same piece of those of its own stage (of tied weights
+    there is one piece, which follows all).
+
+    Args:
+        place: (lane, chunk, class) of the post that reduces.
     """
-    lane, chunk, klass = int(posts.lane[post]), int(posts.chunk[post]), int(posts.klass[post])
-    found = (shape.tied if tied else shape.holders).get((lane, chunk, klass), ())
-    pieces = 1 if tied else int(laid.closing[post])
+    lane, chunk, klass = place
+    found = (shape.tied if tied else shape.holders).get(place, ())
+    pieces = 1 if tied else closing.pieces[posts.of_stage[lane, chunk][klass]]
     if shape.reduces_last:
         every = sorted({k for _, some in found for k in some} | {klass})
         return [laid.ends[every].tolist()] * pieces
     before: list[tuple[int, int]] = []
-    for place, classes in (((lane, chunk), (klass,)), *found):
-        there = posts.of_stage[place]
+    for stage, classes in (((lane, chunk), (klass,)), *found):
+        there = posts.of_stage[stage]
         for other in [there[k] for k in classes if k in there]:
-            if laid.closing[other]:
-                before.append((int(laid.closing_last[other]), int(laid.closing[other]) - 1 if place == (lane, chunk) and not tied else 0))
+            if closing.pieces[other]:
+                before.append((closing.last[other], closing.pieces[other] - 1 if stage == (lane, chunk) and not tied else 0))
     return [[last - max(left - piece, 0) for last, left in before] for piece in range(pieces)]

@@ -204,6 +204,14 @@ def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows)
             colour[family] = place.reshape(-1) + colours
             colours += len(mixed)
         family_of[key] = where
+    # By row the stages that all of its devices are one family of.
+    of_row: dict[int, list[tuple[int, int, int]]] = {}
+    others: list[StageParts] = []
+    for stage in every:
+        if (there := whole.get(id(stage.families))) is None:
+            others.append(stage)
+        else:
+            of_row.setdefault(there, []).append((stage.lane, stage.chunk, 0))
     classes = []
     for number, row in enumerate(rows.devices):
         devices = listed(row)
@@ -211,9 +219,8 @@ def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows)
         for one in np.argsort(first).tolist():
             own = tuple(sorted(devices[place.reshape(-1) == one].tolist())) if len(mixed) > 1 else row
             index_of = {key: int(where[own[0]]) for key, where in family_of.items()}
-            index_of |= {key: 0 if there == number else -1 for key, there in whole.items()}
-            mine = [(s.lane, s.chunk, index_of[id(s.families)]) for s in every]
-            classes.append(DeviceClass(devices=own, row=number, families=tuple(m for m in mine if m[2] >= 0)))
+            mine = [(s.lane, s.chunk, index) for s in others if (index := index_of[id(s.families)]) >= 0]
+            classes.append(DeviceClass(devices=own, row=number, families=tuple(sorted(of_row.get(number, []) + mine))))
     return tuple(classes)
 
 

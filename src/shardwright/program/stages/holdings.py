@@ -241,27 +241,31 @@ def _stretches(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> I
             place = ParameterPlace(use=use, stage=stage, segment=segment, operator=operator, parameter=parameter)
             others[owner_of[parameter.tied_to]].append(place)
     told: set[tuple[int, int, str, str]] = set()
+    # Rows of which all parameters have been told together; by block its parameters, none where one is tied.
+    told_whole: set[tuple[int, int]] = set()
+    names_of: dict[int, tuple[tuple[str, str], ...] | None] = {}
     for use, _, segment in every:
+        block, together = segment.block, spots[segment.run, segment.first]
+        if id(block) not in names_of:
+            tied = any(p.tied_to in owner_of for o in block.operators for p in o.parameters)
+            names_of[id(block)] = None if tied else tuple((o.name, p.name) for o in block.operators for p in o.parameters)
+        names = None if segment.run in owner_runs else names_of[id(block)]
         alike: dict[tuple[Use, ...], list[tuple[int, int]]] = {}
         for row in rows[use]:
-            alike.setdefault(tuple(spot[0] for spot in spots[segment.run, row[0]]), []).append(row)
-        parameters = [(o.name, p) for o in segment.block.operators for p in o.parameters]
-        together = spots[segment.run, segment.first]
-        tied = segment.run in owner_runs or any(p.tied_to in owner_of for _, p in parameters)
-        if len(alike) == 1 and not tied and all(other.block is segment.block for _, _, other in together):
+            alike.setdefault(tuple([spot[0] for spot in spots[segment.run, row[0]]]), []).append(row)
+        if names is not None and len(alike) == 1 and all(other.block is block for _, _, other in together):
             if together[0][0] == use:
-                names = tuple((name, p.name) for name, p in parameters)
-                told.update((segment.run, segment.first, *one) for one in names)
+                told_whole.add((segment.run, segment.first))
                 yield _Stretch(run=segment.run, layers=tuple(rows[use]), names=names, spots=tuple(together))
             continue
-        for name, p in parameters:
+        for name, p in ((o.name, p) for o in block.operators for p in o.parameters):
             owner = owner_of.get(p.tied_to or "", (segment.run, name, p.name))
             parts = [[(0, 1)]] if p.tied_to in owner_of else list(alike.values())
             if owner in others:
                 parts = [part for some in parts for part in ([r for r in some if not r[0]], [r for r in some if r[0]]) if part]
             for layers in parts:
                 run, first = owner[0], layers[0][0]
-                if (run, first, *owner[1:]) not in told:
+                if (run, first) not in told_whole and (run, first, *owner[1:]) not in told:
                     told.add((run, first, *owner[1:]))
                     yield _Stretch(
                         run=run,
