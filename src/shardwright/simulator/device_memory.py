@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from shardwright.cost.stage_costs import StageCosts
 from shardwright.cost.step_costs import StepCosts, held_bytes
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program
+from shardwright.program.same import Same
 from shardwright.schedules.table import B, F, R, W
 from shardwright.simulator.prediction import StageMemory
 
@@ -30,19 +32,20 @@ def plan_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[
 def _class_memory(problem: Problem, program: Program, costs: StageCosts, number: int) -> StageMemory:
     device_class = program.classes[number]
     own = kind_problem(problem, device_class.devices[0])
-    steps = [step for place in device_class.families for step in costs.families[place].slices]
-    firsts = [costs.families[place].slices[0] for place in device_class.families]
+    # Stages that are alike share what they cost.
+    steps = list({id(step): step for place in device_class.families for step in costs.families[place].slices}.values())
+    firsts = Counter(Same(costs.families[place].slices[0]) for place in device_class.families)
     items: dict[str, int] = {}
-    for step in firsts:
-        for name, values in step.static_bytes:
+    for one, times in firsts.items():
+        for name, values in one.value.static_bytes:
             value = int(values[0])
-            items[name] = max(items.get(name, 0), value) if name in _ONCE else items.get(name, 0) + value
+            items[name] = max(items.get(name, 0), value) if name in _ONCE else items.get(name, 0) + value * times
     items["activations"] = _activations(program, costs, device_class)
     items["logits"] = max(int(s.logits_bytes[0]) for s in steps)
     # The logits are gone when a layer is made again, of whichever stage.
     items["temporary"] = max(int(s.transient_bytes[0] + s.logits_bytes[0]) for s in steps) - items["logits"]
     allocated = sum(items.values())
-    outside = {name: int(values[0]) for name, values in firsts[0].outside_bytes}
+    outside = {name: int(values[0]) for name, values in steps[0].outside_bytes}
     kept, held = held_bytes(own, _merged(steps, items), np.array([allocated], dtype=np.int64))
     items["fragmentation"] = int(kept[0]) - allocated
     items |= outside
@@ -88,12 +91,13 @@ def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass)
         for cut, step in enumerate(costs.families[number, stage, family].slices):
             kept[:, number, stage, cut] = int(step.saved_bytes[0]), int(step.restored_bytes[0])
     saved, restored = kept[:, lane, chunk, part]
-    # What is made again early lives from there to the last gradient.
-    width = int(microbatch.max(initial=0)) + 1
-    action = ((lane * kept.shape[2] + chunk) * kept.shape[3] + part) * width + microbatch
-    early = np.isin(action, action[kinds == R])
-    size = np.where(early & (kinds == R), restored, saved + restored * (early & ((kinds == B) | (kinds == W))))
-    changes: IntArray = sign * size
+    changes: IntArray = sign * saved
+    if (kinds == R).any():
+        # What is made again early lives from there to the last gradient.
+        width = int(microbatch.max(initial=0)) + 1
+        action = ((lane * kept.shape[2] + chunk) * kept.shape[3] + part) * width + microbatch
+        early = np.isin(action, action[kinds == R])
+        changes = sign * np.where(early & (kinds == R), restored, saved + restored * (early & ((kinds == B) | (kinds == W))))
     return changes
 
 
