@@ -264,28 +264,35 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
     )
 
 
-def dims_present(operator: Operator) -> set[Dim]:
+@lru_cache(maxsize=4096)
+def dims_present(operator: Operator) -> frozenset[Dim]:
     """The dims of `operator`, tokens apart, that a cut means something on."""
     present = {e.dim for e in (*operator.reads, *operator.writes)}
     if operator.experts is not None and operator.klass is OperatorClass.EXPERTS:
         present.add(Dim.EXPERTS)
     if operator.attention is not None or operator.scan is not None:
         present.add(Dim.HEADS)
-    return present
+    return frozenset(present)
+
+
+@lru_cache(maxsize=4096)
+def _meant(operator: Operator, dim: Dim) -> Dim | None:
+    """The dim of `operator` that a cut of `dim` is one of; None for tokens and where it means nothing."""
+    meant = operator.width() if dim is Dim.WIDTH else dim
+    return None if meant in (Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE) or meant not in dims_present(operator) else meant
 
 
 def cut_dims(cell: Cell, operator: Operator) -> dict[Dim, Way]:
     """The cuts that mean something for `operator`, by dim: ``t`` is its own width, a dim that it lacks is a copy. Tokens are not here."""
-    present = dims_present(operator)
     result: dict[Dim, Way] = {}
     for dim, way in cell.ways:
-        meant = operator.width() if dim is Dim.WIDTH else dim
-        if meant is None or meant in (Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE) or meant not in present:
-            continue
-        result[meant] = (*result.get(meant, ()), *way)
+        meant = _meant(operator, dim)
+        if meant is not None:
+            result[meant] = (*result.get(meant, ()), *way)
     return result
 
 
+@lru_cache(maxsize=4096)
 def reference_runs(operator: Operator, dim: Dim) -> int:
     """Runs of the operator's finest extent on a dim: the list that cuts are made in."""
     runs = [e.runs for e in (*operator.reads, *operator.writes) if e.dim is dim]
