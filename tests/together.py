@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 ALONE = (
+    "docs/test_error_index.py",
     "execute/test_distributed.py",
     "execute/test_distributed_plans.py",
     "execute/test_native.py",

@@ -34,66 +34,68 @@ def priced(name: str, kind: Collective, volume: float, span: Span) -> FloatArray
     return seconds
 
 
+def is_free_for_one_member(span: Span, seconds: FloatArray) -> None:
+    assert not np.isnan(seconds).any()
+    assert (seconds[span.size == 1] == 0.0).all()
+    assert (seconds[span.size > 1] > 0.0).all()
+
+
+def is_homogeneous_in_seconds_and_bytes(name: str, kind: Collective, volume: float, span: Span, scale: float) -> None:
+    seconds = priced(name, kind, volume, span)
+    slower = replace(
+        span, bandwidth=tuple(b / scale for b in span.bandwidth), latency_s=tuple(latency * scale for latency in span.latency_s)
+    )
+    np.testing.assert_allclose(priced(name, kind, volume, slower), seconds * scale, rtol=1e-12)
+    larger = replace(span, bandwidth=tuple(b * scale for b in span.bandwidth))
+    np.testing.assert_allclose(priced(name, kind, volume * scale, larger), seconds, rtol=1e-12)
+
+
+def grows_when_the_outermost_tier_has_twice_the_members(name: str, kind: Collective, volume: float, span: Span) -> None:
+    if name == "nvlink_sharp" and len(span.members) == 1:
+        return  # each member writes back its 1/n of the sum: more members, fewer bytes
+    wider = replace(span, members=(*span.members[:-1], span.members[-1] * 2))
+    before, after = priced(name, kind, volume, span), priced(name, kind, volume, wider)
+    legal = np.isfinite(before)
+    assert (after[legal] >= before[legal] * (1 - 1e-12)).all()
+
+
+def keeps_every_link_busy_no_longer_than_it_lasts(name: str, kind: Collective, volume: float, span: Span) -> None:
+    seconds = priced(name, kind, volume, span)
+    sent = algorithm_named(name).wire_bytes(kind, volume=np.full(span.size.shape, volume), span=span)
+    assert len(sent) == len(span.members)
+    for tier, (load, bandwidth) in enumerate(zip(sent, span.bandwidth, strict=True)):
+        assert load.shape == span.size.shape
+        assert (load >= 0.0).all()
+        assert (load[span.size == 1] == 0.0).all(), tier
+        assert (load / bandwidth <= seconds * (1 + 1e-12)).all(), tier
+
+
+def respects_the_bandwidth_bound(name: str, kind: Collective, volume: float, span: Span) -> None:
+    size = span.size
+    fastest = np.max(span.bandwidth, axis=0)
+    share = np.ones(size.shape) if kind in (Collective.BROADCAST, Collective.SEND) else (size - 1) / size
+    if kind is Collective.ALL_REDUCE and name != "nvlink_sharp":
+        share = share * 2
+    if name in SEVERAL_LINKS_AT_ONCE and len(span.bandwidth) > 1:
+        fastest = span.bandwidth[0] + np.max(span.bandwidth[1:], axis=0)
+    bound = np.where(size > 1, share * volume / fastest, 0.0)
+    assert (priced(name, kind, volume, span) >= bound * (1 - 1e-12)).all()
+
+
 @pytest.mark.parametrize(("name", "kind"), CASES)
 class TestEveryAlgorithm:
     @FEW
-    @given(span=spans(), volume=volumes)
-    def test_is_never_negative_and_free_for_one_member(self, name: str, kind: Collective, span: Span, volume: float) -> None:
+    @given(span=spans(), volume=volumes, scale=st.floats(1e-3, 1e3), more=st.floats(1.0, 10.0))
+    def test_takes_what_its_links_and_members_allow(
+        self, name: str, kind: Collective, span: Span, volume: float, scale: float, more: float
+    ) -> None:
         seconds = priced(name, kind, volume, span)
-        assert not np.isnan(seconds).any()
-        assert (seconds[span.size == 1] == 0.0).all()
-        assert (seconds[span.size > 1] > 0.0).all()
-
-    @FEW
-    @given(span=spans(), volume=volumes, scale=st.floats(1e-3, 1e3))
-    def test_is_homogeneous_in_seconds_and_bytes(self, name: str, kind: Collective, span: Span, volume: float, scale: float) -> None:
-        seconds = priced(name, kind, volume, span)
-        slower = replace(
-            span, bandwidth=tuple(b / scale for b in span.bandwidth), latency_s=tuple(latency * scale for latency in span.latency_s)
-        )
-        np.testing.assert_allclose(priced(name, kind, volume, slower), seconds * scale, rtol=1e-12)
-        larger = replace(span, bandwidth=tuple(b * scale for b in span.bandwidth))
-        np.testing.assert_allclose(priced(name, kind, volume * scale, larger), seconds, rtol=1e-12)
-
-    @FEW
-    @given(span=spans(), volume=volumes, more=st.floats(1.0, 10.0))
-    def test_grows_with_the_volume(self, name: str, kind: Collective, span: Span, volume: float, more: float) -> None:
-        assert (priced(name, kind, volume * more, span) >= priced(name, kind, volume, span)).all()
-
-    @FEW
-    @given(span=spans(), volume=volumes)
-    def test_grows_when_the_outermost_tier_has_twice_the_members(self, name: str, kind: Collective, span: Span, volume: float) -> None:
-        if name == "nvlink_sharp" and len(span.members) == 1:
-            return  # each member writes back its 1/n of the sum: more members, fewer bytes
-        wider = replace(span, members=(*span.members[:-1], span.members[-1] * 2))
-        before, after = priced(name, kind, volume, span), priced(name, kind, volume, wider)
-        legal = np.isfinite(before)
-        assert (after[legal] >= before[legal] * (1 - 1e-12)).all()
-
-    @FEW
-    @given(span=spans(), volume=st.floats(1.0, 1e12))
-    def test_keeps_every_link_busy_no_longer_than_it_lasts(self, name: str, kind: Collective, span: Span, volume: float) -> None:
-        seconds = priced(name, kind, volume, span)
-        sent = algorithm_named(name).wire_bytes(kind, volume=np.full(span.size.shape, volume), span=span)
-        assert len(sent) == len(span.members)
-        for tier, (load, bandwidth) in enumerate(zip(sent, span.bandwidth, strict=True)):
-            assert load.shape == span.size.shape
-            assert (load >= 0.0).all()
-            assert (load[span.size == 1] == 0.0).all(), tier
-            assert (load / bandwidth <= seconds * (1 + 1e-12)).all(), tier
-
-    @FEW
-    @given(span=spans(), volume=st.floats(1.0, 1e12))
-    def test_respects_the_bandwidth_bound(self, name: str, kind: Collective, span: Span, volume: float) -> None:
-        size = span.size
-        fastest = np.max(span.bandwidth, axis=0)
-        share = np.ones(size.shape) if kind in (Collective.BROADCAST, Collective.SEND) else (size - 1) / size
-        if kind is Collective.ALL_REDUCE and name != "nvlink_sharp":
-            share = share * 2
-        if name in SEVERAL_LINKS_AT_ONCE and len(span.bandwidth) > 1:
-            fastest = span.bandwidth[0] + np.max(span.bandwidth[1:], axis=0)
-        bound = np.where(size > 1, share * volume / fastest, 0.0)
-        assert (priced(name, kind, volume, span) >= bound * (1 - 1e-12)).all()
+        is_free_for_one_member(span, seconds)
+        is_homogeneous_in_seconds_and_bytes(name, kind, volume, span, scale)
+        assert (priced(name, kind, volume * more, span) >= seconds).all()
+        grows_when_the_outermost_tier_has_twice_the_members(name, kind, volume, span)
+        keeps_every_link_busy_no_longer_than_it_lasts(name, kind, max(volume, 1.0), span)
+        respects_the_bandwidth_bound(name, kind, max(volume, 1.0), span)
 
     @FEW
     @given(span=spans(max_groups=5), volume=volumes)

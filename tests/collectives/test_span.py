@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardwright.collectives.span import lie_alike, span_of
 from shardwright.hardware.cluster import Tier
-from tests.tiers import examples
+from tests.tiers import examples, in_both, in_proof
 
 UNITS = [(8, 64), (8, 32, 128), (4, 16, 96), (8, 48), (6, 24, 120), (8, 40), (72,)]
 
@@ -52,10 +52,11 @@ def test_the_order_in_which_axes_are_given_says_nothing(units: tuple[int, ...]) 
         assert len({tuple(members_of(units, list(given))) for given in permutations(axes)}) == 1, degrees
 
 
+@in_both
 @pytest.mark.parametrize("units", UNITS, ids=str)
 def test_is_exact_where_all_groups_lie_alike(units: tuple[int, ...]) -> None:
     alike = 0
-    for degrees in grids(units[-1])[::3]:
+    for degrees in grids(units[-1])[:: 3 if in_proof() else 9]:
         strides = [prod(degrees[:axis]) for axis in range(4)]
         for chosen in (*combinations(range(4), 1), *combinations(range(4), 2)):
             found = members_of(units, [(degrees[axis], strides[axis]) for axis in chosen])
@@ -90,7 +91,7 @@ def placed_grids(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return units, draw(st.sampled_from(grids(units[-1])))
 
 
-@examples(100)
+@examples(40, 500)
 @given(placed=placed_grids(), pick=st.sets(st.integers(0, 3), min_size=1, max_size=3))
 def test_never_puts_more_members_in_a_unit_than_the_luckiest_group(placed: tuple[tuple[int, ...], tuple[int, ...]], pick: set[int]) -> None:
     units, degrees = placed

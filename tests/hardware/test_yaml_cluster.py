@@ -122,7 +122,7 @@ def _near(left: Cluster, right: Cluster) -> bool:
     return all(math.isclose(x, y, rel_tol=1e-15) for x, y in pairs)
 
 
-@examples(40)
+@examples(25, 200)
 @given(
     bandwidth=st.floats(min_value=1e6, max_value=1e15),
     latency=st.floats(min_value=1e-9, max_value=1.0),
@@ -175,13 +175,13 @@ FILES = st.one_of(
 )
 
 
-@examples(150)
+@examples(60, 750)
 @given(FILES)
 def test_fuzz_structures(value: object) -> None:
     _loads_or_is_refused(yaml.safe_dump(value) + "\n#")
 
 
-@examples(200)
+@examples(80, 1000)
 @given(st.one_of(st.text(), st.text(alphabet="{}[]:,-&*!|>'\"%@`#? \n\tab01._~<=", max_size=60)))
 @example("2001-99-99")
 @example("0b_: 0x")

@@ -25,7 +25,7 @@ from tests.program.rows import devices, entries, peaks, plan_of, run_rows, stage
 from tests.program.written import written_out
 from tests.tiers import examples
 
-SOME = examples(80)
+SOME = examples(30, 400)
 NAMES = sorted(SCHEDULES)
 ARRAYS = ("row_start", "kind", "lane", "chunk", "microbatch", "slice", "overlapped")
 

@@ -58,27 +58,29 @@ def run(table: ActionTable, *, times: Mapping[str, int], pair: Callable[[int, in
     Args:
         times: of F, I, W; B takes I + W. pair: time of an overlapped pair from those of its parts. transfer: between different ranks.
     """
-    slices = int(table.slice.max()) + 1
+    slices, row_start = int(table.slice.max()) + 1, table.row_start.tolist()
+    letters_of = [KINDS[kind] for kind in table.kind.tolist()]
+    places = list(zip(table.lane.tolist(), table.chunk.tolist(), table.microbatch.tolist(), table.slice.tolist(), strict=True))
+    pairs = [False] * len(places) if table.overlapped is None else table.overlapped.tolist()
     length = dict(times) | {"B": times["I"] + times["W"]}
     owner = {}
     for rank in range(table.num_ranks):
-        for at in range(table.row_start[rank], table.row_start[rank + 1]):
-            owner[int(table.lane[at]), int(table.chunk[at])] = rank
+        for lane, chunk, _, _ in places[row_start[rank] : row_start[rank + 1]]:
+            owner[lane, chunk] = rank
     end: dict[Key, int] = {}
-    place, free = table.row_start[:-1].tolist(), [0] * table.num_ranks
+    place, free = row_start[:-1], [0] * table.num_ranks
     first: list[int] = [-1] * table.num_ranks
     work = [0] * table.num_ranks
     moving = True
     while moving:
         moving = False
         for rank in range(table.num_ranks):
-            while place[rank] < table.row_start[rank + 1]:
+            while place[rank] < row_start[rank + 1]:
                 at = place[rank]
-                count = 2 if table.overlapped is not None and table.overlapped[at] else 1
+                count = 2 if pairs[at] else 1
                 letters, start, outputs = [], free[rank], []
                 for one in range(at, at + count):
-                    letter = KINDS[table.kind[one]]
-                    where = (int(table.lane[one]), int(table.chunk[one]), int(table.microbatch[one]), int(table.slice[one]))
+                    letter, where = letters_of[one], places[one]
                     key: Key = ("I" if letter == "B" else letter, *where)
                     for need in needs_of(key, chunks=table.num_chunks, slices=slices):
                         if need not in end:
@@ -98,7 +100,7 @@ def run(table: ActionTable, *, times: Mapping[str, int], pair: Callable[[int, in
                 end.update(dict.fromkeys(outputs, free[rank]))
                 place[rank] += count
                 moving = True
-    assert place == table.row_start[1:].tolist(), "deadlock"
+    assert place == row_start[1:], "deadlock"
     return Run(first=first, last=free, work=work, held=held(table))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -21,10 +22,11 @@ from shardwright.simulator.kernel.events import simulate
 from tests.schedules.csv_reader import parse_action, parse_csv
 from tests.schedules.longest_path import needs_of, run
 from tests.schedules.rank_chunks import rank_chunks
-from tests.tiers import examples
+from tests.tiers import examples, in_both, many, random_of
 
 NAMES = sorted(SCHEDULES)
 LANES = ("down", "up")
+SIZES = many(60, 200)
 Numbers = tuple[int, int, int, int]
 
 
@@ -38,21 +40,22 @@ def table(name: str, numbers: Numbers) -> ActionTable | None:
         return None
 
 
-def legal(name: str, *, ranks: int, most: int) -> list[tuple[Numbers, ActionTable]]:
-    """All legal tables of up to `ranks` ranks and `most` microbatches."""
+def legal(name: str, *, ranks: int, most: int, count: int = 10**9) -> list[tuple[Numbers, ActionTable]]:
+    """All legal tables of up to `ranks` ranks and `most` microbatches; or `count` of them, drawn."""
     slices = (1, 3) if "slices" in getattr(schedule(name), "options", ()) else (1,)
     sizes = [(p, v, m, s) for p in range(1, ranks + 1) for v in (1, 2, 3, 4) for m in range(1, most + 1) for s in slices]
-    return [(numbers, found) for numbers in sizes if (found := table(name, numbers)) is not None]
+    drawn = sizes if count >= len(sizes) else random_of(name).sample(sizes, len(sizes))
+    return list(islice(((numbers, found) for numbers in drawn if (found := table(name, numbers)) is not None), count))
 
 
+@in_both
 @pytest.mark.parametrize("name", NAMES)
-def test_hundreds_of_sizes_run_and_are_complete(name: str) -> None:
+def test_many_sizes_run_and_are_complete(name: str) -> None:
     """No deadlock; each (lane, chunk, microbatch, slice) once a kind, on its rank; the peak is what is said."""
     rule = schedule(name)
     picky = name in {"chimera", "dualpipe", "dualpipe-v", "interleaved-1f1b"}
-    tables = legal(name, ranks=14, most=42) if picky else legal(name, ranks=8, most=20)
-    tables = tables[:: max(1, len(tables) // 200)]
-    assert len(tables) >= 100
+    tables = legal(name, ranks=14, most=42, count=SIZES) if picky else legal(name, ranks=8, most=20, count=SIZES)
+    assert len(tables) >= min(SIZES, 100)
     for (ranks, chunks, microbatches, slices), found in tables:
         assert (found.num_ranks, found.num_chunks, found.num_microbatches) == (ranks, ranks * chunks, microbatches)
         check_complete(found, placement=rule.placement, chunks=chunks, slices=slices)
@@ -85,7 +88,7 @@ def check_complete(found: ActionTable, *, placement: Placement, chunks: int, sli
     times=st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 9)),
     transfer=st.integers(0, 20),
 )
-@examples(200)
+@examples(80, 1000)
 def test_any_times_run(name: str, numbers: Numbers, times: tuple[int, int, int], transfer: int) -> None:
     """No rank is done before its work, and none later than everything one after another."""
     found = table(name, numbers)
@@ -97,10 +100,11 @@ def test_any_times_run(name: str, numbers: Numbers, times: tuple[int, int, int],
     assert sum(result.work) == sum(times) * hops // 2
 
 
+@in_both
 @pytest.mark.parametrize("name", NAMES)
 def test_text_round_trip(name: str) -> None:
     """Letters, CSV and pictures tell all of a table."""
-    tables = legal(name, ranks=4, most=9)[::5]
+    tables = legal(name, ranks=4, most=9, count=many(15, 60))
     for _, found in tables:
         lanes = LANES if found.lane.any() else ()
         rows = [row_entries(found, rank=rank) for rank in range(found.num_ranks)]
@@ -116,21 +120,23 @@ def test_text_round_trip(name: str) -> None:
             assert cells == ["|".join(format_action(action, lanes=lanes) for action in actions_of(entry)) for entry in row]
 
 
+@in_both
 @pytest.mark.parametrize("name", NAMES)
 def test_slots_are_the_longest_path_in_unit_times(name: str) -> None:
     """Where all kinds take one slot the package's own walk agrees with the independent one."""
-    for _, found in legal(name, ranks=5, most=11)[::4]:
+    for _, found in legal(name, ranks=5, most=11, count=many(30, 120)):
         if not (Counter(found.kind.tolist()).keys() & {KINDS.index("B")}):
             assert int(slots(found).max()) + 1 == run(found, times={"F": 1, "I": 1, "W": 1}).makespan
         elif not (Counter(found.kind.tolist()).keys() & {KINDS.index("W")}):
             assert int(slots(found).max()) + 1 == run(found, times={"F": 1, "I": 1, "W": 0}).makespan
 
 
+@in_both
 @pytest.mark.parametrize("name", NAMES)
 def test_the_event_kernel_runs_every_table(name: str) -> None:
     """The simulator's kernel, told rows and inputs as edges, neither deadlocks nor disagrees with the walk by hand."""
     times = {"F": 2, "I": 3, "W": 1}
-    for _, found in legal(name, ranks=6, most=14)[::3]:
+    for _, found in legal(name, ranks=6, most=14, count=many(25, 150)):
         if found.overlapped is not None:
             continue
         at = {}

@@ -12,7 +12,7 @@ from tests.schedules.longest_path import Run, run
 from tests.tiers import examples
 
 UNIT = {"F": 1, "I": 1, "W": 1}
-MANY = examples(100)
+MANY = examples(40, 500)
 ranks_ = st.integers(1, 9)
 microbatches_ = st.integers(1, 24)
 time_ = st.integers(1, 9)

@@ -13,7 +13,7 @@ from shardwright.schedules.registry import SCHEDULES, schedule, schedule_table
 from shardwright.schedules.table import ActionTable, B, F
 from tests.tiers import examples
 
-MANY = examples(150)
+MANY = examples(60, 750)
 
 
 def makespan(table: ActionTable, *, forward: int, backward: int) -> int:

@@ -18,7 +18,7 @@ from shardwright.strategy.plan.order import Action, Kind
 from tests.schedules.csv_reader import parse_action, parse_csv
 from tests.tiers import examples
 
-CALM = examples(100)
+CALM = examples(40, 500)
 
 INTERLEAVED_2_2_4 = """\
 0F0,0F1,2F0,2F1,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,,2B2,,2B3,0B2,0B3

@@ -13,7 +13,7 @@ from shardwright.search.grid.space import exhaustive_space, restricted, standard
 from tests.golden.files import assert_golden
 from tests.search.brute import count, judge
 from tests.search.problems import Case, facts_of, real_problem, small_case
-from tests.tiers import in_both, numbers
+from tests.tiers import in_both, many, numbers
 
 Pins = dict[str, tuple[str, ...]]
 
@@ -95,7 +95,7 @@ def test_hinted_memory_is_just_enough() -> None:
     """The smallest member's exact need, by brute force: with it the search answers, with a byte less it refuses."""
     tried, chosen = 0, numbers(4, 40, first=3000)
     for seed in chosen:
-        case = small_case(seed)
+        case = small_case(seed, most=many(1000, 3000))
         counted = count(case.problem, case.space, case.facts)
         if not counted.grids:
             continue

@@ -28,6 +28,7 @@ from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.general import simulate_with
 from tests.strategies import dense_model, expert_model
+from tests.tiers import in_both, many, random_of
 
 NARROW, WIDE = dense_model(layers=12), dense_model(layers=12, heads=64, ffn=16384, vocab=50000)
 SPARSE = expert_model(dense=1, sparse=11, experts=8)
@@ -92,9 +93,10 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
             return problem, grid
 
 
+@in_both
 def test_time_rescales() -> None:
-    draw = random.Random(3)
-    for _ in range(60):
+    draw = random_of(3)
+    for _ in range(many(25, 300)):
         problem, grid = drawn(draw)
         k = draw.choice((0.25, 2.0, 8.0))
         once = simulate_grid(problem, grid).step_time_s
@@ -146,9 +148,10 @@ def critical(done: SimulatedPlan) -> int:
     return busy.index(max(busy))
 
 
+@in_both
 def test_breakdown_adds_up() -> None:
-    draw = random.Random(4)
-    for _ in range(80):
+    draw = random_of(4)
+    for _ in range(many(30, 400)):
         problem, grid = drawn(draw)
         done = simulate_grid(problem, grid)
         listed = breakdown(done)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +22,7 @@ from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.levels import peak_levels
 from tests.strategies import dense_model, expert_model
+from tests.tiers import in_both, many, random_of
 
 DENSE, SPARSE = dense_model(layers=12), expert_model(dense=1, sparse=11, experts=8)
 ANY = replace(
@@ -56,11 +56,12 @@ def memory_of(problem: Problem, grid: Grid) -> np.ndarray:
     return np.array([stage.allocated for stage in memory_of_grid(problem, grid)])
 
 
+@in_both
 def test_activations_are_the_peak_of_the_simulated_step() -> None:
     """Bytes appear when a forward ends and go when its backward does: in the order of the clock the peak is the same."""
-    draw = random.Random(21)
+    draw = random_of(21)
     judged = 0
-    while judged < 60:
+    while judged < many(25, 300):
         experts = draw.random() < 0.4
         grid = random_grid(draw, experts=experts, schedules=("1f1b", "gpipe"))
         problem = problem_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -21,14 +20,16 @@ from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.grid.expand import plan_of
 from tests.search.problems import small_case
 from tests.strategy.zoo_plans import ZooPlan, zoo
+from tests.tiers import in_both, numbers, random_of
 
 NAMES = {*PART_NAMES, "slowdown", "optimizer", "bubble", "jitter", UNEVEN}
 
 
+@in_both
 def test_a_plan_that_is_a_grid_is_predicted_as_the_grid() -> None:
     """Every field, bit for bit: dense models and experts, tied and not."""
-    generator = random.Random(1)
-    for seed in range(20):
+    generator = random_of(1)
+    for seed in numbers(8, 100):
         case = small_case(seed)
         members = enumerate_members(case.problem, case.space, case.facts)
         for place in generator.sample(range(members.num_members), min(2, members.num_members)):

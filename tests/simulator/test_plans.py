@@ -90,7 +90,7 @@ def test_generated_plans_simulate_or_say_why() -> None:
     """Most do."""
     outcomes: Counter[str] = Counter()
 
-    @examples(60, 2000, suppress_health_check=list(HealthCheck))
+    @examples(25, 2000, suppress_health_check=list(HealthCheck))
     @given(plans())
     def simulated(case: Case) -> None:
         try:

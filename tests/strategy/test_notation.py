@@ -31,14 +31,14 @@ ZOO = Path(__file__).parent / "zoo"
 FILES = sorted(ZOO.glob("*.plan"))
 
 
-@examples(100)
+@examples(40, 500)
 @given(plan=plans())
 def test_any_plan_round_trips(plan: Plan) -> None:
     assert parse_plan(print_plan(plan)) == plan
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
 
-@examples(60)
+@examples(25, 300)
 @given(plan=plans())
 def test_any_plan_can_be_verified(plan: Plan) -> None:
     for model in (dense_model(), expert_model(predictors=1)):
@@ -46,7 +46,7 @@ def test_any_plan_can_be_verified(plan: Plan) -> None:
         grid_of(plan, model=model)
 
 
-@examples(200)
+@examples(80, 1000)
 @given(tree=trees(leaves=12))
 def test_any_tree_round_trips(tree: Split | None) -> None:
     assert parse_split(print_split(tree)) == tree
@@ -148,7 +148,7 @@ _VOCABULARY = (
 _WORDS = st.sampled_from(_VOCABULARY.split(" "))
 
 
-@examples(300)
+@examples(120, 1500)
 @given(text=st.text(max_size=80) | st.lists(_WORDS, max_size=30).map(" ".join) | st.binary(max_size=60).map(lambda b: b.decode("latin-1")))
 @example("plan p devices ²")
 @example("plan p devices 4\nlane main samples 4 in 4\nstages 1 on 0\nall = b²")
@@ -161,7 +161,7 @@ def test_only_strategy_errors_escape_the_parser(text: str) -> None:
         assert parse_plan(print_plan(plan)) == plan
 
 
-@examples(200)
+@examples(80, 1000)
 @given(place=st.floats(0, 1), insert=st.text(max_size=3), drop=st.integers(0, 6), path=st.sampled_from(FILES))
 def test_damaged_zoo_plans_raise_only_our_errors(place: float, insert: str, drop: int, path: Path) -> None:
     text = path.read_text()
@@ -181,14 +181,14 @@ _json = st.recursive(
 _ANY_PLAN = plan_to_json(parse_plan((ZOO / "12-chimera.plan").read_text()))
 
 
-@examples(200)
+@examples(80, 1000)
 @given(value=_json)
 def test_only_data_errors_escape_json(value: object) -> None:
     with pytest.raises(DataError):
         plan_from_json(value)
 
 
-@examples(300)
+@examples(120, 1500)
 @given(value=_json, steps=st.lists(st.integers(0, 20), max_size=9))
 def test_damaged_json_raises_only_our_errors(value: object, steps: list[int]) -> None:
     plan = json.loads(json.dumps(_ANY_PLAN))

@@ -117,7 +117,7 @@ def wrecks(draw: st.DrawFn) -> tuple[Case, Any]:
     return case, value
 
 
-@examples(60, 2000)
+@examples(30, 2000)
 @given(wreck=wrecks())
 def test_a_changed_plan_is_judged_and_never_crashes(wreck: tuple[Case, Any]) -> None:
     case, value = wreck
@@ -136,7 +136,7 @@ def test_a_changed_plan_is_judged_and_never_crashes(wreck: tuple[Case, Any]) -> 
     assert again == plan
 
 
-@examples(40, 500)
+@examples(25, 500)
 @given(case=plans())
 def test_a_generated_plan_is_for_its_batch_and_devices_alone(case: Case) -> None:
     rules = {v.rule for v in verify(case.plan, model=case.model, global_batch=case.global_batch + 1)}

@@ -33,7 +33,7 @@ from shardwright.strategy.plan.order import Named
 from shardwright.strategy.verify.check import verify
 from tests.search.joint.test_joint import ROUNDING, pipelined_case, tight_capacity
 from tests.search.problems import facts_of, real_problem
-from tests.tiers import seeds
+from tests.tiers import many, seeds
 
 EFFORT = 0.1
 RECOMPUTING = 0.4
@@ -57,7 +57,7 @@ def random_plan(generator: random.Random, shaped: object, pipeline: PipelineShap
     return plan_of_cut(shaped, pipeline, tuple(cut))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", seeds(4, 40))
+@pytest.mark.parametrize("seed", seeds(3, 40))
 def test_bounds_hold_for_found_orders(seed: int, record_property: Callable[[str, object], None]) -> None:
     """Work alone, labels and shapes never exceed the simulation of a member with an order found for it, and none needs more than fits."""
     generator = random.Random(seed)
@@ -70,7 +70,7 @@ def test_bounds_hold_for_found_orders(seed: int, record_property: Callable[[str,
     pipelines = any_order_pipelines(shaped, len(chain))
     quick = shape_bounds(problem, replace(shaped, pipelines=pipelines), chain, facts) * facts.jitter
     seen: Counter[str] = Counter()
-    for place in generator.sample(range(len(pipelines)), min(12, len(pipelines))):
+    for place in generator.sample(range(len(pipelines)), min(many(8, 12), len(pipelines))):
         pipeline = pipelines[place]
         plan = random_plan(generator, shaped, pipeline, len(chain))
         if plan is None:
@@ -109,7 +109,7 @@ def test_bounds_hold_for_found_orders(seed: int, record_property: Callable[[str,
     assert seen.total() or not pipelines
 
 
-@pytest.mark.parametrize("seed", [0, 3, 12, 15])
+@pytest.mark.parametrize("seed", [3, 12, 15])
 def test_never_worse_than_named_orders(seed: int) -> None:
     """The found-order search includes the named one; its plan is legal, fits, and takes what its simulation says."""
     case = pipelined_case(seed)
@@ -133,7 +133,7 @@ def test_never_worse_than_named_orders(seed: int) -> None:
         assert max(m.reserved for m in again.memory) <= capacity
 
 
-@pytest.mark.parametrize("seed", seeds(6, 60))
+@pytest.mark.parametrize("seed", seeds(3, 60, first=1))
 def test_no_named_order_of_the_cut_is_faster(seed: int, record_property: Callable[[str, object], None]) -> None:
     """The answer's cut under any named order that fits takes no less than the answer."""
     case = pipelined_case(seed)

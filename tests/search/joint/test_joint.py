@@ -32,7 +32,7 @@ from shardwright.strategy.verify.check import verify
 from tests.search.problems import Case, facts_of, real_problem, small_case
 from tests.tiers import in_both, many, seeds
 
-SMALL = many(7, 14)
+SMALL = many(5, 14)
 """Problems in a block."""
 ROUNDING = 1 + 1e-9
 
@@ -55,7 +55,7 @@ def tight_capacity(case: Case, seed: int) -> int:
     return int(answer.prediction.reserved_bytes * random.Random(seed).choice((0.8, 0.9, 1.0, 1.3)))
 
 
-@pytest.mark.parametrize("block", seeds(2, 10))
+@pytest.mark.parametrize("block", seeds(1, 10))
 def test_never_worse_than_a_grid_and_accounted_for(block: int, record_property: Callable[[str, object], None]) -> None:
     seen: Counter[str] = Counter()
     for seed in range(block * SMALL, (block + 1) * SMALL):
@@ -89,7 +89,7 @@ def test_never_worse_than_a_grid_and_accounted_for(block: int, record_property: 
     assert seen["joint is better"]
 
 
-@pytest.mark.parametrize("seed", seeds(12, 300, first=1000))
+@pytest.mark.parametrize("seed", seeds(7, 300, first=1000))
 def test_joint_never_loses(seed: int) -> None:
     """Tied and untied: the joint answer takes at most what the best grid takes, the same where the plan is the same; its bound holds."""
     case = pipelined_case(seed)
@@ -110,8 +110,8 @@ def test_joint_never_loses(seed: int) -> None:
 @in_both
 def test_first_and_last_are_in_the_space(record_property: Callable[[str, object], None]) -> None:
     """No grid with Megatron's first and last stage is better than the joint plan."""
-    compared = 0
-    for seed in range(many(7, 14)):
+    compared, problems = 0, many(3, 14)
+    for seed in range(problems):
         case = pipelined_case(seed)
         capacity = effective_memory(case.problem.cluster)
         answer = find_joint(case.problem, case.space, case.facts, capacity=capacity)
@@ -135,7 +135,7 @@ def test_first_and_last_are_in_the_space(record_property: Callable[[str, object]
                     assert answer.certificate.lower_bound_s <= grid.certificate.best_s * ROUNDING, grid.grid
                     assert answer.step_time_s <= grid.certificate.best_s * ROUNDING, grid.grid
     record_property("grids with ends", compared)
-    assert compared > 30
+    assert compared > 5 * problems
 
 
 def test_a_grid_composed_is_the_grid() -> None:
@@ -159,7 +159,7 @@ def test_a_grid_composed_is_the_grid() -> None:
     assert compared > 20
 
 
-@pytest.mark.parametrize("seed", seeds(5, 50))
+@pytest.mark.parametrize("seed", seeds(3, 50, first=2))
 def test_bounds_hold_for_random_members(seed: int) -> None:
     """Work alone, labels and shapes never exceed the path of a member, and the path never the simulation."""
     generator = random.Random(seed)
@@ -171,7 +171,7 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
     chain, facts = chain_of(problem.model), kernel_facts(problem, devices=case.space.devices, capacity=capacity)
     quick = shape_bounds(problem, shaped, chain, facts) * facts.jitter
     seen = 0
-    for place in generator.sample(range(len(shaped.pipelines)), min(40, len(shaped.pipelines))):
+    for place in generator.sample(range(len(shaped.pipelines)), min(many(25, 40), len(shaped.pipelines))):
         pipeline = shaped.pipelines[place]
         splits, pipe = splits_of(problem, shaped, chain, pipeline, facts), pipeline_of(problem, pipeline, facts)
         solved = solve(splits, pipe, limit=1e6, alike=is_alike(chain) or pipeline.chunks > 1)
@@ -209,7 +209,7 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
 
 def test_time_limit_gives_a_valid_gap() -> None:
     """A search cut off at once proves less, and nothing false."""
-    problem = real_problem("llama-3.1-8b", "h100-sxm:64", seq_len=8192, global_batch=128)
+    problem = real_problem("llama-3.1-8b", "h100-sxm:16", seq_len=8192, global_batch=32)
     facts = facts_of(problem)
     space, capacity = standard_space(problem, facts), effective_memory(problem.cluster)
     whole = find_joint(problem, space, facts, capacity=capacity)
@@ -223,8 +223,8 @@ def test_time_limit_gives_a_valid_gap() -> None:
 @in_both
 def test_no_member_beats_the_certificate(record_property: Callable[[str, object], None]) -> None:
     """Every shape and every cut without recompute of small pipelines: none that fits ends before the certified lower bound."""
-    compared = 0
-    for seed in range(many(8, 12)):
+    compared, problems = 0, many(4, 12)
+    for seed in range(problems):
         case = pipelined_case(seed)
         problem, capacity = case.problem, effective_memory(case.problem.cluster)
         answer = find_joint(problem, case.space, case.facts, capacity=capacity)
@@ -248,4 +248,4 @@ def test_no_member_beats_the_certificate(record_property: Callable[[str, object]
                     compared += 1
                     assert evaluate(problem, scored).seconds >= answer.certificate.lower_bound_s / ROUNDING, plan
     record_property("members", compared)
-    assert compared > 150
+    assert compared > 19 * problems

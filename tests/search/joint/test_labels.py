@@ -12,9 +12,9 @@ from shardwright.cost.terms import reserved_bytes, temporary_bytes
 from shardwright.search.joint import label_program as labels
 from shardwright.search.joint.label_program import Pipeline, Splits, in_flight
 from shardwright.search.joint.solve import PRECISION, solve
-from tests.tiers import seeds
+from tests.tiers import many, seeds
 
-INSTANCES = 80
+INSTANCES = many(30, 80)
 """In a block."""
 HUGE = 1e12
 

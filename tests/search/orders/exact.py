@@ -19,7 +19,7 @@ LARGEST = 4096
 """Most actions: beyond that a model is not even built."""
 
 
-def exact_order(problem: OrderProblem, *, time_limit_s: float = 10.0, workers: int = 2, seed: int = 0) -> FoundOrder:
+def exact_order(problem: OrderProblem, *, time_limit_s: float = 10.0, workers: int = 2, effort: float = 0.1, seed: int = 0) -> FoundOrder:
     """The order that ends first, proven as far as `time_limit_s` goes; `FoundOrder.optimal` says whether it went all the way.
 
     Starts of all actions are variables; a rank's actions do not overlap, chains and transfers are precedences, and each rank's memory is
@@ -30,6 +30,7 @@ def exact_order(problem: OrderProblem, *, time_limit_s: float = 10.0, workers: i
 
     Args:
         time_limit_s: of the solver, elapsed. workers: its threads; with more than one, orders of equal length may differ between runs.
+        effort, seed: of `find_order`.
 
     Raises:
         UsageError: the problem is too large.
@@ -38,7 +39,7 @@ def exact_order(problem: OrderProblem, *, time_limit_s: float = 10.0, workers: i
     actions = 3 * columns.shape[1] * problem.microbatches
     if actions > LARGEST:
         raise UsageError(f"an exact order of {actions} actions is out of reach; the limit is {LARGEST}", hint="use find_order")
-    start = find_order(problem, seed=seed)
+    start = find_order(problem, effort=effort, seed=seed)
     if start.optimal:
         return start
     from ortools.sat.python import cp_model

@@ -25,7 +25,7 @@ from tests.schedules.csv_reader import parse_csv
 from tests.search.orders.replay import chain, problem_of, problems, replay
 from tests.tiers import examples, seeds
 
-SOME = examples(60)
+SOME = examples(25, 300)
 
 
 @given(problem=problems())
@@ -85,7 +85,7 @@ def brute(problem: OrderProblem, rows: list[tuple[tuple[str, int], ...]]) -> int
 
 
 @given(problem=problems(most_ranks=2, most_microbatches=1, single=True))
-@examples(40)
+@examples(25, 200)
 def test_bounds_and_orders_against_all_orders_of_two_microbatches(problem: OrderProblem) -> None:
     """Bound <= best of all orders, overtaking included, and the search finds the best of so few."""
     two = OrderProblem(
@@ -116,7 +116,7 @@ def rows_in_turn(microbatches: int) -> list[tuple[int, ...]]:
     return rows
 
 
-@pytest.mark.parametrize("seed", seeds(12, 60))
+@pytest.mark.parametrize("seed", seeds(6, 60))
 def test_two_ranks_and_three_microbatches_against_all_orders(seed: int) -> None:
     """1,764 combinations of rows in memory for one, two or three microbatches: the bound holds and the search finds the best."""
     random = np.random.default_rng(seed)

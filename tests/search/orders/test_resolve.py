@@ -30,7 +30,7 @@ from tests.search.orders.replay import problem_of
 from tests.strategy.zoo_models import encoders_and_llm
 from tests.tiers import examples
 
-SOME = examples(40)
+SOME = examples(25, 200)
 SEARCH = Named(schedule="table-search", lanes=("main",))
 CHAIN_20 = (((0, 2), (1, 2), (2, 3), (3, 4)),)
 
@@ -221,7 +221,10 @@ def brute(plan: Plan, given: StageTimes) -> int:
     def step(end: dict[tuple[str, int, int], int], free: tuple[int, ...]) -> None:
         nonlocal best
         state = (frozenset(end.items()), free)
-        if max(free) >= best or state in seen:
+        left = [
+            time + sum(int(lasts[act[0]][act[1]]) for act in acts if act not in end and r in rows[act[1]]) for r, time in enumerate(free)
+        ]
+        if max(left) >= best or state in seen:
             return
         seen.add(state)
         if len(end) == len(acts):

@@ -29,6 +29,7 @@ from tests.jobs import training_job
 from tests.search.problems import real_problem, small_problem
 from tests.strategy.zoo_models import dense
 from tests.strategy.zoo_plans import zoo
+from tests.tiers import in_both, many
 
 MODEL = dense(layers=14)
 
@@ -70,11 +71,12 @@ def named(plan: Plan) -> Iterator[Plan]:
         yield replace(plan, orders=tuple(Named(schedule=name, lanes=o.lanes) for o in plan.orders))
 
 
+@in_both
 @pytest.mark.parametrize("block", range(3))
 def test_no_named_order_that_fits_is_faster(block: int) -> None:
     """Of random plans, with room to spare and with little: the found order is legal and no slower than any named one that fits."""
     compared, seed = 0, block
-    while compared < 40:
+    while compared < many(20, 40):
         seed += 3
         generator = random.Random(seed)
         problem = small_problem(generator)

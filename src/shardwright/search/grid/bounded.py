@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,8 +50,8 @@ def bound_space(problem: Problem, space: Space, facts: GridFacts, *, capacity: f
     return Bounded(members=members, prepared=prepared, seconds=seconds, memory=memory)
 
 
-def smallest(problem: Problem, bounded: Bounded, *, enough: float = 0.0) -> tuple[Grid, StageMemory] | None:
-    """The member with the least exact peak, and its fullest stage; None if the space has no members.
+def smallest(problem: Problem, bounded: Bounded, *, enough: float = 0.0, most: float = math.inf) -> tuple[Grid, StageMemory] | None:
+    """The member with the least exact peak, and its fullest stage; None if the space has no members, or none of at most `most` bytes.
 
     Looks at members in order of their bound until none can be smaller, one needs no more than `enough` bytes, or MOST_EXACT were seen.
     """
@@ -60,14 +61,15 @@ def smallest(problem: Problem, bounded: Bounded, *, enough: float = 0.0) -> tupl
     places = np.argpartition(bounded.memory, size - 1)[:size]
     best: tuple[Grid, StageMemory] | None = None
     for place in places[np.lexsort((places, bounded.memory[places]))].tolist():
-        if best is not None and (bounded.memory[place] >= best[1].reserved or best[1].reserved <= enough):
+        bound = math.floor(bounded.memory[place])
+        if bound > most or (best is not None and (bound >= best[1].reserved or best[1].reserved <= enough)):
             break
         grid = member_grid(bounded.members, place)
         costs = step_costs(problem, grid, bounded.prepared.priced(place))
         least = reserved_bytes(problem, order_table(grid, microbatches=microbatches_of(problem, grid)), costs).max()
-        if best is not None and least >= best[1].reserved:
+        if least > most or (best is not None and least >= best[1].reserved):
             continue
         fullest = max(memory_of_grid(problem, grid), key=lambda s: s.reserved)
-        if best is None or fullest.reserved < best[1].reserved:
+        if fullest.reserved <= most and (best is None or fullest.reserved < best[1].reserved):
             best = grid, fullest
     return best

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,12 +50,12 @@ def nothing_fits(problem: Problem, space: Space, facts: GridFacts, bounded: Boun
     grid, stage = found
     need, more = format_bytes(stage.reserved), format_bytes(stage.reserved - capacity)
     name, most = max(stage.items, key=lambda item: item[1])
-    hints = [change.text for change in _roomier(problem, space, facts) if _fits(change, capacity)]
-    hints.insert(min(len(hints), MOST_SHOWN - 1), f"{need} a device")
+    fitting = (next((c.text for c in series if _fits(c, capacity)), "") for series in _roomier(problem, space, facts))
+    hints = [*itertools.islice(filter(None, fitting), MOST_SHOWN - 1), f"{need} a device"]
     return InfeasibleError(
         f"nothing fits: the smallest strategy ({print_grid(grid)}) needs {need} on stage {stage.rank} ({format_bytes(most)} of it {name}), "
         f"{more} more than the {format_bytes(capacity)} of a device",
-        hint=f"what would fit: {'; or '.join(hints[:MOST_SHOWN])}",
+        hint=f"what would fit: {'; or '.join(hints)}",
     )
 
 
@@ -63,8 +63,7 @@ def _fits(change: _Change, capacity: int) -> bool:
     """Some member of least memory fits."""
     facts = _facts(change.problem)
     bounded = bound_space(change.problem, lean(change.space), facts, capacity=capacity)
-    found = smallest(change.problem, bounded, enough=capacity)
-    return found is not None and found[1].reserved <= capacity
+    return smallest(change.problem, bounded, enough=capacity, most=capacity) is not None
 
 
 def _is_legal(change: _Change) -> bool:
@@ -114,27 +113,22 @@ def _unpinned(problem: Problem, space: Space, facts: GridFacts) -> Iterator[_Cha
         yield _Change(text="no pinned first and last", problem=problem, space=replace(space, first=0, last=0))
 
 
-def _first(changes: Iterator[_Change], capacity: int) -> Iterator[_Change]:
-    """Of a series of changes, only the first that fits is worth saying."""
-    return itertools.islice((change for change in changes if _fits(change, capacity)), 1)
-
-
-def _roomier(problem: Problem, space: Space, facts: GridFacts) -> Iterator[_Change]:
-    """Changes that may give room, the smallest first."""
-    capacity = min(g.kind.accelerator.memory_bytes for g in problem.cluster.groups)
-    yield from _unpinned(problem, space, facts)
+def _roomier(problem: Problem, space: Space, facts: GridFacts) -> Iterator[Iterable[_Change]]:
+    """Changes that may give room, the smallest first, in series of which only the first that fits is worth saying."""
+    for change in _unpinned(problem, space, facts):
+        yield (change,)
     if space.name == "standard":
         wide = _same_choices(replace(space, name="exhaustive"), facts, problem, problem)
-        yield _Change(text="--space exhaustive", problem=problem, space=wide)
-    yield from _first(_more_devices(problem, space, facts), capacity)
-    yield from _first(_shorter(problem, space, facts), capacity)
+        yield (_Change(text="--space exhaustive", problem=problem, space=wide),)
+    yield _more_devices(problem, space, facts)
+    yield _shorter(problem, space, facts)
     runtime = problem.runtime
     if not runtime.optimizer_offload:
         other = replace(runtime, optimizer_offload=True)
-        yield _changed("a runtime with optimizer offload", problem, space, facts, replace(problem, runtime=other))
+        yield (_changed("a runtime with optimizer offload", problem, space, facts, replace(problem, runtime=other)),)
     if 3 not in runtime.zero_stages:
         other = replace(runtime, zero_stages=(*runtime.zero_stages, 3))
-        yield _changed("a runtime with ZeRO-3", problem, space, facts, replace(problem, runtime=other))
+        yield (_changed("a runtime with ZeRO-3", problem, space, facts, replace(problem, runtime=other)),)
 
 
 def _more_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator[_Change]:
