@@ -24,8 +24,9 @@ from shardwright.execute.shares.flat import box_views
 from shardwright.execute.shares.gradients import dims_in_order
 from shardwright.execute.shares.parameters import Key, seeded, sliced
 from shardwright.execute.state import checkpoint
-from shardwright.execute.state.checkpoint import MANIFEST, METADATA, Saved, begin, finish, latest, read, resumed, tensor_name, write_device
+from shardwright.execute.state.checkpoint import METADATA, Saved, begin, finish, read, resumed, tensor_name, write_device
 from shardwright.execute.state.checkpoint_planners import Piece
+from shardwright.execute.state.folders import MANIFEST, latest
 from shardwright.execute.training.train import Member, Training, member, training
 from shardwright.program.layout.layout import Box
 from tests.execute.saved import save

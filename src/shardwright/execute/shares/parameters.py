@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -70,6 +71,7 @@ def part(source: Source, key: Key, box: Box) -> torch.Tensor:
 def seeded(model: Model, *, seed: int, dtype: torch.dtype = torch.float64) -> Source:
     """Parameters drawn from a seed: normal with 1 / sqrt(fan in); gains near one. The same key is the same tensor in every plan."""
 
+    @cache
     def made(key: Key) -> torch.Tensor:
         shape = whole_shape(model, key)
         generator = torch.Generator().manual_seed(seed * 1_000_003 + zlib.crc32(repr(key).encode()))
