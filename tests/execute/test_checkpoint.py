@@ -13,7 +13,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import torch.distributed.checkpoint as dcp
-import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -31,6 +30,7 @@ from shardwright.execute.training.train import Member, Training, member, trainin
 from shardwright.program.layout.layout import Box
 from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, run_here
+from tests.execute.started import started
 from tests.execute.trained import train
 from tests.tiers import examples
 
@@ -209,7 +209,7 @@ def test_another_model_is_refused(saved: Path) -> None:
         read(saved, model=PLANS["experts"].model)
 
 
-def _dies(root: str, after: int) -> None:
+def _dies(rank: int, root: str, after: int) -> None:
     """Save step 1, then be killed in the middle of saving step 2, when so many files or folders have been put on disk."""
     torch.set_num_threads(1)
     small = PLANS["hidden"]
@@ -233,8 +233,7 @@ def _dies(root: str, after: int) -> None:
 
 @pytest.mark.parametrize("after", [1, 4], ids=["a device's file", "all files"])
 def test_a_kill_while_saving_leaves_the_previous_checkpoint(tmp_path: Path, after: int) -> None:
-    process = mp.get_context("spawn").Process(target=_dies, args=(str(tmp_path), after), daemon=True)
-    process.start()
+    (process,) = started(_dies, ranks=1, arguments=(str(tmp_path), after))
     process.join(240)
     assert process.exitcode == -signal.SIGKILL
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == [".step-00000002.unfinished"]
