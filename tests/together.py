@@ -7,16 +7,21 @@ from typing import Any
 
 ALONE = (
     "docs/test_error_index.py",
-    "execute/test_distributed.py",
-    "execute/test_distributed_plans.py",
-    "execute/test_native.py",
     "search/orders/test_bar.py",
     "search/test_distinct.py",
     "search/test_tight.py",
     "torch_checks/test_sharded_memory.py",
     "validation/test_fit.py",
 )
-"""Files with a set-up of their own: process groups, fits, large spaces, runs under PyTorch's tracker."""
+"""Files with a set-up of their own: fits, large spaces, an index of all sources, runs under PyTorch's tracker."""
+FORKED = (
+    "calibrate/test_measure.py",
+    "execute/test_checkpoint.py::test_a_kill_while_saving",
+    "execute/test_distributed.py",
+    "execute/test_distributed_plans.py",
+    "execute/test_native.py",
+)
+"""Tests whose ranks are forked from one server (tests/execute/started.py), which takes seconds to import what they need."""
 PUBLISHED = ("papers/test_accuracy.py", "papers/test_published_memory.py", "papers/test_published_steps.py", "validation/test_remarks.py")
 """Files that judge the same predictions (tests/validation/published.py)."""
 SOURCES = ("test_compiled.py", "test_functions_reached.py", "test_names.py", "test_reached.py")
@@ -26,6 +31,8 @@ SOURCES = ("test_compiled.py", "test_functions_reached.py", "test_names.py", "te
 def group_of(node: str) -> str:
     """The group of a test; most are their own."""
     path = node.split("::")[0].removeprefix("tests/")
+    if node.removeprefix("tests/").startswith(FORKED):
+        return "forked"
     if path in PUBLISHED:
         return "published"
     if path in SOURCES:

@@ -1,9 +1,5 @@
 """Measuring on a processor, tiny: that it works and what it returns. Nothing here judges a time."""
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -22,12 +18,22 @@ from shardwright.calibrate.measure_collectives import group_sizes, measure_colle
 from shardwright.calibrate.settings import Calibration
 from shardwright.calibrate.step import measure_step
 from shardwright.calibrate.timing import Timer
+from shardwright.cli.main import run
 from shardwright.dtype import Dtype
 from shardwright.errors import DataError, UsageError
 from shardwright.files.profile_file import parse_profile, profile_document
 from shardwright.files.text import to_text
 from shardwright.hardware.profile.profile import Profile
+from tests.calibrate.bad_ranks import dies, hangs
 from tests.calibrate.profiles import profile
+from tests.execute.started import serve
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forked() -> None:
+    """Ranks are forked from the server of all tests."""
+    serve()
+
 
 TINY = Calibration(date="2026-11-21", device="cpu", ranks=1, repetitions=1, warm_up=1, sustained_s=0.02, tiny=True)
 
@@ -112,20 +118,10 @@ def test_collectives_over_two_ranks() -> None:
     assert {kind: [size for size, _ in rows] for kind, rows in found.points} == {"all_reduce": [1024, 4096], "all_to_all": [1024, 4096]}
 
 
-def dies(rank: int, *_: Any) -> None:
-    if rank == 1:
-        os._exit(7)
-    time.sleep(60)
-
-
-def hangs(rank: int, *_: Any) -> None:
-    time.sleep(60)
-
-
-@pytest.mark.parametrize(("target", "says"), [(dies, "rank 1 of 2 died with exit code 7"), (hangs, "said anything for 3 s")])
+@pytest.mark.parametrize(("target", "says"), [(dies, "rank 1 of 2 died with exit code 7"), (hangs, "said anything for 1 s")])
 def test_a_dead_or_silent_rank_ends_the_measurement(target: Any, says: str) -> None:
     with pytest.raises(DataError, match=says) as raised:
-        measure_collectives(2, device="cpu", sizes=(1024,), timeout_s=300.0 if target is dies else 3.0, target=target)
+        measure_collectives(2, device="cpu", sizes=(1024,), timeout_s=300.0 if target is dies else 1.0, target=target)
     assert raised.value.hint
 
 
@@ -134,11 +130,12 @@ def test_a_rank_that_fails_says_why() -> None:
         measure_collectives(2, device="cpu", sizes=(1024,), kinds=("all_reduce",), repetitions=0)
 
 
-def test_the_verb_writes_a_profile_that_simulate_takes(tmp_path: Path) -> None:
+def test_the_verb_writes_a_profile_that_simulate_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cpu.json"
     calibrate = ["calibrate", "--device", "cpu", "--ranks", "1", "--tiny", "--sustained", "0", "--repetitions", "1", "--date", "2026-11-21"]
     simulate = ["simulate", "llama-3.2-1b", "cpu:1", "--profile", str(path), "--precision", "fp32", "--strategy", "zero1"]
     for words in ([*calibrate, "-o", str(path), "--quiet"], [*simulate, "--seq-len", "512", "--global-batch", "2", "--quiet"]):
-        done = subprocess.run([sys.executable, "-m", "shardwright", *words], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout
+        assert run(words) == 0
+        said = capsys.readouterr()
+        assert said.err == ""
+        assert said.out

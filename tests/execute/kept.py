@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -66,6 +67,7 @@ def with_lines(small: Small, *lines: str) -> Small:
 ONE = Small(body="lane main samples 2 in 1\n  stages embed+4+head on 0\n    all = .\norder 1f1b(main)\n", devices=1, batch=2)
 
 
+@lru_cache(maxsize=4)
 def gradients(small: Small) -> tuple[dict[tuple[int, Key, Any], torch.Tensor], dict[int, Watched]]:
     """By device, key and box; and what was watched, in the job's formats."""
     known = training(small.model, small.job, small.plan, precision=precision_of(small.job))

@@ -13,7 +13,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import torch.distributed.checkpoint as dcp
-import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -24,12 +23,14 @@ from shardwright.execute.shares.flat import box_views
 from shardwright.execute.shares.gradients import dims_in_order
 from shardwright.execute.shares.parameters import Key, seeded, sliced
 from shardwright.execute.state import checkpoint
-from shardwright.execute.state.checkpoint import MANIFEST, METADATA, Saved, begin, finish, latest, read, resumed, tensor_name, write_device
+from shardwright.execute.state.checkpoint import METADATA, Saved, begin, finish, read, resumed, tensor_name, write_device
 from shardwright.execute.state.checkpoint_planners import Piece
+from shardwright.execute.state.folders import MANIFEST, latest
 from shardwright.execute.training.train import Member, Training, member, training
 from shardwright.program.layout.layout import Box
 from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, run_here
+from tests.execute.started import started
 from tests.execute.trained import train
 from tests.tiers import examples
 
@@ -136,7 +137,7 @@ def test_a_device_reads_what_it_holds(saved: Path, monkeypatch: pytest.MonkeyPat
 
 
 @given(st.data())
-@examples(200)
+@examples(60, 1000)
 def test_views_of_boxes_cover_a_range_in_its_order(data: st.DataObject) -> None:
     """Against the plain listing of indices: any boxes with gaps, any range of them."""
 
@@ -208,7 +209,7 @@ def test_another_model_is_refused(saved: Path) -> None:
         read(saved, model=PLANS["experts"].model)
 
 
-def _dies(root: str, after: int) -> None:
+def _dies(rank: int, root: str, after: int) -> None:
     """Save step 1, then be killed in the middle of saving step 2, when so many files or folders have been put on disk."""
     torch.set_num_threads(1)
     small = PLANS["hidden"]
@@ -232,8 +233,7 @@ def _dies(root: str, after: int) -> None:
 
 @pytest.mark.parametrize("after", [1, 4], ids=["a device's file", "all files"])
 def test_a_kill_while_saving_leaves_the_previous_checkpoint(tmp_path: Path, after: int) -> None:
-    process = mp.get_context("spawn").Process(target=_dies, args=(str(tmp_path), after), daemon=True)
-    process.start()
+    (process,) = started(_dies, ranks=1, arguments=(str(tmp_path), after))
     process.join(240)
     assert process.exitcode == -signal.SIGKILL
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == [".step-00000002.unfinished"]

@@ -31,11 +31,12 @@ from tests.execute.counts import (
     traced_routed,
     traced_sums,
 )
+from tests.execute.short_plans import short_zoo_plan
 from tests.execute.small_plans import PLANS as PLANS_BY_NAME
 from tests.execute.test_plans import ILLEGAL, REFUSED, small
 from tests.strategy.plans import Case, plans
-from tests.strategy.zoo_plans import zoo, zoo_plan
-from tests.tiers import examples
+from tests.strategy.zoo_plans import zoo
+from tests.tiers import examples, in_proof
 
 TOKENS = 16
 ALWAYS = (
@@ -57,14 +58,13 @@ ALWAYS = (
     "71-lanes-of-trees",
 )
 """One plan of every form."""
-OTHERS = [z.name for z in zoo() if small(z) and z.name not in (*ALWAYS, *REFUSED)]
+NAMES = [pytest.param(z.name, marks=pytest.mark.proof) for z in zoo() if small(z) and z.name not in REFUSED] if in_proof() else ALWAYS
 
 
 @lru_cache
 def problem(name: str) -> Problem:
-    found = zoo_plan(name)
-    job = replace(found.job, sequences=tuple(replace(s, tokens=TOKENS) for s in found.job.sequences))
-    return problem_of(found.plan, model=found.model, job=job)
+    model, job, plan = short_zoo_plan(name)
+    return problem_of(plan, model=model, job=replace(job, sequences=tuple(replace(s, tokens=TOKENS) for s in job.sequences)))
 
 
 @lru_cache
@@ -72,7 +72,7 @@ def result(name: str) -> Ran:
     return ran(problem(name))
 
 
-@pytest.mark.parametrize("name", [*ALWAYS, *(pytest.param(name, marks=pytest.mark.proof) for name in OTHERS)])
+@pytest.mark.parametrize("name", NAMES)
 class TestCounts:
     def test_collectives_inside_layers(self, name: str) -> None:
         assert traced_moves(result(name).records) == lowered_moves(problem(name))

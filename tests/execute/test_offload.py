@@ -13,7 +13,8 @@ from shardwright.errors import StrategyError
 from shardwright.execute.numerics.precision import precision_of
 from shardwright.execute.shares.offload import brought, sent
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.state.checkpoint import latest, read, resumed
+from shardwright.execute.state.checkpoint import read, resumed
+from shardwright.execute.state.folders import latest
 from shardwright.execute.training.train import Training, training
 from tests.execute.kept import ONE, gradients, saved_bytes, with_lines
 from tests.execute.saved import save

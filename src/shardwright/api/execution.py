@@ -43,13 +43,13 @@ def run(stored: Stored, options: RunOptions, *, watch: Callable[[RunStep], None]
     Raises:
         UsageError: PyTorch is not installed; others of `execute.running.run_plan`.
     """
+    for what, word, known in (("backend", options.backend, BACKENDS), ("formats", options.formats, FORMATS)):
+        if word not in known:
+            raise UsageError(f"unknown {what} {word[:40]!r}", hint=nearest(word, known))
     try:
         from shardwright.execute.launch.running import run_plan  # PyTorch is an extra
     except ImportError as error:
         raise UsageError("run needs PyTorch", hint="pip install 'shardwright[run]'") from error
-    for what, word, known in (("backend", options.backend, BACKENDS), ("formats", options.formats, FORMATS)):
-        if word not in known:
-            raise UsageError(f"unknown {what} {word[:40]!r}", hint=nearest(word, known))
     check_plan(stored.problem, stored.plan)
     return run_plan(
         stored.problem,

@@ -56,7 +56,7 @@ def measure_collectives(
     step: Callable[[], None] = lambda: None,
     target: Callable[..., None] = run_rank,
 ) -> CollectivePoints:
-    """Time `kinds` over `num_devices` spawned ranks.
+    """Time `kinds` over `num_devices` ranks that are started for it.
 
     Args:
         timeout_s: of each collective, and of each wait for a rank's next message. step: called once a point.
@@ -65,7 +65,11 @@ def measure_collectives(
     Raises:
         DataError: a rank died, failed, or said nothing for `timeout_s`; the other ranks are ended.
     """
-    context = multiprocessing.get_context("spawn")
+    # Forked from a process of their own that has loaded PyTorch, once for all; where there is none, each loads it.
+    forks = "forkserver" in multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
+    if forks:
+        context.set_forkserver_preload([run_rank.__module__])
     messages: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "ranks")

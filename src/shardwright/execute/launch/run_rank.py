@@ -8,9 +8,8 @@ from pathlib import Path
 from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.recorder import Recorder
 from shardwright.execute.shares.parameters import Source
-from shardwright.execute.state.checkpoint_ranks import begun_rank, save_rank
 from shardwright.execute.training.process_group import process_group
-from shardwright.execute.training.train import Batches, StepReport, Training, train_rank
+from shardwright.execute.training.train import Batches, StepReport, Training, member, train_rank
 from shardwright.execute.transport.distributed import Network
 
 
@@ -53,7 +52,13 @@ def run_rank(
     with process_group(timeout_s=timeout_s, alone=len(known.devices) == 1) as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
         own = tuple(d for d, r in placed.items() if r == rank)
-        members = begun_rank(own, known, checkpoints, source=source, rank=rank, ranks=ranks)
+        if checkpoints is None:
+            members = {d: member(d, known, source=source) for d in own}
+        else:
+            # PyTorch's checkpoints take a second to load, on every rank.
+            from shardwright.execute.state.checkpoint_ranks import begun_rank, save_rank
+
+            members = begun_rank(own, known, checkpoints, source=source, rank=rank, ranks=ranks)
         done = next(iter(members.values())).steps
         reports = []
         with Network(placed, timeout_s=timeout_s, on=known.on) as network:

@@ -23,7 +23,7 @@ from shardwright.execute.native.form import native_form
 from shardwright.execute.native.rules import remarks, require_expressible
 from shardwright.execute.numerics.precision import Precision, precision_of, uniform
 from shardwright.execute.shares.parameters import Source
-from shardwright.execute.state.checkpoint import latest
+from shardwright.execute.state.folders import latest
 from shardwright.execute.state.initial import InitialValues
 from shardwright.execute.training.data import open_tokens
 from shardwright.execute.training.optimizer import AdamW

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn import functional
 
@@ -49,7 +49,7 @@ class Engine:
 
     Args:
         stages: its chunks. runtime: of the pipeline; None without one. loss: (logits, labels) -> sum over tokens / the step's tokens.
-        microbatches: of a replica.
+        optimizer: of this rank's elements of `parameters`, in their order. microbatches: of a replica.
     """
 
     grid: Grid
@@ -140,10 +140,14 @@ def engine(
             for stage, part in zip(stages, mine, strict=True)
         ]
         runtime = pipeline(held, csv=schedule_csv(plan), microbatches=microbatches, loss=loss)
-    parameters = _trained(stages)
-    meshes = {p.device_mesh if isinstance(p, DTensor) else None for p in parameters}
+    # The update is element by element: of a DTensor it would work out anew how each of its products is cut.
     optimizer = torch.optim.AdamW(
-        parameters, lr=chosen.rate, betas=chosen.betas, eps=chosen.eps, weight_decay=chosen.decay, foreach=len(meshes) == 1
+        [_local(p.detach()) for p in _trained(stages)],
+        lr=chosen.rate,
+        betas=chosen.betas,
+        eps=chosen.eps,
+        weight_decay=chosen.decay,
+        foreach=True,
     )
     return Engine(
         grid=grid,
@@ -188,21 +192,27 @@ def _run(engine: Engine, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Te
     return total
 
 
-def _settled(gradient: torch.Tensor) -> torch.Tensor:
-    """A gradient without partial sums: those of parameters that all ranks of tp have whole."""
-    if isinstance(gradient, DTensor) and any(isinstance(p, Partial) for p in gradient.placements):
-        return gradient.redistribute(placements=[Replicate() if isinstance(p, Partial) else p for p in gradient.placements])
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's elements."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _settled(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """The gradient as the parameter lies: of one that all ranks of tp have whole, the sum of their parts."""
+    gradient, there = parameter.grad, parameter
+    if isinstance(gradient, DTensor) and isinstance(there, DTensor) and gradient.placements != there.placements:
+        gradient = gradient.redistribute(placements=there.placements)
+    assert gradient is not None
     return gradient
 
 
 def _square(engine: Engine, gradient: torch.Tensor) -> torch.Tensor:
     """Sum of squares of this rank's elements over the number of ranks of the stage that have them too."""
-    local, parts = gradient, 1
+    parts = 1
     if isinstance(gradient, DTensor):
         for dim, placement in enumerate(gradient.placements):
             parts *= 1 if isinstance(placement, Replicate) else gradient.device_mesh.size(dim)
-        local = gradient.to_local()
-    return local.double().square().sum() * (parts / (engine.grid.tp * engine.grid.dp))
+    return _local(gradient).double().square().sum() * (parts / (engine.grid.tp * engine.grid.dp))
 
 
 def step(engine: Engine, batch: Batch, *, stop: Callable[[], bool] | None = None) -> StepReport:
@@ -215,19 +225,20 @@ def step(engine: Engine, batch: Batch, *, stop: Callable[[], bool] | None = None
         # Logits are a view of a DTensor's local part; nothing here writes into them.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         loss = _run(engine, tokens, labels)
-    trained = [p for p in engine.parameters if p.grad is not None]
-    for parameter in trained:
-        parameter.grad = _settled(parameter.grad)
-    squares = sum((_square(engine, p.grad) for p in trained), torch.zeros((), dtype=torch.float64, device=engine.device))
+    pieces = engine.optimizer.param_groups[0]["params"]
+    trained = [(piece, _settled(p)) for piece, p in zip(pieces, engine.parameters, strict=True) if p.grad is not None]
+    squares = sum((_square(engine, grad) for _, grad in trained), torch.zeros((), dtype=torch.float64, device=engine.device))
     asked = torch.full_like(squares, float(stop is not None and stop()))
     sums = torch.stack([loss.double() / engine.grid.tp, squares, asked])
     dist.all_reduce(sums)
     norm = sums[1].sqrt()
     factor = clip_factor(norm, engine.rule)
-    for parameter in trained:
-        parameter.grad.mul_(factor.to(parameter.dtype))
+    for piece, grad in trained:
+        piece.grad = _local(grad).mul_(factor.to(grad.dtype))
     engine.optimizer.step()
     engine.optimizer.zero_grad()
+    for stage in engine.stages:
+        stage.zero_grad()
     engine.steps += 1
     return StepReport(step=engine.steps, loss=float(sums[0]), norm=float(norm), stopped=bool(sums[2] > 0))
 

@@ -31,9 +31,11 @@ def only(values: Values, *kept: int) -> Values:
 
 def returned(values: Values, grads: dict[int, torch.Tensor]) -> Gradients:
     """A gradient for each of the values: those given, zeros for others, None for integers."""
-    return tuple(
-        grads.get(i, torch.zeros(v.shape, dtype=v.dtype, device=v.device) if v.is_floating_point() else None) for i, v in enumerate(values)
+    zeros = (
+        torch.zeros(v.shape, dtype=v.dtype, device=v.device) if v.is_floating_point() and i not in grads else None
+        for i, v in enumerate(values)
     )
+    return tuple(grads.get(i, zero) for i, zero in enumerate(zeros))
 
 
 def given(gradient: torch.Tensor | None) -> torch.Tensor:

@@ -24,7 +24,8 @@ def gradients(outputs: Values, leaves: list[torch.Tensor], grads: Gradients) -> 
     pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad]
     if not leaves or not pairs:
         return [torch.zeros_like(leaf) for leaf in leaves]
-    found = torch.autograd.grad([o for o, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True)
+    # A sum, whose gradient needs no value: torch loads its symbolic shapes, for seconds, to look at one that is given.
+    found = torch.autograd.grad([(o * g).sum() for o, g in pairs], leaves, allow_unused=True)
     return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
 
 

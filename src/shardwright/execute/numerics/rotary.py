@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import pi
 
 import torch
@@ -11,6 +12,7 @@ from shardwright.execute.numerics.boxes import given, numbers, only, returned
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare, Settings
+from shardwright.program.layout.layout import Indices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +77,19 @@ def rotary_rates(settings: Settings, half: int, *, on: torch.device) -> torch.Te
     return rates * (kept + (1 - kept) / longer.factor)
 
 
+@lru_cache(maxsize=4)
+def _turns(settings: Settings, positions: Indices, half: int, on: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """(positions, 1, half) cosines and sines of the angles: those of the last layers, which turn alike."""
+    rates = rotary_rates(settings, half, on=on)
+    angles = (numbers(positions, like=rates).unsqueeze(-1) * rates).unsqueeze(-2)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
 def _turned(x: torch.Tensor, place: OperatorShare, width: int, rope: int, *, sign: int = 1) -> torch.Tensor:
     """The last `rope` elements of every head of `width`, turned by the tokens' positions (`sign` -1: back)."""
     heads = x.unflatten(-1, (-1, width))
-    half = rope // 2
-    rates = rotary_rates(place.settings, half, on=x.device)
-    angles = numbers(place.positions, like=x).unsqueeze(-1) * rates
-    cos, sin = angles.cos().to(x.dtype).unsqueeze(-2), sign * angles.sin().to(x.dtype).unsqueeze(-2)
-    start = width - rope
+    half, start = rope // 2, width - rope
+    cos, sin = _turns(place.settings, place.positions, half, x.device, x.dtype)
+    sin = sign * sin
     low, high = heads[..., start : start + half], heads[..., start + half :]
     return torch.cat([heads[..., :start], low * cos - high * sin, high * cos + low * sin], dim=-1).flatten(-2)

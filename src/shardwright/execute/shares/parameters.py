@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -70,6 +71,7 @@ def part(source: Source, key: Key, box: Box) -> torch.Tensor:
 def seeded(model: Model, *, seed: int, dtype: torch.dtype = torch.float64) -> Source:
     """Parameters drawn from a seed: normal with 1 / sqrt(fan in); gains near one. The same key is the same tensor in every plan."""
 
+    @cache
     def made(key: Key) -> torch.Tensor:
         shape = whole_shape(model, key)
         generator = torch.Generator().manual_seed(seed * 1_000_003 + zlib.crc32(repr(key).encode()))
@@ -117,8 +119,9 @@ class ParameterStore:
 
     def use(self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box) -> torch.Tensor:
         """The device's part of a parameter as products take it, dims in the parameter's own order."""
-        value = self._held(run, layer, operator, parameter, box)[0].value
-        return value.permute(self._back(run, layer, operator, parameter)).to(self.precision.compute)
+        held, found = self._held(run, layer, operator, parameter, box)
+        value = held.value.to(self.precision.compute)
+        return value.permute([found.order.index(i) for i in range(value.dim())]) if parameter.tied_to else value
 
     def part(self, key: Key, box: Box) -> StoredParameter:
         """The device's part of a parameter, dims in the owner's order; made of the source when it is first asked for."""
@@ -126,10 +129,6 @@ class ParameterStore:
         if box not in boxes:
             boxes[box] = StoredParameter(box=box, value=part(self.source, key, box).to(device=self.on, dtype=self.precision.parameter))
         return boxes[box]
-
-    def _back(self, run: int, layer: int, operator: Operator, parameter: Parameter) -> tuple[int, ...]:
-        order = origin(self.model, run, layer, operator, parameter).order
-        return tuple(order.index(i) for i in range(len(order)))
 
     def _held(self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box) -> tuple[StoredParameter, Origin]:
         found = origin(self.model, run, layer, operator, parameter)

@@ -27,12 +27,13 @@ from shardwright.execute.shares.gradients import dims_in_order
 from shardwright.execute.shares.parameters import Key, Source, part, whole_shape
 from shardwright.execute.shares.shards import Bucket
 from shardwright.execute.state.checkpoint_planners import Piece, Written, read_pieces, volumes, write_metadata, write_pieces
+from shardwright.execute.state.folders import MANIFEST
 from shardwright.execute.training.train import Member, Training, member
 from shardwright.model.ir.graph import Model
 from shardwright.program.layout.layout import Box, count
 
 FORMAT = "shardwright-checkpoint-2"
-MANIFEST, METADATA = "manifest.json", ".metadata"
+METADATA = ".metadata"
 VALUE = "value"
 EARLIER = "remove its folder to resume from the checkpoint before"
 
@@ -160,17 +161,6 @@ def _keys(known: Training) -> list[Key]:
 
 def _digest(text: str) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def latest(root: Path) -> Path | None:
-    """The newest finished checkpoint; None if there is none.
-
-    A process that died while it replaced a checkpoint by one of the same step may have left only the one that was to be replaced.
-    """
-    found = {p.name: p for p in root.glob("step-*") if (p / MANIFEST).exists()}
-    for path in root.glob(".step-*.before"):
-        found.setdefault(path.name[1 : -len(".before")], path)
-    return found[max(found)] if found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

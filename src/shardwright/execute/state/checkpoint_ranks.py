@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from shardwright.errors import DataError
 from shardwright.execute.shares.parameters import Source
-from shardwright.execute.state.checkpoint import Saved, begin, finish, latest, read, resumed, write_device
+from shardwright.execute.state.checkpoint import Saved, begin, finish, read, resumed, write_device
+from shardwright.execute.state.folders import latest
 from shardwright.execute.training.train import Member, Training, member
 
 T = TypeVar("T")
@@ -53,13 +54,13 @@ def save_rank(members: Mapping[int, Member], known: Training, root: Path, *, ran
     return cast(Path, together(lambda: finish(folder, everything, known, step=step) if rank == 0 else None)[0])
 
 
-def begun_rank(devices: tuple[int, ...], known: Training, root: Path | None, *, source: Source, rank: int, ranks: int) -> dict[int, Member]:
+def begun_rank(devices: tuple[int, ...], known: Training, root: Path, *, source: Source, rank: int, ranks: int) -> dict[int, Member]:
     """The devices of a rank, from the newest checkpoint if there is one. Ranks divide the verification of its files.
 
     Raises:
         DataError: the newest checkpoint is not usable: on all ranks, if one finds it.
     """
-    newest = None if root is None else together(lambda: latest(root) if rank == 0 else None)[0]
+    newest = together(lambda: latest(root) if rank == 0 else None)[0]
     if newest is None:
         return {d: member(d, known, source=source) for d in devices}
     own: list[Saved] = []
