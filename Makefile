@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 FIND_PYTHON = for p in $(PYTHON) python3.11 python3 python3.12 python3.13 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done
 PIP = $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
-JOBS ?= 2
+JOBS ?= 3
 MEASUREMENTS = $(wildcard benchmarks/published/*.csv)
 DEMO = llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048
 

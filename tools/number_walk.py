@@ -143,7 +143,7 @@ def _a_layer(problem: Problem, grid: Grid) -> Iterator[Row]:
     table = block_table(
         program,
         local=sizes,
-        spans=lambda move: group_span(move.group or (0,), network),
+        spans=lambda move: (group_span(move.group or (0,), network),),
         machine=machine,
         network=network,
         runtime=problem.runtime,

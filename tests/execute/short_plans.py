@@ -6,7 +6,7 @@ from shardwright.execute.proof.shorten import Question, num_operators, shortened
 from tests.strategy.zoo_plans import zoo_plan
 from tests.tiers import in_proof
 
-FEW_OPERATORS = 400
+FEW_OPERATORS = 240
 """Of a step, one way; a plan that cannot have as few with two microbatches has more."""
 
 

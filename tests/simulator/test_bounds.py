@@ -31,7 +31,7 @@ from tests.simulator.paths import path_seconds_of
 from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, seeds
 
-EACH = many(30, 60)
+EACH = many(20, 60)
 NARROW, WIDE = dense_model(layers=12), dense_model(layers=12, heads=64, ffn=16384, vocab=50000, tied=True)
 SPARSE = expert_model(dense=1, sparse=11, experts=8)
 ANY = replace(
