@@ -131,7 +131,6 @@ def test_communication_rescales_with_bytes(grid: Grid) -> None:
     # Statistics of the loss are fp32 in both, so the head is left out.
     assert two.seconds[:2, :, TP] == pytest.approx(one.seconds[:2, :, TP], rel=1e-9)
     assert two.border == pytest.approx(one.border, rel=1e-9)
-    assert two.border_bytes.tolist() == (2 * one.border_bytes).tolist()
     ends = mesh_table(problem, rows, shard).sync, mesh_table(double, rows, shard).sync
     for name in ("all_reduce", "reduce", "gather"):
         assert getattr(ends[1], name) == pytest.approx(getattr(ends[0], name), rel=1e-9)

@@ -13,7 +13,6 @@ from shardwright.errors import UsageError
 from shardwright.files.stored import simulation_document
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_comparison, strategy_text
-from shardwright.search.request import Request
 
 
 def compare(
@@ -35,17 +34,7 @@ def compare(
     """Predict several strategies of MODEL on CLUSTER side by side."""
     if len(strategy) < 2:
         raise UsageError("compare needs two strategies or more", hint='give --strategy "..." once for each')
-    request = Request(
-        model=model,
-        cluster=cluster,
-        seq_len=seq_len,
-        global_batch=global_batch,
-        runtime=runtime,
-        precision=precision,
-        encoder_len=encoder_len,
-        image_tokens=image_tokens,
-        profile=profile,
-    )
+    request = flags.read_request(locals())
     found = [simulations.simulation(request, strategy=screen.given(text)) for text in strategy]
     if as_json:
         screen.write(to_text({"strategies": [simulation_document(one) for one in found]}))

@@ -5,15 +5,16 @@ Keys carry the unit; it is converted here, once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from shardwright.errors import UsageError
 from shardwright.runtime.registry import DEFAULT
-from shardwright.search.request import Choices
+from shardwright.search.request import Choices, Request
 from shardwright.units import GIB
 
 DEFAULT_RUNTIME: Final = DEFAULT
@@ -79,3 +80,11 @@ def read_reserve(text: str) -> tuple[int, float]:
     if not 0 <= value < (100 if percent else 2**40):
         raise UsageError(f"--memory-reserve {text[:40]!r} is out of range", hint=hint)
     return (0, value / 100) if percent else (round(value * GIB), 0.0)
+
+
+def read_request(given: Mapping[str, Any]) -> Request:
+    """The request that the flags of a verb say, each by its name; flags of other things are left out. Raises as what reads their text."""
+    named = {field.name: given[field.name] for field in fields(Request) if field.name in given}
+    reserve_bytes, reserve_fraction = read_reserve(given.get("memory_reserve", "0"))
+    pins, excludes = (read_choices(given.get(name), flag=f"--{name}") for name in ("pin", "exclude"))
+    return Request(**named, pins=pins, excludes=excludes, reserve_bytes=reserve_bytes, reserve_fraction=reserve_fraction)

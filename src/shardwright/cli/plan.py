@@ -14,7 +14,6 @@ from shardwright.cli.command import verb
 from shardwright.files.stored import plan_document
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
-from shardwright.search.request import Request
 from shardwright.strategy.text.grid_notation import print_grid
 
 GENERAL = ("joint", "joint-named", "exact")
@@ -50,25 +49,7 @@ def plan(
 ) -> None:
     """Find the best training plan of MODEL on CLUSTER, and prove that no other of the space is faster."""
     screen.check_writable(output)
-    reserve_bytes, reserve_fraction = flags.read_reserve(memory_reserve)
-    request = Request(
-        model=model,
-        cluster=cluster,
-        seq_len=seq_len,
-        global_batch=global_batch,
-        runtime=runtime,
-        precision=precision,
-        encoder_len=encoder_len,
-        image_tokens=image_tokens,
-        profile=profile,
-        pins=flags.read_choices(pin, flag="--pin"),
-        excludes=flags.read_choices(exclude, flag="--exclude"),
-        max_devices=max_devices,
-        reserve_bytes=reserve_bytes,
-        reserve_fraction=reserve_fraction,
-        space=space,
-        top=top,
-    )
+    request = flags.read_request(locals())
     if space in GENERAL:
         general = import_module("shardwright.cli.plan_general")
         general.plan(request, time_limit=time_limit, output=output, as_json=as_json, quiet=quiet)

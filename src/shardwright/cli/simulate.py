@@ -8,7 +8,6 @@ from shardwright.cli.command import verb
 from shardwright.files.stored import prediction_document, simulation_document
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_simulation
-from shardwright.search.request import Request
 
 
 def simulate(
@@ -31,20 +30,7 @@ def simulate(
 ) -> None:
     """Predict the seconds and the memory of one step of MODEL on CLUSTER under a strategy."""
     screen.check_writable(output)
-    reserve_bytes, reserve_fraction = flags.read_reserve(memory_reserve)
-    request = Request(
-        model=model,
-        cluster=cluster,
-        seq_len=seq_len,
-        global_batch=global_batch,
-        runtime=runtime,
-        precision=precision,
-        encoder_len=encoder_len,
-        image_tokens=image_tokens,
-        profile=profile,
-        reserve_bytes=reserve_bytes,
-        reserve_fraction=reserve_fraction,
-    )
+    request = flags.read_request(locals())
     found = simulations.simulation(request, strategy=screen.given(strategy))
     if output is not None:
         screen.save(output, to_text(simulation_document(found)))

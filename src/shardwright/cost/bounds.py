@@ -27,28 +27,10 @@ from shardwright.cost.terms import (
 
 
 def _scratch(redo_options: int, offloads: int) -> Scratch:
-    rank, both, redo = np.zeros(MAX_RANKS), np.zeros((redo_options, MAX_RANKS)), np.zeros(redo_options)
-    return Scratch(
-        dense=rank.copy(),
-        experts=rank.copy(),
-        spread=rank.copy(),
-        frozen=rank.copy(),
-        largest=rank.copy(),
-        ends=rank.copy(),
-        held_dense=rank.copy(),
-        live=both.copy(),
-        blocks=both.copy(),
-        work=both.copy(),
-        head=both.copy(),
-        tail=both.copy(),
-        own=both.copy(),
-        way=redo,
-        reduce_own=rank.copy(),
-        gather_all=rank.copy(),
-        flying=rank.copy(),
-        held=np.zeros((offloads, MAX_RANKS)),
-        update=np.zeros(offloads),
-    )
+    sizes: dict[str, int | tuple[int, int]] = dict.fromkeys(Scratch._fields, MAX_RANKS)
+    sizes |= dict.fromkeys(("live", "blocks", "work", "head", "tail", "own"), (redo_options, MAX_RANKS))
+    sizes |= {"way": redo_options, "held": (offloads, MAX_RANKS), "update": offloads}
+    return Scratch(**{name: np.zeros(size) for name, size in sizes.items()})
 
 
 @inner

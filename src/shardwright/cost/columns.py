@@ -47,7 +47,6 @@ class LayerTable:
         seconds: (blocks, phases, parts, n). saved_bytes: (blocks, modes, n). transient_bytes, flops: (blocks, n).
         logits_bytes: (n,) peak of logits and their copies in the head. logits_blocks: (n,) the allocator's blocks of them.
         overlap_buffers: (n,) bytes of tensor-parallel overlap outside the allocator. border: (tiers, n) seconds of one send across a tier.
-        border_bytes: (n,) bytes a device sends across a pipeline border.
     """
 
     seconds: FloatArray
@@ -59,7 +58,6 @@ class LayerTable:
     logits_blocks: IntArray
     overlap_buffers: IntArray
     border: FloatArray
-    border_bytes: IntArray
 
 
 def block_context(problem: Problem, block: Block) -> Context:
@@ -129,7 +127,6 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
             flops[index][chosen] = table.flops
             hidden[index][chosen] = table.overlappable
             stream[chosen] = np.maximum(stream[chosen], table.input_bytes)
-    border, sent = _borders(problem, rows, stream, network)
     logits, logits_blocks = _logits_bytes(problem, rows)
     return LayerTable(
         seconds=seconds,
@@ -142,8 +139,7 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
         overlap_buffers=overlap_buffer_bytes(
             problem, tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]), cut=(rows["tp"] > 1) & (rows["sp"] == 1)
         ),
-        border=border,
-        border_bytes=sent,
+        border=_borders(problem, rows, stream, network),
     )
 
 
@@ -152,15 +148,15 @@ def _move_spans(move: Move, *, rows: Rows, network: Network) -> tuple[Span, ...]
     return spans_along(move.axes[0], rows, network)
 
 
-def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -> tuple[FloatArray, IntArray]:
+def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -> FloatArray:
     """A border sends each device's part of the stream; copies over tp are sent once and gathered behind, if the runtime does so."""
     copied = (rows["sp"] == 0) & (rows["tp"] > 1)
     if not problem.runtime.p2p_scatter_gather or not copied.any():
-        return border_seconds(rows, network, volume=stream.astype(np.float64)), stream
+        return border_seconds(rows, network, volume=stream.astype(np.float64))
     sent = np.where(copied, -(-stream // rows["tp"]), stream)
     lying = spans_along("tp", rows, network)
     gathered = least_seconds(Collective.ALL_GATHER, volume=stream.astype(np.float64), spans=lying, network=network)
-    return border_seconds(rows, network, volume=sent.astype(np.float64)) + np.where(copied, gathered, 0.0), sent
+    return border_seconds(rows, network, volume=sent.astype(np.float64)) + np.where(copied, gathered, 0.0)
 
 
 def _logits_bytes(problem: Problem, rows: Rows) -> tuple[IntArray, IntArray]:

@@ -125,9 +125,7 @@ def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
 
 def all_alike(rows: Rows, network: Network) -> BoolArray:
     """(n,) the groups of every axis inside a stage lie alike."""
-    alike = np.ones(len(rows), dtype=np.bool_)
-    for axis in ("tp", "ulysses", "ring", "ep", "etp"):
-        alike &= lie_alike(network.tiers, axes_of(axis, rows))
+    alike: BoolArray = np.all([lie_alike(network.tiers, axes_of(axis, rows)) for axis in ("tp", "ulysses", "ring", "ep", "etp")], axis=0)
     return alike
 
 

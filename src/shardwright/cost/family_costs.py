@@ -316,7 +316,6 @@ def _layer_table(
         logits_blocks=np.array([max(b for _, b in loss)], dtype=np.int64),
         overlap_buffers=np.array([max(buffers)], dtype=np.int64),
         border=border,
-        border_bytes=np.zeros(1, dtype=np.int64),
     )
 
 

@@ -46,15 +46,7 @@ class StoredSimulation:
     @property
     def simulation(self) -> Simulation:
         """What `simulate` returns."""
-        return Simulation(
-            request=self.request,
-            name=self.name,
-            grid=self.grid,
-            plan=self.plan,
-            prediction=self.prediction,
-            classes=self.classes,
-            notes=self.notes,
-        )
+        return Simulation(**{field.name: getattr(self, field.name) for field in fields(Simulation)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ from shardwright.program.stages.parts import StageParts
 from shardwright.program.task_graph import Links, finished
 from shardwright.strategy.plan.plan import Plan
 
+Pairs = list[tuple[int, int]]
+
 _F, _I, _W, _B, _R = (int(k) for k in (TaskKind.F, TaskKind.I, TaskKind.W, TaskKind.B, TaskKind.R))
 
 
@@ -83,14 +85,6 @@ class _Laid:
     def backward(self, which: IntArray) -> IntArray:
         """Of `first` or `last`: the task of the full backward, or of the input gradient where that is apart."""
         return np.asarray(np.where(which[_B] >= 0, which[_B], which[_I]), dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Closing:
-    """`_Laid.closing_last` and `closing` by post, for a few posts at a time."""
-
-    last: list[int]
-    pieces: list[int]
 
 
 def _lay_actions(rows: ActionRows, classes: tuple[DeviceClass, ...], posts: Posts, shape: TaskShape) -> _Laid:
@@ -300,7 +294,7 @@ def _crossings(
 def _lay_sync(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape: TaskShape, links: Links) -> None:
     """Gathers before first forwards, reductions after last backwards of all holders, tied weights' last, then the update everywhere."""
     ends = laid.ends.tolist()
-    closing = _Closing(last=laid.closing_last.tolist(), pieces=laid.closing.tolist())
+    closing = list(zip(laid.closing_last.tolist(), laid.closing.tolist(), strict=True))
     places = list(zip(posts.lane.tolist(), posts.chunk.tolist(), posts.klass.tolist(), strict=True))
     for klass in range(len(classes)):
         mine = np.flatnonzero(posts.klass == klass)
@@ -348,23 +342,23 @@ def _sync_tasks(
     )
 
 
-def _before(laid: _Laid, posts: Posts, shape: TaskShape, closing: _Closing, place: tuple[int, int, int], *, tied: bool) -> list[list[int]]:
+def _before(laid: _Laid, posts: Posts, shape: TaskShape, closing: Pairs, place: tuple[int, int, int], *, tied: bool) -> list[list[int]]:
     """What each piece of a reduction follows: last backwards of all holders, the same piece of those of its own stage (of tied weights
     there is one piece, which follows all).
 
     Args:
-        place: (lane, chunk, class) of the post that reduces.
+        closing: last task and pieces of each post's last backward. place: (lane, chunk, class) of the post that reduces.
     """
     lane, chunk, klass = place
     found = (shape.tied if tied else shape.holders).get(place, ())
-    pieces = 1 if tied else closing.pieces[posts.of_stage[lane, chunk][klass]]
+    pieces = 1 if tied else closing[posts.of_stage[lane, chunk][klass]][1]
     if shape.reduces_last:
         every = sorted({k for _, some in found for k in some} | {klass})
         return [laid.ends[every].tolist()] * pieces
     before: list[tuple[int, int]] = []
     for stage, classes in (((lane, chunk), (klass,)), *found):
         there = posts.of_stage[stage]
-        for other in [there[k] for k in classes if k in there]:
-            if closing.pieces[other]:
-                before.append((closing.last[other], closing.pieces[other] - 1 if stage == (lane, chunk) and not tied else 0))
+        for last, left in [closing[there[k]] for k in classes if k in there]:
+            if left:
+                before.append((last, left - 1 if stage == (lane, chunk) and not tied else 0))
     return [[last - max(left - piece, 0) for last, left in before] for piece in range(pieces)]

@@ -20,7 +20,7 @@ LARGEST = 4096
 
 
 def exact_order(problem: OrderProblem, *, time_limit_s: float = 10.0, workers: int = 2, effort: float = 0.1, seed: int = 0) -> FoundOrder:
-    """The order that ends first, proven as far as `time_limit_s` goes; `FoundOrder.optimal` says whether it went all the way.
+    """The order that ends first, proven as far as `time_limit_s` goes; its `lower_bound` says whether it went all the way.
 
     Starts of all actions are variables; a rank's actions do not overlap, chains and transfers are precedences, and each rank's memory is
     a cumulative resource: a microbatch takes held - stash from F's start to I's end and stash from F's start to W's end. Microbatches of
@@ -40,7 +40,7 @@ def exact_order(problem: OrderProblem, *, time_limit_s: float = 10.0, workers: i
     if actions > LARGEST:
         raise UsageError(f"an exact order of {actions} actions is out of reach; the limit is {LARGEST}", hint="use find_order")
     start = find_order(problem, effort=effort, seed=seed)
-    if start.optimal:
+    if start.makespan == start.lower_bound:
         return start
     from ortools.sat.python import cp_model
 

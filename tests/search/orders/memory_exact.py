@@ -30,7 +30,7 @@ def exact_order_with_memory(
     effort: float = 0.2,
     seed: int = 0,
 ) -> FoundWithMemory:
-    """The order and choice that end first, proven as far as `time_limit_s` goes; `FoundWithMemory.optimal` says whether all the way.
+    """The order and choice that end first, proven as far as `time_limit_s` goes; its `lower_bound` says whether all the way.
 
     The model of `exact_order` with a literal for each chunk and option: it sets how long I and W take, what the chunk's microbatches take
     of its rank's memory, and what the rank leaves free for the work of I. Options that the bound rules out are left out. It starts from
@@ -46,12 +46,12 @@ def exact_order_with_memory(
     if actions > LARGEST:
         raise UsageError(f"an exact order of {actions} actions is out of reach; the limit is {LARGEST}", hint="use order_with_memory")
     known = order_with_memory(problem, options, starts=starts, effort=effort, seed=seed)
-    if known.optimal:
+    if known.order.makespan == known.lower_bound:
         return known
     from ortools.sat.python import cp_model
 
-    left = memory_bound(problem, options, below=known.makespan).left
-    encoded = _Model(cp_model.CpModel(), problem, options, left, lower=known.lower_bound, upper=known.makespan)
+    left = memory_bound(problem, options, below=known.order.makespan).left
+    encoded = _Model(cp_model.CpModel(), problem, options, left, lower=known.lower_bound, upper=known.order.makespan)
     _hint(encoded, known)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = time_limit_s
@@ -62,10 +62,10 @@ def exact_order_with_memory(
     assert status != cp_model.MODEL_INVALID, "the model is sound"
     if status == cp_model.INFEASIBLE:
         # The options that are left hold every order that ends before the known one.
-        return replace(known, lower_bound=known.makespan)
+        return replace(known, lower_bound=known.order.makespan)
     proven = max(known.lower_bound, int(np.ceil(solver.best_objective_bound - 1e-6)) * encoded.unit)
-    if status == cp_model.UNKNOWN or round(solver.objective_value) * encoded.unit >= known.makespan:
-        return replace(known, lower_bound=min(proven, known.makespan))
+    if status == cp_model.UNKNOWN or round(solver.objective_value) * encoded.unit >= known.order.makespan:
+        return replace(known, lower_bound=min(proven, known.order.makespan))
     choice = tuple(next(place for place, literal in of.items() if solver.boolean_value(literal)) for of in encoded.literals)
     made = applied(problem, options, choice)
     values = np.array([solver.value(variable) for kind in encoded.start for chunk in kind for variable in chunk], np.int64) * encoded.unit

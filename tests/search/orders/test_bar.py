@@ -64,7 +64,7 @@ def gaps(factor: float, count: int | None = None) -> tuple[tuple[float, float], 
     for problem in instances(factor)[:count]:
         found = find_order(problem)
         assert max(found.peak) <= int(problem.limit.max())
-        result.append((found.gap, 1.0 - found.classical_bound / found.makespan))
+        result.append((found.makespan / found.lower_bound - 1, 1.0 - found.classical_bound / found.makespan))
     return tuple(result)
 
 

@@ -83,7 +83,7 @@ def test_found_run_fit_and_are_no_worse_than_named_with_one_option_everywhere(ca
     except InfeasibleError:
         assert uniform == [None] * 3
         return
-    assert replay(found.problem, found.order.table) == (found.makespan, list(found.order.peak))
+    assert replay(found.problem, found.order.table) == (found.order.makespan, list(found.order.peak))
     chosen = [of[place] for of, place in zip(options, found.choice, strict=True)]
     owner = problem.owner.reshape(-1).tolist()
     for rank, peak in enumerate(found.order.peak):
@@ -92,12 +92,12 @@ def test_found_run_fit_and_are_no_worse_than_named_with_one_option_everywhere(ca
     assert found.problem.held.reshape(-1).tolist() == [option.held for option in chosen]
     backward = (found.problem.input + found.problem.weight).reshape(-1)
     assert backward.tolist() == ((problem.input + problem.weight).reshape(-1) + [option.extra for option in chosen]).tolist()
-    assert found.lower_bound <= found.makespan
+    assert found.lower_bound <= found.order.makespan
     for same in uniform:
         for name, table in named_tables(problem) if same is not None else ():
             assert same is not None
             theirs, kept = replay(same, table)
-            assert found.makespan <= theirs or (np.array(kept) > same.limit).any(), name
+            assert found.order.makespan <= theirs or (np.array(kept) > same.limit).any(), name
 
 
 def rows_of_two() -> list[tuple[int, ...]]:
@@ -142,11 +142,11 @@ def test_bound_search_and_solver_against_all_choices_and_orders(case: tuple[Orde
         assert bound.value <= best
         assert all(bound.left)
     found = order_with_memory(problem, options, effort=0.1)
-    assert found.lower_bound <= best <= found.makespan
+    assert found.lower_bound <= best <= found.order.makespan
     needs_solver("ortools")
     exact = exact_order_with_memory(problem, options, effort=0.02)
-    assert exact.optimal
-    assert exact.makespan == best == replay(exact.problem, exact.order.table)[0]
+    assert exact.order.makespan == exact.lower_bound
+    assert exact.order.makespan == best == replay(exact.problem, exact.order.table)[0]
 
 
 @given(case=with_options())
@@ -183,9 +183,9 @@ def test_mixed_options_beat_one_everywhere() -> None:
     found = order_with_memory(problem, options, effort=0.2)
     one = [fits(problem, options, (place,) * 4) for place in range(len(options[0]))]
     alone = min(find_order(same, effort=0.2).makespan for same in one if same is not None)
-    assert found.makespan < alone
+    assert found.order.makespan < alone
     assert len(set(found.choice)) > 1
-    assert found.makespan == order_with_memory(problem, options, effort=0.2).makespan
+    assert found.order.makespan == order_with_memory(problem, options, effort=0.2).order.makespan
 
 
 def test_more_memory_is_never_proven_worse() -> None:
@@ -196,7 +196,7 @@ def test_more_memory_is_never_proven_worse() -> None:
     assert bounds[0] > bounds[-1]
     single = [[KEEP_ALL]] * 4
     problem = chain(4, 8, forward=5, input=5, weight=5, send=1, held=8, stash=8, limit=32)
-    assert order_with_memory(problem, single).makespan == find_order(problem).makespan
+    assert order_with_memory(problem, single).order.makespan == find_order(problem).makespan
 
 
 def test_what_makes_no_sense() -> None:
@@ -221,6 +221,6 @@ def test_solver_and_search_agree_on_four_by_eight() -> None:
         problem = chain(4, 8, forward=[[50, 55, 48, 60]], input=50, weight=50, send=4, held=0, stash=0, limit=limit)
         found = order_with_memory(problem, options, effort=0.1)
         exact = exact_order_with_memory(problem, options, effort=0.1)
-        assert exact.optimal
-        assert found.lower_bound <= exact.makespan <= found.makespan <= 1.02 * exact.makespan
-        assert replay(exact.problem, exact.order.table) == (exact.makespan, list(exact.order.peak))
+        assert exact.order.makespan == exact.lower_bound
+        assert found.lower_bound <= exact.order.makespan <= found.order.makespan <= 1.02 * exact.order.makespan
+        assert replay(exact.problem, exact.order.table) == (exact.order.makespan, list(exact.order.peak))

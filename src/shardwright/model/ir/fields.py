@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from shardwright.errors import ModelError, nearest
+
+T = TypeVar("T", bool, str)
 
 MAX_LAYERS: Final = 10_000
 MAX_HIDDEN: Final = 2**20
@@ -120,24 +122,20 @@ class Fields:
 
     def flag(self, *names: str, default: bool | None = None) -> bool:
         """True or false."""
-        name, value = self.find(*names)
-        if value is None:
-            if default is None:
-                self.missing(*names)
-            return default
-        if not isinstance(value, bool):
-            self.fail(f"{name} must be true or false, not {shown(value)}")
-        return value
+        return self._of(bool, "true or false", names, default)
 
     def string(self, *names: str, default: str | None = None) -> str:
         """A text."""
+        return self._of(str, "a text", names, default)
+
+    def _of(self, kind: type[T], words: str, names: tuple[str, ...], default: T | None) -> T:
         name, value = self.find(*names)
         if value is None:
             if default is None:
                 self.missing(*names)
             return default
-        if not isinstance(value, str):
-            self.fail(f"{name} must be a text, not {shown(value)}")
+        if not isinstance(value, kind):
+            self.fail(f"{name} must be {words}, not {shown(value)}")
         return value
 
     def strings(self, *names: str) -> tuple[str, ...]:

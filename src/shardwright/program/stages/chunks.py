@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import groupby
 
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.chunks import chunk_layers
@@ -32,14 +33,9 @@ def chunk_contents(model: Model, *, pp: int, vpp: int, first: int = 0, last: int
             else:
                 chunk = len(sizes) - 1
             chunks[chunk].append(run.block)
-    return tuple(_counted(blocks) for blocks in chunks)
+    return tuple(counted(blocks) for blocks in chunks)
 
 
-def _counted(blocks: list[int]) -> Content:
-    result: list[tuple[int, int]] = []
-    for block in blocks:
-        if result and result[-1][0] == block:
-            result[-1] = (block, result[-1][1] + 1)
-        else:
-            result.append((block, 1))
-    return tuple(result)
+def counted(blocks: list[int]) -> Content:
+    """Equal blocks in a row as (block, count)."""
+    return tuple((block, len(list(same))) for block, same in groupby(blocks))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from math import prod
 
@@ -283,13 +283,7 @@ def _answer(problem: Problem, space: ExactSpace, best: _Best, counts: _Counts, l
     certificate = Certificate(
         space=space.text(),
         digest=hashlib.sha256(f"{space!r}\n{problem_text(problem)}".encode()).hexdigest(),
-        enumerated=counts.enumerated,
-        illegal=counts.illegal,
-        duplicates=counts.duplicates,
-        infeasible=counts.infeasible,
-        bounded_b0=counts.bounded_b0,
-        bounded_b1=counts.bounded_b1,
-        simulated=counts.simulated,
+        **asdict(counts),
         best_s=seconds,
         lower_bound_s=bound,
         gap=(seconds - bound) / seconds,

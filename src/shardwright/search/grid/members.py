@@ -187,20 +187,20 @@ def _chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
 
 def member_grid(members: Members, place: int) -> Grid:
     """The grid of a member."""
-    outer, inner = members.outers.columns, members.inner
+    outer, inner, choices = members.outers.columns, members.inner, members.inner.choices
     i = int(np.searchsorted(members.start, place, side="right")) - 1
     rest = place - int(members.start[i])
-    zero_list = [z for z in inner.zero_lists[inner.zero_key[i]].tolist() if z >= 0]
-    redo_list = [r for r in inner.redo_lists[inner.redo_key[i]].tolist() if r >= 0]
-    offloads = len(inner.offload)
+    zero_list = [z for z in choices.zero_lists[inner.zero_key[i]].tolist() if z >= 0]
+    redo_list = [r for r in choices.redo_lists[inner.redo_key[i]].tolist() if r >= 0]
+    offloads = len(choices.offload)
     zero = zero_list[rest // (len(redo_list) * offloads)]
     redo = redo_list[rest // offloads % len(redo_list)]
     mesh: dict[str, Any] = {name: int(column[outer["mesh"][i]]) for name, column in members.meshes.columns.items()}
     space = members.space
     holders = mesh["cp"] * mesh["dp"]
-    stage, shard = int(inner.zero_stage[zero]), int(space.of("shard")[int(inner.zero_shard[zero])])
-    mode = int(inner.redo_mode[redo])
-    k = int(space.of("recompute_layers")[int(inner.redo_layers[redo])]) if mode == 2 else 0
+    stage, shard = int(choices.zero_stage[zero]), int(space.of("shard")[int(choices.zero_shard[zero])])
+    mode = int(choices.redo_mode[redo])
+    k = int(space.of("recompute_layers")[int(choices.redo_layers[redo])]) if mode == 2 else 0
     return Grid(
         **{axis: mesh[axis] for axis in MESH},
         sp=bool(outer["sp"][i]),
@@ -212,7 +212,7 @@ def member_grid(members: Members, place: int) -> Grid:
         shard=0 if not stage or shard == holders else shard,
         recompute=(Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)[mode],
         recompute_layers=0 if k >= int(outer["largest"][i]) else k,
-        offload=int(inner.offload[rest % offloads]),
+        offload=int(choices.offload[rest % offloads]),
         schedule=next(name for name, number in SCHEDULES.items() if number == int(outer["schedule"][i])),
         first=space.first,
         last=space.last,

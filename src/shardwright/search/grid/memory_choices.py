@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
+from shardwright.cost.bound_arrays import ChoiceArrays
 from shardwright.program.problem import Problem
 from shardwright.search.grid.space import Space
 from shardwright.strategy.grid.rules import GridFacts, keeps
@@ -17,21 +18,13 @@ RECOMPUTES = {"none": 0, "selective": 1, "full": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryColumns:
-    """Memory choices: the legal, distinct options of each kind, as lists of option numbers by key (-1 ends a list).
+    """Memory choices, with places in the space's values of shard and of recompute_layers; lists hold the legal, distinct options by key.
 
     Args:
-        zero_stage, zero_shard: option -> stage, place in the space's shard values. redo_mode, redo_layers: option -> mode, place in
-            the space's recompute_layers. offload: values. zero_lists, redo_lists: (keys, options).
         zero_key, redo_key: (outers,) which list applies.
     """
 
-    zero_stage: IntArray
-    zero_shard: IntArray
-    redo_mode: IntArray
-    redo_layers: IntArray
-    offload: IntArray
-    zero_lists: IntArray
-    redo_lists: IntArray
+    choices: ChoiceArrays
     zero_key: IntArray
     redo_key: IntArray
 
@@ -57,7 +50,7 @@ def memory_choices(
     offloads = len(space.of("offload"))
     distinct = _counts(len(chosen) for chosen, _ in zero_sets)[z] * _counts(len(chosen) for chosen, _ in redo_sets)[r] * offloads
     legal = _counts(count for _, count in zero_sets)[z] * _counts(count for _, count in redo_sets)[r] * offloads * outer["copies"]
-    inner = MemoryColumns(
+    choices = ChoiceArrays(
         zero_stage=np.array([s for s, _ in zeros], dtype=np.int64),
         zero_shard=np.array([g for _, g in zeros], dtype=np.int64),
         redo_mode=np.array([m for m, _ in redos], dtype=np.int64),
@@ -65,9 +58,8 @@ def memory_choices(
         offload=np.array(space.of("offload"), dtype=np.int64),
         zero_lists=_lists([chosen for chosen, _ in zero_sets]),
         redo_lists=_lists([chosen for chosen, _ in redo_sets]),
-        zero_key=z.astype(np.int64),
-        redo_key=r.astype(np.int64),
     )
+    inner = MemoryColumns(choices=choices, zero_key=z.astype(np.int64), redo_key=r.astype(np.int64))
     return inner, np.concatenate([[0], np.cumsum(distinct)]).astype(np.int64), int(legal.sum())
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bound_arrays import MAX_RANKS, ChoiceArrays, Costs, Facts, Outer, Patterns
+from shardwright.cost.bound_arrays import MAX_RANKS, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
 from shardwright.cost.chunk_layout import ChunkLayout, is_layer, layout_of
 from shardwright.cost.columns import LayerTable, MeshTable, layer_table, mesh_table
@@ -41,16 +41,16 @@ class Prepared:
 
     def priced(self, place: int) -> Priced:
         """Where the numbers of a member stand."""
-        inner = self.members.inner
+        inner, choices = self.members.inner, self.members.inner.choices
         i = int(np.searchsorted(self.members.start, place, side="right")) - 1
         rest = place - int(self.members.start[i])
-        redos = int((inner.redo_lists[inner.redo_key[i]] >= 0).sum())
-        zero = int(inner.zero_lists[inner.zero_key[i]][rest // (redos * len(inner.offload))])
+        redos = int((choices.redo_lists[inner.redo_key[i]] >= 0).sum())
+        zero = int(choices.zero_lists[inner.zero_key[i]][rest // (redos * len(choices.offload))])
         return Priced(
             layers=self.layers,
             layer_row=int(self.layer_row[i]),
             meshes=self.meshes,
-            mesh_row=int(self.mesh_row[i] + inner.zero_shard[zero]),
+            mesh_row=int(self.mesh_row[i] + choices.zero_shard[zero]),
             layout=self.layouts[self._pipeline(i)],
         )
 
@@ -273,14 +273,6 @@ def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple
             redo_list=inner.redo_key,
             start=members.start,
         ),
-        ChoiceArrays(
-            zero_stage=inner.zero_stage,
-            zero_shard=inner.zero_shard,
-            redo_mode=inner.redo_mode,
-            redo_layers=inner.redo_layers,
-            offload=inner.offload,
-            zero_lists=inner.zero_lists,
-            redo_lists=inner.redo_lists,
-        ),
+        inner.choices,
         facts_of(problem, devices=members.space.devices, capacity=capacity),
     )

@@ -10,7 +10,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.cost.chunk_layout import has_head, is_layer
 from shardwright.model.ir.graph import Model
-from shardwright.program.stages.chunks import Content
+from shardwright.program.stages.chunks import Content, counted
 from shardwright.strategy.grid.facts import layer_runs
 
 
@@ -38,13 +38,7 @@ class Chain:
     def content(self, start: int, stop: int, *, first: bool, last: bool) -> Content:
         """Blocks of a chunk of positions start..stop, in order as (block, count); the ends go with the first and the last chunk."""
         blocks = [*(self.before if first else ()), *(b for unit in self.layers[start:stop] for b in unit), *(self.after if last else ())]
-        result: list[tuple[int, int]] = []
-        for block in blocks:
-            if result and result[-1][0] == block:
-                result[-1] = (block, result[-1][1] + 1)
-            else:
-                result.append((block, 1))
-        return tuple(result)
+        return counted(blocks)
 
 
 @lru_cache(maxsize=64)

@@ -29,16 +29,6 @@ class FoundOrder:
     peak: tuple[int, ...]
     method: str
 
-    @property
-    def gap(self) -> float:
-        """(makespan - lower bound) / lower bound; 0 is proven best."""
-        return self.makespan / self.lower_bound - 1 if self.lower_bound else 0.0
-
-    @property
-    def optimal(self) -> bool:
-        """Whether no order can end earlier."""
-        return self.makespan == self.lower_bound
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Codes:

@@ -51,21 +51,6 @@ class FoundWithMemory:
     problem: OrderProblem
     lower_bound: int
 
-    @property
-    def makespan(self) -> int:
-        """Of the order."""
-        return self.order.makespan
-
-    @property
-    def gap(self) -> float:
-        """(makespan - lower bound) / lower bound over all choices; 0 is proven best."""
-        return self.makespan / self.lower_bound - 1 if self.lower_bound else 0.0
-
-    @property
-    def optimal(self) -> bool:
-        """Whether no order of any choice ends earlier."""
-        return self.makespan == self.lower_bound
-
 
 def order_with_memory(
     problem: OrderProblem, options: Options, *, starts: Sequence[Sequence[int]] = (), effort: float = 1.0, seed: int = 0
