@@ -31,6 +31,10 @@ def _say_seed(config: pytest.Config) -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     _say_seed(session.config)
+    if workerinput := getattr(session.config, "workerinput", None):
+        from tests.warm import compile_share
+
+        compile_share(workerinput["workerid"])
 
 
 def pytest_terminal_summary(config: pytest.Config) -> None:
