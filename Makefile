@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 FIND_PYTHON = for p in $(PYTHON) python3.11 python3 python3.12 python3.13 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done
 PIP = $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
-JOBS ?= 3
+JOBS ?= 2
 MEASUREMENTS = $(wildcard benchmarks/published/*.csv)
 DEMO = llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048
 
@@ -40,7 +40,7 @@ env: $(VENV)/.develops ## make .venv with the package and its development tools
 demo: $(VENV)/.runs ## plan Llama-3.1 405B on 16,384 H100 and print the answer
 	@$(BIN)/shardwright plan $(DEMO)
 
-test: $(VENV)/.develops ## check every claim on some cases (about 12 minutes on 2 cores, 14 in a new environment; TESTS=tests/search for a part)
+test: $(VENV)/.develops ## check every claim on some cases (about 8 minutes on 2 cores, 10 in a new environment; TESTS=tests/search for a part)
 	@$(BIN)/python -m pytest -q -n $(JOBS) $(TESTS)
 
 proof: $(VENV)/.develops ## the long proofs, on random cases of a new seed (SHARDWRIGHT_SEED=... repeats one)
