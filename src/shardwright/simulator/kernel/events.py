@@ -40,8 +40,9 @@ _NEVER: Final = np.int64(2**63 - 1)
 # A running task has a slot, with columns: the task, work left at the instant SINCE, the highest load it has been under since then, and
 # its place in the heap of finishes.
 _TASK, _LEFT, _SINCE, _SLOWEST = range(4)
-# A resource has a load, the load before the instant CHANGED_AT, and the first of the uses that load it now.
-_LOAD, _BEFORE, _CHANGED_AT, _FIRST = range(4)
+# A resource has a load, the load before the turn CHANGED_IN, and the first of the uses that load it now. An instant has a further turn
+# where a task's rest is rounded to nothing as its rate changes.
+_LOAD, _BEFORE, _CHANGED_IN, _FIRST = range(4)
 # A use has the slot of its task, and the next and previous use of the same resource.
 _SLOT, _NEXT, _PREVIOUS = range(3)
 
@@ -108,7 +109,7 @@ def _settle(
 def _load(
     task: Integer,
     slot: Integer,
-    now: Integer,
+    turn: int,
     use_start: Int32Array,
     use_resource: Int32Array,
     use_weight: Int32Array,
@@ -117,11 +118,11 @@ def _load(
     changed: Int32Array,
     num_changed: int,
 ) -> int:
-    """Put `task` on its resources; the number of resources whose load has changed at this instant."""
+    """Put `task` on its resources; the number of resources whose load has changed in this turn."""
     for use in range(use_start[task], use_start[task + 1]):
         resource = use_resource[use]
-        if resources[resource, _CHANGED_AT] != now:
-            resources[resource, _CHANGED_AT] = now
+        if resources[resource, _CHANGED_IN] != turn:
+            resources[resource, _CHANGED_IN] = turn
             resources[resource, _BEFORE] = resources[resource, _LOAD]
             changed[num_changed] = resource
             num_changed += 1
@@ -139,7 +140,7 @@ def _load(
 @inlined
 def _unload(
     task: Integer,
-    now: Integer,
+    turn: int,
     use_start: Int32Array,
     use_resource: Int32Array,
     use_weight: Int32Array,
@@ -148,11 +149,11 @@ def _unload(
     changed: Int32Array,
     num_changed: int,
 ) -> int:
-    """Take `task` off its resources; the number of resources whose load has changed at this instant."""
+    """Take `task` off its resources; the number of resources whose load has changed in this turn."""
     for use in range(use_start[task], use_start[task + 1]):
         resource = use_resource[use]
-        if resources[resource, _CHANGED_AT] != now:
-            resources[resource, _CHANGED_AT] = now
+        if resources[resource, _CHANGED_IN] != turn:
+            resources[resource, _CHANGED_IN] = turn
             resources[resource, _BEFORE] = resources[resource, _LOAD]
             changed[num_changed] = resource
             num_changed += 1
@@ -192,8 +193,9 @@ def _renew(
         slots[slot, _SINCE] = now
         slots[slot, _SLOWEST] = slowest
         place = slots[slot, PLACE]
-        key[place] = now + (left // SCALE) * slowest - (-(left % SCALE) * slowest // SCALE)
-        if slowest < old:
+        before, key[place] = key[place], now + (left // SCALE) * slowest - (-(left % SCALE) * slowest // SCALE)
+        # Not by the rates: what is rounded may end a picosecond later at a higher one.
+        if key[place] < before:
             sift_up(key, item, slots, place)
         else:
             sift_down(key, item, slots, size, place)
@@ -219,9 +221,9 @@ def _simulate(
     block = np.empty(10 * capacity, np.int64)
     arrival, key, slots = block[:capacity], block[capacity : 2 * capacity], block[2 * capacity :].reshape(capacity, 8)
     arriving, item, spare = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.int32)
-    size, num_spare = 0, 0
+    size, num_spare, turn = 0, 0, 0
     resources, uses = np.zeros((num_resources, 4), np.int64), np.empty((use_resource.size, 3), np.int32)
-    resources[:, _CHANGED_AT] = -1
+    resources[:, _CHANGED_IN] = -1
     resources[:, _FIRST] = -1
     changed = np.empty(num_resources, np.int32)
     num_arriving, num_done = _seed(work, finish, indegree, use_start, done, arrival, arriving)
@@ -230,13 +232,13 @@ def _simulate(
     )
     while size > 0 or num_arriving > 0:
         now = min(key[0] if size > 0 else _NEVER, arrival[0] if num_arriving > 0 else _NEVER)
-        num_changed = 0
+        num_changed, turn = 0, turn + 1
         while size > 0 and key[0] == now:
             slot = item[0]
             task = slots[slot, _TASK]
             spare[num_spare] = slot
             num_spare += 1
-            num_changed = _unload(task, now, use_start, use_resource, use_weight, uses, resources, changed, num_changed)
+            num_changed = _unload(task, turn, use_start, use_resource, use_weight, uses, resources, changed, num_changed)
             size -= 1
             if size > 0:
                 key[0], item[0] = key[size], item[size]
@@ -255,7 +257,7 @@ def _simulate(
                 num_spare -= 1
                 slot = spare[num_spare]
             slots[slot, _TASK], slots[slot, _LEFT], slots[slot, _SINCE], slots[slot, _SLOWEST] = task, work[task], now, SCALE
-            num_changed = _load(task, slot, now, use_start, use_resource, use_weight, uses, resources, changed, num_changed)
+            num_changed = _load(task, slot, turn, use_start, use_resource, use_weight, uses, resources, changed, num_changed)
             key[size], item[size] = now + work[task], slot
             sift_up(key, item, slots, size)
             size += 1
