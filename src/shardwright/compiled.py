@@ -38,10 +38,7 @@ def compiled(function: _F) -> _F:
 
 
 def inner(function: _F) -> _F:
-    """`compiled`, for functions that compiled ones alone call: the door from Python is most of what a small one takes to compile.
-
-    Called from Python it would crash; tests/test_compiled.py finds such calls.
-    """
+    """`compiled`, but called by compiled ones alone, else it crashes: the door from Python is most of what a small one takes to compile."""
     return _jitted(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 

@@ -17,7 +17,7 @@ from shardwright.program.program import class_numbers
 from shardwright.program.stages.holdings import plan_holdings
 from shardwright.program.stages.parts import plan_stages
 from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_grid, simulate_plan
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.axes import Grid, Recompute
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, seeds
@@ -107,6 +107,18 @@ def test_folded_equals_unfolded(block: int) -> None:
     assert shared >= EACH // 10
     assert unaligned >= EACH // 3
     assert smaller >= EACH // 3
+
+
+def test_equal_tasks_on_a_link_end_together() -> None:
+    """Sends and reductions of twelve devices under one leaf, whose rates change by a few in ten millions as others end."""
+    fabric = (FabricTier(name="leaf", num_devices=12, oversubscription=3.0), FabricTier(name="spine", num_devices=0))
+    grid = Grid(cp=4, ulysses=2, gather=True, dp=8, pp=2, vpp=2, recompute=Recompute.SELECTIVE, schedule="interleaved-1f1b")
+    problem = problem_of(DENSE, cluster_of(64, node=4, fabric=fabric), runtime=ANY, global_batch=48, seq_len=4096)
+    folded, every = both(problem, grid)
+    number = class_numbers(every.program.classes)
+    for klass, one in enumerate(folded.program.classes):
+        for device in one.devices:
+            assert finishes(every, int(number[device])) == finishes(folded, klass), (klass, device)
 
 
 @pytest.mark.parametrize(
