@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.cost.columns import mesh_table
 from shardwright.cost.compute import machine_of
-from shardwright.cost.sharded import copy_seconds, overlap_slowdown
+from shardwright.cost.sharded import copy_seconds
 from shardwright.cost.step_costs import StepCosts, step_costs
 from shardwright.cost.terms import backward_layer, beside, forward_layer
 from shardwright.dtype import Dtype
@@ -37,7 +37,8 @@ def problem(*, devices: int = 64, runtime: object = COPIES, **constants: float) 
 
 
 def slowdown(grid: Grid, **constants: float) -> float:
-    return float(overlap_slowdown(problem(devices=max(grid.devices, 8), **constants), rows_of([grid]))[0])
+    priced = price_grid(problem(devices=max(grid.devices, 8), **constants), grid)
+    return float(priced.meshes.slowdown[priced.mesh_row])
 
 
 def costs(grid: Grid, **constants: float) -> StepCosts:

@@ -98,10 +98,11 @@ def test_gathered_context() -> None:
     assert moved(DENSE, cp=4, gather=True) == Counter({(F, AG, "ring", whole): 1, (I, AG, "ring", whole): 1, (I, RS, "ring", whole): 1})
 
 
-@pytest.mark.parametrize(("model", "u", "keys"), [(DENSE, 4, 2), (DENSE, 8, 1), (FEW_KEYS, 2, 1), (FEW_KEYS, 8, 1)])
-def test_ulysses(model: Model, u: int, keys: int) -> None:
-    # What one device has after the exchange: all T positions of its share of query heads, and of `keys` key and value heads.
-    qkv, out = T * (HEADS // u + 2 * keys) * HEAD * ELEMENT, T // u * HEADS * HEAD * ELEMENT
+@pytest.mark.parametrize(("model", "u", "keys"), [(DENSE, 4, 2), (DENSE, 8, 1), (FEW_KEYS, 2, 1), (FEW_KEYS, 8, 0.25)])
+def test_ulysses(model: Model, u: int, keys: float) -> None:
+    # What one device has after the exchange: all T positions of its share of query heads, and of `keys` key and value heads, of which
+    # columns count no copies: 2 heads of 8 readers.
+    qkv, out = int(T * (HEADS // u + 2 * keys) * HEAD * ELEMENT), T // u * HEADS * HEAD * ELEMENT
     assert moved(model, cp=u, ulysses=u) == Counter(
         {(F, A2A, "ulysses", qkv): 1, (I, A2A, "ulysses", qkv): 1, (F, A2A, "ulysses", out): 1, (I, A2A, "ulysses", out): 1}
     )

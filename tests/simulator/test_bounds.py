@@ -27,6 +27,7 @@ from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
+from tests.search.problems import llama_405b
 from tests.simulator.paths import path_seconds_of
 from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, seeds
@@ -133,6 +134,18 @@ def test_groups_of_an_axis_that_lie_unlike_are_priced_as_the_cheapest_of_them() 
         assert bounded.seconds[place] <= simulate_grid(problem, member).step_time_s, member
 
 
+def test_keys_that_some_readers_share_cost_no_more_than_in_the_plan() -> None:
+    """tp 4 leaves 2 of 8 key heads, which 4 members of Ulysses read: columns priced two copies of each, 0.1 % of the step too much."""
+    problem, text = llama_405b().problem, "tp4 cp8 ulysses4 pp128 dp4 mbs16 zero1 shard8 recompute=full schedule=1f1b order=tp-cp-ep-pp-dp"
+    grid = parse_grid(text)
+    costs, done = step_costs(problem, grid, price_grid(problem, grid)), simulate_grid(problem, grid)
+    for chunk in range(grid.pp):
+        (whole,) = done.costs.families[0, chunk, 0].slices
+        assert costs.forward_s[chunk] <= float(whole.forward_s[0])
+        assert costs.backward_s[chunk] <= float(whole.backward_s[0])
+    assert path_seconds(problem, grid, costs) <= done.step_time_s
+
+
 @pytest.mark.parametrize("recompute", list(Recompute))
 def test_modules_that_predict_further_tokens_are_no_layers(recompute: Recompute) -> None:
     """They stand beside the head and nothing of them runs again: the last stage costs the same in columns as in the plan."""
@@ -152,16 +165,12 @@ def test_modules_that_predict_further_tokens_are_no_layers(recompute: Recompute)
         assert np.floor(bounded.memory[place]) <= simulated.need, member
 
 
-def without_slowdown(problem: Problem) -> Problem:
-    """Kernels beside collectives are no slower, which a path does not know."""
-    return replace(problem, constants=replace(problem.constants, overlap_slowdown=1.0))
-
-
-def paths(problem: Problem, grid: Grid) -> tuple[SimulatedPlan, float]:
-    """The simulated plan, and B1 in seconds."""
-    done = simulate_grid(problem, grid)
+def uncontended(problem: Problem, grid: Grid) -> tuple[SimulatedPlan, float]:
+    """The simulated plan, and B1 in seconds where kernels and sends beside collectives are no slower, which no path of tasks knows."""
+    problem = replace(problem, constants=replace(problem.constants, overlap_slowdown=1.0))
+    done, costs = simulate_grid(problem, grid), step_costs(problem, grid, price_grid(problem, grid))
     assert done.program.templates[int(done.program.instances.template[int(done.timeline.finish.argmax())])].kind is TaskKind.STEP
-    return done, path_seconds(problem, grid, step_costs(problem, grid, price_grid(problem, grid)))
+    return done, path_seconds(problem, grid, replace(costs, shares=np.zeros_like(costs.shares)))
 
 
 def is_aligned(problem: Problem, grid: Grid) -> bool:
@@ -216,8 +225,7 @@ def test_path_is_the_longest_of_the_program() -> None:
     aligned = 0
     for _ in range(DRAWN):
         problem, grid = drawn(draw)
-        problem = without_slowdown(problem)
-        done, path = paths(problem, grid)
+        done, path = uncontended(problem, grid)
         if is_aligned(problem, grid) and not shares_more(problem, grid):
             # The walk takes off what sums in another order may round.
             assert path == pytest.approx(path_seconds_of(done), rel=1e-6), f"{problem.runtime.name} {grid}"
@@ -234,11 +242,22 @@ def test_path_of_every_schedule_and_switch(runtime: Runtime, schedule: str, zero
     vpp = 3 if schedule == "interleaved-1f1b" else 1
     grid = Grid(tp=2, sp=True, pp=4, dp=2, vpp=vpp, schedule=schedule, zero=zero)
     problem = problem_of(WIDE, cluster_of(16, node=8), runtime=runtime, global_batch=16)
-    done, path = paths(without_slowdown(problem), grid)
+    done, path = uncontended(problem, grid)
     assert path <= path_seconds_of(done)
     # Columns leave out gains that tp sums too, and from ZeRO-2 on what a tied table's second holder gathers and copies for itself.
     if zero < 2:
-        done, path = paths(without_slowdown(problem), replace(grid, tp=1, sp=False, cp=2))
+        done, path = uncontended(problem, replace(grid, tp=1, sp=False, cp=2))
         assert path == pytest.approx(path_seconds_of(done), rel=1e-6)
-    done, path = paths(problem, grid)
-    assert path <= done.step_time_s
+    done, costs = simulate_grid(problem, grid), step_costs(problem, grid, price_grid(problem, grid))
+    assert costs.shares.max() > 0.0
+    assert path_seconds(problem, grid, costs) <= done.step_time_s
+
+
+def test_sends_beside_gathers_take_longer() -> None:
+    """Interleaved on 16,384 H100: what sends lose to gathers and reductions of the same card is all but a tenth of what B1 left out."""
+    problem, grid = llama_405b().problem, parse_grid("tp8 sp cp2 pp8 vpp16 dp128 mbs1 zero1 schedule=interleaved-1f1b")
+    costs, step = step_costs(problem, grid, price_grid(problem, grid)), simulate_grid(problem, grid).step_time_s
+    path = path_seconds(problem, grid, costs)
+    apart = path_seconds(problem, grid, replace(costs, shares=np.zeros_like(costs.shares)))
+    assert apart < path <= step
+    assert step - path < 0.1 * (step - apart)

@@ -58,9 +58,10 @@ class Patterns(NamedTuple):
     """How (pp, vpp) spreads blocks; p = pattern, s = one of MAX_RANKS looked-at ranks, t = block.
 
     ranks, chunks_per_rank, looked: (p,). rank: (p, s). stage, before, own, least: (p, s, t) blocks on the rank; in chunks 0..s-1; in
-    chunk s; the fewest in any of its chunks. pieces: (p, s) of chunk s. first_pieces: (p,) of chunk 0. total: (p, t). layer_chunks,
-    redone, redone_before, redone_own, redone_least: recomputed layers for each recompute option k: (p, s, k). has_head, has_end: (p, s)
-    the rank holds the head; an embedding or head. first: (p, t) blocks of chunk 0.
+    chunk s; the fewest in any of its chunks. around: (p, s, t) blocks before the rank's last chunk, and p times that chunk's less the
+    rank's. pieces: (p, s) of chunk s. first_pieces: (p,) of chunk 0. total: (p, t). redone, redone_before, redone_around, redone_own,
+    redone_least: recomputed layers for each recompute option k: (p, s, k). has_head, has_end: (p, s) the rank holds the head; an embedding
+    or head. first: (p, t) blocks of chunk 0.
     """
 
     ranks: IntArray
@@ -69,6 +70,7 @@ class Patterns(NamedTuple):
     rank: IntArray
     stage: FloatArray
     before: FloatArray
+    around: FloatArray
     own: FloatArray
     least: FloatArray
     pieces: FloatArray
@@ -77,6 +79,7 @@ class Patterns(NamedTuple):
     total: FloatArray
     redone: FloatArray
     redone_before: FloatArray
+    redone_around: FloatArray
     redone_own: FloatArray
     redone_least: FloatArray
     redone_total: FloatArray
@@ -141,7 +144,8 @@ class Scratch(NamedTuple):
 
     dense, experts, spread, frozen, largest, ends: (s,) local elements (dense with copies of tied weights under `held_dense`). live: (r, s)
     bytes of activations, logits and temporaries at the fullest; blocks: (r, s) the same as the allocator's blocks.
-    work, head, tail, own: (r, s) seconds of a microbatch on the rank; of the chunks before it, forward and back; of chunk s's backward.
+    work, head, tail, around, own: (r, s) seconds of a microbatch on the rank; of the chunks before it, forward and back; of
+    `Patterns.around`; of chunk s's backward.
     way: (r,) seconds of a microbatch's way through all chunks. reduce_own, gather_all: (s,) seconds. flying: (s,) chunks in flight.
     held: (o, s) bytes of parameters, gradients, states and workspace, by offload option; update: (o,) seconds of the slowest update.
     """
@@ -158,6 +162,7 @@ class Scratch(NamedTuple):
     work: FloatArray
     head: FloatArray
     tail: FloatArray
+    around: FloatArray
     own: FloatArray
     way: FloatArray
     reduce_own: FloatArray

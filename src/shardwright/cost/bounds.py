@@ -3,9 +3,13 @@
 For a few ranks s of each pipeline (first, second, one before last, last)::
 
     T >= gather + head_s + m work_s + max(tail_s + reduce_0, reduce_s) + update,   head and tail over the chunks before s,
+    T >= gather + way_c + p chunk_c + (m - p) work_s + reduce_0 + update,          c the last chunk of s, way over those before it,
 
-and one microbatch's way through all chunks and back. Every term is a part of a path through the order that `critical_path` walks, so
-B0 <= B1. Memory counts what must be alive on these ranks at their fullest.
+and one microbatch's way through all chunks and back. The second is the way of the first microbatch to c, all that the rank does from
+there to the last one's backward of c, and that one's way back; before and after it has p microbatches of each of its other chunks. With
+2 chunks a rank, 4 ranks, 8 microbatches and s = 3: 7 chunks there and back, 8 microbatches of c, 4 of the rank's other chunk. Every
+term is a part of a path through the order that `critical_path` walks, so B0 <= B1. Memory counts what must be alive on these ranks at
+their fullest.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from shardwright.cost.terms import (
 
 def _scratch(redo_options: int, offloads: int) -> Scratch:
     sizes: dict[str, int | tuple[int, int]] = dict.fromkeys(Scratch._fields, MAX_RANKS)
-    sizes |= dict.fromkeys(("live", "blocks", "work", "head", "tail", "own"), (redo_options, MAX_RANKS))
+    sizes |= dict.fromkeys(("live", "blocks", "work", "head", "tail", "around", "own"), (redo_options, MAX_RANKS))
     sizes |= {"way": redo_options, "held": (offloads, MAX_RANKS), "update": offloads}
     return Scratch(**{name: np.zeros(size) for name, size in sizes.items()})
 
@@ -115,6 +119,7 @@ def _fill_work(
         scratch.work[r, s] = 2.0 * chunks * scales
         scratch.head[r, s] = patterns.rank[p, s] * scales
         scratch.tail[r, s] = patterns.rank[p, s] * scales
+        scratch.around[r, s] = 2.0 * patterns.rank[p, s] * scales
         scratch.own[r, s] = scales
     way = 2.0 * patterns.ranks[p] * chunks * scales
     for t in range(costs.dense.shape[0]):
@@ -137,10 +142,12 @@ def _fill_work(
             scratch.work[r, s] += patterns.stage[p, s, t] * (f + b)
             scratch.head[r, s] += patterns.before[p, s, t] * f
             scratch.tail[r, s] += patterns.before[p, s, t] * b
+            scratch.around[r, s] += patterns.around[p, s, t] * (f + b)
             scratch.own[r, s] += patterns.own[p, s, t] * b
             if more > 0.0:
                 scratch.work[r, s] += patterns.redone[p, s, redo] * more
                 scratch.tail[r, s] += patterns.redone_before[p, s, redo] * more
+                scratch.around[r, s] += patterns.redone_around[p, s, redo] * more
                 scratch.own[r, s] += patterns.redone_own[p, s, redo] * more
         way += patterns.total[p, t] * (f + b) + patterns.redone_total[p, redo] * more
     scratch.way[r] = way
@@ -241,7 +248,9 @@ def _ready(
         reduce = scratch.reduce_own[s]
         own = max(reduce / pieces, reduce - scratch.own[r, s] * (pieces - 1.0) / pieces)
         late = max(late, done + own + (tied if rank == 0 or rank == ranks - 1 else 0.0))
-        late = max(late, done + scratch.tail[r, s] + rank * border + first_reduce / patterns.first_pieces[p] + tied)
+        back = scratch.tail[r, s] + rank * border
+        around = scratch.around[r, s] - scratch.head[r, s] + (2.0 * (chunks - 1.0) * ranks + rank) * border - sends
+        late = max(late, done + max(back, around) + first_reduce / patterns.first_pieces[p] + tied)
     return late
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from shardwright.cost.parameters import ELEMENTS, parameter_elements
 from shardwright.job.training import TrainingJob
 from shardwright.program.block.block import BlockProgram
 from shardwright.runtime.runtime import Runtime
+from shardwright.units import MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,13 +103,14 @@ def sync_table(
     # A sharding group of some of the holders has that part of an expert's holders, at least one.
     holders = dense_axes[0][0] * dense_axes[1][0]
     expert_shard = np.gcd(np.maximum(shard * edp // holders, 1), edp)
-    groups = (_groups(dense_axes, shard), _groups(expert_axes, expert_shard))
+    groups = _groups(dense_axes, shard)
+    dense, experts = sum_spans(groups, shard, network), sum_spans(_groups(expert_axes, expert_shard), expert_shard, network)
+    rates = network, gradient_bytes(job, runtime), job.parameter.bits // 8, runtime.bucket_bytes
     shape = (len(programs), len(rows))
     tied = {"all_reduce": np.zeros(len(rows)), "reduce": np.zeros(len(rows))}
     total = {name: np.zeros(shape) for name in ("all_reduce", "reduce", "gather")}
     ends = (np.full(len(rows), 2), (rows["pp"] - 1) * rows["s_pp"])
     counts = {name: np.zeros(shape, dtype=np.int64) for name in ELEMENTS}
-    wire, stored = gradient_bytes(job, runtime), job.parameter.bits // 8
     local = [parameter_elements(program, rows.degrees(), shared=shared) for program in programs]
     if unrouted:
         others = (parameter_elements(program, rows.degrees(), shared=shared) for program in unrouted)
@@ -116,25 +119,23 @@ def sync_table(
     for index, elements in enumerate(local):
         for name in counts:
             counts[name][index] = elements[name]
-        for (inner, outer), part, size in ((groups[0], "dense", shard), (groups[1], "experts", expert_shard)):
-            if not elements[part].any():
-                continue
-            for name, seconds in _layer(elements[part], (inner, outer), size, network, wire, stored, runtime.bucket_bytes).items():
-                total[name][index] += seconds
+        for spans, part in ((dense, "dense"), (experts, "experts")):
+            if elements[part].any():
+                for name, seconds in layer_seconds(elements[part], spans, *rates).items():
+                    total[name][index] += seconds
         if elements["shared"].any():
             # Where the first and the last chunk are two ranks' the owner's gradient waits for the other's.
             alone = elements["dense"] - np.where(rows["pp"] > 1, elements["shared"], 0)
-            priced = _layer(alone, groups[0], shard, network, wire, stored, runtime.bucket_bytes)
+            priced = layer_seconds(alone, dense, *rates)
             total["all_reduce"][index], total["reduce"][index] = priced["all_reduce"], priced["reduce"]
-            both = (groups[0][0], (*groups[0][1], ends))
-            last = _layer(elements["shared"], both, shard, network, wire, stored, runtime.bucket_bytes)
+            last = layer_seconds(elements["shared"], sum_spans((groups[0], (*groups[1], ends)), shard, network), *rates)
             for name, seconds in tied.items():
                 seconds += np.where(rows["pp"] > 1, last[name], 0.0)
     if runtime.zero1_broadcasts:
         # A rank has no more than the whole model, so that each layer's part of the latency is no more than its true one.
         held = {part: np.tensordot(np.array(repeats), counts[part], axes=1).astype(np.float64) for part in ("dense", "experts")}
-        total["gather"] = _broadcasts(counts["dense"], held["dense"], groups[0][0], shard, network, stored)
-        total["gather"] += _broadcasts(counts["experts"], held["experts"], groups[1][0], expert_shard, network, stored)
+        total["gather"] = _broadcasts(counts["dense"], held["dense"], dense, network, rates[2])
+        total["gather"] += _broadcasts(counts["experts"], held["experts"], experts, network, rates[2])
     return SyncTable(
         all_reduce=total["all_reduce"],
         reduce=total["reduce"],
@@ -151,24 +152,50 @@ def sync_table(
     )
 
 
-def wire_shares(parts: tuple[tuple[Collective, Span, int], ...], *, network: Network) -> tuple[float, ...]:
-    """Share of a device's link on each tier that collectives in a row fill while they run.
+SMALLEST_BUCKET_BYTES = 64 * MIB
+
+
+class SumSpans(NamedTuple):
+    """Groups that sum a parameter's gradients: sharding groups of `shard` members, groups across them, and both together."""
+
+    inner: Span
+    across: Span
+    whole: Span
+    shard: IntArray
+
+
+def sum_spans(groups: tuple[Axes, Axes], shard: IntArray, network: Network) -> SumSpans:
+    """Those along axes."""
+    axes = (*groups, (*groups[0], *groups[1]))
+    spans = [span_of(network.tiers, one, in_network_reduction=network.in_network_reduction) for one in axes]
+    return SumSpans(spans[0], spans[1], spans[2], shard)
+
+
+def wire_shares(groups: SumSpans, *, network: Network, bucket: int) -> FloatArray:
+    """(tiers, n) share of a device's link on each tier that reductions of gradients fill while they run.
 
     Args:
-        parts: kind, span of the one group, bytes.
+        bucket: the runtime's bytes of a bucket.
     """
-    sent, spent = np.zeros(len(network.tiers)), 0.0
+    whole = np.full(len(groups.shard), max(bucket, SMALLEST_BUCKET_BYTES), dtype=np.int64)
+    sent, spent = np.zeros((len(network.tiers), len(whole))), np.zeros(len(whole))
+    parts = (Collective.REDUCE_SCATTER, groups.inner, whole), (Collective.ALL_REDUCE, groups.across, whole // groups.shard)
     for kind, span, volume in parts:
-        if int(span.size[0]) == 1:
-            continue
-        buffer = np.array([float(volume)])
-        algorithms = algorithms_for(kind, library=network.library)
+        algorithms, buffer, several = algorithms_for(kind, library=network.library), volume.astype(np.float64), span.size > 1
         seconds, chosen = collective_seconds(kind, volume=buffer, span=span, algorithms=algorithms)
-        spent += float(seconds[0])
-        sent += [float(part[0]) for part in algorithms[int(chosen[0])].wire_bytes(kind, volume=buffer, span=span)]
-    if not spent:
-        return (0.0,) * len(network.tiers)
-    return tuple(min(float(b) / (spent * t.bandwidth), 1.0) for b, t in zip(sent, network.tiers, strict=True))
+        spent += np.where(several, seconds, 0.0)
+        for index in set(chosen[several].tolist()):
+            sent += np.stack(algorithms[index].wire_bytes(kind, volume=buffer, span=span)) * (several & (chosen == index))
+    capacity = spent * np.array([[tier.bandwidth] for tier in network.tiers])
+    shares: FloatArray = np.minimum(np.divide(sent, capacity, out=np.zeros_like(sent), where=capacity > 0.0), 1.0)
+    return shares
+
+
+def link_shares(rows: Rows, shard: IntArray, *, network: Network, bucket: int) -> FloatArray:
+    """(2, tiers, n) `wire_shares` of dense gradients' groups: without sharded states, and in sharding groups of `shard` members."""
+    axes = _sorted(axes_of("dp-cp", rows))
+    groups = (sum_spans(_groups(axes, members), members, network) for members in (np.ones_like(shard), shard))
+    return np.stack([wire_shares(one, network=network, bucket=bucket) for one in groups])
 
 
 def _sorted(axes: Axes) -> Axes:
@@ -186,39 +213,40 @@ def _groups(axes: Axes, shard: IntArray) -> tuple[Axes, Axes]:
     return ((in0, s0), (in1, s1)), ((d0 // in0, s0 * in0), (d1 // in1, s1 * in1))
 
 
-def _layer(
-    elements: IntArray, groups: tuple[Axes, Axes], shard: IntArray, network: Network, wire: int, stored: int, bucket: int
+def layer_seconds(
+    elements: IntArray | FloatArray, groups: SumSpans, network: Network, wire: int, stored: int, bucket: int
 ) -> dict[str, FloatArray]:
-    inner, outer, whole = (
-        span_of(network.tiers, axes, in_network_reduction=network.in_network_reduction)
-        for axes in (groups[0], groups[1], (*groups[0], *groups[1]))
-    )
+    """Seconds to sum, to reduce into shards, and to gather one layer's elements.
+
+    Args:
+        wire, stored: bytes of a gradient on the wire, and of a parameter. bucket: bytes; smaller layers share a bucket's time.
+    """
     gradient = np.maximum(elements * float(wire), float(bucket))
     parameter = np.maximum(elements * float(stored), float(bucket) * stored / wire)
     share = elements * float(wire) / np.maximum(gradient, 1.0)
-    scatter = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=inner, network=network)
-    across = move_seconds(Collective.ALL_REDUCE, volume=gradient / shard, span=outer, network=network)
+    scatter = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=groups.inner, network=network)
+    across = move_seconds(Collective.ALL_REDUCE, volume=gradient / groups.shard, span=groups.across, network=network)
     return {
-        "all_reduce": share * move_seconds(Collective.ALL_REDUCE, volume=gradient, span=whole, network=network),
+        "all_reduce": share * move_seconds(Collective.ALL_REDUCE, volume=gradient, span=groups.whole, network=network),
         "reduce": share * (scatter + across),
-        "gather": share * move_seconds(Collective.ALL_GATHER, volume=parameter, span=inner, network=network),
+        "gather": share * move_seconds(Collective.ALL_GATHER, volume=parameter, span=groups.inner, network=network),
     }
 
 
-def _broadcasts(elements: IntArray, held: FloatArray, inner: Axes, shard: IntArray, network: Network, stored: int) -> FloatArray:
+def _broadcasts(elements: IntArray, held: FloatArray, groups: SumSpans, network: Network, stored: int) -> FloatArray:
     """(blocks, n) each layer's part of the broadcasts; see `broadcast_seconds`.
 
     Args:
         elements: of one layer of each block, (blocks, n).
     """
-    span = span_of(network.tiers, inner, in_network_reduction=network.in_network_reduction)
-    return elements / np.maximum(held, 1.0) * broadcast_seconds(held, span=span, shard=shard, network=network, stored=stored)
+    return elements / np.maximum(held, 1.0) * broadcast_seconds(held, groups, network=network, stored=stored)
 
 
-def broadcast_seconds(held: FloatArray, *, span: Span, shard: IntArray, network: Network, stored: int) -> FloatArray:
+def broadcast_seconds(held: FloatArray, groups: SumSpans, *, network: Network, stored: int) -> FloatArray:
     """(n,) seconds of one broadcast by every member of a sharding group, one after another: shard x T(held / shard).
 
     Args:
-        held: elements that are shared, (n,). span: of the group. shard: its members. stored: bytes an element.
+        held: elements that are shared, (n,). stored: bytes an element.
     """
-    return shard * move_seconds(Collective.BROADCAST, volume=held * stored / shard, span=span, network=network)
+    shard = groups.shard
+    return shard * move_seconds(Collective.BROADCAST, volume=held * stored / shard, span=groups.inner, network=network)

@@ -10,9 +10,9 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.span import Span
+from shardwright.collectives.span import Span, span_of
 from shardwright.cost.block_table import MODES, PARTS, PHASES, BlockTable, block_table, local_degrees
-from shardwright.cost.column_sums import SyncTable, sync_table
+from shardwright.cost.column_sums import SyncTable, link_shares, sync_table
 from shardwright.cost.communication import (
     Network,
     all_alike,
@@ -178,7 +178,7 @@ class MeshTable:
 
     Args:
         sync: per block. norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
-        slowdown: (n,) factor on kernels beside a layer's gather or reduction.
+        slowdown: (n,) factor on kernels beside a layer's gather or reduction. shares: (2, tiers, n) see `column_sums.link_shares`.
         gather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gather and reduction (see `sharded`).
         scales_s: (n,) seconds that each pass of a chunk waits for its scales (see `scales`).
         gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end (`Runtime.gradient_passes`).
@@ -189,6 +189,7 @@ class MeshTable:
     sync: SyncTable
     norm_s: FloatArray
     slowdown: FloatArray
+    shares: FloatArray
     gather_copy_s: FloatArray
     reduce_copy_s: FloatArray
     scales_s: FloatArray
@@ -239,7 +240,8 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         sync=sync,
         norm_s=norm,
         communicator_bytes=communicator_bytes(problem, num_communicators(rows)),
-        slowdown=np.where(alike, overlap_slowdown(problem, rows), 1.0),
+        slowdown=np.where(alike, overlap_slowdown(problem, span_of(network.tiers, axes_of("dp-cp", rows)), network), 1.0),
+        shares=alike * link_shares(rows, shard, network=network, bucket=problem.runtime.bucket_bytes),
         gather_copy_s=gather_copy,
         reduce_copy_s=reduce_copy,
         scales_s=np.zeros(n)

@@ -49,12 +49,14 @@ def walk(
     blocking: bool,
     reduces_last: bool,
     slower: float,
+    share: FloatArray,
 ) -> IntArray:
     """Instant at which each rank has computed and reduced everything; -1 if the order deadlocks.
 
     Side by side compute and a collective each run at 1 / (1 + slower): an action is longer by slower x the rank's collectives that are
     pending beside it, at most by slower x itself. That bounds the simulation as long as slower <= 1: an action that starts later there
-    finds less pending, but gains less by it than it is late.
+    finds less pending, but gains less by it than it is late. So does a send, which is longer by `share` x what is pending beside it:
+    share[0] and share[1], (chunks,), of its link that the rank's collectives fill, at most 1, forward and backward.
     """
     ranks = row_start.shape[0] - 1
     chunks = gather.shape[0]
@@ -124,7 +126,9 @@ def walk(
                 if k == _F and c < chunks - 1:
                     sent = finish
                     if ranks > 1:
-                        sent = max(finish, send_f_free[r]) + send_forward[c]
+                        sent = max(finish, send_f_free[r])
+                        beside = min(max(pending[r] - (sent - finish), 0), send_forward[c])
+                        sent += send_forward[c] + max(np.int64(beside * share[0, c]) - _CLOCK, 0)
                         send_f_free[r] = sent
                         if blocking:
                             free[r] = sent
@@ -132,7 +136,9 @@ def walk(
                 elif k in (_B, _I) and c > 0:
                     sent = finish
                     if ranks > 1:
-                        sent = max(finish, send_b_free[r]) + send_backward[c]
+                        sent = max(finish, send_b_free[r])
+                        beside = min(max(pending[r] - (sent - finish), 0), send_backward[c])
+                        sent += send_backward[c] + max(np.int64(beside * share[1, c]) - _CLOCK, 0)
                         send_b_free[r] = sent
                         if blocking:
                             free[r] = sent
@@ -162,7 +168,9 @@ def load_walk() -> None:
     for column in (rows, kind, chunk):
         # Tables are read-only, which is part of a compiled kernel's signature.
         column.setflags(write=False)
-    walk(rows, kind, chunk, chunk, 1, np.zeros((5, 1), dtype=np.int64), one, one, one, one, one, one + 1, False, False, 0.0)
+    walk(
+        rows, kind, chunk, chunk, 1, np.zeros((5, 1), dtype=np.int64), one, one, one, one, one, one + 1, False, False, 0.0, np.zeros((2, 1))
+    )
 
 
 def durations(costs: StepCosts) -> IntArray:
@@ -220,6 +228,17 @@ def border_picoseconds(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) ->
     return forward[rank], backward[rank]
 
 
+def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> FloatArray:
+    """(2, chunks) of the link out of each chunk, forward and backward, that the rank's gathers and reductions fill while they run.
+
+    0 where replicas cross different tiers there: the one that is ahead reduces, and sends beside it, later than it could.
+    """
+    crossed = border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers)
+    alike = crossed.sum(axis=-1).max() == 1
+    share = np.clip(crossed @ costs.shares - _SHARE, 0.0, 1.0) * alike
+    return np.ascontiguousarray(share[:, np.arange(len(costs.contents)) % grid.pp])
+
+
 def path_seconds(problem: Problem, grid: Grid, costs: StepCosts, *, table: ActionTable | None = None) -> float:
     """Tier B1, in seconds: the longest path through the order to the last rank's end, then the slowest update, with jitter.
 
@@ -246,6 +265,7 @@ def path_seconds(problem: Problem, grid: Grid, costs: StepCosts, *, table: Actio
         not runtime.overlap_grad_reduce,
         # The kernel counts shares of a device in whole numbers; from 2 on nothing is gained by running beside.
         min(max(costs.slowdown - 1.0 - _SHARE, 0.0), 1.0),
+        border_shares(costs, grid, problem.cluster.tiers()),
     )
     assert ready.min() >= 0, "named schedules do not deadlock"
     # The simulation adds the same seconds in another order before it rounds them: at most a picosecond a task of the longest row.

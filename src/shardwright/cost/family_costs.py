@@ -10,7 +10,6 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.extent import extent_of
 from shardwright.collectives.span import Span
 from shardwright.cost.block_table import MODES, BlockTable, block_table
 from shardwright.cost.chunk_layout import ChunkLayout, has_head, is_layer
@@ -21,9 +20,8 @@ from shardwright.cost.device_network import group_span, kind_problem, network_of
 from shardwright.cost.gradient_sums import ShardRule, group_shares, shard_rule, sync_of
 from shardwright.cost.kept import kept_variant
 from shardwright.cost.scales import scale_seconds
-from shardwright.cost.sharded import copy_seconds
+from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.cost.step_costs import Choices, Priced, StepCosts, compose
-from shardwright.hardware.catalog.constants import slowdown_beside
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, ParameterClass
@@ -49,13 +47,11 @@ class FamilyCosts:
     Args:
         slices: one composed step of one chunk for each slice of a microbatch (one if it is whole). coupled: devices that a blocking
             collective inside the stage joins with it, counted from the stage's first. operators: names of those that run here.
-        shares: of a device's link on each tier that the sums of its gradients fill while they run; () = it sums with nobody.
     """
 
     slices: tuple[StepCosts, ...]
     coupled: tuple[int, ...]
     operators: frozenset[str]
-    shares: tuple[float, ...]
 
 
 def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
@@ -83,7 +79,6 @@ def family_costs(
     for number in range(len(lengths)):
         cut = lengths[: number + 1] if len(lengths) > 1 else None
         steps.append(_compose(own, problem, stage, device, here, rule=rule, shape=shape, cut=cut, coupled=coupled))
-    groups = held_groups(held)
     local = device - stage.base
     runs = frozenset(
         f"{s.block.name}.{o.name}" for s in stage.segments for o in s.block.operators if local in s.cells.cells.get(o.klass, {})
@@ -92,7 +87,6 @@ def family_costs(
         slices=tuple(steps),
         coupled=tuple(sorted(d - stage.base for d in coupled)),
         operators=runs,
-        shares=group_shares(problem, groups[0], rule=rule) if groups else (),
     )
 
 
@@ -353,7 +347,8 @@ def _mesh_table(
         sync=sync,
         norm_s=_norm_seconds(Same(problem), shape[0]),
         communicator_bytes=communicator_bytes(own, np.array([groups_of], dtype=np.int64)),
-        slowdown=np.array([group_slowdown(own, problem, group)]),
+        slowdown=overlap_slowdown(own, group_span(group or (0,), network), network),
+        shares=np.stack(2 * [group_shares(problem, group or (device,), rule=rule)]),
         gather_copy_s=copies[0],
         reduce_copy_s=copies[1],
         scales_s=scale_seconds(
@@ -373,19 +368,3 @@ def _norm_seconds(problem: Same[Problem], devices: int) -> FloatArray:
     everyone = tuple(range(devices))
     network = network_of_devices(problem.value, everyone)
     return move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=group_span(everyone, network), network=network)
-
-
-def group_slowdown(own: Problem, problem: Problem, group: tuple[int, ...]) -> float:
-    """Factor on kernels that run beside a group's collectives; see `sharded.overlap_slowdown`."""
-    if len(group) < 2:
-        return 1.0
-    from_ring = ring_share(problem, group)
-    factor = slowdown_beside(own.constants, factor=own.cluster.node.accelerator.overlap_slowdown)
-    return 1.0 + (factor - 1.0) * from_ring
-
-
-def ring_share(problem: Problem, group: tuple[int, ...]) -> float:
-    """Bandwidth of a flat ring over the group, over the island's full rate, at most 1."""
-    network = network_of_devices(problem, group)
-    ring = float(extent_of(group_span(group, network)).ring_seconds_per_byte[0]) * network.tiers[0].bandwidth
-    return 1.0 / max(ring, 1.0) if ring > 0.0 else 0.0

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.column_sums import ShardedElements, SyncTable, broadcast_seconds, gradient_bytes, wire_shares
-from shardwright.cost.communication import move_seconds
+from shardwright.cost.column_sums import ShardedElements, SumSpans, SyncTable, broadcast_seconds, gradient_bytes, layer_seconds, wire_shares
+from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.device_network import group_span, network_of_devices
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.problem import Problem
 from shardwright.program.stages.holdings import HeldParameters
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, State
-from shardwright.units import MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,29 +149,29 @@ def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, layers:
     tied = {"all_reduce": np.zeros(1), "reduce": np.zeros(1)}
     counts = {name: np.zeros((blocks, 1), dtype=np.int64) for name in ("dense", "experts", "spread", "frozen", "tied")}
     shards = {ParameterClass.DENSE: 1, ParameterClass.EXPERTS: 1}
-    whole: dict[tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int], int] = {}
-    for h in (h for items in held for h in items if h.trainable):
+    sizes = gradient_bytes(problem.job, problem.runtime), problem.job.parameter.bits // 8, problem.runtime.bucket_bytes
+    each = [Counter[tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int]]() for _ in held]
+    for b, h in ((b, h) for b, items in enumerate(held) for h in items):
         kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
-        key = (h.group, h.near, kind, degree(rule, h.klass, len(h.near)))
-        whole[key] = whole.get(key, 0) + h.elements * h.layers
-    for b, (items, count) in enumerate(zip(held, layers, strict=True)):
-        together: dict[tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int], int] = {}
-        for h in items:
-            kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
-            name = "frozen" if not h.trainable else "experts" if kind is ParameterClass.EXPERTS else "dense"
-            counts[name][b, 0] += -(-h.elements * h.layers // count)
-            if h.trainable:
-                shard = degree(rule, h.klass, len(h.near))
-                key = (h.group, h.near, kind, shard)
-                together[key] = together.get(key, 0) + h.elements * h.layers
-                shards[kind] = max(shards[kind], shard)
-        for (group, near, kind, shard), elements in together.items():
-            alone = _layer(problem, group, near, elements / count, shard)
+        name = "frozen" if not h.trainable else "experts" if kind is ParameterClass.EXPERTS else "dense"
+        counts[name][b, 0] += -(-h.elements * h.layers // layers[b])
+        if h.trainable:
+            shard = degree(rule, h.klass, len(h.near))
+            each[b][h.group, h.near, kind, shard] += h.elements * h.layers
+            shards[kind] = max(shards[kind], shard)
+    for b, (together, count) in enumerate(zip(each, layers, strict=True)):
+        for key, elements in ((key, elements) for key, elements in together.items() if len(key[0]) > 1):
+            group, near, _, shard = key
+            network = network_of_devices(problem, group)
+            groups = _sum_spans(network, group, near, shard)
+            alone = layer_seconds(np.array([elements / count]), groups, network, *sizes)
             if problem.runtime.zero1_broadcasts:
-                alone["gather"] = _broadcast(problem, group, near, whole[group, near, kind, shard], shard) * elements / count
+                whole = sum(one[key] for one in each)
+                alone["gather"] = broadcast_seconds(np.array([float(whole)]), groups, network=network, stored=sizes[1]) / whole
+                alone["gather"] *= elements / count
             for name, spent in alone.items():
                 if near == group or name not in tied:
-                    seconds[name][b, 0] += spent
+                    seconds[name][b] += spent
                 else:
                     tied[name] += spent * count
     for one in beyond:
@@ -192,36 +193,10 @@ def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, layers:
     )
 
 
-def _layer(problem: Problem, group: tuple[int, ...], near: tuple[int, ...], elements: float, shard: int) -> dict[str, float]:
-    """Seconds to sum, to reduce into shards, and to gather one layer's elements over one group."""
-    if len(group) < 2:
-        return dict.fromkeys(("all_reduce", "reduce", "gather"), 0.0)
-    network = network_of_devices(problem, group)
+def _sum_spans(network: Network, group: tuple[int, ...], near: tuple[int, ...], shard: int) -> SumSpans:
     inner, across = _sharing(group, near, shard)
-    wire, stored, bucket = gradient_bytes(problem.job, problem.runtime), problem.job.parameter.bits // 8, problem.runtime.bucket_bytes
-    gradient = max(elements * float(wire), float(bucket))
-    parameter = max(elements * float(stored), float(bucket) * stored / wire)
-    share = elements * float(wire) / gradient
-
-    def spent(kind: Collective, volume: float, members: tuple[int, ...]) -> float:
-        return float(move_seconds(kind, volume=np.array([volume]), span=group_span(members, network), network=network)[0])
-
-    return {
-        "all_reduce": share * spent(Collective.ALL_REDUCE, gradient, group),
-        "reduce": share * (spent(Collective.REDUCE_SCATTER, gradient, inner) + spent(Collective.ALL_REDUCE, gradient / shard, across)),
-        "gather": share * spent(Collective.ALL_GATHER, parameter, inner),
-    }
-
-
-def _broadcast(problem: Problem, group: tuple[int, ...], near: tuple[int, ...], held: int, shard: int) -> float:
-    """Seconds an element of `held` elements that each member of a sharding group broadcasts its part of."""
-    inner = _sharing(group, near, shard)[0]
-    if len(inner) < 2:
-        return 0.0
-    network, stored = network_of_devices(problem, inner), problem.job.parameter.bits // 8
-    sizes = np.array([float(held)]), np.array([shard], dtype=np.int64)
-    spent = broadcast_seconds(sizes[0], span=group_span(inner, network), shard=sizes[1], network=network, stored=stored)
-    return float(spent[0]) / held
+    spans = [group_span(members, network) for members in (inner, across, group)]
+    return SumSpans(spans[0], spans[1], spans[2], np.array([shard], dtype=np.int64))
 
 
 def _sharing(group: tuple[int, ...], near: tuple[int, ...], shard: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -235,17 +210,8 @@ def _sharing(group: tuple[int, ...], near: tuple[int, ...], shard: int) -> tuple
     return ordered[:shard], ordered[::shard]
 
 
-SMALLEST_BUCKET_BYTES = 64 * MIB
-
-
-def group_shares(problem: Problem, group: tuple[int, ...], *, rule: ShardRule) -> tuple[float, ...]:
-    """Share of a device's link on each tier of the group's network that its reduction fills while it runs; see `sync.wire_shares`."""
+def group_shares(problem: Problem, group: tuple[int, ...], *, rule: ShardRule) -> FloatArray:
+    """(tiers, 1) share of a device's link on each tier of the group's network that its reduction fills; see `wire_shares`."""
     network = network_of_devices(problem, group)
     shard = degree(rule, ParameterClass.DENSE, len(group)) if rule.zero else 1
-    inner, across = _sharing(group, group, shard)
-    bucket = max(problem.runtime.bucket_bytes, SMALLEST_BUCKET_BYTES)
-    parts = (
-        (Collective.REDUCE_SCATTER, group_span(inner, network), bucket),
-        (Collective.ALL_REDUCE, group_span(across, network), bucket // shard),
-    )
-    return wire_shares(parts, network=network)
+    return wire_shares(_sum_spans(network, group, group, shard), network=network, bucket=problem.runtime.bucket_bytes)

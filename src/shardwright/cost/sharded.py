@@ -6,16 +6,15 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.extent import extent_of
-from shardwright.collectives.span import span_of
+from shardwright.collectives.span import Span
 from shardwright.cost.column_sums import SyncTable
-from shardwright.cost.communication import axes_of, network_of
-from shardwright.cost.degree_rows import Rows
+from shardwright.cost.communication import Network
 from shardwright.hardware.catalog.constants import slowdown_beside
 from shardwright.program.problem import Problem
 
 
-def overlap_slowdown(problem: Problem, rows: Rows) -> FloatArray:
-    """Factor >= 1 on kernels that run beside the collectives of the dp x cp groups, shape (n,).
+def overlap_slowdown(problem: Problem, span: Span, network: Network) -> FloatArray:
+    """Factor >= 1 on kernels that run beside the collectives of some groups (of dp x cp), shape (n,); 1 for groups of one.
 
         1 + (slowdown - 1) x min(1, B / B_0)
 
@@ -26,8 +25,7 @@ def overlap_slowdown(problem: Problem, rows: Rows) -> FloatArray:
     Source: NCCL's graph search sets channels by the bandwidth of the slowest link of a ring (src/graph/search.cc, from memory).
     """
     factor = slowdown_beside(problem.constants, factor=problem.cluster.node.accelerator.overlap_slowdown)
-    network = network_of(problem.cluster, library=problem.runtime.collective_library)
-    extent = extent_of(span_of(network.tiers, axes_of("dp-cp", rows)))
+    extent = extent_of(span)
     ring = extent.ring_seconds_per_byte * network.tiers[0].bandwidth
     share = np.where(ring > 0.0, 1.0 / np.maximum(ring, 1.0), 0.0)
     return np.asarray(1.0 + (factor - 1.0) * (share if extent.rows is None else share[extent.rows]), dtype=np.float64)

@@ -47,6 +47,7 @@ class StepCosts:
         logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary;
             again_bytes: of them what a layer's backward makes again.
         outside_bytes: items (name, (r,) bytes) outside the allocator. slowdown: of kernels beside a collective.
+        shares: (tiers,) of a device's link that gathers and reductions fill while they run.
     """
 
     contents: tuple[Content, ...]
@@ -72,6 +73,7 @@ class StepCosts:
     outside_bytes: tuple[tuple[str, IntArray], ...]
     flops: float
     slowdown: float
+    shares: FloatArray
 
 
 RECOMPUTE_PART = len(PARTS)
@@ -168,6 +170,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         outside_bytes=_outside_bytes(problem, priced),
         flops=float(layout.counts.sum(axis=0) @ layers.flops[:, row]),
         slowdown=float(priced.meshes.slowdown[priced.mesh_row]),
+        shares=priced.meshes.shares[min(choices.zero, 1), :, priced.mesh_row],
     )
 
 

@@ -40,7 +40,7 @@ def memory_table(prediction: Prediction, *, all_stages: bool = False, classes: t
             rows.append(("...", *("" for _ in range(len(names) + 4))))
         before = run[-1].rank
         rows.append(_row(run, names=names, capacity=prediction.capacity_bytes, classes=classes))
-    header = ("devices" if classes else "ranks", "holds", *(_short(name) for name in names), "allocated", "reserved", "full")
+    header = ("devices" if classes else "ranks", "holds", *(_SHORT.get(name, name) for name in names), "allocated", "reserved", "full")
     return plain_table(header, rows, right=tuple(range(2, len(header))), whole=() if classes else (0,))
 
 
@@ -59,10 +59,6 @@ def _few(runs: list[tuple[StageMemory, ...]]) -> list[tuple[StageMemory, ...]]:
     worst = max(range(len(runs)), key=lambda i: runs[i][0].reserved)
     shown = sorted({0, 1, worst, len(runs) - 2, len(runs) - 1})
     return [runs[i] for i in shown]
-
-
-def _short(name: str) -> str:
-    return _SHORT.get(name, name)
 
 
 def _row(run: tuple[StageMemory, ...], *, names: tuple[str, ...], capacity: int, classes: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import zip_longest
 
 import numpy as np
 
@@ -91,10 +90,9 @@ class _Uses:
         self.num_resources = self.pool_in + most_units * self.levels
         self.shares, self.extra = [], []
         for device_class in program.classes:
-            here = {id(cost): cost for place in device_class.families if (cost := costs.families[place]).shares}
-            slowdown = max((cost.slices[0].slowdown for cost in here.values()), default=1.0)
-            self.shares.append(tuple(map(max, zip_longest(*(c.shares for c in here.values()), (0.0,) * self.levels, fillvalue=0.0))))
-            self.extra.append(max(round((slowdown - 1.0) * SCALE), 0))
+            here = {id(step): step for place in device_class.families for step in costs.families[place].slices[:1]}.values()
+            self.shares.append(np.max([step.shares for step in here], axis=0).tolist())
+            self.extra.append(max(round((max(step.slowdown for step in here) - 1.0) * SCALE), 0))
 
     def pool(self, klass: int, base: int, tier: int, weight: int) -> list[tuple[int, int]]:
         """The uplinks between the island and `tier`, loaded by all devices of the class in that unit."""

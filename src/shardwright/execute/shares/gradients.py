@@ -60,10 +60,6 @@ def sum_gradients(device: int, groups: Groups, store: ParameterStore) -> Task[No
             _write(held, group.boxes, order, total)
 
 
-def _sorted(held: StoredParameter, order: tuple[int, ...]) -> Box:
-    return tuple(held.box[i] for i in order)
-
-
 def _inside(inner: Indices, outer: Indices) -> torch.Tensor | None:
     """Rows of a list of indices `outer` where those of `inner` stand; None if one is missing."""
     rows: list[torch.Tensor] = []
@@ -80,7 +76,7 @@ def _inside(inner: Indices, outer: Indices) -> torch.Tensor | None:
 
 
 def _rows(held: StoredParameter, box: Box, order: tuple[int, ...]) -> tuple[torch.Tensor, ...] | None:
-    found = [_inside(inner, outer) for inner, outer in zip(box, _sorted(held, order), strict=True)]
+    found = [_inside(inner, outer) for inner, outer in zip(box, (held.box[i] for i in order), strict=True)]
     return None if any(f is None for f in found) else tuple(f for f in found if f is not None)
 
 

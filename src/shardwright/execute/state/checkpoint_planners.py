@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
@@ -171,8 +170,4 @@ def read_pieces(pieces: list[Piece], reader: FileSystemReader, metadata: Metadat
 def volumes(metadata: Metadata) -> Iterator[tuple[str, tuple[int, ...], int]]:
     """(name, shape, elements that were written) of every tensor."""
     for name, entry in metadata.state_dict_metadata.items():
-        yield name, tuple(entry.size), sum(_volume(chunk) for chunk in entry.chunks)
-
-
-def _volume(chunk: Any) -> int:
-    return int(torch.Size(chunk.sizes).numel())
+        yield name, tuple(entry.size), sum(torch.Size(chunk.sizes).numel() for chunk in entry.chunks)

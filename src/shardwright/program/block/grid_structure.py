@@ -55,10 +55,10 @@ class Structure:
         axes = tuple(c.axis for c in self.cuts(klass) if c.dim in TOKEN_DIMS)
         return Size(scale=("mbs",), factors=(Factor(runs=length, axes=axes),))
 
-    def part(self, extent: Extent, operator: Operator) -> Size:
-        """Elements of one extent on one device."""
+    def part(self, extent: Extent, operator: Operator, *, once: bool = False) -> Size:
+        """Elements of one extent on one device; see `Factor` for `once`."""
         axes = tuple(c.axis for c in self.cuts(operator.klass) if resolved(c.dim, operator) is extent.dim)
-        return Size(factors=(Factor(runs=extent.runs, quantum=extent.quantum, axes=axes),))
+        return Size(factors=(Factor(runs=extent.runs, quantum=extent.quantum, axes=axes, once=once),))
 
     def dispatched(self, operator: Operator, length: int) -> Size:
         """Routed copies on one device: topk of each token of its expert coset's share."""
@@ -125,14 +125,20 @@ class Structure:
     def changes(
         self, source: Operator | None, target: Operator, *, length: int, element: int, memory_length: int = 0
     ) -> tuple[Change, ...]:
-        """One change an axis at most, and one of key heads that all members of ``ulysses`` read."""
+        """One change an axis at most, and one of key heads that all members of ``ulysses`` read.
+
+        Keys with several readers, but not all, move once here: how each reader gets them the plan knows, and no way moves less.
+        """
         extents = source.writes if source is not None else target.reads
         source_cuts = {c.axis: c.dim for c in self.cuts(source.klass if source is not None else OperatorClass.STREAM)}
-        attends = self.shared_keys and target.attention is not None
-        shared = [e for e in extents if attends and e.runs < reference_runs(target, e.dim)]
+        keys = [e for e in extents if target.attention is not None and e.runs < reference_runs(target, e.dim)]
+        shared = keys if self.shared_keys else []
 
         def volume_of(some: list[Extent]) -> Callable[[Operator], tuple[Size, ...]]:
-            return lambda holder: tuple(self.tokens(holder.klass, length) * self.part(e, holder).scaled(element) for e in some)
+            once = [e in keys and not self.shared_keys for e in some]
+            return lambda holder: tuple(
+                self.tokens(holder.klass, length) * self.part(e, holder, once=o).scaled(element) for e, o in zip(some, once, strict=True)
+            )
 
         found = []
         for cut in (c for c in self.cuts(target.klass) if c.axis != "ring"):

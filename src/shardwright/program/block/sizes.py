@@ -15,11 +15,15 @@ Degrees = Mapping[str, IntArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
-    """quantum x ceil(runs / product of the degrees of `axes`): the largest part of a stretch of runs x quantum elements."""
+    """quantum x ceil(runs / product of the degrees of `axes`): the largest part of a stretch of runs x quantum elements.
+
+    once: where parts have copies, as there are more than runs, each element counts once: 2 heads of 128 for 4 readers are 64 each.
+    """
 
     runs: int
     quantum: int = 1
     axes: tuple[str, ...] = ()
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ def evaluate(size: Size, degrees: Degrees) -> IntArray:
         part = -(-factor.runs // cut)
         if factor.quantum != 1:
             part = part * factor.quantum
+        if factor.once:
+            part = np.where(cut > factor.runs, -(-factor.runs * factor.quantum // cut), part)
         result = part if result is None else result * part
     if result is None:
         return np.full(np.shape(degrees["mbs"]), constant, dtype=np.int64)

@@ -65,7 +65,7 @@ def action_graph(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) ->
         every = np.array([max(1, stage.every) for stage in one.stages])
         turn = np.arange(place.shape[2])[None, :] // every[:, None]
         found += _lane_edges(place[:, np.arange(len(one.stages))[:, None], turn], edges[i])
-    pairs = np.unique(_joined(found), axis=0)
+    pairs = np.unique(np.concatenate([*found, np.zeros((0, 2), np.int64)]), axis=0)
     return ActionGraph(node=node.reshape(-1), position=position, source=pairs[:, 0].copy(), target=pairs[:, 1].copy())
 
 
@@ -87,7 +87,3 @@ def _lane_edges(place: IntArray, edges: Iterable[tuple[int, int]]) -> list[IntAr
 def _pairs(source: IntArray, target: IntArray) -> IntArray:
     both = np.stack([source.reshape(-1), target.reshape(-1)], axis=1)
     return both[(both >= 0).all(axis=1)]
-
-
-def _joined(found: list[IntArray]) -> IntArray:
-    return np.concatenate([*found, np.zeros((0, 2), np.int64)])

@@ -83,7 +83,7 @@ def refine(
         if not heap and bound == float("inf"):
             break
         outcome.lower_bound_s = min(bound, heap[0][0] if heap else float("inf"))
-        if limit.passed() and (outcome.ranked or _best_effort(heap)):
+        if limit.passed() and (outcome.ranked or any(isinstance(entry[3], Simulated) for entry in heap)):
             break
         if heap and heap[0][0] <= bound:
             _advance(problem, heap, capacity, outcome)
@@ -98,10 +98,6 @@ def refine(
         outcome.ranked = found[:1]
         outcome.certified = not found or outcome.lower_bound_s >= found[0].step_time_s
     return outcome
-
-
-def _best_effort(heap: list[tuple[float, int, int, object]]) -> bool:
-    return any(isinstance(entry[3], Simulated) for entry in heap)
 
 
 class _Sorted:

@@ -43,11 +43,9 @@ _FLAT = (
 )
 _SWITCHES = ("every_microbatch", "overlap_gather", "blocking")
 _WHOLE = ("ranks", "chunks_per_rank", "looked", "rank", "has_head", "has_end")
-_DIMENSIONS = {"ranks": 1, "chunks_per_rank": 1, "looked": 1, "first_pieces": 1, "rank": 2, "pieces": 2, "first": 2, "total": 2} | {
-    "redone_total": 2,
-    "has_head": 2,
-    "has_end": 2,
-}
+_DIMENSIONS = dict.fromkeys(("ranks", "chunks_per_rank", "looked", "first_pieces"), 1) | dict.fromkeys(
+    ("rank", "pieces", "first", "total", "redone_total", "has_head", "has_end"), 2
+)
 
 
 def _pattern_arrays() -> list[npt.NDArray[Any]]:

@@ -195,7 +195,7 @@ def _pattern(problem: Problem, layout: ChunkLayout, ks: IntArray) -> dict[str, n
     before = np.concatenate([np.zeros((1, counts.shape[1])), np.cumsum(counts, axis=0)])
     redone_before = np.concatenate([np.zeros((1, redone.shape[1])), np.cumsum(redone, axis=0)])
     pieces = pieces_of(problem, layout)
-    stage = layout.by_rank
+    stage, redone_stage, final = layout.by_rank, redone_chunks.sum(axis=0), ranks + (layout.vpp - 1) * pp
     return {
         "ranks": np.array(pp),
         "chunks_per_rank": np.array(layout.vpp),
@@ -203,14 +203,16 @@ def _pattern(problem: Problem, layout: ChunkLayout, ks: IntArray) -> dict[str, n
         "rank": ranks,
         "stage": stage[ranks].astype(np.float64),
         "before": before[ranks].astype(np.float64),
+        "around": (before[final] + pp * (counts[final] - stage[ranks])).astype(np.float64),
         "own": counts[ranks].astype(np.float64),
         "least": chunks.min(axis=0)[ranks].astype(np.float64),
         "pieces": pieces[ranks].astype(np.float64),
         "first": counts[0].astype(np.float64),
         "first_pieces": np.array(float(pieces[0])),
         "total": counts.sum(axis=0).astype(np.float64),
-        "redone": redone_chunks.sum(axis=0)[ranks],
+        "redone": redone_stage[ranks],
         "redone_before": redone_before[ranks],
+        "redone_around": redone_before[final] + pp * (redone[final] - redone_stage[ranks]),
         "redone_own": redone[ranks],
         "redone_least": redone_chunks.min(axis=0)[ranks],
         "redone_total": redone.sum(axis=0),

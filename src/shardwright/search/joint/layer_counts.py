@@ -270,6 +270,7 @@ def layer_count_path(times: ShapeTimes, pipe: Pipeline, table: ActionTable, row:
         pipe.blocking,
         pipe.reduces_last,
         times.slower,
+        np.zeros((2, times.shapes.shape[1])),
     )
     return float(int(ready.max())) * 1e-12 + float(times.update_s[row])
 

@@ -208,6 +208,7 @@ def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) ->
         reduce_s=np.array([s.reduce_s[c] for c, s in enumerate(of_chunk)]),
         tied_s=np.full(len(plan.chunks), 0.0),
         slowdown=min(s.slowdown for s in of_rank),
+        shares=np.zeros_like(any_step.shares),
         pieces=np.array([s.pieces[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
         saved_bytes=np.array([s.saved_bytes[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
         restored_bytes=np.array([s.restored_bytes[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
