@@ -40,16 +40,13 @@ def two_stages(*lines: str, order: str = "1f1b") -> SimulatedPlan:
     return run_text(f"plan two devices 4\nlane main samples 8 in 4\n  stages embed+4, 4+head on 0, 2\n{placed}order {order}(main)\n")
 
 
-def simulate_with(problem: Problem, grid: Grid, change: Callable[[StepCosts], StepCosts], **of_family: object) -> SimulatedPlan:
-    """The grid with changed prices of every family; `of_family`: further fields of its `FamilyCosts`."""
+def simulate_with(problem: Problem, grid: Grid, change: Callable[[StepCosts], StepCosts]) -> SimulatedPlan:
+    """The grid with changed prices of every family."""
     price = plans.price_stages
 
     def changed(*asked: object) -> StageCosts:
         costs = price(*asked)  # type: ignore[arg-type]
-        families = {
-            place: replace(family, slices=tuple(change(step) for step in family.slices), **of_family)  # type: ignore[arg-type]
-            for place, family in costs.families.items()
-        }
+        families = {place: replace(family, slices=tuple(map(change, family.slices))) for place, family in costs.families.items()}
         pieces = {place[:2]: int(family.slices[0].pieces[0]) for place, family in families.items()}
         return replace(costs, families=families, pieces=pieces)
 

@@ -12,7 +12,9 @@ from shardwright.cost.critical_path import microbatches_of
 from shardwright.hardware.cluster import FabricTier
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.problem import Problem
+from shardwright.simulator.kernel.events import SCALE
 from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_grid, simulate_plan
+from shardwright.simulator.tasks import plan_kernel_tasks
 from shardwright.strategy.grid.axes import Grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.general import simulate_with
@@ -110,22 +112,39 @@ def test_pieces_make_up_the_whole() -> None:
             assert int(done.timeline.work[cut].sum()) == round(float(getattr(step, name)[0]) * 1e12)
 
 
+def overloaded(done: SimulatedPlan, problem: Problem, start: np.ndarray, finish: np.ndarray) -> bool:
+    """Whether some resource has more to do than it can, if every task runs from `start` to `finish`."""
+    use_start, resource, weight = plan_kernel_tasks(problem, done.program, done.costs)[4:7]
+    task = np.repeat(np.arange(len(start)), np.diff(use_start))
+    instant, change = np.concatenate([start[task], finish[task]]), np.concatenate([weight, -weight])
+    where = np.tile(resource, 2)
+    order = np.lexsort((change, instant, where))
+    # All that a resource is given it gives back, so the sum starts at 0 at each.
+    return bool((np.cumsum(change[order]) > SCALE).any())
+
+
 @in_both
 def test_nothing_shared_takes_the_longest_path() -> None:
-    """Without slowdown beside collectives and with links of its own for everything, S is the longest path."""
+    """Without slowdown beside collectives, and where no link has two things to do, S is the longest path."""
     draw = random_of(33)
-    slower, cases = 0, many(16, 200)
+    slower, shared, cases = 0, 0, many(16, 200)
     for _ in range(cases):
         problem, grid = drawn(draw)
         # Pools stand between islands and tiers above the second: sends within two tiers have links of their own.
         flat = replace(problem, cluster=replace(problem.cluster, fabric=()))
-        free = simulate_with(flat, grid, lambda step: replace(step, slowdown=1.0), shares=())
+        free = simulate_with(flat, grid, lambda step: replace(step, slowdown=1.0, shares=np.zeros_like(step.shares)))
         tasks = free.program.instances
-        path = longest_path(free.timeline.work, tasks.indegree, tasks.successor_start, tasks.successor)[1]
-        assert (free.timeline.finish == path).all(), grid
+        start, path = longest_path(free.timeline.work, tasks.indegree, tasks.successor_start, tasks.successor)
+        # A device may send to both neighbours at once.
+        if overloaded(free, flat, start, path):
+            shared += 1
+            assert (free.timeline.finish >= path).all(), grid
+        else:
+            assert (free.timeline.finish == path).all(), grid
         done = simulate_grid(problem, grid)
         slower += done.step_time_s > path_seconds_of(done)
     assert slower > cases // 4
+    assert shared < cases // 4
 
 
 def test_compute_beside_a_reduction_is_slower() -> None:
@@ -166,7 +185,7 @@ def test_a_reduction_that_fills_the_uplink_slows_sends_across_it() -> None:
     """Gradients reduced across nodes while a border is crossed: both take their share of the same card."""
     problem = problem_of(DENSE, cluster_of(16, node=4), runtime=ANY, global_batch=64, seq_len=4096)
     grid = Grid(pp=2, dp=8, zero=0)
-    shares = simulate_grid(problem, grid).costs.families[0, 0, 0].shares
+    shares = simulate_grid(problem, grid).costs.families[0, 0, 0].slices[0].shares
     # A ring of eight fills the card but for its latency.
     assert 0.9 < shares[-1] < 1.0
     # The first rank's last backward waits for a send of one second; the second rank reduces for two seconds meanwhile.
@@ -174,9 +193,9 @@ def test_a_reduction_that_fills_the_uplink_slows_sends_across_it() -> None:
     slow = replace(kind, nic=replace(kind.nic, latency_s=1.0))
     late = replace(problem, cluster=replace(problem.cluster, groups=(replace(problem.cluster.groups[0], kind=slow),)))
     prices = {"reduce_s": np.full(1, 2.0), "pieces": np.ones(1, dtype=np.int64), "slowdown": 1.0}
-    done = simulate_with(late, grid, lambda step: replace(step, **prices), shares=shares)
+    done = simulate_with(late, grid, lambda step: replace(step, **prices, shares=shares))
     last = np.flatnonzero(kinds_of(done) == TaskKind.SEND_B)[-1]
     assert done.timeline.work[last] >= 10**12
     assert done.timeline.finish[last] - done.timeline.start[last] > 1.4 * 10**12
-    alone = simulate_with(late, grid, lambda step: replace(step, **prices), shares=())
+    alone = simulate_with(late, grid, lambda step: replace(step, **prices, shares=np.zeros_like(shares)))
     assert alone.timeline.finish[last] - alone.timeline.start[last] == alone.timeline.work[last]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import lru_cache
 
 import numpy as np
@@ -23,7 +22,7 @@ def span_of_devices(devices: tuple[int, ...], tiers: tuple[Tier, ...], *, in_net
     rest, below = len(devices), 1
     members: list[int] = []
     for tier in tiers[:-1]:
-        most = max(Counter(d // tier.num_devices for d in devices).values())
+        most = int(np.unique(np.asarray(devices) // tier.num_devices, return_counts=True)[1].max())
         limit = min(max(most // below, 1), rest)
         here = max(d for d in range(1, limit + 1) if rest % d == 0)
         members.append(here)

@@ -8,8 +8,7 @@ For a few ranks s of each pipeline (first, second, one before last, last)::
 and one microbatch's way through all chunks and back. The second is the way of the first microbatch to c, all that the rank does from
 there to the last one's backward of c, and that one's way back; before and after it has p microbatches of each of its other chunks. With
 2 chunks a rank, 4 ranks, 8 microbatches and s = 3: 7 chunks there and back, 8 microbatches of c, 4 of the rank's other chunk. Every
-term is a part of a path through the order that `critical_path` walks, so B0 <= B1. Memory counts what must be alive on these ranks at
-their fullest.
+term is a part of a path through the order that `critical_path` walks, so B0 <= B1. Memory counts what must be alive at their fullest.
 """
 
 from __future__ import annotations

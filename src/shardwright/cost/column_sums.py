@@ -21,8 +21,7 @@ from shardwright.runtime.runtime import Runtime
 from shardwright.units import MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardedElements:
+class ShardedElements(NamedTuple):
     """Trainable elements of one device whose states are cut alike.
 
     Args:

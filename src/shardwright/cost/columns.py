@@ -107,7 +107,7 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
     flags = np.stack([rows["sp"], rows["gather"], routed, shared, all_alike(rows, network)])
     for flag in np.unique(flags, axis=1).T:
         chosen = np.all(flag == flags.T, axis=1)
-        some = rows.take(chosen)
+        some, known = rows.take(chosen), dict[str, tuple[Span, ...]]()
         sp, gather, route, one_key = map(bool, flag[:4])
         structure = Structure(sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key)
         for index, block in enumerate(problem.model.blocks):
@@ -115,7 +115,7 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
             table: BlockTable = block_table(
                 lower_block(block, structure, context),
                 local=local_degrees(some, sequence=context.tokens),
-                spans=partial(_move_spans, rows=some, network=network),
+                spans=partial(_move_spans, known=known, rows=some, network=network),
                 machine=machine,
                 network=network,
                 runtime=problem.runtime,
@@ -143,9 +143,11 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
     )
 
 
-def _move_spans(move: Move, *, rows: Rows, network: Network) -> tuple[Span, ...]:
+def _move_spans(move: Move, *, known: dict[str, tuple[Span, ...]], rows: Rows, network: Network) -> tuple[Span, ...]:
     """How the groups of a move may lie: those along its axis."""
-    return spans_along(move.axes[0], rows, network)
+    if move.axes[0] not in known:
+        known[move.axes[0]] = spans_along(move.axes[0], rows, network)
+    return known[move.axes[0]]
 
 
 def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -> FloatArray:

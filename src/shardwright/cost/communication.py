@@ -136,8 +136,8 @@ def move_seconds(kind: Collective, *, volume: FloatArray, span: Span, network: N
     if len(span.members[0]) == 1:
         prices, measured = _of_one_group(kind, span, network)
     else:
-        prices = price_list(kind, span=span, algorithms=algorithms_for(kind, library=network.library))
-        measured = tuple(curve for curve in network.curves if curve.collective == kind.value)
+        prices, name = price_list(kind, span=span, algorithms=algorithms_for(kind, library=network.library)), kind.value
+        measured = tuple(curve for curve in network.curves if curve.collective == name)
     seconds = prices.seconds(volume)[0]
     for curve in measured:
         here = np.flatnonzero(measured_groups(span, curve))

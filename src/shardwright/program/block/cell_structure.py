@@ -271,8 +271,8 @@ def component(device: int, source: Layout, wanted: Layout) -> tuple[Layout, Layo
     lacking = _by_samples(tuple(w for ws in needs.values() for w in ws))
     reached, frontier = {device}, [device]
     while frontier:
-        found = {d for one in frontier for w in needs.get(one, ()) for d in _meeting(w.box, offers)}
-        found |= {d for one in frontier for h in held.get(one, ()) for d in _meeting(h.box, lacking)}
+        found = {d for box in {w.box for one in frontier for w in needs.get(one, ())} for d in _meeting(box, offers)}
+        found |= {d for box in {h.box for one in frontier for h in held.get(one, ())} for d in _meeting(box, lacking)}
         frontier = sorted(found - reached)
         reached |= found
     if len(reached) == 1:

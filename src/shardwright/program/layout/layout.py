@@ -34,7 +34,7 @@ Layout = tuple[Holding, ...]
 
 def count(indices: Indices) -> int:
     """How many indices there are."""
-    return sum(high - low for low, high in indices)
+    return indices[0][1] - indices[0][0] if len(indices) == 1 else sum(high - low for low, high in indices)
 
 
 def volume(box: Box) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -97,6 +98,7 @@ def _distinct(kept: BoolArray, meanings: list[tuple[int, int] | None]) -> tuple[
     return sorted(dict(reversed(legal)).values()), len(legal)
 
 
+@lru_cache(maxsize=4096)
 def shard_is_legal(shard: int, *, holders: int, inner: int) -> bool:
     """A sharding group is a run of consecutive holders: it divides the inner of dp and cp, or covers it and divides the outer."""
     return shard == 0 or inner % shard == 0 or (shard % inner == 0 and (holders // inner) % (shard // inner) == 0)

@@ -1,0 +1,49 @@
+"""Python calls of `plan` and of one simulation on a mesh that nothing is known of, in a process of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+from shardwright.api.grids import plan
+from shardwright.api.problems import problem_of
+from shardwright.search.grid.kernels import load_kernels
+from shardwright.search.request import Request
+from shardwright.simulator.simulate import simulate_grid
+from shardwright.strategy.text.grid_notation import parse_grid
+
+ASKED = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
+MESH = "tp8 sp pp16 vpp8 dp128 mbs1 zero1 schedule=interleaved-1f1b"
+
+
+def calls_of(run: Callable[[], object]) -> int:
+    """Calls of Python functions while `run` runs."""
+    count = 0
+
+    def seen(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(seen)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def main(what: str) -> None:
+    """Kernels and imports are there: they are no part of a search."""
+    load_kernels()
+    if what == "plan":
+        counted = calls_of(lambda: plan(ASKED))
+    else:
+        problem = problem_of(ASKED)
+        simulate_grid(problem, parse_grid("tp2 sp pp4 dp2048 mbs1 zero1 schedule=1f1b"))
+        counted = calls_of(lambda: simulate_grid(problem, parse_grid(MESH)))
+    sys.stdout.write(str(counted))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
