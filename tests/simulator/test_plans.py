@@ -108,6 +108,32 @@ def test_generated_plans_simulate_or_say_why() -> None:
     assert outcomes["simulated"] > 0.6 * outcomes.total()
 
 
+READERS_OF_TWO_COPIES = """\
+plan readers devices 6
+lane main samples 1 in 1
+  stages embed+layers:3+head.norm on 0
+    all = .
+  stages head.logits on 0
+    all = x2
+    head = x6
+  stages head.loss on 0
+    all = .
+order table(main)
+  0: 0F0 1F0 2F0 2B0 1B0 0B0
+  1: 1F0 1B0
+"""
+
+
+def test_readers_of_different_copies_are_no_family() -> None:
+    """Devices 2 and 3 read the first of two copies, 4 and 5 the second, which comes later: they hold as much and wait for different ones."""
+    model = dense(layers=3)
+    plan = parse_plan(READERS_OF_TWO_COPIES, model=model)
+    problem = generated_problem(Case(plan=plan, model=model, global_batch=1, seq_len=64))
+    folded = simulate_plan(problem, plan)
+    assert [c.devices for c in folded.program.classes] == [(0,), (1,), (2, 3), (4, 5)]
+    assert_folds(problem, folded, simulate_plan(problem, plan, unfolded=True))
+
+
 @examples(25, 500, suppress_health_check=list(HealthCheck))
 @given(plans())
 def test_folding_generated_plans_is_exact(case: Case) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from hypothesis import strategies as st
 
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import Mask, OperatorClass
+from shardwright.model.ir.operator import Mask, Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.grid.facts import layer_runs
 from shardwright.strategy.plan.lane import Lane
@@ -17,6 +17,7 @@ from shardwright.strategy.plan.order import Action, Kind, Named, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
 from shardwright.strategy.plan.split import Exchange
 from shardwright.strategy.plan.stages import How, Item, Keep, Placement, Selector, Stage
+from shardwright.strategy.verify.stages import has_dim
 from tests.strategy.rows_of_plans import Entry, table
 from tests.strategy.trees import Counts, Shape, cut_points, draw_tree, for_experts
 from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse
@@ -104,10 +105,10 @@ def _cut(draw: st.DrawFn, units: Sequence[_Unit], parts: int) -> list[Sequence[_
     return [units[a:b] for a, b in zip([0, *ends], [*ends, len(units)], strict=True)]
 
 
-def _operators(model: Model, units: Sequence[_Unit]) -> set[OperatorClass]:
-    """Classes of the operators of a chunk."""
+def _operators(model: Model, units: Sequence[_Unit]) -> list[Operator]:
+    """The operators of a chunk."""
     blocks = {run.name: model.blocks[run.block] for run in model.runs}
-    return {o.klass for unit in units for o in blocks[unit.run].operators if unit.operator in ("", o.name)}
+    return [o for unit in units for o in blocks[unit.run].operators if unit.operator in ("", o.name)]
 
 
 # Dims that every class of operators has something to cut of; the widths of all models here hold at least 8 runs of each.
@@ -129,10 +130,12 @@ def _exchange(draw: st.DrawFn, shape: Shape) -> Exchange | None:
 
 
 def _placements(
-    draw: st.DrawFn, *, classes: set[OperatorClass], blocks: int, room: int, counts: Counts, fixed: bool
+    draw: st.DrawFn, *, operators: Sequence[Operator], blocks: int, room: int, counts: Counts, fixed: bool
 ) -> tuple[Placement, ...]:
-    """Trees for a stage with operators of these classes, on at most `room` devices; `fixed`: every tree on all devices of the first."""
-    names = {klass.value for klass in classes}
+    """Trees for a stage with these operators, on at most `room` devices; `fixed`: every tree on all devices of the first."""
+    names = {o.klass.value for o in operators}
+    # A stage may begin between the dispatch of tokens and the experts' products: it has nothing to cut along f.
+    experts_run = any(o.klass is OperatorClass.EXPERTS and has_dim(o, Dim.FFN) for o in operators)
     scans = "ssm" in names
     common = (Dim.BATCH, Dim.REPLICATE, *(() if scans else (Dim.SEQUENCE,)))
     wide = (Dim.WIDTH,) if names & {"attn", "mlp", "shared", "ssm", "embed", "head"} else ()
@@ -157,7 +160,7 @@ def _placements(
             shape, offset = other(_DIMS[name])
             exchange = _exchange(draw, shape) if name == "core" else None
             result.append(Placement(select=Selector(classes=(name,)), split=shape.split, offset=offset, exchange=exchange))
-    if "router" in names and draw(st.booleans()):
+    if "router" in names and experts_run and draw(st.booleans()):
         tokens, offset = other(common)
         result.append(Placement(select=Selector(classes=("router",)), split=tokens.split, offset=offset))
         experts = for_experts(draw, tokens.split, counts)
@@ -241,7 +244,7 @@ def _stage(draw: st.DrawFn, units: Sequence[_Unit], model: Model, *, base: int, 
         items=items,
         base=base,
         placements=placements,
-        keeps=_keeps(draw, blocks=blocks, classes=_operators(model, [u for u in units if not u.operator])),
+        keeps=_keeps(draw, blocks=blocks, classes={o.klass for o in _operators(model, [u for u in units if not u.operator])}),
     )
 
 
@@ -252,7 +255,7 @@ def _free_lane(draw: st.DrawFn, model: Model, *, name: str, first: int, room: in
     for part in _cut(draw, units, draw(st.integers(1, min(4, len(units))))):
         base = draw(st.integers(0, room - 1))
         blocks = sum(item.count for item in _items(part, counted=counted))
-        placements = _placements(draw, classes=_operators(model, part), blocks=blocks, room=room - base, counts=sizes.counts, fixed=False)
+        placements = _placements(draw, operators=_operators(model, part), blocks=blocks, room=room - base, counts=sizes.counts, fixed=False)
         stages.append(_stage(draw, part, model, base=first + base, placements=placements, counted=counted))
     return Lane(name=name, samples=sizes.samples, microbatches=sizes.microbatches, stages=tuple(stages), slices=sizes.slices)
 
@@ -263,7 +266,7 @@ def _ranked_lane(draw: st.DrawFn, model: Model, *, name: str, ranks: Sequence[in
     stages = []
     for rank, part in zip(ranks, _cut(draw, units, len(ranks)), strict=True):
         blocks = sum(item.count for item in _items(part, counted=counted))
-        placements = _placements(draw, classes=_operators(model, part), blocks=blocks, room=width, counts=sizes.counts, fixed=True)
+        placements = _placements(draw, operators=_operators(model, part), blocks=blocks, room=width, counts=sizes.counts, fixed=True)
         stages.append(_stage(draw, part, model, base=rank * width, placements=placements, counted=counted))
     return Lane(name=name, samples=sizes.samples, microbatches=sizes.microbatches, stages=tuple(stages), slices=sizes.slices)
 

@@ -116,7 +116,7 @@ def verified_strategy(claim: Simulation) -> tuple[Simulation, Verified]:
     if claim.plan is not None:
         check_plan(problem, claim.plan)
         actions = _check_actions(problem, claim.plan)
-        if claim.grid is not None and grid_of(claim.plan, model=problem.model) != _canonical(problem, claim.grid):
+        if claim.grid is not None and grid_of(claim.plan, model=problem.model) != canonical(claim.grid, facts=facts_of(problem)):
             raise DataError("the stored plan is not that of the stored grid", hint="simulate again")
     else:
         assert claim.grid is not None
@@ -131,10 +131,6 @@ def verified_strategy(claim: Simulation) -> tuple[Simulation, Verified]:
     drift = abs(found.step_time_s - claimed.step_time_s) / claimed.step_time_s if claimed.step_time_s > 0 else 1.0
     devices = claim.plan.devices if claim.plan else claim.grid.devices if claim.grid else 0
     return again, Verified(devices=devices, actions=actions, drift=drift, full=found.reserved_bytes / found.capacity_bytes)
-
-
-def _canonical(problem: Problem, grid: Grid) -> Grid:
-    return canonical(grid, facts=facts_of(problem))
 
 
 def _check_actions(problem: Problem, plan: Plan) -> int:

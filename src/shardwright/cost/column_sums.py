@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -135,20 +135,9 @@ def sync_table(
         held = {part: np.tensordot(np.array(repeats), counts[part], axes=1).astype(np.float64) for part in ("dense", "experts")}
         total["gather"] = _broadcasts(counts["dense"], held["dense"], dense, network, rates[2])
         total["gather"] += _broadcasts(counts["experts"], held["experts"], experts, network, rates[2])
-    return SyncTable(
-        all_reduce=total["all_reduce"],
-        reduce=total["reduce"],
-        gather=total["gather"],
-        tied_all_reduce=tied["all_reduce"],
-        tied_reduce=tied["reduce"],
-        shard=shard,
-        expert_shard=expert_shard,
-        dense=counts["dense"],
-        experts=counts["experts"],
-        spread=counts["spread"],
-        frozen=counts["frozen"],
-        tied=counts["tied"],
-    )
+    columns: dict[str, Any] = total | {f"tied_{name}": spent for name, spent in tied.items()}
+    columns |= {name: counts[name] for name in ("dense", "experts", "spread", "frozen", "tied")}
+    return SyncTable(**columns, shard=shard, expert_shard=expert_shard)
 
 
 SMALLEST_BUCKET_BYTES = 64 * MIB

@@ -60,6 +60,9 @@ class LayerTable:
     border: FloatArray
 
 
+OF_BLOCKS: Final = ("seconds", "saved_bytes", "transient_bytes", "flops", "overlappable")
+
+
 def block_context(problem: Problem, block: Block) -> Context:
     """What lowering `block` needs of the problem."""
     job = problem.job
@@ -96,10 +99,8 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
     """Price every block of the model for every row; rows of one structure are priced together."""
     machine, network = problem_machine(problem), network_of(problem.cluster, library=problem.runtime.collective_library)
     blocks, n = len(problem.model.blocks), len(rows)
-    seconds = np.zeros((blocks, len(PHASES), len(PARTS), n))
-    saved = np.zeros((blocks, len(MODES), n), dtype=np.int64)
-    transient = np.zeros((blocks, n), dtype=np.int64)
-    flops, hidden = np.zeros((blocks, n)), np.zeros((blocks, n))
+    shapes = {"seconds": (len(PHASES), len(PARTS)), "saved_bytes": (len(MODES),)}
+    found = {name: np.zeros((blocks, *shapes.get(name, ()), n), dtype=np.int64 if name.endswith("_bytes") else float) for name in OF_BLOCKS}
     stream = np.zeros(n, dtype=np.int64)
     routed = (rows["sp"] == 1) | (rows["tp"] == 1)
     keys = {o.attention.kv_heads for b in problem.model.blocks for o in b.operators if o.attention is not None}
@@ -121,19 +122,12 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
                 runtime=problem.runtime,
                 wait_s=problem.constants.collective_wait_s,
             )
-            seconds[index][:, :, chosen] = table.seconds
-            saved[index][:, chosen] = table.saved_bytes
-            transient[index][chosen] = table.transient_bytes
-            flops[index][chosen] = table.flops
-            hidden[index][chosen] = table.overlappable
+            for name, values in found.items():
+                values[index][..., chosen] = getattr(table, name)
             stream[chosen] = np.maximum(stream[chosen], table.input_bytes)
     logits, logits_blocks = _logits_bytes(problem, rows)
     return LayerTable(
-        seconds=seconds,
-        saved_bytes=saved,
-        transient_bytes=transient,
-        flops=flops,
-        overlappable=hidden,
+        **found,
         logits_bytes=logits,
         logits_blocks=logits_blocks,
         overlap_buffers=overlap_buffer_bytes(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import zip_longest
 from math import prod
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import FloatArray, IntArray, listed
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
 from shardwright.cost.block_table import MODES, BlockTable, block_table
 from shardwright.cost.chunk_layout import ChunkLayout, has_head, is_layer
-from shardwright.cost.columns import LayerTable, MeshTable, block_context, problem_machine
+from shardwright.cost.columns import OF_BLOCKS, LayerTable, MeshTable, block_context, problem_machine
 from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
@@ -33,6 +34,7 @@ from shardwright.program.layout.layout import count
 from shardwright.program.layout.replica import replica
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
+from shardwright.program.stages.families import Grouping
 from shardwright.program.stages.holdings import HeldParameters, Holdings
 from shardwright.program.stages.parts import Segment, StageParts
 from shardwright.runtime.runtime import ScaleGroup
@@ -135,9 +137,7 @@ def _compose(
     """One slice's step of one chunk, composed by the grid's own function."""
     tables, buffers = [], []
     for part in here:
-        segment, unit = part.segment, network_unit(problem)
-        base = stage.base % unit if unit else stage.base
-        table, held, joined = _table(Same(problem), Same(segment.block), segment.cells, segment.keeps, (device - stage.base, base), cut)
+        table, held, joined = _block_table(problem, stage, part.segment, device, cut)
         tables.append(table)
         buffers.append(held)
         coupled |= {d + stage.base for d in joined}
@@ -167,6 +167,36 @@ def recompute_mode(keeps: tuple[Keep, ...]) -> int:
     """Index into MODES: 2 if the whole block is recomputed, 1 if the core is, else 0 (single operators: see `kept`)."""
     names = {name for keep in keeps if keep.how is How.RECOMPUTE for name in keep.operators}
     return 2 if "full" in names else 1 if names == {"core"} else 0
+
+
+def met_inside(problem: Problem, stage: StageParts) -> Grouping | None:
+    """Whom the devices of a stage's families meet in its blocking collectives; None where equal devices meet equal ones.
+
+    That is so where trees are regular, and where a family's devices meet each other alone. Two copies of an input that six devices read
+    go from the first to two of them, and from the second to two others: these four hold as much and wait for different devices.
+    """
+    cells = [segment.cells for segment in stage.segments]
+    if len(stage.families) == 1 or all(replica(one, stage.devices[0] - stage.base).cells is not one for one in cells):
+        return None
+
+    def met(device: int) -> list[int]:
+        tables = (_block_table(problem, stage, segment, device, None) for segment in stage.segments)
+        return sorted({device, *(d + stage.base for *_, joined in tables for d in joined)})
+
+    crossing = [family for family in stage.families if len(family) > 1 and not set(family).issuperset(met(family[0]))]
+    groups = [met(device) for family in crossing for device in family]
+    if not groups:
+        return None
+    rows = np.array(list(zip_longest(*groups, fillvalue=-1)), dtype=np.int64).T
+    return Grouping.by(np.concatenate([listed(family) for family in crossing]), rows, np.arange(len(rows)).reshape(-1, 1))
+
+
+def _block_table(
+    problem: Problem, stage: StageParts, segment: Segment, device: int, cut: tuple[int, ...] | None
+) -> tuple[BlockTable, int, tuple[int, ...]]:
+    unit = network_unit(problem)
+    place = device - stage.base, stage.base % unit if unit else stage.base
+    return _table(Same(problem), Same(segment.block), segment.cells, segment.keeps, place, cut)
 
 
 _WIDTHS = (Dim.WIDTH, Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB)
@@ -301,11 +331,7 @@ def _layer_table(
     loss = [_logits(own, stage, device, part.segment) for part in here]
     border = np.zeros((len(own.cluster.tiers()), 1))
     return LayerTable(
-        seconds=np.stack([t.seconds for t in tables]),
-        saved_bytes=np.stack([t.saved_bytes for t in tables]),
-        transient_bytes=np.stack([t.transient_bytes for t in tables]),
-        flops=np.stack([t.flops for t in tables]),
-        overlappable=np.stack([t.overlappable for t in tables]),
+        **{name: np.stack([getattr(t, name) for t in tables]) for name in OF_BLOCKS},
         logits_bytes=np.array([max(a for a, _ in loss)], dtype=np.int64),
         logits_blocks=np.array([max(b for _, b in loss)], dtype=np.int64),
         overlap_buffers=np.array([max(buffers)], dtype=np.int64),

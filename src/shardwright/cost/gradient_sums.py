@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -180,16 +181,12 @@ def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, layers:
         once = move_seconds(Collective.ALL_REDUCE, volume=volume, span=group_span(one.members, network), network=network)
         for name in ("all_reduce", "reduce"):
             seconds[name][one.segment, 0] += float(once[0]) * one.elements / one.total
+    columns: dict[str, Any] = seconds | {f"tied_{name}": spent for name, spent in tied.items()} | counts
     return SyncTable(
-        all_reduce=seconds["all_reduce"],
-        reduce=seconds["reduce"],
-        gather=seconds["gather"],
-        tied_all_reduce=tied["all_reduce"],
-        tied_reduce=tied["reduce"],
+        **columns,
         shard=np.array([shards[ParameterClass.DENSE]], dtype=np.int64),
         expert_shard=np.array([shards[ParameterClass.EXPERTS]], dtype=np.int64),
         cuts=cuts_of(held, rule=rule),
-        **counts,
     )
 
 

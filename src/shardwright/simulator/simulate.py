@@ -11,7 +11,7 @@ from shardwright.arrays import IntArray
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_network import plan_tiers
-from shardwright.cost.family_costs import FamilyCosts, family_costs, network_unit, slice_lengths
+from shardwright.cost.family_costs import FamilyCosts, family_costs, met_inside, network_unit, slice_lengths
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.stage_costs import Sharing, StageCosts
 from shardwright.errors import StrategyError
@@ -22,7 +22,7 @@ from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program, TaskShape, device_classes
 from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages, counted_from, edge_extents, edge_messages, edge_segments, stage_edges
-from shardwright.program.stages.families import StageDevices, refine_families
+from shardwright.program.stages.families import Grouping, StageDevices, refine_families
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, held_by_families, parameter_sums
 from shardwright.program.stages.parts import Segment, StageParts, plan_stages
 from shardwright.simulator.device_memory import plan_memory
@@ -173,7 +173,13 @@ def refined(
         units=tuple(tier.num_devices for tier in plan_tiers(problem)),
         kinds=() if cluster.is_uniform else tuple(accumulate(g.count * g.kind.num_devices for g in cluster.groups)),
     )
-    return refine_families(stages, edges=edges, summings=summings, ground=ground)
+    count, exchanges = 0, list[Grouping]()
+    while count != (count := sum(len(stage.families) for lane in stages for stage in lane)):
+        stages = refine_families(stages, edges=edges, summings=summings, ground=ground, exchanges=exchanges)
+        exchanges = [grouping for lane in stages for stage in lane if (grouping := met_inside(problem, stage)) is not None]
+        if not exchanges:
+            break
+    return stages
 
 
 def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], summings: tuple[Summing, ...]) -> StageCosts:

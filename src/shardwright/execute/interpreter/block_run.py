@@ -58,7 +58,7 @@ def run_forward(
                 inputs.append(values[name])
             else:
                 inputs.append((yield from _brought(run, operator, name, values, there, store)))
-        if place is None or not (_has_tokens(place) or is_routed(operator)):
+        if place is None or not ((place.samples and place.positions) or is_routed(operator)):
             values[operator.name] = _nothing(run, operator, values)
             continue
         inputs += _data(run, operator, place)
@@ -134,10 +134,6 @@ def _given(run: BlockRun, operator: Operator, name: str, found: tuple[torch.Tens
             return (torch.zeros((0, 0, width), dtype=dtype, device=on), torch.zeros((0, 0, width), dtype=torch.int64, device=on))
         return (torch.zeros((0, 0, operator.reads[0].size), dtype=dtype, device=on),)
     return tuple(t for t in found if t is not None)
-
-
-def _has_tokens(place: OperatorShare) -> bool:
-    return bool(place.samples) and bool(place.positions)
 
 
 def _exits(run: BlockRun, last: Operator) -> tuple[Exit, ...]:

@@ -128,12 +128,17 @@ class _Colours:
 
 
 def refine_families(
-    stages: tuple[tuple[StageParts, ...], ...], *, edges: Iterable[LaneEdge], summings: Iterable[Summing], ground: StageDevices
+    stages: tuple[tuple[StageParts, ...], ...],
+    *,
+    edges: Iterable[LaneEdge],
+    summings: Iterable[Summing],
+    ground: StageDevices,
+    exchanges: Iterable[Grouping] = (),
 ) -> tuple[tuple[StageParts, ...], ...]:
     """The stages with families of devices that are alike.
 
     Args:
-        edges: between stages. summings: see `parameter_sums`. ground: what devices lie on.
+        edges: between stages. summings: see `parameter_sums`. ground: what devices lie on. exchanges: whom devices meet inside stages.
     """
     every = [stage for lane in stages for stage in lane]
     colours = _Colours(1 + max(stage.devices[-1] for stage in every), ground.kinds)
@@ -163,7 +168,7 @@ def refine_families(
             alike = False
             for base in bases:
                 colours.tell(trait.grouping.devices + base, trait.marks, key=(id(trait), base))
-    shared = [grouping for unit in ground.units[1:-1] if (grouping := _neighbours(every, unit)) is not None]
+    shared = [*exchanges, *(grouping for unit in ground.units[1:-1] if (grouping := _neighbours(every, unit)) is not None)]
     if alike and not shared and all(colours.are_one(families) for families in {id(s.families): s.families for s in every}.values()):
         return stages
     before = 0

@@ -124,6 +124,9 @@ def _mesh_rows(members: Members, *, moe: bool) -> tuple[Rows, IntArray]:
     return Rows(columns=columns), np.where(legal & (wanted > 0), wanted, holders)
 
 
+_SUMS = ("gather", "reduce", "all_reduce", "dense", "experts", "spread", "frozen", "shard", "expert_shard")
+
+
 def costs_of(problem: Problem, prepared: Prepared) -> Costs:
     """The tables as the B0 kernel reads them."""
     layers, meshes = prepared.layers, prepared.meshes
@@ -142,15 +145,7 @@ def costs_of(problem: Problem, prepared: Prepared) -> Costs:
         # A pipeline border may cross any tier above the lowest that it can: the cheapest of them counts.
         border=_floats(np.minimum.accumulate(layers.border[::-1], axis=0)[::-1].T),
         logits=_floats(layers.logits_bytes),
-        gather=_floats(meshes.sync.gather),
-        reduce=_floats(meshes.sync.reduce),
-        all_reduce=_floats(meshes.sync.all_reduce),
-        dense=_floats(meshes.sync.dense),
-        experts=_floats(meshes.sync.experts),
-        spread=_floats(meshes.sync.spread),
-        frozen=_floats(meshes.sync.frozen),
-        shard=_floats(meshes.sync.shard),
-        expert_shard=_floats(meshes.sync.expert_shard),
+        **{name: _floats(getattr(meshes.sync, name)) for name in _SUMS},
         norm=_floats(meshes.norm_s),
         tied=_floats(np.stack([meshes.sync.tied_all_reduce, meshes.sync.tied_reduce])),
         passes=_floats(meshes.gradient_bytes),

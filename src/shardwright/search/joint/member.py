@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -188,6 +189,10 @@ def _plain(problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: Chunk
     return step_costs(problem, plan.grids[plan.outers.index(outer)], priced)
 
 
+_OF_CHUNKS = ("forward_s", "backward_s", "weight_s", "gather_s", "reduce_s", "pieces", "saved_bytes", "restored_bytes")
+_OF_RANKS = ("optimizer_s", "update_s", "after_s", "transient_bytes", "logits_bytes", "blocks_bytes")
+
+
 def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) -> StepCosts:
     """Each rank's columns from its own split; borders as short as between any of them."""
     p = plan.ranks
@@ -199,25 +204,14 @@ def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) ->
         named = [dict(entry) for entry in listed]
         return tuple((name, np.array([named[r][name][r] for r in range(p)], dtype=np.int64)) for name in named[0])
 
+    columns: dict[str, Any] = {name: np.array([getattr(s, name)[c] for c, s in enumerate(of_chunk)]) for name in _OF_CHUNKS}
+    columns |= {name: np.array([getattr(s, name)[r] for r, s in enumerate(of_rank)]) for name in _OF_RANKS}
     return replace(
         any_step,
-        forward_s=np.array([s.forward_s[c] for c, s in enumerate(of_chunk)]),
-        backward_s=np.array([s.backward_s[c] for c, s in enumerate(of_chunk)]),
-        weight_s=np.array([s.weight_s[c] for c, s in enumerate(of_chunk)]),
-        gather_s=np.array([s.gather_s[c] for c, s in enumerate(of_chunk)]),
-        reduce_s=np.array([s.reduce_s[c] for c, s in enumerate(of_chunk)]),
+        **columns,
         tied_s=np.full(len(plan.chunks), 0.0),
         slowdown=min(s.slowdown for s in of_rank),
         shares=np.zeros_like(any_step.shares),
-        pieces=np.array([s.pieces[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
-        saved_bytes=np.array([s.saved_bytes[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
-        restored_bytes=np.array([s.restored_bytes[c] for c, s in enumerate(of_chunk)], dtype=np.int64),
-        optimizer_s=np.array([s.optimizer_s[r] for r, s in enumerate(of_rank)]),
-        update_s=np.array([s.update_s[r] for r, s in enumerate(of_rank)]),
-        after_s=np.array([s.after_s[r] for r, s in enumerate(of_rank)]),
-        transient_bytes=np.array([s.transient_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
-        logits_bytes=np.array([s.logits_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
-        blocks_bytes=np.array([s.blocks_bytes[r] for r, s in enumerate(of_rank)], dtype=np.int64),
         parts=np.stack([s.parts[:, c] for c, s in enumerate(of_chunk)], axis=1),
         border_s=np.full_like(any_step.border_s, border_s),
         static_bytes=items([s.static_bytes for s in of_rank]),
