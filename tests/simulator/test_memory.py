@@ -16,10 +16,12 @@ from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import AttentionKernel
 from shardwright.schedules.registry import schedule_table
-from shardwright.simulator.simulate import memory_of_grid, simulate_grid
+from shardwright.simulator.simulate import memory_of_grid, simulate_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.text.parser import parse_plan
 from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
+from tests.simulator.general import problem_for
 from tests.simulator.levels import peak_levels
 from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, random_of
@@ -242,3 +244,20 @@ def test_communicators_and_context_are_items() -> None:
     free = replace(ANY, name="free", collective_library="any")
     other = by_name(replace(problem, runtime=free), Grid(dp=8))[0]
     assert other["communication"] == other["context"] == 0
+
+
+FOLDED = """\
+plan folded devices 2
+lane main samples 8 in 8
+  stages embed+2, 2, 2, 2+head on 0, 1, 1, 0
+    all = .
+order zb-v(main)
+"""
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_head_needs_room_for_its_gradient_whichever_stage_holds_its_weight(tied: bool) -> None:
+    """1,000 x 128 elements of 2 bytes beside the logits, also where the embedding's stage on the same device holds the tied table."""
+    model = dense_model(tied=tied)
+    done = simulate_plan(problem_for(model, batch=8), parse_plan(FOLDED, model=model))
+    assert [dict(memory.items)["temporary"] for memory in done.memory] == [1000 * 128 * 2, 0]

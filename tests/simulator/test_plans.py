@@ -125,7 +125,7 @@ order table(main)
 
 
 def test_readers_of_different_copies_are_no_family() -> None:
-    """Devices 2 and 3 read the first of two copies, 4 and 5 the second, which comes later: they hold as much and wait for different ones."""
+    """Devices 2 and 3 read the first of two copies, 4 and 5 the second, which comes later: they hold as much and wait for other ones."""
     model = dense(layers=3)
     plan = parse_plan(READERS_OF_TWO_COPIES, model=model)
     problem = generated_problem(Case(plan=plan, model=model, global_batch=1, seq_len=64))

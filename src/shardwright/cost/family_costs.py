@@ -368,7 +368,7 @@ def _mesh_table(
     copies = copy_seconds(own, sync)
     runtime = own.runtime
     passes = runtime.gradient_passes + (2 if len(group) > 1 and runtime.scales_gradients else 0)
-    table = max((h.elements for part in here for h in part.held if h.klass.value in ("embed", "head")), default=0)
+    table = max((_table_elements(part.segment, local, own.job.sequence_length) for part in here), default=0)
     return MeshTable(
         sync=sync,
         norm_s=_norm_seconds(Same(problem), shape[0]),
@@ -386,6 +386,13 @@ def _mesh_table(
         gradient_bytes=np.array([passes * (runtime.gradient_dtype.bits // 8)], dtype=np.int64),
         embedding_bytes=np.array([table * runtime.embedding_gradient_bytes], dtype=np.int64),
     )
+
+
+def _table_elements(segment: Segment, local: int, length: int) -> int:
+    """Elements of the largest embedding or head that a device works with here, whichever of its stages holds the (tied) weight."""
+    structure = CellStructure(stage=segment.cells, device=local, length=length)
+    tables = [(o, p) for o in segment.block.operators for p in o.parameters if p.klass in (ParameterClass.EMBED, ParameterClass.HEAD)]
+    return max((prod(structure.part(e, o).times for e in p.extents) for o, p in tables if structure.runs(o)), default=0)
 
 
 @lru_cache(maxsize=256)

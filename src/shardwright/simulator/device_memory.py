@@ -40,7 +40,8 @@ def _class_memory(problem: Problem, program: Program, costs: StageCosts, number:
         for name, values in one.value.static_bytes:
             value = int(values[0])
             items[name] = max(items.get(name, 0), value) if name in _ONCE else items.get(name, 0) + value * times
-    items["activations"] = _activations(program, costs, device_class)
+    # The peak of what forwards keep until the gradients of their microbatch are done.
+    items["activations"] = int(np.cumsum(kept_changes(program, costs, device_class)).max(initial=0))
     items["logits"] = max(int(s.logits_bytes[0]) for s in steps)
     # The logits are gone when a layer is made again, of whichever stage.
     items["temporary"] = max(int(s.transient_bytes[0] + s.logits_bytes[0]) for s in steps) - items["logits"]
@@ -71,11 +72,6 @@ def _merged(steps: list[StepCosts], items: dict[str, int]) -> StepCosts:
         transient_bytes=np.array([items["temporary"]], dtype=np.int64),
         blocks_bytes=np.array([others + again], dtype=np.int64),
     )
-
-
-def _activations(program: Program, costs: StageCosts, device_class: DeviceClass) -> int:
-    """Peak of what forwards keep until the gradients of their microbatch are done, along the row of the order."""
-    return int(np.cumsum(kept_changes(program, costs, device_class)).max(initial=0))
 
 
 def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass) -> IntArray:

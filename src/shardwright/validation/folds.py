@@ -94,13 +94,9 @@ def read_folds(path: Path) -> dict[str, FoldConstants]:
     try:
         text = json.loads(path.read_text(encoding="utf-8"))
         groups = {
-            fold: FoldConstants(fold=fold, values=tuple((key, _constants(value)) for key, value in entries.items()))
+            fold: FoldConstants(fold=fold, values=tuple((k, Constants(**{n: float(v[n]) for n in names()})) for k, v in entries.items()))
             for fold, entries in text.items()
         }
     except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
         raise DataError(f"{path.name}: not a file of fitted folds ({type(error).__name__})", hint="make accuracy writes one") from None
     return groups
-
-
-def _constants(value: dict[str, float]) -> Constants:
-    return Constants(**{name: float(value[name]) for name in names()})
