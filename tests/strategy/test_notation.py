@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shardwright.errors import DataError, StrategyError
+from shardwright.errors import StrategyError
 from shardwright.strategy.grid import rules as grid_rules
 from shardwright.strategy.grid.match import grid_of
 from shardwright.strategy.plan.order import Named
@@ -17,7 +16,6 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import Split, devices_of
 from shardwright.strategy.text.base_notation import print_bases, read_bases
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
-from shardwright.strategy.text.json import plan_from_json, plan_to_json
 from shardwright.strategy.text.notation import print_plan
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.strategy.text.split_notation import Cursor, print_split
@@ -35,7 +33,6 @@ FILES = sorted(ZOO.glob("*.plan"))
 @given(plan=plans())
 def test_any_plan_round_trips(plan: Plan) -> None:
     assert parse_plan(print_plan(plan)) == plan
-    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
 
 @examples(25, 300)
@@ -76,15 +73,6 @@ def test_bases_are_short() -> None:
     assert print_bases([*range(0, 16, 4), *range(12, -1, -4)]) == "0..12/4, 12..0/4"
     assert print_bases([0, 1, 2, 3] * 8) == "(0..3)*8"
     assert print_bases([0, 0]) == "0, 0"
-
-
-def test_equal_trees_are_one_object() -> None:
-    plan = parse_plan((ZOO / "19-deepseek-v3.plan").read_text())
-    again = plan_from_json(plan_to_json(plan))
-    for one in (plan, again):
-        assert len({id(s.placements) for lane in one.lanes for s in lane.stages}) == 1
-    large = parse_plan((ZOO / "09-llama405b.plan").read_text())
-    assert len(json.dumps(plan_to_json(large))) < 16 * 1024
 
 
 def test_open_ranges_follow_the_chunk() -> None:
@@ -171,70 +159,6 @@ def test_damaged_zoo_plans_raise_only_our_errors(place: float, insert: str, drop
     except StrategyError:
         return
     verify(plan, model=dense_model(), global_batch=8)
-
-
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=10,
-)
-_ANY_PLAN = plan_to_json(parse_plan((ZOO / "12-chimera.plan").read_text()))
-
-
-@examples(80, 1000)
-@given(value=_json)
-def test_only_data_errors_escape_json(value: object) -> None:
-    with pytest.raises(DataError):
-        plan_from_json(value)
-
-
-@examples(120, 1500)
-@given(value=_json, steps=st.lists(st.integers(0, 20), max_size=9))
-def test_damaged_json_raises_only_our_errors(value: object, steps: list[int]) -> None:
-    plan = json.loads(json.dumps(_ANY_PLAN))
-    node = plan
-    for step in steps:
-        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
-        if not keys:
-            break
-        key = keys[step % len(keys)]
-        if not isinstance(node[key], (dict, list)) or step == steps[-1]:
-            node[key] = value
-            break
-        node = node[key]
-    try:
-        plan_from_json(plan)
-    except DataError:
-        return
-
-
-@pytest.mark.parametrize(
-    ("change", "part"),
-    [
-        ({"devices": "4"}, "plan / devices: expected a count"),
-        ({"devices": True}, "expected a count"),
-        ({"devices": -4}, "expected a count"),
-        ({"device": 4}, "did you mean devices"),
-        ({"version": 2}, "version 2"),
-        ({"lanes": [{}]}, "name is missing"),
-        ({"lanes": None}, "expected a list"),
-        ({"placements": 3}, "not a list"),
-        ({"placements": [[{"select": {}, "split": {"dim": "q", "parts": 2, "step": 1}}]]}, "'q' is not known"),
-        ({"placements": [[{"select": {}, "split": {"dim": "b", "parts": 0, "step": 1}}]]}, "at least 1"),
-        ({"orders": [{}]}, "another value"),
-    ],
-)
-def test_json_errors_name_the_path(change: dict[str, object], part: str) -> None:
-    with pytest.raises(DataError, match=part):
-        plan_from_json({**_ANY_PLAN, **change})
-
-
-def test_deep_json_is_refused() -> None:
-    split: object = None
-    for _ in range(900):
-        split = {"dim": "x", "parts": 1, "step": 1, "children": [split]}
-    with pytest.raises(DataError, match="too deep"):
-        plan_from_json({**_ANY_PLAN, "placements": [[{"select": {}, "split": split}]]})
 
 
 def test_unwritable_names_are_refused() -> None:

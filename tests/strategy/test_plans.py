@@ -14,10 +14,10 @@ from shardwright.schedules.registry import SCHEDULES, schedule
 from shardwright.strategy.plan.order import Named, Table
 from shardwright.strategy.plan.split import Split
 from shardwright.strategy.plan.tree_shape import depth, nodes, overlaps
-from shardwright.strategy.text.json import plan_from_json, plan_to_json
 from shardwright.strategy.text.notation import print_plan
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.strategy.verify.check import verify
+from tests.files.plan_json import plan_from_json, plan_to_json
 from tests.strategy.plans import CHAINS, LOOPED, OPPOSITE, SLICED, WAVES, Case, plans
 from tests.tiers import examples, in_both
 

@@ -16,10 +16,10 @@ from shardwright.strategy.plan.split import Exchange, Split, devices_of
 from shardwright.strategy.plan.stages import How, Placement, Stage
 from shardwright.strategy.plan.tree_shape import nodes
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.strategy.text.json import plan_from_json, plan_to_json
 from shardwright.strategy.text.notation import print_plan
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.strategy.verify.check import verify
+from tests.files.plan_json import plan_from_json, plan_to_json
 from tests.strategy.zoo_plans import FOLDER, ZooPlan, zoo
 
 ZOO = zoo()

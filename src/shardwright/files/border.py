@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, WithJsonSchema, create_model
-from pydantic.functional_validators import PlainValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, create_model
 
-from shardwright.errors import DataError, ShardwrightError, nearest
-from shardwright.files.faces import Names, fields_of, mapped
+from shardwright.errors import DataError
+from shardwright.files.faces import Names, default_of, fields_of, mapped
+from shardwright.files.plan_document import SPARSE, VERSION, PlanDocument, plan_of
+from shardwright.files.refusal import must, refusal, shown
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stages import Stage
 from shardwright.strategy.text.grid_notation import parse_grid
-from shardwright.strategy.text.json import plan_from_json
 
 LARGEST: Final = 1e30
 
@@ -36,7 +37,10 @@ _LEAVES: Final[Mapping[Any, Any]] = {
     int: Count,
     float: Number,
     Grid: Annotated[str, AfterValidator(parse_grid)],
-    Plan: Annotated[Any, PlainValidator(plan_from_json), WithJsonSchema({"type": "object", "description": Plan.__doc__ or ""})],
+}
+_OF_PLANS: Final[Mapping[Any, Mapping[str, Any]]] = {
+    PlanDocument: {"version": Annotated[Count, must(lambda version: version == VERSION, f"{VERSION}, which this release reads")]},
+    Stage: {"placements": Count},
 }
 T = TypeVar("T")
 Limits = Mapping[Any, Mapping[str, Any]]
@@ -61,11 +65,12 @@ class Mirror(Generic[T]):
     names: Names
     limits: Limits
     checks: Mapping[Any, AfterValidator] = dataclasses.field(default_factory=dict)
+    _models: dict[type, Any] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def adapter(self) -> TypeAdapter[T]:
         """The model, made when the first file is read."""
-        return TypeAdapter(self._model(self.kind))
+        return TypeAdapter(self._annotation(self.kind))
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -84,8 +89,13 @@ class Mirror(Generic[T]):
             raise refusal(error, document, self.schema, name=name, hint=hint) from None
 
     def _model(self, kind: type) -> Any:
-        """`kind` as a type that pydantic reads."""
-        names, limits = self.names.get(kind, {}), self.limits.get(kind, {})
+        """`kind` as a type that pydantic reads; inside itself it is known by its name."""
+        if kind in self._models:
+            return self._models[kind]
+        # A model's own name is the model without what builds the class of it.
+        inside = f"Built{kind.__name__}"
+        self._models[kind] = typing.ForwardRef(inside)
+        names, limits = self.names.get(kind, {}), self.limits.get(kind, _OF_PLANS.get(kind, {}))
         outer: dict[str, dict[str, Any]] = {"": {}}
         places: list[tuple[str, str, str]] = []
         for field, hint in fields_of(kind):
@@ -94,7 +104,7 @@ class Mirror(Generic[T]):
                 annotation = limits[field] if field in limits else self._annotation(hint)
                 if (kind, field) in self.checks:
                     annotation = annotated[annotation, self.checks[kind, field]]
-                outer.setdefault(group, {})[last] = (annotation, ...)
+                outer.setdefault(group, {})[last] = (annotation, default_of(kind, field) if kind in SPARSE else ...)
                 places.append((field, group, last))
         for group, inner in outer.items():
             if group:
@@ -105,15 +115,22 @@ class Mirror(Generic[T]):
             given = {field: getattr(getattr(found, group) if group else found, last) for field, group, last in places}
             return kind(**{field: _pairs(value) if isinstance(value, dict) else value for field, value in given.items()})
 
-        return annotated[model, AfterValidator(build)]
+        self._models[kind] = annotated[model, AfterValidator(build)]
+        model.model_rebuild(_types_namespace={inside: self._models[kind]})
+        return self._models[kind]
 
     def _annotation(self, hint: Any) -> Any:
         origin, inner = typing.get_origin(hint), typing.get_args(hint)
         if hint in _LEAVES:
             return _LEAVES[hint]
         if origin in (types.UnionType, typing.Union):
-            (some,) = (one for one in inner if one is not type(None))
-            return self._annotation(some) | None
+            some = [one for one in inner if one is not type(None)]
+            if len(some) == 1:
+                return typing.Union.__getitem__((self._annotation(some[0]), None))
+            tagged = tuple(annotated[self._annotation(one), Tag(str(one))] for one in inner)
+            return annotated[typing.Union.__getitem__(tagged), _form_of(inner)]
+        if hint is Plan:
+            return annotated[self._model(PlanDocument), AfterValidator(plan_of)]
         if mapped(hint) is not None:
             return types.GenericAlias(dict, (str, Signed if mapped(hint) is float else self._annotation(mapped(hint))))
         if origin is tuple:
@@ -121,6 +138,17 @@ class Mirror(Generic[T]):
         if isinstance(hint, type) and issubclass(hint, StrEnum):
             return annotated[hint, _LAX]
         return self._model(hint) if dataclasses.is_dataclass(hint) and isinstance(hint, type) else hint
+
+
+def _form_of(kinds: tuple[Any, ...]) -> Discriminator:
+    """Which of several types a value must be, by its JSON form: of classes, the first whose fields without a default are all there."""
+
+    def has_form(kind: Any, value: object) -> bool:
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            return isinstance(value, dict) and all(name in value or default_of(kind, name) is not ... for name, _ in fields_of(kind))
+        return type(value) is (list if typing.get_origin(kind) is tuple else kind)
+
+    return Discriminator(lambda value: next((str(kind) for kind in kinds if has_form(kind, value)), None))
 
 
 def _pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -142,120 +170,3 @@ def body_of(document: object, *, schema: str, version: int, name: str, what: str
         older = isinstance(found, int) and found < version
         raise DataError(f"{name}: version {shown(found)} is not {version}", hint=hint if older else "use the release that wrote it")
     return {field: value for field, value in document.items() if field not in ("schema", "version")}
-
-
-def shown(value: object) -> str:
-    """A value as a message quotes it."""
-    return repr(value)[:40]
-
-
-def must(holds: Callable[[Any], bool], expected: str) -> AfterValidator:
-    """A validator of what a type cannot say; `expected` is what a message asks for."""
-
-    def validate(value: Any) -> Any:
-        if not holds(value):
-            raise ValueError(expected)
-        return value
-
-    return AfterValidator(validate)
-
-
-def refusal(error: ValidationError, document: object, schema: Mapping[str, Any], *, name: str, hint: str) -> ShardwrightError:
-    """The first thing that pydantic says, in the project's words."""
-    first = error.errors(include_url=False)[0]
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, ShardwrightError):
-        return cause
-    # Tags of unions stand in a location, but not in the document.
-    path: list[str | int] = []
-    value: Any = document
-    for part in first["loc"]:
-        inner = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
-        if part in inner:
-            path.append(part)
-            value = inner[part]
-    last = first["loc"][-1] if first["loc"] else ""
-    where = [name, *_words(path)]
-    if first["type"] == "missing" and isinstance(last, str):
-        return DataError(f"{': '.join([*where, last])} is missing", hint=nearest(last, value) or hint)
-    if first["type"] == "extra_forbidden":
-        known = _at(schema, document, path[:-1]).get("properties", {})
-        return DataError(f"{': '.join(_words([name, *path[:-1]]))}: unknown field {shown(last)}", hint=nearest(str(last), known))
-    expected = str(cause) if cause is not None else expectation(schema, _at(schema, document, path))
-    while path and isinstance(path[-1], int) and expected.startswith(("a list", "an object", "a string")):
-        path = path[:-1]
-        expected, value = expectation(schema, _at(schema, document, path)), _inside(document, path)
-    return DataError(f"{': '.join(_words([name, *path]))} is {shown(value)}, not {expected}", hint=hint)
-
-
-def _words(path: Sequence[str | int]) -> list[str]:
-    """A path for a message: the number of an item stands behind its list's name."""
-    found: list[str] = []
-    for part in path:
-        if isinstance(part, int):
-            found[-1] += f" {part}"
-        else:
-            found.append(part)
-    return found
-
-
-def _inside(document: Any, path: Sequence[str | int]) -> Any:
-    for part in path:
-        document = document[part]
-    return document
-
-
-def _resolved(root: Mapping[str, Any], schema: Mapping[str, Any], value: Any = None) -> Mapping[str, Any]:
-    """The schema that a reference, one of a value that may be null, or one of several of which a constant of `value` says which, is."""
-    if "$ref" in schema:
-        return _resolved(root, root["$defs"][schema["$ref"].rpartition("/")[2]])
-    some = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
-    for one in (_resolved(root, branch) for branch in schema.get("oneOf", ())):
-        constants = [(name, said["const"]) for name, said in one["properties"].items() if "const" in said]
-        if isinstance(value, dict) and constants and all(value.get(name) == said for name, said in constants):
-            return one
-    return _resolved(root, some[0]) if len(some) == 1 else schema
-
-
-def _at(root: Mapping[str, Any], document: Any, path: Sequence[str | int]) -> Mapping[str, Any]:
-    """The schema of what stands at a path of a document."""
-    schema = _resolved(root, root)
-    for part in path:
-        document = document[part]
-        if isinstance(part, int):
-            fixed = schema.get("prefixItems", ())
-            schema = fixed[part] if part < len(fixed) else schema.get("items", {})
-        else:
-            schema = schema.get("properties", {}).get(part, schema.get("additionalProperties", {}))
-        schema = _resolved(root, schema, document)
-    return schema
-
-
-def expectation(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """What a schema asks for, in words."""
-    schema = _resolved(root, schema)
-    least: float = schema.get("minimum", 0)
-    match schema.get("type"):
-        case "integer":
-            return f"a whole number of at least {least}"
-        case "number" if "exclusiveMinimum" in schema:
-            return "a number above 0"
-        case "number":
-            return f"a number of at least {least:g}" if least >= 0 else "a number"
-        case "boolean":
-            return "true or false"
-        case "string":
-            return " or ".join(map(str, schema["enum"])) if "enum" in schema else "a string"
-        case "array" if "prefixItems" in schema:
-            count = len(schema["prefixItems"])
-            return f"a list of {'two' if count == 2 else count} {_kind(root, schema['prefixItems'][-1])}s"
-        case "array":
-            return f"a list of {_kind(root, schema.get('items', {}))}s"
-        case "object":
-            return "an object"
-    return "another value"
-
-
-def _kind(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    kind: str = _resolved(root, schema).get("type", "value")
-    return {"array": "row", "integer": "number"}.get(kind, kind)

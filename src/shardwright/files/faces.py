@@ -1,22 +1,23 @@
 """How the project's dataclasses stand in a file: their types are the schema, in both directions.
 
 A dataclass is an object of its fields, pairs of a name and numbers are an object, an enumeration is its value, a tuple a list, a grid its
-notation, a general plan what `strategy.text.json` makes of it. `Names` says where a field has another name in the file.
+notation, a general plan its `files.plan_document.PlanDocument`. `Names` says where a field has another name in the file.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import types
 import typing
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from typing import Any
 
+from shardwright.files.plan_document import SPARSE, document_of
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.strategy.text.json import plan_to_json
 
 Names = Mapping[type, Mapping[str, str]]
 """Names of a class's fields in a file: ``outer.inner`` stands in an object of its own, an empty name is left out."""
@@ -29,10 +30,17 @@ def fields_of(kind: Any) -> tuple[tuple[str, Any], ...]:
     return tuple((field.name, hints[field.name]) for field in dataclasses.fields(kind))
 
 
+def default_of(kind: Any, field: str) -> Any:
+    """The value that a dataclass gives a field, or `...`."""
+    default = kind.__dataclass_fields__[field].default
+    return ... if default is dataclasses.MISSING else default
+
+
 def mapped(hint: Any) -> Any:
     """The type of the values where a type is pairs that stand as an object, else None."""
     inner = typing.get_args(typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else ()
-    return inner[1] if len(inner) == 2 and inner[0] is str and inner[1] is not str else None
+    several = (types.UnionType, typing.Union)
+    return inner[1] if len(inner) == 2 and inner[0] is str and typing.get_origin(inner[1]) not in several and inner[1] is not str else None
 
 
 def filed(value: Any, *, names: Names, hint: Any = None) -> Any:
@@ -46,7 +54,7 @@ def filed(value: Any, *, names: Names, hint: Any = None) -> Any:
     if isinstance(value, Grid):
         return print_grid(value)
     if isinstance(value, Plan):
-        return plan_to_json(value)
+        return filed(document_of(value), names=names)
     if not dataclasses.is_dataclass(value):
         return value
     kind: Any = type(value)
@@ -54,6 +62,6 @@ def filed(value: Any, *, names: Names, hint: Any = None) -> Any:
     for field, inner in fields_of(kind):
         name = names.get(kind, {}).get(field, field)
         outer, _, last = name.rpartition(".")
-        if name:
+        if name and not (kind in SPARSE and getattr(value, field) == default_of(kind, field)):
             (found.setdefault(outer, {}) if outer else found)[last] = filed(getattr(value, field), names=names, hint=inner)
     return found

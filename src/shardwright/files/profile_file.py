@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
 
-from shardwright.files.border import Factor, FromOne, Mirror, Number, Positive, annotated, body_of, must
+from shardwright.files.border import Factor, FromOne, Mirror, Number, Positive, annotated, body_of
 from shardwright.files.faces import Names, filed
+from shardwright.files.refusal import must
 from shardwright.files.text import decoded, read_text
 from shardwright.hardware.profile.profile import (
     AttentionPoint,

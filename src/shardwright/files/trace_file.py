@@ -16,7 +16,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from shardwright.errors import DataError
-from shardwright.files.border import Count, FromOne, Number, Record, Signed, body_of, must, refusal
+from shardwright.files.border import Count, FromOne, Number, Record, Signed, body_of
+from shardwright.files.refusal import must, refusal
 from shardwright.files.text import decoded, read_text
 from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, sorted_spans
 from shardwright.units import MEGA

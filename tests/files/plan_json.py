@@ -1,0 +1,19 @@
+"""A general plan as JSON values, by itself, as it stands in a plan file."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from shardwright.files.border import Mirror
+from shardwright.files.faces import filed
+from shardwright.strategy.plan.plan import Plan
+
+PLAN: Final = Mirror(kind=Plan, names={}, limits={})
+
+
+def plan_to_json(plan: Plan) -> Any:
+    return filed(plan, names={})
+
+
+def plan_from_json(value: object) -> Plan:
+    return PLAN.read(value, name="plan", hint="such as shardwright itself writes")
