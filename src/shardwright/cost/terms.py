@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shardwright.compiled import compiled
+from shardwright.compiled import inner
 
 
-@compiled
+@inner
 def beside(compute: float, hidden: float, slowdown: float) -> float:
     """Seconds of compute with `hidden` seconds of communication beside it.
 
@@ -15,13 +15,13 @@ def beside(compute: float, hidden: float, slowdown: float) -> float:
     return max(compute + (slowdown - 1.0) * shared, hidden)
 
 
-@compiled
+@inner
 def forward_layer(forward: float, gather: float, copy: float, zero: int, slowdown: float) -> float:
     """Forward of one layer; under ZeRO-3 the next layer's parameters are gathered beside it and then copied (`copy`) into their places."""
     return beside(forward + copy, gather, slowdown) if zero == 3 else forward
 
 
-@compiled
+@inner
 def backward_layer(
     backward: float,
     gather: float,
@@ -45,7 +45,7 @@ def backward_layer(
     return beside(backward, hidden, slowdown) if hidden > 0.0 else backward
 
 
-@compiled
+@inner
 def parameter_bytes(zero: int, whole: float, sharded: float, frozen: float, gathered: float, width: float, shard_width: float) -> float:
     """Bytes of parameters that live through the step on one device.
 
@@ -59,7 +59,7 @@ def parameter_bytes(zero: int, whole: float, sharded: float, frozen: float, gath
     return sharded * shard_width + frozen * width + gathered * width
 
 
-@compiled
+@inner
 def gathered_elements(ends: float, largest: float, prefetch: float) -> float:
     """Elements that ZeRO-3 holds whole: `ends`, the embedding and the head (the root unit, whole from the first forward to the last
     backward), the layer at work and `prefetch` ahead of it, each of at most `largest`.
@@ -67,7 +67,7 @@ def gathered_elements(ends: float, largest: float, prefetch: float) -> float:
     return ends + largest * (1.0 + prefetch)
 
 
-@compiled
+@inner
 def temporary_bytes(layer: float, end: float, logits: float) -> float:
     """Largest temporary beside the logits: `end`, an embedding's weight gradient, or what `layer`, the set that a layer's backward makes
     again, exceeds them by (the logits are gone when a layer is recomputed).
@@ -75,7 +75,7 @@ def temporary_bytes(layer: float, end: float, logits: float) -> float:
     return max(end, layer - logits)
 
 
-@compiled
+@inner
 def reserved_bytes(allocated: float, temporary: float, logits: float, blocks: float, factor: float) -> float:
     """What a caching allocator holds: blocks made for one kind of temporary serve no other, larger one, so their sizes add up.
 
@@ -88,7 +88,7 @@ def reserved_bytes(allocated: float, temporary: float, logits: float, blocks: fl
     return max(allocated * factor, allocated - temporary - logits + blocks)
 
 
-@compiled
+@inner
 def optimizer_seconds(
     elements: float, shard: float, bytes_per_element: float, bandwidth: float, host_share: float, host_rate: float
 ) -> float:

@@ -49,12 +49,21 @@ _SLOT, _NEXT, _PREVIOUS = range(3)
 
 @inlined
 def _seed(
-    work: IntArray, finish: IntArray, indegree: Int32Array, use_start: Int32Array, done: Int32Array, arrival: IntArray, arriving: Int32Array
+    work: IntArray,
+    start: IntArray,
+    finish: IntArray,
+    waiting: Int32Array,
+    indegree: Int32Array,
+    use_start: Int32Array,
+    done: Int32Array,
+    arrival: IntArray,
+    arriving: Int32Array,
 ) -> tuple[int, int]:
     """Tasks without predecessors arrive at 0, or are done at once."""
     num_arriving, num_done = 0, 0
     for task in range(work.size):
-        if indegree[task] == 0:
+        start[task], finish[task], waiting[task] = 0, -1, indegree[task]
+        if waiting[task] == 0:
             if use_start[task] == use_start[task + 1] or work[task] == 0:
                 finish[task] = work[task]
                 done[num_done] = task
@@ -214,7 +223,8 @@ def _simulate(
 ) -> tuple[IntArray, IntArray, int]:
     """`simulate` on checked arrays."""
     num_tasks = work.size
-    start, finish, waiting = np.zeros(num_tasks, np.int64), np.full(num_tasks, -1, np.int64), indegree.copy()
+    # Arrays of few shapes and types, filled by loops: compiling each further kind of `empty`, `zeros` or `full` takes as long as a function.
+    start, finish, waiting = np.empty(num_tasks, np.int64), np.empty(num_tasks, np.int64), np.empty(num_tasks, np.int32)
     done = np.empty(num_tasks + 1, np.int32)
     # one large block, of which only the rows in use are touched: the allocator keeps it between calls instead of faulting it in anew
     capacity = num_tasks + 1
@@ -222,11 +232,12 @@ def _simulate(
     arrival, key, slots = block[:capacity], block[capacity : 2 * capacity], block[2 * capacity :].reshape(capacity, 8)
     arriving, item, spare = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.int32)
     size, num_spare, turn = 0, 0, 0
-    resources, uses = np.zeros((num_resources, 4), np.int64), np.empty((use_resource.size, 3), np.int32)
-    resources[:, _CHANGED_IN] = -1
-    resources[:, _FIRST] = -1
+    resources = np.empty(4 * num_resources, np.int64).reshape(num_resources, 4)
+    uses = np.empty(3 * use_resource.size, np.int32).reshape(use_resource.size, 3)
+    for resource in range(num_resources):
+        resources[resource, _LOAD], resources[resource, _CHANGED_IN], resources[resource, _FIRST] = 0, -1, -1
     changed = np.empty(num_resources, np.int32)
-    num_arriving, num_done = _seed(work, finish, indegree, use_start, done, arrival, arriving)
+    num_arriving, num_done = _seed(work, start, finish, waiting, indegree, use_start, done, arrival, arriving)
     num_arriving, num_done = _settle(
         work, start, finish, waiting, edge_start, edge, use_start, done, arrival, arriving, num_arriving, num_done, 0
     )
@@ -261,7 +272,8 @@ def _simulate(
             key[size], item[size] = now + work[task], slot
             sift_up(key, item, slots, size)
             size += 1
-        for resource in changed[:num_changed]:
+        for place in range(num_changed):
+            resource = changed[place]
             if max(resources[resource, _LOAD], resources[resource, _BEFORE]) > SCALE:
                 use = resources[resource, _FIRST]
                 while use >= 0:
