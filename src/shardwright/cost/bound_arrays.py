@@ -215,6 +215,11 @@ def outer_records(outer: Outer) -> RecordArray:
     return _records(outer._replace(start=outer.start[:-1])._asdict())
 
 
+def fact_records(facts: Facts) -> RecordArray:
+    """The numbers of the problem as one record."""
+    return _records({name: np.array([value]) for name, value in facts._asdict().items()})
+
+
 def scratch_of(redo_options: int, offloads: int) -> Scratch:
     """Room for the sums of one outer row."""
     return Scratch(
@@ -242,7 +247,7 @@ def _floats(names: Iterable[str]) -> np.dtype[np.void]:
 def _records(columns: dict[str, FloatArray | IntArray]) -> RecordArray:
     """One record for each place of the columns, which are broadcast."""
     shape = np.broadcast_shapes(*(column.shape for column in columns.values()))
-    result = np.empty(shape, dtype=[(name, column.dtype) for name, column in columns.items()])
+    result = np.empty(shape, dtype=np.dtype([(name, column.dtype) for name, column in columns.items()], align=True))
     for name, column in columns.items():
         result[name] = column
     return result

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, RecordArray
-from shardwright.compiled import compiled, inner
+from shardwright.compiled import compiled, inlined, inner
 from shardwright.cost.bound_arrays import (
     SCHEDULE_1F1B,
     SCHEDULE_GPIPE,
@@ -29,6 +29,7 @@ from shardwright.cost.bound_arrays import (
     Patterns,
     Scratch,
     cost_records,
+    fact_records,
     outer_records,
     pattern_records,
     scratch_of,
@@ -96,7 +97,7 @@ def _fill_elements(
 
 @inner
 def _fill_live(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: Facts, p: int, layer: int, h: int, r: int, mode: int, redo: int
+    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, layer: int, h: int, r: int, mode: int, redo: int
 ) -> None:
     """Activations, logits and temporaries at the fullest under one recompute option."""
     use = 1 if mode == 1 else 0
@@ -106,12 +107,12 @@ def _fill_live(
         for t in range(costs.meshes.shape[1]):
             block = patterns.blocks[p, s, t]
             is_layer = costs.layers[layer, t]["transient"] > 0.0
-            kept = 2 if mode == 2 and is_layer and facts.layer_block < 0 else use
+            kept = 2 if mode == 2 and is_layer and facts["layer_block"] < 0 else use
             saved += block["least"] * costs.saved[layer, t, kept]
             if is_layer and block["stage"] > 0.0:
                 transient = max(transient, costs.saved[layer, t, 0] - costs.saved[layer, t, mode])
-        if mode == 2 and facts.layer_block >= 0:
-            t = facts.layer_block
+        if mode == 2 and facts["layer_block"] >= 0:
+            t = facts["layer_block"]
             saved -= patterns.redone[p, s, redo]["least"] * (costs.saved[layer, t, 0] - costs.saved[layer, t, 2])
         rank, row = patterns.ranks[p, s], costs.rows[layer]
         end = costs.groups[h]["embedding"] if rank["has_end"] else 0.0
@@ -127,7 +128,7 @@ def _fill_work(
     scratch: Scratch,
     costs: CostRecords,
     patterns: PatternRecords,
-    facts: Facts,
+    facts: np.void,
     p: int,
     layer: int,
     h: int,
@@ -137,7 +138,7 @@ def _fill_work(
     redo: int,
 ) -> None:
     """Seconds of a microbatch under one recompute option and ZeRO stage."""
-    single = facts.layer_block >= 0
+    single = facts["layer_block"] >= 0
     pipeline, slowdown = patterns.pipelines[p], costs.groups[h]["slowdown"]
     scales, chunks = costs.groups[h]["scales"], float(pipeline["chunks_per_rank"])
     for s in range(pipeline["looked"]):
@@ -154,11 +155,11 @@ def _fill_work(
         reduce = sync["all_reduce"] if zero == 0 else sync["reduce"]
         f = forward_layer(times["forward"], gather, copy, zero, slowdown)
         plain = times["backward"] + (times["selective"] if mode == 1 else 0.0)
-        b = backward_layer(plain, gather, reduce, copy, back, zero, facts.every_microbatch, slowdown)
+        b = backward_layer(plain, gather, reduce, copy, back, zero, facts["every_microbatch"], slowdown)
         redone = mode == 2 and times["transient"] > 0.0
         more = 0.0
         if redone:
-            again = backward_layer(plain + times["full"], gather, reduce, copy, back, zero, facts.every_microbatch, slowdown)
+            again = backward_layer(plain + times["full"], gather, reduce, copy, back, zero, facts["every_microbatch"], slowdown)
             if single:
                 more = again - b
             else:
@@ -182,10 +183,10 @@ def _fill_work(
 
 @inner
 def _fill_sync(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: Facts, p: int, h: int, zero: int
+    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, h: int, zero: int
 ) -> tuple[float, float]:
     """Reductions of chunk s and gathers of the rank; returns the reduction and the gather of chunk 0."""
-    at_end = not (zero >= 2 and facts.every_microbatch)
+    at_end = not (zero >= 2 and facts["every_microbatch"])
     gathers = zero == 1 or zero == 2
     first_reduce = 0.0
     first_gather = 0.0
@@ -213,7 +214,7 @@ def _held(elements: float, shard: float, cut: bool) -> float:
 
 @inner
 def _fill_held(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: Facts, p: int, h: int, zero: int, o: int, offload: float
+    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, h: int, zero: int, o: int, offload: float
 ) -> None:
     """Bytes that live through the step on each looked-at rank."""
     shard, expert_shard = costs.groups[h]["shard"], costs.groups[h]["expert_shard"]
@@ -227,18 +228,18 @@ def _fill_held(
             sharded,
             # Summed by more devices than the rest, so sharded further: ZeRO-3 may leave nothing of it.
             of["frozen"] + (of["spread"] if zero < 3 else 0.0),
-            gathered_elements(of["ends"], of["largest"], facts.prefetch),
-            facts.parameter_bytes,
-            facts.shard_bytes,
+            gathered_elements(of["ends"], of["largest"], facts["prefetch"]),
+            facts["parameter_bytes"],
+            facts["shard_bytes"],
         )
-        gradients = (_held(dense, shard, zero >= 2) + _held(experts, expert_shard, zero >= 2)) * facts.gradient_bytes
-        states = (_held(dense, shard, zero >= 1) + _held(experts, expert_shard, zero >= 1)) * facts.state_bytes
-        scratch.held[o, s] = parameters + gradients + np.floor(states * (100.0 - offload) / 100.0) + facts.workspace
+        gradients = (_held(dense, shard, zero >= 2) + _held(experts, expert_shard, zero >= 2)) * facts["gradient_bytes"]
+        states = (_held(dense, shard, zero >= 1) + _held(experts, expert_shard, zero >= 1)) * facts["state_bytes"]
+        scratch.held[o, s] = parameters + gradients + np.floor(states * (100.0 - offload) / 100.0) + facts["workspace"]
 
 
 @inner
 def _update(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: Facts, p: int, h: int, zero: int, offload: float
+    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, h: int, zero: int, offload: float
 ) -> float:
     """Seconds of the slowest looked-at rank's update, without clipping."""
     group = costs.groups[h]
@@ -248,10 +249,10 @@ def _update(
     slowest = 0.0
     for s in range(patterns.pipelines[p]["looked"]):
         of = scratch.ranks[s]
-        spent = optimizer_seconds(of["dense"], cut, facts.update_bytes, facts.bandwidth, share, facts.host_rate)
-        spent += optimizer_seconds(of["experts"], cut_experts, facts.update_bytes, facts.bandwidth, share, facts.host_rate)
-        spent += (of["dense"] + of["experts"]) * group["passes"] / facts.bandwidth
-        if not facts.overlap_gather:
+        spent = optimizer_seconds(of["dense"], cut, facts["update_bytes"], facts["bandwidth"], share, facts["host_rate"])
+        spent += optimizer_seconds(of["experts"], cut_experts, facts["update_bytes"], facts["bandwidth"], share, facts["host_rate"])
+        spent += (of["dense"] + of["experts"]) * group["passes"] / facts["bandwidth"]
+        if not facts["overlap_gather"]:
             spent += of["gather_all"]
         slowest = max(slowest, spent)
     return slowest
@@ -261,7 +262,7 @@ def _update(
 def _ready(
     scratch: Scratch,
     patterns: PatternRecords,
-    facts: Facts,
+    facts: np.void,
     p: int,
     r: int,
     m: float,
@@ -278,7 +279,7 @@ def _ready(
     for s in range(pipeline["looked"]):
         sums, rank, pieces = scratch.redos[r, s], patterns.ranks[p, s]["rank"], patterns.ranks[p, s]["pieces"]
         sends = 0.0
-        if facts.blocking and ranks > 1:
+        if facts["blocking"] and ranks > 1:
             forward_sends = chunks - 1.0 if rank == ranks - 1 else chunks
             backward_sends = chunks - 1.0 if rank == 0 else chunks
             # The very last send of a rank may end after its last action.
@@ -293,20 +294,18 @@ def _ready(
     return late
 
 
-@inner
+@inlined
 def _bound_outer(
     scratch: Scratch,
     costs: CostRecords,
     patterns: PatternRecords,
-    outer: RecordArray,
+    row: np.void,
     choices: ChoiceArrays,
-    facts: Facts,
-    i: int,
+    facts: np.void,
     time_out: FloatArray,
     memory_out: FloatArray,
 ) -> None:
     """B0 of the members of one outer row."""
-    row = outer[i]
     layer, p, mesh, at = row["layer"], row["pattern"], row["mesh"], row["start"]
     zero_list, redo_list = row["zero_list"], row["redo_list"]
     m = float(row["microbatches"])
@@ -328,14 +327,14 @@ def _bound_outer(
         h = mesh + choices.zero_shard[z]
         group = costs.groups[h]
         first_reduce, first_gather = _fill_sync(scratch, costs, patterns, facts, p, h, zero)
-        if not facts.overlap_gather:
+        if not facts["overlap_gather"]:
             first_gather = 0.0
         for oi in range(choices.offload.shape[0]):
             offload = float(choices.offload[oi])
             _fill_held(scratch, costs, patterns, facts, p, h, zero, oi, offload)
             scratch.update[oi] = _update(scratch, costs, patterns, facts, p, h, zero, offload)
         # Only ZeRO-2 and 3 put communication beside a microbatch's compute.
-        beside = zero == 3 or (zero == 2 and facts.every_microbatch)
+        beside = zero == 3 or (zero == 2 and facts["every_microbatch"])
         plain = plain and not beside
         for ri in range(choices.redo_lists.shape[1]):
             r = choices.redo_lists[redo_list, ri]
@@ -346,11 +345,11 @@ def _bound_outer(
                 fullest = 0.0
                 for s in range(looked):
                     allocated = scratch.held[oi, s] + scratch.redos[r, s]["live"]
-                    fullest = max(fullest, reserved_bytes(allocated, 0.0, 0.0, scratch.redos[r, s]["blocks"], facts.reserve))
-                fullest = fullest * (1.0 - 1e-9) + group["communicators"] + costs.rows[layer]["overlap_buffers"] + facts.context
+                    fullest = max(fullest, reserved_bytes(allocated, 0.0, 0.0, scratch.redos[r, s]["blocks"], facts["reserve"]))
+                fullest = fullest * (1.0 - 1e-9) + group["communicators"] + costs.rows[layer]["overlap_buffers"] + facts["context"]
                 memory_out[at] = fullest
                 time_out[at] = np.inf
-                if fullest <= facts.capacity:
+                if fullest <= facts["capacity"]:
                     if ready < 0.0:
                         if not plain or scratch.way[r] < 0.0:
                             _fill_work(scratch, costs, patterns, facts, p, layer, h, r, zero, choices.redo_mode[r], choices.redo_layers[r])
@@ -358,7 +357,7 @@ def _bound_outer(
                         ready = _ready(scratch, patterns, facts, p, r, m, border, first_reduce, first_gather, tied)
                     spent = ready + scratch.update[oi] + group["norm"]
                     # Clocks of B1 and S are whole picoseconds: a rounding of each task stays below this margin.
-                    time_out[at] = spent * facts.jitter * (1.0 - 1e-9)
+                    time_out[at] = spent * facts["jitter"] * (1.0 - 1e-9)
                 at += 1
 
 
@@ -369,12 +368,12 @@ def _bound_all(
     patterns: PatternRecords,
     outer: RecordArray,
     choices: ChoiceArrays,
-    facts: Facts,
+    facts: RecordArray,
     time_out: FloatArray,
     memory_out: FloatArray,
 ) -> None:
     for i in range(outer.shape[0]):
-        _bound_outer(scratch, costs, patterns, outer, choices, facts, i, time_out, memory_out)
+        _bound_outer(scratch, costs, patterns, outer[i], choices, facts[0], time_out, memory_out)
 
 
 def bound_members(costs: Costs, patterns: Patterns, outer: Outer, choices: ChoiceArrays, facts: Facts) -> tuple[FloatArray, FloatArray]:
@@ -384,6 +383,6 @@ def bound_members(costs: Costs, patterns: Patterns, outer: Outer, choices: Choic
     """
     time_out, memory_out = np.empty(int(outer.start[-1])), np.empty(int(outer.start[-1]))
     scratch = scratch_of(len(choices.redo_mode), len(choices.offload))
-    records = cost_records(costs), pattern_records(patterns), outer_records(outer)
-    _bound_all(scratch, *records, choices, facts, time_out, memory_out)
+    tables = cost_records(costs), pattern_records(patterns), outer_records(outer)
+    _bound_all(scratch, *tables, choices, fact_records(facts), time_out, memory_out)
     return time_out, memory_out

@@ -1,11 +1,14 @@
-"""Scalar terms that the bounds and the pricing of a single plan share; compiled, so that both use the same code."""
+"""Scalar terms that the bounds and the pricing of a single plan share; compiled, so that both use the same code.
+
+Those without a door from Python are called from there as they are written (`compiled.plain`).
+"""
 
 from __future__ import annotations
 
-from shardwright.compiled import inner
+from shardwright.compiled import compiled, inner
 
 
-@inner
+@compiled
 def beside(compute: float, hidden: float, slowdown: float) -> float:
     """Seconds of compute with `hidden` seconds of communication beside it.
 
@@ -15,13 +18,13 @@ def beside(compute: float, hidden: float, slowdown: float) -> float:
     return max(compute + (slowdown - 1.0) * shared, hidden)
 
 
-@inner
+@compiled
 def forward_layer(forward: float, gather: float, copy: float, zero: int, slowdown: float) -> float:
     """Forward of one layer; under ZeRO-3 the next layer's parameters are gathered beside it and then copied (`copy`) into their places."""
     return beside(forward + copy, gather, slowdown) if zero == 3 else forward
 
 
-@inner
+@compiled
 def backward_layer(
     backward: float,
     gather: float,
@@ -67,7 +70,7 @@ def gathered_elements(ends: float, largest: float, prefetch: float) -> float:
     return ends + largest * (1.0 + prefetch)
 
 
-@inner
+@compiled
 def temporary_bytes(layer: float, end: float, logits: float) -> float:
     """Largest temporary beside the logits: `end`, an embedding's weight gradient, or what `layer`, the set that a layer's backward makes
     again, exceeds them by (the logits are gone when a layer is recomputed).
@@ -75,7 +78,7 @@ def temporary_bytes(layer: float, end: float, logits: float) -> float:
     return max(end, layer - logits)
 
 
-@inner
+@compiled
 def reserved_bytes(allocated: float, temporary: float, logits: float, blocks: float, factor: float) -> float:
     """What a caching allocator holds: blocks made for one kind of temporary serve no other, larger one, so their sizes add up.
 
