@@ -146,7 +146,7 @@ class Facts(NamedTuple):
 
 
 class CostRecords(NamedTuple):
-    """`Costs` for the kernel: layers (l, t), rows (l,), meshes (h, t) and groups (h,) of the columns with these axes; saved (l, t, modes)."""
+    """`Costs` for the kernel: layers (l, t), rows (l,), meshes (h, t), groups (h,): the columns with these axes; saved (l, t, modes)."""
 
     layers: RecordArray
     rows: RecordArray
@@ -157,7 +157,7 @@ class CostRecords(NamedTuple):
 
 
 class PatternRecords(NamedTuple):
-    """`Patterns` for the kernel: pipelines (p,), ranks (p, s), blocks (p, s, t) and redone (p, s, k); what has no s is the same for each."""
+    """`Patterns` for the kernel: pipelines (p,), ranks (p, s), blocks (p, s, t) and redone (p, s, k); what has no s is alike for all."""
 
     pipelines: RecordArray
     ranks: RecordArray

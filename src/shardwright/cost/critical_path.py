@@ -113,7 +113,7 @@ def walk(
                     # What is still to gather may belong to later chunks only.
                     start = max(start, looked[r] + pending[r] - (total[r] - gathered[c]))
                 closing = False
-                if k == _B or k == _W:
+                if k in (_B, _W):
                     closed[c] += 1
                     closing = closed[c] == closing_total[c] and not reduces_last
                 n = pieces[c] if closing else 1
@@ -141,7 +141,7 @@ def walk(
                         if blocking:
                             free[r] = sent
                     forward_in[c + 1, m] = sent
-                elif (k == _B or k == _I) and c > 0:
+                elif k in (_B, _I) and c > 0:
                     sent = finish
                     if ranks > 1:
                         sent = max(finish, send_b_free[r])

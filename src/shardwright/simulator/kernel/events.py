@@ -223,7 +223,7 @@ def _simulate(
 ) -> tuple[IntArray, IntArray, int]:
     """`simulate` on checked arrays."""
     num_tasks = work.size
-    # Arrays of few shapes and types, filled by loops: compiling each further kind of `empty`, `zeros` or `full` takes as long as a function.
+    # Arrays of few shapes and types, filled by loops: each further kind of `empty`, `zeros` or `full` is compiled like a function.
     start, finish, waiting = np.empty(num_tasks, np.int64), np.empty(num_tasks, np.int64), np.empty(num_tasks, np.int32)
     done = np.empty(num_tasks + 1, np.int32)
     # one large block, of which only the rows in use are touched: the allocator keeps it between calls instead of faulting it in anew
@@ -238,11 +238,8 @@ def _simulate(
         resources[resource, _LOAD], resources[resource, _CHANGED_IN], resources[resource, _FIRST] = 0, -1, -1
     changed = np.empty(num_resources, np.int32)
     num_arriving, num_done = _seed(work, start, finish, waiting, indegree, use_start, done, arrival, arriving)
-    num_arriving, num_done = _settle(
-        work, start, finish, waiting, edge_start, edge, use_start, done, arrival, arriving, num_arriving, num_done, 0
-    )
-    while size > 0 or num_arriving > 0:
-        now = min(key[0] if size > 0 else _NEVER, arrival[0] if num_arriving > 0 else _NEVER)
+    now, num_told = np.int64(0), 0
+    while True:
         num_changed, turn = 0, turn + 1
         while size > 0 and key[0] == now:
             slot = item[0]
@@ -256,9 +253,11 @@ def _simulate(
                 sift_down(key, item, slots, size, 0)
             finish[task] = now
             done[num_done] = task
-            num_arriving, num_done = _settle(
-                work, start, finish, waiting, edge_start, edge, use_start, done, arrival, arriving, num_arriving, num_done + 1, num_done
-            )
+            num_done += 1
+        num_arriving, num_done = _settle(
+            work, start, finish, waiting, edge_start, edge, use_start, done, arrival, arriving, num_arriving, num_done, num_told
+        )
+        num_told = num_done
         while num_arriving > 0 and arrival[0] == now:
             task = arriving[0]
             num_arriving -= 1
@@ -279,6 +278,9 @@ def _simulate(
                 while use >= 0:
                     _renew(uses[use, _SLOT], now, use_start, use_resource, resources, slots, key, item, size)
                     use = uses[use, _NEXT]
+        if size == 0 and num_arriving == 0:
+            break
+        now = min(key[0] if size > 0 else _NEVER, arrival[0] if num_arriving > 0 else _NEVER)
     mark_stuck(waiting, start)
     return start, finish, num_done
 
