@@ -12,6 +12,7 @@ Int32Array = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Int8Array = npt.NDArray[np.int8]
+RecordArray = npt.NDArray[np.void]
 
 
 @lru_cache(maxsize=512)

@@ -39,7 +39,7 @@ def compiled(function: _F) -> _F:
 
 def inner(function: _F) -> _F:
     """`compiled`, but called by compiled ones alone, else it crashes: the door from Python is most of what a small one takes to compile."""
-    return _jitted(function, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return _jitted(function, no_cpython_wrapper=True)
 
 
 def inlined(function: _F) -> _F:
@@ -56,5 +56,5 @@ def plain(function: _F) -> _F:
 def _jitted(function: _F, **options: Any) -> _F:
     if _numba is None:
         return function
-    result: _F = _numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+    result: _F = _numba.njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)(function)
     return result

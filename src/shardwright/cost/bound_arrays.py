@@ -1,10 +1,16 @@
-"""Arrays of the B0 kernel: tables, pipelines, strategies and choices as columns."""
+"""Arrays of the B0 kernel: tables, pipelines, strategies and choices as columns, and the records that the kernel reads them in.
+
+Compiling takes apart each array that a function is handed, so the kernel has one array of records for all columns of the same axes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from shardwright.arrays import FloatArray, IntArray
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray, RecordArray
 
 SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED = 0, 1, 2
 MAX_RANKS = 4
@@ -139,34 +145,109 @@ class Facts(NamedTuple):
     reserve: float
 
 
-class Scratch(NamedTuple):
-    """Sums of one outer row, filled once and read for each of its members. s = looked-at rank, r = redo option, z = zero option.
+class CostRecords(NamedTuple):
+    """`Costs` for the kernel: layers (l, t), rows (l,), meshes (h, t), groups (h,): the columns with these axes; saved (l, t, modes)."""
 
-    dense, experts, spread, frozen, largest, ends: (s,) local elements (dense with copies of tied weights under `held_dense`). live: (r, s)
-    bytes of activations, logits and temporaries at the fullest; blocks: (r, s) the same as the allocator's blocks.
-    work, head, tail, around, own: (r, s) seconds of a microbatch on the rank; of the chunks before it, forward and back; of
-    `Patterns.around`; of chunk s's backward.
-    way: (r,) seconds of a microbatch's way through all chunks. reduce_own, gather_all: (s,) seconds. flying: (s,) chunks in flight.
-    held: (o, s) bytes of parameters, gradients, states and workspace, by offload option; update: (o,) seconds of the slowest update.
+    layers: RecordArray
+    rows: RecordArray
+    meshes: RecordArray
+    groups: RecordArray
+    saved: FloatArray
+    border: FloatArray
+
+
+class PatternRecords(NamedTuple):
+    """`Patterns` for the kernel: pipelines (p,), ranks (p, s), blocks (p, s, t) and redone (p, s, k); what has no s is alike for all."""
+
+    pipelines: RecordArray
+    ranks: RecordArray
+    blocks: RecordArray
+    redone: RecordArray
+
+
+class Scratch(NamedTuple):
+    """Sums of one outer row, filled once and read for each of its members. s = looked-at rank, r = redo option, o = offload option.
+
+    ranks: (s,) local elements `dense`, `experts`, `spread`, `frozen`, `largest`, `ends` (dense with copies of tied weights under
+    `held_dense`), seconds `reduce_own`, `gather_all`, and chunks in flight, `flying`.
+    redos: (r, s) `live`, bytes of activations, logits and temporaries at the fullest, and `blocks`, the same as the allocator's blocks;
+    seconds of a microbatch: `work` on the rank, `head`, `tail` of the chunks before it, forward and back, `around` of
+    `Patterns.around`, `own` of chunk s's backward.
+    way: (r,) seconds of a microbatch's way through all chunks. held: (o, s) bytes of parameters, gradients, states and workspace; update:
+    (o,) seconds of the slowest update.
     """
 
-    dense: FloatArray
-    experts: FloatArray
-    spread: FloatArray
-    frozen: FloatArray
-    largest: FloatArray
-    ends: FloatArray
-    held_dense: FloatArray
-    live: FloatArray
-    blocks: FloatArray
-    work: FloatArray
-    head: FloatArray
-    tail: FloatArray
-    around: FloatArray
-    own: FloatArray
+    ranks: RecordArray
+    redos: RecordArray
     way: FloatArray
-    reduce_own: FloatArray
-    gather_all: FloatArray
-    flying: FloatArray
     held: FloatArray
     update: FloatArray
+
+
+def cost_records(costs: Costs) -> CostRecords:
+    """The tables by row, then block."""
+    return CostRecords(
+        layers=_records({name: getattr(costs, name).T for name in ("forward", "backward", "selective", "full", "transient")}),
+        rows=_records({name: getattr(costs, name) for name in ("logits", "logits_blocks", "overlap_buffers")}),
+        meshes=_records({name: getattr(costs, name).T for name in _BY_MESH}),
+        groups=_records(
+            {name: getattr(costs, name) for name in _BY_GROUP} | {"tied_all_reduce": costs.tied[0], "tied_reduce": costs.tied[1]}
+        ),
+        saved=np.ascontiguousarray(costs.saved.transpose(2, 0, 1)),
+        border=costs.border,
+    )
+
+
+def pattern_records(patterns: Patterns) -> PatternRecords:
+    """The patterns by what they are of."""
+    blocks = {name: getattr(patterns, name) for name in ("stage", "before", "around", "own", "least")}
+    redone = {name: getattr(patterns, f"redone_{name}") for name in ("before", "around", "own", "least")}
+    return PatternRecords(
+        pipelines=_records({name: getattr(patterns, name) for name in ("ranks", "chunks_per_rank", "looked", "first_pieces")}),
+        ranks=_records({name: getattr(patterns, name) for name in ("rank", "pieces", "has_head", "has_end")}),
+        blocks=_records(blocks | {"first": patterns.first[:, None], "total": patterns.total[:, None]}),
+        redone=_records(redone | {"stage": patterns.redone, "total": patterns.redone_total[:, None]}),
+    )
+
+
+def outer_records(outer: Outer) -> RecordArray:
+    """The strategies, one a record."""
+    return _records(outer._replace(start=outer.start[:-1])._asdict())
+
+
+def fact_records(facts: Facts) -> RecordArray:
+    """The numbers of the problem as one record."""
+    return _records({name: np.array([value]) for name, value in facts._asdict().items()})
+
+
+def scratch_of(redo_options: int, offloads: int) -> Scratch:
+    """Room for the sums of one outer row."""
+    return Scratch(
+        ranks=np.zeros(MAX_RANKS, dtype=_floats(_OF_RANK)),
+        redos=np.zeros((redo_options, MAX_RANKS), dtype=_floats(_OF_REDO)),
+        way=np.zeros(redo_options),
+        held=np.zeros((offloads, MAX_RANKS)),
+        update=np.zeros(offloads),
+    )
+
+
+_BY_MESH = (
+    *("gather", "reduce", "all_reduce", "dense", "experts", "spread", "frozen"),
+    *("copied", "gather_copy", "reduce_copy"),
+)
+_BY_GROUP = ("shard", "expert_shard", "norm", "passes", "embedding", "communicators", "slowdown", "scales")
+_OF_RANK = ("dense", "experts", "spread", "frozen", "largest", "ends", "held_dense", "reduce_own", "gather_all", "flying")
+_OF_REDO = ("live", "blocks", "work", "head", "tail", "around", "own")
+
+
+def _floats(names: Iterable[str]) -> np.dtype[np.void]:
+    return np.dtype([(name, np.float64) for name in names])
+
+
+def _records(columns: dict[str, FloatArray | IntArray]) -> RecordArray:
+    """One record for each place of the columns, which are broadcast."""
+    shape = np.broadcast_shapes(*(column.shape for column in columns.values()))
+    result = np.empty(shape, dtype=np.dtype([(name, column.dtype) for name, column in columns.items()], align=True))
+    for name, column in columns.items():
+        result[name] = column
+    return result

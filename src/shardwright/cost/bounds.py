@@ -15,9 +15,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
+from shardwright.arrays import FloatArray, RecordArray
 from shardwright.compiled import compiled, inlined, inner
-from shardwright.cost.bound_arrays import MAX_RANKS, SCHEDULE_1F1B, SCHEDULE_GPIPE, ChoiceArrays, Costs, Facts, Outer, Patterns, Scratch
+from shardwright.cost.bound_arrays import (
+    SCHEDULE_1F1B,
+    SCHEDULE_GPIPE,
+    ChoiceArrays,
+    CostRecords,
+    Costs,
+    Facts,
+    Outer,
+    PatternRecords,
+    Patterns,
+    Scratch,
+    cost_records,
+    fact_records,
+    outer_records,
+    pattern_records,
+    scratch_of,
+)
 from shardwright.cost.terms import (
     backward_layer,
     forward_layer,
@@ -27,13 +43,6 @@ from shardwright.cost.terms import (
     reserved_bytes,
     temporary_bytes,
 )
-
-
-def _scratch(redo_options: int, offloads: int) -> Scratch:
-    sizes: dict[str, int | tuple[int, int]] = dict.fromkeys(Scratch._fields, MAX_RANKS)
-    sizes |= dict.fromkeys(("live", "blocks", "work", "head", "tail", "around", "own"), (redo_options, MAX_RANKS))
-    sizes |= {"way": redo_options, "held": (offloads, MAX_RANKS), "update": offloads}
-    return Scratch(**{name: np.zeros(size) for name, size in sizes.items()})
 
 
 @inner
@@ -48,10 +57,11 @@ def _in_flight(schedule: int, ranks: int, chunks: int, rank: int, microbatches: 
 
 @inner
 def _fill_elements(
-    scratch: Scratch, costs: Costs, patterns: Patterns, p: int, layer: int, h: int, schedule: int, microbatches: int
+    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, p: int, layer: int, h: int, schedule: int, microbatches: int
 ) -> None:
     """Local elements and chunks in flight of each looked-at rank."""
-    for s in range(patterns.looked[p]):
+    pipeline = patterns.pipelines[p]
+    for s in range(pipeline["looked"]):
         dense = 0.0
         experts = 0.0
         spread = 0.0
@@ -59,117 +69,141 @@ def _fill_elements(
         largest = 0.0
         ends = 0.0
         copied = 0.0
-        for t in range(costs.dense.shape[0]):
-            n = patterns.stage[p, s, t]
+        rank = patterns.ranks[p, s]["rank"]
+        for t in range(costs.meshes.shape[1]):
+            n = patterns.blocks[p, s, t]["stage"]
             if n > 0.0:
-                if patterns.rank[p, s] > 0:
-                    copied = max(copied, costs.copied[t, h])
-                dense += n * costs.dense[t, h]
-                experts += n * costs.experts[t, h]
-                spread += n * costs.spread[t, h]
-                frozen += n * costs.frozen[t, h]
-                if costs.transient[t, layer] > 0.0:
-                    largest = max(largest, costs.dense[t, h] + costs.experts[t, h])
+                block = costs.meshes[h, t]
+                if rank > 0:
+                    copied = max(copied, block["copied"])
+                dense += n * block["dense"]
+                experts += n * block["experts"]
+                spread += n * block["spread"]
+                frozen += n * block["frozen"]
+                if costs.layers[layer, t]["transient"] > 0.0:
+                    largest = max(largest, block["dense"] + block["experts"])
                 else:
-                    ends += n * (costs.dense[t, h] + costs.experts[t, h])
-        scratch.dense[s] = dense
-        scratch.experts[s] = experts
-        scratch.spread[s] = spread
-        scratch.frozen[s] = frozen
-        scratch.largest[s] = largest
-        scratch.ends[s] = ends
-        scratch.held_dense[s] = dense + copied
-        scratch.flying[s] = _in_flight(schedule, patterns.ranks[p], patterns.chunks_per_rank[p], patterns.rank[p, s], microbatches)
+                    ends += n * (block["dense"] + block["experts"])
+        held = scratch.ranks[s]
+        held["dense"] = dense
+        held["experts"] = experts
+        held["spread"] = spread
+        held["frozen"] = frozen
+        held["largest"] = largest
+        held["ends"] = ends
+        held["held_dense"] = dense + copied
+        held["flying"] = _in_flight(schedule, pipeline["ranks"], pipeline["chunks_per_rank"], rank, microbatches)
 
 
 @inner
 def _fill_live(
-    scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, layer: int, h: int, r: int, mode: int, redo: int
+    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, layer: int, h: int, r: int, mode: int, redo: int
 ) -> None:
     """Activations, logits and temporaries at the fullest under one recompute option."""
     use = 1 if mode == 1 else 0
-    for s in range(patterns.looked[p]):
+    for s in range(patterns.pipelines[p]["looked"]):
         saved = 0.0
         transient = 0.0
-        for t in range(costs.dense.shape[0]):
-            is_layer = costs.transient[t, layer] > 0.0
-            kept = 2 if mode == 2 and is_layer and facts.layer_block < 0 else use
-            saved += patterns.least[p, s, t] * costs.saved[t, kept, layer]
-            if is_layer and patterns.stage[p, s, t] > 0.0:
-                transient = max(transient, costs.saved[t, 0, layer] - costs.saved[t, mode, layer])
-        if mode == 2 and facts.layer_block >= 0:
-            t = facts.layer_block
-            saved -= patterns.redone_least[p, s, redo] * (costs.saved[t, 0, layer] - costs.saved[t, 2, layer])
-        end = costs.embedding[h] if patterns.has_end[p, s] else 0.0
-        logits = costs.logits[layer] if patterns.has_head[p, s] else 0.0
-        blocks = costs.logits_blocks[layer] if patterns.has_head[p, s] else 0.0
-        scratch.live[r, s] = scratch.flying[s] * saved + logits + temporary_bytes(transient, end, logits)
-        scratch.blocks[r, s] = blocks + transient + end - logits - temporary_bytes(transient, end, logits)
+        for t in range(costs.meshes.shape[1]):
+            block = patterns.blocks[p, s, t]
+            is_layer = costs.layers[layer, t]["transient"] > 0.0
+            kept = 2 if mode == 2 and is_layer and facts["layer_block"] < 0 else use
+            saved += block["least"] * costs.saved[layer, t, kept]
+            if is_layer and block["stage"] > 0.0:
+                transient = max(transient, costs.saved[layer, t, 0] - costs.saved[layer, t, mode])
+        if mode == 2 and facts["layer_block"] >= 0:
+            t = facts["layer_block"]
+            saved -= patterns.redone[p, s, redo]["least"] * (costs.saved[layer, t, 0] - costs.saved[layer, t, 2])
+        rank, row = patterns.ranks[p, s], costs.rows[layer]
+        end = costs.groups[h]["embedding"] if rank["has_end"] else 0.0
+        logits = row["logits"] if rank["has_head"] else 0.0
+        blocks = row["logits_blocks"] if rank["has_head"] else 0.0
+        brief = temporary_bytes(transient, end, logits)
+        scratch.redos[r, s]["live"] = scratch.ranks[s]["flying"] * saved + logits + brief
+        scratch.redos[r, s]["blocks"] = blocks + transient + end - logits - brief
 
 
 @inner
 def _fill_work(
-    scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, layer: int, h: int, r: int, zero: int, mode: int, redo: int
+    scratch: Scratch,
+    costs: CostRecords,
+    patterns: PatternRecords,
+    facts: np.void,
+    p: int,
+    layer: int,
+    h: int,
+    r: int,
+    zero: int,
+    mode: int,
+    redo: int,
 ) -> None:
     """Seconds of a microbatch under one recompute option and ZeRO stage."""
-    single = facts.layer_block >= 0
-    scales, chunks = costs.scales[h], float(patterns.chunks_per_rank[p])
-    for s in range(patterns.looked[p]):
-        scratch.work[r, s] = 2.0 * chunks * scales
-        scratch.head[r, s] = patterns.rank[p, s] * scales
-        scratch.tail[r, s] = patterns.rank[p, s] * scales
-        scratch.around[r, s] = 2.0 * patterns.rank[p, s] * scales
-        scratch.own[r, s] = scales
-    way = 2.0 * patterns.ranks[p] * chunks * scales
-    for t in range(costs.dense.shape[0]):
-        gather = costs.gather[t, h]
-        reduce = costs.all_reduce[t, h] if zero == 0 else costs.reduce[t, h]
-        copy, back, slowdown = costs.gather_copy[t, h], costs.reduce_copy[t, h], costs.slowdown[h]
-        f = forward_layer(costs.forward[t, layer], gather, copy, zero, slowdown)
-        plain = costs.backward[t, layer] + (costs.selective[t, layer] if mode == 1 else 0.0)
-        b = backward_layer(plain, gather, reduce, copy, back, zero, facts.every_microbatch, slowdown)
-        redone = mode == 2 and costs.transient[t, layer] > 0.0
+    single = facts["layer_block"] >= 0
+    pipeline, slowdown = patterns.pipelines[p], costs.groups[h]["slowdown"]
+    scales, chunks = costs.groups[h]["scales"], float(pipeline["chunks_per_rank"])
+    for s in range(pipeline["looked"]):
+        sums, before = scratch.redos[r, s], patterns.ranks[p, s]["rank"] * scales
+        sums["work"] = 2.0 * chunks * scales
+        sums["head"] = before
+        sums["tail"] = before
+        sums["around"] = 2.0 * before
+        sums["own"] = scales
+    way = 2.0 * pipeline["ranks"] * chunks * scales
+    for t in range(costs.meshes.shape[1]):
+        times, sync = costs.layers[layer, t], costs.meshes[h, t]
+        gather, copy, back = sync["gather"], sync["gather_copy"], sync["reduce_copy"]
+        reduce = sync["all_reduce"] if zero == 0 else sync["reduce"]
+        f = forward_layer(times["forward"], gather, copy, zero, slowdown)
+        plain = times["backward"] + (times["selective"] if mode == 1 else 0.0)
+        b = backward_layer(plain, gather, reduce, copy, back, zero, facts["every_microbatch"], slowdown)
+        redone = mode == 2 and times["transient"] > 0.0
         more = 0.0
         if redone:
-            whole = plain + costs.full[t, layer]
-            again = backward_layer(whole, gather, reduce, copy, back, zero, facts.every_microbatch, slowdown)
+            again = backward_layer(plain + times["full"], gather, reduce, copy, back, zero, facts["every_microbatch"], slowdown)
             if single:
                 more = again - b
             else:
                 b = again
-        for s in range(patterns.looked[p]):
-            scratch.work[r, s] += patterns.stage[p, s, t] * (f + b)
-            scratch.head[r, s] += patterns.before[p, s, t] * f
-            scratch.tail[r, s] += patterns.before[p, s, t] * b
-            scratch.around[r, s] += patterns.around[p, s, t] * (f + b)
-            scratch.own[r, s] += patterns.own[p, s, t] * b
+        for s in range(pipeline["looked"]):
+            sums, block = scratch.redos[r, s], patterns.blocks[p, s, t]
+            sums["work"] += block["stage"] * (f + b)
+            sums["head"] += block["before"] * f
+            sums["tail"] += block["before"] * b
+            sums["around"] += block["around"] * (f + b)
+            sums["own"] += block["own"] * b
             if more > 0.0:
-                scratch.work[r, s] += patterns.redone[p, s, redo] * more
-                scratch.tail[r, s] += patterns.redone_before[p, s, redo] * more
-                scratch.around[r, s] += patterns.redone_around[p, s, redo] * more
-                scratch.own[r, s] += patterns.redone_own[p, s, redo] * more
-        way += patterns.total[p, t] * (f + b) + patterns.redone_total[p, redo] * more
+                layers = patterns.redone[p, s, redo]
+                sums["work"] += layers["stage"] * more
+                sums["tail"] += layers["before"] * more
+                sums["around"] += layers["around"] * more
+                sums["own"] += layers["own"] * more
+        way += patterns.blocks[p, 0, t]["total"] * (f + b) + patterns.redone[p, 0, redo]["total"] * more
     scratch.way[r] = way
 
 
 @inner
-def _fill_sync(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, h: int, zero: int) -> tuple[float, float]:
+def _fill_sync(
+    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, h: int, zero: int
+) -> tuple[float, float]:
     """Reductions of chunk s and gathers of the rank; returns the reduction and the gather of chunk 0."""
-    at_end = not (zero >= 2 and facts.every_microbatch)
+    at_end = not (zero >= 2 and facts["every_microbatch"])
     gathers = zero == 1 or zero == 2
     first_reduce = 0.0
     first_gather = 0.0
-    for s in range(patterns.looked[p]):
-        scratch.reduce_own[s] = 0.0
-        scratch.gather_all[s] = 0.0
-    for t in range(costs.dense.shape[0]):
-        reduce = (costs.all_reduce[t, h] if zero == 0 else costs.reduce[t, h]) if at_end else 0.0
-        gather = costs.gather[t, h] if gathers else 0.0
-        first_reduce += patterns.first[p, t] * reduce
-        first_gather += patterns.first[p, t] * gather
-        for s in range(patterns.looked[p]):
-            scratch.reduce_own[s] += patterns.own[p, s, t] * reduce
-            scratch.gather_all[s] += patterns.stage[p, s, t] * gather
+    looked = patterns.pipelines[p]["looked"]
+    for s in range(looked):
+        scratch.ranks[s]["reduce_own"] = 0.0
+        scratch.ranks[s]["gather_all"] = 0.0
+    for t in range(costs.meshes.shape[1]):
+        sync, first = costs.meshes[h, t], patterns.blocks[p, 0, t]["first"]
+        reduce = (sync["all_reduce"] if zero == 0 else sync["reduce"]) if at_end else 0.0
+        gather = sync["gather"] if gathers else 0.0
+        first_reduce += first * reduce
+        first_gather += first * gather
+        for s in range(looked):
+            sums, block = scratch.ranks[s], patterns.blocks[p, s, t]
+            sums["reduce_own"] += block["own"] * reduce
+            sums["gather_all"] += block["stage"] * gather
     return first_reduce, first_gather
 
 
@@ -179,40 +213,47 @@ def _held(elements: float, shard: float, cut: bool) -> float:
 
 
 @inner
-def _fill_held(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, h: int, zero: int, o: int, offload: float) -> None:
+def _fill_held(
+    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, h: int, zero: int, o: int, offload: float
+) -> None:
     """Bytes that live through the step on each looked-at rank."""
-    shard, expert_shard = costs.shard[h], costs.expert_shard[h]
-    for s in range(patterns.looked[p]):
-        dense, experts = scratch.held_dense[s], scratch.experts[s]
+    shard, expert_shard = costs.groups[h]["shard"], costs.groups[h]["expert_shard"]
+    for s in range(patterns.pipelines[p]["looked"]):
+        of = scratch.ranks[s]
+        dense, experts = of["held_dense"], of["experts"]
         sharded = _held(dense, shard, True) + _held(experts, expert_shard, True)
         parameters = parameter_bytes(
             zero,
             dense + experts,
             sharded,
             # Summed by more devices than the rest, so sharded further: ZeRO-3 may leave nothing of it.
-            scratch.frozen[s] + (scratch.spread[s] if zero < 3 else 0.0),
-            gathered_elements(scratch.ends[s], scratch.largest[s], facts.prefetch),
-            facts.parameter_bytes,
-            facts.shard_bytes,
+            of["frozen"] + (of["spread"] if zero < 3 else 0.0),
+            gathered_elements(of["ends"], of["largest"], facts["prefetch"]),
+            facts["parameter_bytes"],
+            facts["shard_bytes"],
         )
-        gradients = (_held(dense, shard, zero >= 2) + _held(experts, expert_shard, zero >= 2)) * facts.gradient_bytes
-        states = (_held(dense, shard, zero >= 1) + _held(experts, expert_shard, zero >= 1)) * facts.state_bytes
-        scratch.held[o, s] = parameters + gradients + np.floor(states * (100.0 - offload) / 100.0) + facts.workspace
+        gradients = (_held(dense, shard, zero >= 2) + _held(experts, expert_shard, zero >= 2)) * facts["gradient_bytes"]
+        states = (_held(dense, shard, zero >= 1) + _held(experts, expert_shard, zero >= 1)) * facts["state_bytes"]
+        scratch.held[o, s] = parameters + gradients + np.floor(states * (100.0 - offload) / 100.0) + facts["workspace"]
 
 
 @inner
-def _update(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p: int, h: int, zero: int, offload: float) -> float:
+def _update(
+    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, h: int, zero: int, offload: float
+) -> float:
     """Seconds of the slowest looked-at rank's update, without clipping."""
-    cut = costs.shard[h] if zero >= 1 else 1.0
-    cut_experts = costs.expert_shard[h] if zero >= 1 else 1.0
+    group = costs.groups[h]
+    cut = group["shard"] if zero >= 1 else 1.0
+    cut_experts = group["expert_shard"] if zero >= 1 else 1.0
     share = offload / 100.0
     slowest = 0.0
-    for s in range(patterns.looked[p]):
-        spent = optimizer_seconds(scratch.dense[s], cut, facts.update_bytes, facts.bandwidth, share, facts.host_rate)
-        spent += optimizer_seconds(scratch.experts[s], cut_experts, facts.update_bytes, facts.bandwidth, share, facts.host_rate)
-        spent += (scratch.dense[s] + scratch.experts[s]) * costs.passes[h] / facts.bandwidth
-        if not facts.overlap_gather:
-            spent += scratch.gather_all[s]
+    for s in range(patterns.pipelines[p]["looked"]):
+        of = scratch.ranks[s]
+        spent = optimizer_seconds(of["dense"], cut, facts["update_bytes"], facts["bandwidth"], share, facts["host_rate"])
+        spent += optimizer_seconds(of["experts"], cut_experts, facts["update_bytes"], facts["bandwidth"], share, facts["host_rate"])
+        spent += (of["dense"] + of["experts"]) * group["passes"] / facts["bandwidth"]
+        if not facts["overlap_gather"]:
+            spent += of["gather_all"]
         slowest = max(slowest, spent)
     return slowest
 
@@ -220,8 +261,8 @@ def _update(scratch: Scratch, costs: Costs, patterns: Patterns, facts: Facts, p:
 @inner
 def _ready(
     scratch: Scratch,
-    patterns: Patterns,
-    facts: Facts,
+    patterns: PatternRecords,
+    facts: np.void,
     p: int,
     r: int,
     m: float,
@@ -231,109 +272,108 @@ def _ready(
     tied: float,
 ) -> float:
     """Lower bound of the instant at which every gradient is reduced; those of `tied` weights come last on both ends."""
-    ranks = patterns.ranks[p]
-    chunks = float(patterns.chunks_per_rank[p])
+    pipeline = patterns.pipelines[p]
+    ranks = pipeline["ranks"]
+    chunks = float(pipeline["chunks_per_rank"])
     late: float = first_gather + scratch.way[r] + 2.0 * (ranks * chunks - 1.0) * border
-    for s in range(patterns.looked[p]):
-        rank = patterns.rank[p, s]
+    for s in range(pipeline["looked"]):
+        sums, rank, pieces = scratch.redos[r, s], patterns.ranks[p, s]["rank"], patterns.ranks[p, s]["pieces"]
         sends = 0.0
-        if facts.blocking and ranks > 1:
+        if facts["blocking"] and ranks > 1:
             forward_sends = chunks - 1.0 if rank == ranks - 1 else chunks
             backward_sends = chunks - 1.0 if rank == 0 else chunks
             # The very last send of a rank may end after its last action.
             sends = max((m * (forward_sends + backward_sends) - 1.0) * border, 0.0)
-        done = first_gather + scratch.head[r, s] + rank * border + m * scratch.work[r, s] + sends
-        pieces = patterns.pieces[p, s]
-        reduce = scratch.reduce_own[s]
-        own = max(reduce / pieces, reduce - scratch.own[r, s] * (pieces - 1.0) / pieces)
+        done = first_gather + sums["head"] + rank * border + m * sums["work"] + sends
+        reduce = scratch.ranks[s]["reduce_own"]
+        own = max(reduce / pieces, reduce - sums["own"] * (pieces - 1.0) / pieces)
         late = max(late, done + own + (tied if rank == 0 or rank == ranks - 1 else 0.0))
-        back = scratch.tail[r, s] + rank * border
-        around = scratch.around[r, s] - scratch.head[r, s] + (2.0 * (chunks - 1.0) * ranks + rank) * border - sends
-        late = max(late, done + max(back, around) + first_reduce / patterns.first_pieces[p] + tied)
+        back = sums["tail"] + rank * border
+        around = sums["around"] - sums["head"] + (2.0 * (chunks - 1.0) * ranks + rank) * border - sends
+        late = max(late, done + max(back, around) + first_reduce / pipeline["first_pieces"] + tied)
     return late
 
 
 @inlined
 def _bound_outer(
     scratch: Scratch,
-    costs: Costs,
-    patterns: Patterns,
-    outer: Outer,
+    costs: CostRecords,
+    patterns: PatternRecords,
+    row: np.void,
     choices: ChoiceArrays,
-    facts: Facts,
-    i: int,
+    facts: np.void,
     time_out: FloatArray,
     memory_out: FloatArray,
 ) -> None:
     """B0 of the members of one outer row."""
-    layer, p = outer.layer[i], outer.pattern[i]
-    m = float(outer.microbatches[i])
-    border = costs.border[layer, outer.border[i]] if patterns.ranks[p] > 1 else 0.0
-    at = outer.start[i]
-    redos = choices.redo_lists[outer.redo_list[i]]
-    zeros = choices.zero_lists[outer.zero_list[i]]
-    _fill_elements(scratch, costs, patterns, p, layer, outer.mesh[i], outer.schedule[i], outer.microbatches[i])
-    for ri in range(redos.shape[0]):
-        r = redos[ri]
+    layer, p, mesh, at = row["layer"], row["pattern"], row["mesh"], row["start"]
+    zero_list, redo_list = row["zero_list"], row["redo_list"]
+    m = float(row["microbatches"])
+    border = costs.border[layer, row["border"]] if patterns.pipelines[p]["ranks"] > 1 else 0.0
+    looked = patterns.pipelines[p]["looked"]
+    _fill_elements(scratch, costs, patterns, p, layer, mesh, row["schedule"], row["microbatches"])
+    for ri in range(choices.redo_lists.shape[1]):
+        r = choices.redo_lists[redo_list, ri]
         if r < 0:
             break
-        _fill_live(scratch, costs, patterns, facts, p, layer, outer.mesh[i], r, choices.redo_mode[r], choices.redo_layers[r])
+        _fill_live(scratch, costs, patterns, facts, p, layer, mesh, r, choices.redo_mode[r], choices.redo_layers[r])
         scratch.way[r] = -1.0
     plain = True
-    for zi in range(zeros.shape[0]):
-        z = zeros[zi]
+    for zi in range(choices.zero_lists.shape[1]):
+        z = choices.zero_lists[zero_list, zi]
         if z < 0:
             break
         zero = choices.zero_stage[z]
-        h = outer.mesh[i] + choices.zero_shard[z]
+        h = mesh + choices.zero_shard[z]
+        group = costs.groups[h]
         first_reduce, first_gather = _fill_sync(scratch, costs, patterns, facts, p, h, zero)
-        if not facts.overlap_gather:
+        if not facts["overlap_gather"]:
             first_gather = 0.0
         for oi in range(choices.offload.shape[0]):
             offload = float(choices.offload[oi])
             _fill_held(scratch, costs, patterns, facts, p, h, zero, oi, offload)
             scratch.update[oi] = _update(scratch, costs, patterns, facts, p, h, zero, offload)
         # Only ZeRO-2 and 3 put communication beside a microbatch's compute.
-        beside = zero == 3 or (zero == 2 and facts.every_microbatch)
+        beside = zero == 3 or (zero == 2 and facts["every_microbatch"])
         plain = plain and not beside
-        for ri in range(redos.shape[0]):
-            r = redos[ri]
+        for ri in range(choices.redo_lists.shape[1]):
+            r = choices.redo_lists[redo_list, ri]
             if r < 0:
                 break
             ready = -1.0
             for oi in range(choices.offload.shape[0]):
                 fullest = 0.0
-                for s in range(patterns.looked[p]):
-                    allocated = scratch.held[oi, s] + scratch.live[r, s]
-                    fullest = max(fullest, reserved_bytes(allocated, 0.0, 0.0, scratch.blocks[r, s], facts.reserve))
-                fullest = fullest * (1.0 - 1e-9) + costs.communicators[h] + costs.overlap_buffers[layer] + facts.context
+                for s in range(looked):
+                    allocated = scratch.held[oi, s] + scratch.redos[r, s]["live"]
+                    fullest = max(fullest, reserved_bytes(allocated, 0.0, 0.0, scratch.redos[r, s]["blocks"], facts["reserve"]))
+                fullest = fullest * (1.0 - 1e-9) + group["communicators"] + costs.rows[layer]["overlap_buffers"] + facts["context"]
                 memory_out[at] = fullest
                 time_out[at] = np.inf
-                if fullest <= facts.capacity:
+                if fullest <= facts["capacity"]:
                     if ready < 0.0:
                         if not plain or scratch.way[r] < 0.0:
                             _fill_work(scratch, costs, patterns, facts, p, layer, h, r, zero, choices.redo_mode[r], choices.redo_layers[r])
-                        tied = costs.tied[1 if zero > 0 else 0, h]
+                        tied = group["tied_reduce"] if zero > 0 else group["tied_all_reduce"]
                         ready = _ready(scratch, patterns, facts, p, r, m, border, first_reduce, first_gather, tied)
-                    spent = ready + scratch.update[oi] + costs.norm[h]
+                    spent = ready + scratch.update[oi] + group["norm"]
                     # Clocks of B1 and S are whole picoseconds: a rounding of each task stays below this margin.
-                    time_out[at] = spent * facts.jitter * (1.0 - 1e-9)
+                    time_out[at] = spent * facts["jitter"] * (1.0 - 1e-9)
                 at += 1
 
 
 @compiled
 def _bound_all(
     scratch: Scratch,
-    costs: Costs,
-    patterns: Patterns,
-    outer: Outer,
+    costs: CostRecords,
+    patterns: PatternRecords,
+    outer: RecordArray,
     choices: ChoiceArrays,
-    facts: Facts,
+    facts: RecordArray,
     time_out: FloatArray,
     memory_out: FloatArray,
 ) -> None:
-    for i in range(outer.layer.shape[0]):
-        _bound_outer(scratch, costs, patterns, outer, choices, facts, i, time_out, memory_out)
+    for i in range(outer.shape[0]):
+        _bound_outer(scratch, costs, patterns, outer[i], choices, facts[0], time_out, memory_out)
 
 
 def bound_members(costs: Costs, patterns: Patterns, outer: Outer, choices: ChoiceArrays, facts: Facts) -> tuple[FloatArray, FloatArray]:
@@ -342,5 +382,7 @@ def bound_members(costs: Costs, patterns: Patterns, outer: Outer, choices: Choic
     Members of outer row i are its zero options x its redo options x all offload options, in this order, from `outer.start[i]`.
     """
     time_out, memory_out = np.empty(int(outer.start[-1])), np.empty(int(outer.start[-1]))
-    _bound_all(_scratch(len(choices.redo_mode), len(choices.offload)), costs, patterns, outer, choices, facts, time_out, memory_out)
+    scratch = scratch_of(len(choices.redo_mode), len(choices.offload))
+    tables = cost_records(costs), pattern_records(patterns), outer_records(outer)
+    _bound_all(scratch, *tables, choices, fact_records(facts), time_out, memory_out)
     return time_out, memory_out

@@ -60,17 +60,21 @@ def walk(
     """
     ranks = row_start.shape[0] - 1
     chunks = gather.shape[0]
-    forward_in = np.full((chunks, num_microbatches), -1, dtype=np.int64)
-    backward_in = np.full((chunks, num_microbatches), -1, dtype=np.int64)
-    forward_in[0, :] = 0
+    # Filled by loops: `full`, `maximum` and copies would each be compiled for themselves.
+    forward_in = np.empty(chunks * num_microbatches, np.int64).reshape(chunks, num_microbatches)
+    backward_in = np.empty(chunks * num_microbatches, np.int64).reshape(chunks, num_microbatches)
+    for c in range(chunks):
+        for m in range(num_microbatches):
+            forward_in[c, m] = -1 if c > 0 else 0
+            backward_in[c, m] = -1
     gathered = np.zeros(chunks, dtype=np.int64)
     sync_free = np.zeros(ranks, dtype=np.int64)
     for c in range(chunks):
         r = c % ranks
         sync_free[r] += gather[c]
         gathered[c] = sync_free[r]
-    total = sync_free.copy()
-    pending = sync_free.copy()
+    total = np.zeros(ranks, dtype=np.int64)
+    pending = np.zeros(ranks, dtype=np.int64)
     looked = np.zeros(ranks, dtype=np.int64)
     free = np.zeros(ranks, dtype=np.int64)
     computed = np.zeros(ranks, dtype=np.int64)
@@ -82,7 +86,11 @@ def walk(
     for a in range(row_start[ranks]):
         if kind[a] == _B or kind[a] == _W:
             closing_total[chunk[a]] += 1
-    at = row_start[:ranks].astype(np.int64).copy()
+    at = np.zeros(ranks, dtype=np.int64)
+    for r in range(ranks):
+        at[r] = row_start[r]
+        total[r] = sync_free[r]
+        pending[r] = sync_free[r]
     progressing = True
     while progressing:
         progressing = False
@@ -148,17 +156,17 @@ def walk(
     if reduces_last:
         for c in range(chunks):
             sync_free[c % ranks] = max(sync_free[c % ranks], computed[c % ranks]) + reduce[c]
-    reduced = np.maximum(sync_free, looked + pending)
+    for r in range(ranks):
+        sync_free[r] = max(sync_free[r], looked[r] + pending[r])
     # Weights that both ends share are summed last, once both ends have computed their gradients.
     both = max(computed[0], computed[(chunks - 1) % ranks])
-    for c in (0, chunks - 1):
+    for end in range(2):
+        c = end * (chunks - 1)
         if tied[c] > 0 and (c == 0 or chunks > 1):
-            reduced[c % ranks] = max(reduced[c % ranks], both) + tied[c]
-    ready: IntArray = np.maximum(free, reduced)
+            sync_free[c % ranks] = max(sync_free[c % ranks], both) + tied[c]
     for r in range(ranks):
-        if at[r] < row_start[r + 1]:
-            ready[r] = -1
-    return ready
+        free[r] = max(free[r], sync_free[r]) if at[r] == row_start[r + 1] else -1
+    return free
 
 
 def load_walk() -> None:

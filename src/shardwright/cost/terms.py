@@ -1,8 +1,11 @@
-"""Scalar terms that the bounds and the pricing of a single plan share; compiled, so that both use the same code."""
+"""Scalar terms that the bounds and the pricing of a single plan share; compiled, so that both use the same code.
+
+Those without a door from Python are called from there as they are written (`compiled.plain`).
+"""
 
 from __future__ import annotations
 
-from shardwright.compiled import compiled
+from shardwright.compiled import compiled, inner
 
 
 @compiled
@@ -45,7 +48,7 @@ def backward_layer(
     return beside(backward, hidden, slowdown) if hidden > 0.0 else backward
 
 
-@compiled
+@inner
 def parameter_bytes(zero: int, whole: float, sharded: float, frozen: float, gathered: float, width: float, shard_width: float) -> float:
     """Bytes of parameters that live through the step on one device.
 
@@ -59,7 +62,7 @@ def parameter_bytes(zero: int, whole: float, sharded: float, frozen: float, gath
     return sharded * shard_width + frozen * width + gathered * width
 
 
-@compiled
+@inner
 def gathered_elements(ends: float, largest: float, prefetch: float) -> float:
     """Elements that ZeRO-3 holds whole: `ends`, the embedding and the head (the root unit, whole from the first forward to the last
     backward), the layer at work and `prefetch` ahead of it, each of at most `largest`.
@@ -88,7 +91,7 @@ def reserved_bytes(allocated: float, temporary: float, logits: float, blocks: fl
     return max(allocated * factor, allocated - temporary - logits + blocks)
 
 
-@compiled
+@inner
 def optimizer_seconds(
     elements: float, shard: float, bytes_per_element: float, bandwidth: float, host_share: float, host_rate: float
 ) -> float:

@@ -18,7 +18,7 @@ def load_kernels() -> None:
     """Call each kernel once on nothing: no strategies, a pipeline of one action, one task."""
     load()
     bound_members(
-        Costs(*(np.zeros((1, 1, 1)) if name == "saved" else np.zeros(1) if name in _FLAT else np.zeros((1, 1)) for name in Costs._fields)),
+        Costs(*(np.zeros((1, 1, 1)) if name == "saved" else np.zeros(1) if name in _FLAT else np.zeros((2, 1)) for name in Costs._fields)),
         Patterns(*_pattern_arrays()),
         Outer(*(np.zeros(1 if name == "start" else 0, dtype=np.int64) for name in Outer._fields)),
         ChoiceArrays(

@@ -276,12 +276,13 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
                     continue
                 if alike and i > max(begin, 1) and j < length:
                     # Inner runs of as many positions are the same wherever they start.
-                    cells.way[k, i, w] = cells.way[k, i - 1, w]
-                    cells.work[k, i, w] = cells.work[k, i - 1, w]
-                    cells.drain[k, i, w] = cells.drain[k, i - 1, w]
-                    cells.alone[k, i, w] = cells.alone[k, i - 1, w]
-                    cells.chain[k, i, w] = cells.chain[k, i - 1, w]
-                    cells.code[k, i, w] = cells.code[k, i - 1, w]
+                    for o in range(OPTIONS):
+                        cells.way[k, i, w, o] = cells.way[k, i - 1, w, o]
+                        cells.work[k, i, w, o] = cells.work[k, i - 1, w, o]
+                        cells.drain[k, i, w, o] = cells.drain[k, i - 1, w, o]
+                        cells.alone[k, i, w, o] = cells.alone[k, i - 1, w, o]
+                        cells.chain[k, i, w, o] = cells.chain[k, i - 1, w, o]
+                        cells.code[k, i, w, o] = cells.code[k, i - 1, w, o]
                     continue
                 for s in range(splits.sums.shape[0]):
                     time = (
@@ -340,10 +341,15 @@ def reach(cells: Cells, limit: float, base: float, steep: float, label: FloatArr
         steep: seconds out and back for each second of `way`, where that is the way out alone; 0 where it is both.
     """
     p, length = label.shape[0] - 1, label.shape[1] - 1
-    label[:] = np.inf
-    label[0, 0] = 0.0
+    for k in range(p + 1):
+        for i in range(length + 1):
+            label[k, i] = 0.0 if k == 0 and i == 0 else np.inf
     # Gathers stand before the way out once, however long the way back is.
-    first = cells.begin[0].max() if steep > 0.0 else 0.0
+    first = 0.0
+    if steep > 0.0:
+        for w in range(cells.way.shape[2]):
+            for o in range(OPTIONS):
+                first = max(first, cells.begin[0, w, o])
     for k in range(p):
         for i in range(length):
             at = label[k, i]

@@ -232,9 +232,11 @@ def improve(m: SharedActions, sequence: IntArray, goal: int, tries: int, seed: i
             continue
         makespan = run_sequence(m, tried, start, free, level)
         if makespan > best:
-            tried[low:high] = kept[low:high]
+            for place in range(low, high):
+                tried[place] = kept[place]
         elif makespan == best:
-            kept[low:high] = tried[low:high]
+            for place in range(low, high):
+                kept[place] = tried[place]
         else:
             best = makespan
             # In the order of starts what is near in time is near in place, so that moves reach it.

@@ -27,9 +27,11 @@ def walk(
     """
     chunks = table.shape[1]
     ranks = row_start.shape[0] - 1
-    count[:] = 0
-    free[:] = 0
-    at[:] = row_start[:ranks]
+    # A row copied as a slice would be compiled with all that formats the message of an error in its shape.
+    for code in range(3 * chunks):
+        count[code] = 0
+    for r in range(ranks):
+        free[r], at[r] = 0, row_start[r]
     done, total = 0, row_start[ranks]
     makespan = 0
     while done < total:

@@ -49,12 +49,21 @@ _SLOT, _NEXT, _PREVIOUS = range(3)
 
 @inlined
 def _seed(
-    work: IntArray, finish: IntArray, indegree: Int32Array, use_start: Int32Array, done: Int32Array, arrival: IntArray, arriving: Int32Array
+    work: IntArray,
+    start: IntArray,
+    finish: IntArray,
+    waiting: Int32Array,
+    indegree: Int32Array,
+    use_start: Int32Array,
+    done: Int32Array,
+    arrival: IntArray,
+    arriving: Int32Array,
 ) -> tuple[int, int]:
     """Tasks without predecessors arrive at 0, or are done at once."""
     num_arriving, num_done = 0, 0
     for task in range(work.size):
-        if indegree[task] == 0:
+        start[task], finish[task], waiting[task] = 0, -1, indegree[task]
+        if waiting[task] == 0:
             if use_start[task] == use_start[task + 1] or work[task] == 0:
                 finish[task] = work[task]
                 done[num_done] = task
@@ -214,7 +223,8 @@ def _simulate(
 ) -> tuple[IntArray, IntArray, int]:
     """`simulate` on checked arrays."""
     num_tasks = work.size
-    start, finish, waiting = np.zeros(num_tasks, np.int64), np.full(num_tasks, -1, np.int64), indegree.copy()
+    # Arrays of few shapes and types, filled by loops: each further kind of `empty`, `zeros` or `full` is compiled like a function.
+    start, finish, waiting = np.empty(num_tasks, np.int64), np.empty(num_tasks, np.int64), np.empty(num_tasks, np.int32)
     done = np.empty(num_tasks + 1, np.int32)
     # one large block, of which only the rows in use are touched: the allocator keeps it between calls instead of faulting it in anew
     capacity = num_tasks + 1
@@ -222,16 +232,14 @@ def _simulate(
     arrival, key, slots = block[:capacity], block[capacity : 2 * capacity], block[2 * capacity :].reshape(capacity, 8)
     arriving, item, spare = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.int32)
     size, num_spare, turn = 0, 0, 0
-    resources, uses = np.zeros((num_resources, 4), np.int64), np.empty((use_resource.size, 3), np.int32)
-    resources[:, _CHANGED_IN] = -1
-    resources[:, _FIRST] = -1
+    resources = np.empty(4 * num_resources, np.int64).reshape(num_resources, 4)
+    uses = np.empty(3 * use_resource.size, np.int32).reshape(use_resource.size, 3)
+    for resource in range(num_resources):
+        resources[resource, _LOAD], resources[resource, _CHANGED_IN], resources[resource, _FIRST] = 0, -1, -1
     changed = np.empty(num_resources, np.int32)
-    num_arriving, num_done = _seed(work, finish, indegree, use_start, done, arrival, arriving)
-    num_arriving, num_done = _settle(
-        work, start, finish, waiting, edge_start, edge, use_start, done, arrival, arriving, num_arriving, num_done, 0
-    )
-    while size > 0 or num_arriving > 0:
-        now = min(key[0] if size > 0 else _NEVER, arrival[0] if num_arriving > 0 else _NEVER)
+    num_arriving, num_done = _seed(work, start, finish, waiting, indegree, use_start, done, arrival, arriving)
+    now, num_told = np.int64(0), 0
+    while True:
         num_changed, turn = 0, turn + 1
         while size > 0 and key[0] == now:
             slot = item[0]
@@ -245,9 +253,11 @@ def _simulate(
                 sift_down(key, item, slots, size, 0)
             finish[task] = now
             done[num_done] = task
-            num_arriving, num_done = _settle(
-                work, start, finish, waiting, edge_start, edge, use_start, done, arrival, arriving, num_arriving, num_done + 1, num_done
-            )
+            num_done += 1
+        num_arriving, num_done = _settle(
+            work, start, finish, waiting, edge_start, edge, use_start, done, arrival, arriving, num_arriving, num_done, num_told
+        )
+        num_told = num_done
         while num_arriving > 0 and arrival[0] == now:
             task = arriving[0]
             num_arriving -= 1
@@ -261,12 +271,16 @@ def _simulate(
             key[size], item[size] = now + work[task], slot
             sift_up(key, item, slots, size)
             size += 1
-        for resource in changed[:num_changed]:
+        for place in range(num_changed):
+            resource = changed[place]
             if max(resources[resource, _LOAD], resources[resource, _BEFORE]) > SCALE:
                 use = resources[resource, _FIRST]
                 while use >= 0:
                     _renew(uses[use, _SLOT], now, use_start, use_resource, resources, slots, key, item, size)
                     use = uses[use, _NEXT]
+        if size == 0 and num_arriving == 0:
+            break
+        now = min(key[0] if size > 0 else _NEVER, arrival[0] if num_arriving > 0 else _NEVER)
     mark_stuck(waiting, start)
     return start, finish, num_done
 
