@@ -19,7 +19,7 @@ from shardwright.hardware.expression import parse_cluster
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.simulator.simulate import lower
-from tests.execute.small_plans import Small
+from tests.execute.small_plans import DENSE4, Small
 
 
 def tensors_of(state: LayerState) -> Iterator[torch.Tensor]:
@@ -64,7 +64,7 @@ def with_lines(small: Small, *lines: str) -> Small:
     )
 
 
-ONE = Small(body="lane main samples 2 in 1\n  stages embed+4+head on 0\n    all = .\norder 1f1b(main)\n", devices=1, batch=2)
+ONE = Small(body="lane main samples 2 in 1\n  stages embed+4+head on 0\n    all = .\norder 1f1b(main)\n", devices=1, batch=2, whole=DENSE4)
 
 
 @lru_cache(maxsize=4)

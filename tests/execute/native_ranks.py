@@ -20,7 +20,7 @@ from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.plan.order import Table
-from tests.execute.small_plans import DENSE4, PLANS, RULE, SPARSE, Small, tied
+from tests.execute.small_plans import DENSE2, DENSE4, PLANS, RULE, SPARSE, Small, tied
 from tests.execute.started import started
 from tests.tiers import in_proof, many
 
@@ -48,7 +48,7 @@ class Case:
     """A grid of four devices and the model that it trains."""
 
     grid: Grid
-    whole: Callable[[], Model] = DENSE4
+    whole: Callable[[], Model] = DENSE2
     order: Table | None = None
     compute: torch.dtype | None = None
 
@@ -73,16 +73,16 @@ CASES: dict[str, Case] = {
     "hybrid zero-3": Case(grid=Grid(dp=4, zero=3, shard=2)),
     "tp2, sequence and zero-3": Case(grid=Grid(tp=2, sp=True, dp=2, zero=3, microbatch=2, recompute=Recompute.FULL)),
     "tp2 outside zero-3": Case(grid=Grid(tp=2, dp=2, zero=3, microbatch=4, order=("dp", "tp", "cp", "ep", "pp"))),
-    "1f1b": Case(grid=_PIPELINE()),
-    "gpipe": Case(grid=_PIPELINE(schedule="gpipe", recompute=Recompute.SELECTIVE)),
-    "zb-h1": Case(grid=_PIPELINE(schedule="zb-h1", recompute=Recompute.FULL)),
-    "found order": Case(grid=_PIPELINE(), order=_FOUND),
+    "1f1b": Case(grid=_PIPELINE(), whole=DENSE4),
+    "gpipe": Case(grid=_PIPELINE(schedule="gpipe", recompute=Recompute.SELECTIVE), whole=DENSE4),
+    "zb-h1": Case(grid=_PIPELINE(schedule="zb-h1", recompute=Recompute.FULL), whole=DENSE4),
+    "found order": Case(grid=_PIPELINE(), whole=DENSE4, order=_FOUND),
     "zero-3 under 1f1b": Case(grid=Grid(pp=2, dp=2, zero=3, recompute=Recompute.FULL)),
     "dp2 around 1f1b": Case(grid=Grid(pp=2, dp=2, order=("pp", "tp", "cp", "ep", "dp"))),
-    "interleaved": Case(grid=_TWO_CHUNKS(tp=2, microbatch=2, schedule="interleaved-1f1b")),
-    "zb-v": Case(grid=_TWO_CHUNKS(dp=2, zero=3, schedule="zb-v")),
-    "tp2 under zb-v": Case(grid=_TWO_CHUNKS(tp=2, sp=True, microbatch=2, schedule="zb-v")),
-    "dualpipe-v": Case(grid=_TWO_CHUNKS(dp=2, schedule="dualpipe-v")),
+    "interleaved": Case(grid=_TWO_CHUNKS(tp=2, microbatch=2, schedule="interleaved-1f1b"), whole=DENSE4),
+    "zb-v": Case(grid=_TWO_CHUNKS(dp=2, zero=3, schedule="zb-v"), whole=DENSE4),
+    "tp2 under zb-v": Case(grid=_TWO_CHUNKS(tp=2, sp=True, microbatch=2, schedule="zb-v"), whole=DENSE4),
+    "dualpipe-v": Case(grid=_TWO_CHUNKS(dp=2, schedule="dualpipe-v"), whole=DENSE4),
     "half precision": Case(grid=Grid(tp=2, pp=2, microbatch=4), compute=torch.bfloat16),
     "normed heads, tp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=4), whole=normed_heads),
     "learned positions, tied, under tp": Case(grid=Grid(tp=4, sp=True, microbatch=8), whole=learned_positions),

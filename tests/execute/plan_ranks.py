@@ -49,7 +49,7 @@ SAVED, RESUMED = "hybrid zero-3 of eight", "tp, pp and dp"
 KILLED, STOPPED = 4, 5
 """Ranks that end in the middle of a step of ENDED: one by a signal, one by an error of its own."""
 ENDED = "tp, pp and dp"
-MIDDLE = 40
+MIDDLE = 20
 """Requests of that step that such a rank has asked by then: more are to come."""
 
 

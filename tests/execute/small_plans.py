@@ -34,7 +34,7 @@ def tied() -> Model:
     return model_from_config({**config, "max_position_embeddings": 64}, name="tied")
 
 
-DENSE4 = partial(dense, layers=4)
+DENSE2, DENSE4 = partial(dense, layers=2), partial(dense, layers=4)
 SPARSE = partial(sparse, dense_layers=1, layers=1)
 LATENT = partial(small_model, "deepseek-v2-lite")
 MAMBA2 = partial(small_model, "mamba-codestral-7b")
@@ -47,7 +47,7 @@ class Small:
     body: str
     devices: int = 4
     batch: int = 8
-    whole: Callable[[], Model] = DENSE4
+    whole: Callable[[], Model] = DENSE2
     zero: str = ""
 
     @property
@@ -95,7 +95,7 @@ def run_here(small: Small, known: Training, *, steps: int) -> tuple[list[StepRep
 
 def _one(split: str, *, order: str = "1f1b", microbatches: int = 2, batch: int = 8) -> str:
     lines = "".join(f"    {line}\n" for line in split.split("; "))
-    return f"lane main samples {batch} in {microbatches}\n  stages embed+4+head on 0\n{lines}order {order}(main)\n"
+    return f"lane main samples {batch} in {microbatches}\n  stages embed+2+head on 0\n{lines}order {order}(main)\n"
 
 
 def _pipeline(stages: str, *, order: str, microbatches: int = 4, split: str = "all = .") -> str:
@@ -105,7 +105,7 @@ def _pipeline(stages: str, *, order: str, microbatches: int = 4, split: str = "a
 
 FOUR = "embed+1, 1*2, 1+head on 0..3"
 TABLE = """lane main samples 4 in 4
-  stages embed+2, 2+head on 0, 1
+  stages embed+1, 1+head on 0, 1
     all = .
 order table(main)
   0: 0F0 0F1 0I0 0F2 0W0 0I1 0F3 0W1 0I2 0W2 0I3 0W3
@@ -122,7 +122,7 @@ order table(main)
 """
 # What `search.orders.find_order` found for forward 4 2 3 5, input 4 3 2 5, weight 3 2 4 2, send 1, memory for three microbatches.
 RECOMPUTED = """lane main samples 4 in 4
-  stages embed+2, 2+head on 0, 1
+  stages embed+1, 1+head on 0, 1
     all = .
     recompute 0-: full
 order table(main)
@@ -130,10 +130,10 @@ order table(main)
   1: 1F0 1R0 1I0 1F1 1W0 1R1 1I1 1F2 1W1 1R2 1I2 1F3 1W2 1R3 1I3 1W3
 """
 TWO_LANES = """lane down samples 4 in 2
-  stages embed+1, 1*2, 1+head on 0..3
+  stages embed, 1*2, head on 0..3
     all = .
 lane up samples 4 in 2
-  stages embed+1, 1*2, 1+head on 3..0
+  stages embed, 1*2, head on 3..0
     all = .
 order table(down, up)
   0: down/0F0 down/0F1 up/3F0 up/3B0 up/3F1 up/3B1 down/0B0 down/0B1
@@ -142,10 +142,10 @@ order table(down, up)
   3: up/0F0 up/0F1 down/3F0 down/3B0 down/3F1 down/3B1 up/0B0 up/0B1
 """
 MIXED = """lane main samples 8 in 4
-  stages embed+2 on 0
+  stages embed+1 on 0
     all = t2
     stream = s2
-  stages 2+head on 2
+  stages 1+head on 2
     all = b2
 order 1f1b(main)
 """
@@ -189,7 +189,7 @@ CROSS = """lane main samples 8 in 4
 order 1f1b(main)
 """
 GRID = """lane main samples 8 in 2
-  stages embed+2, 2+head on 0, 4
+  stages embed+1, 1+head on 0, 4
     all = b2 t2
     stream = b2 s2
 order 1f1b(main)
@@ -208,18 +208,20 @@ PLANS: dict[str, Small] = {
     "ulysses": Small(body=_one("all = s4; core = h4")),
     "usp": Small(body=_one("all = s2z s2; core = s2z h2 via ring")),
     "experts": Small(body=EXPERTS, whole=SPARSE, zero="zero all: all/1/1\n"),
-    "1f1b": Small(body=_pipeline(FOUR, order="1f1b")),
-    "interleaved": Small(body=_pipeline("embed+1, 1*2, 1+head on (0, 2)*2", order="interleaved-1f1b", split="all = t2; stream = s2")),
-    "zb-v": Small(body=_pipeline("embed+1, 1*2, 1+head on 0..1, 1..0", order="zb-v"), devices=2),
+    "1f1b": Small(body=_pipeline(FOUR, order="1f1b"), whole=DENSE4),
+    "interleaved": Small(
+        body=_pipeline("embed+1, 1*2, 1+head on (0, 2)*2", order="interleaved-1f1b", split="all = t2; stream = s2"), whole=DENSE4
+    ),
+    "zb-v": Small(body=_pipeline("embed+1, 1*2, 1+head on 0..1, 1..0", order="zb-v"), devices=2, whole=DENSE4),
     "order by hand": Small(body=TABLE, devices=2, batch=4),
-    "found order": Small(body=FOUND),
+    "found order": Small(body=FOUND, whole=DENSE4),
     "recomputed early": Small(body=RECOMPUTED, devices=2, batch=4),
     "zero-1": Small(body=_one("all = b4"), zero="zero all: all/1/1\n"),
     "zero-2": Small(body=_one("all = b2 t2; stream = b2 s2"), zero="zero all: all/all/1\n"),
     "zero-3": Small(body=_one("all = b4"), zero="zero all: all/all/all gather=use reduce=microbatch\n"),
     "hybrid zero-3": Small(body=_one("all = b4"), zero="zero all: 4/2/2\n"),
     "two lanes": Small(body=TWO_LANES, zero="zero all: all/1/1\n"),
-    "unequal lanes": Small(body=UNEQUAL_LANES, zero="zero all: all/all/1\n"),
+    "unequal lanes": Small(body=UNEQUAL_LANES, whole=DENSE4, zero="zero all: all/all/1\n"),
     "tp2 then dp2": Small(body=MIXED),
     "three devices": Small(body=_one("all = b[2:1]{t2, .+2}; stream = b[2:1]{s2, .+2}", batch=12, microbatches=4), devices=3, batch=12),
     "weighted batch": Small(body=_one("all = b[3:1]{., .+1}", microbatches=2), devices=2, zero="zero all: all/all/all\n"),
@@ -228,8 +230,8 @@ PLANS: dict[str, Small] = {
     ),
     "tied": Small(body=TIED, whole=tied, zero="zero all: all/all/1\n"),
     "hidden": Small(body=_one("all = x2; attn,mlp = d2"), devices=2),
-    "chimera": Small(body=OPPOSITE.format(samples=4, order="chimera")),
-    "dualpipe": Small(body=OPPOSITE.format(samples=8, order="dualpipe"), batch=16),
+    "chimera": Small(body=OPPOSITE.format(samples=4, order="chimera"), whole=DENSE4),
+    "dualpipe": Small(body=OPPOSITE.format(samples=8, order="dualpipe"), batch=16, whole=DENSE4),
     "latent attention": Small(body=MLA, whole=LATENT),
     "mamba-2": Small(body=MAMBA, whole=MAMBA2),
     "encoder and decoder": Small(body=CROSS, whole=partial(encoder_decoder, layers=2)),

@@ -23,7 +23,7 @@ from tests.execute.small_plans import PLANS, Small, run_here
 from tests.execute.trained import train
 
 EACH = "zero all: all/all/all gather=use reduce=microbatch\n"
-PIPELINE = Small(body="lane main samples 8 in 2\n  stages embed+2, 2+head on 0, 2\n    all = b2\norder zb-h1(main)\n", zero=EACH)
+PIPELINE = Small(body="lane main samples 8 in 2\n  stages embed+1, 1+head on 0, 2\n    all = b2\norder zb-h1(main)\n", zero=EACH)
 CASES: dict[str, Small] = {
     "one stage": PLANS["zero-3"],
     "input and weight gradients apart": PIPELINE,

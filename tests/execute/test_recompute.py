@@ -10,7 +10,7 @@ from tests.execute.kept import ONE, gradients, saved_bytes, with_lines
 from tests.execute.small_plans import PLANS, Small
 
 SLICED = Small(
-    body="lane main samples 2 in 1 slices 4\n  stages embed+2, 2+head on 0, 1\n    all = .\norder gpipe(main)\n", devices=2, batch=2
+    body="lane main samples 2 in 1 slices 4\n  stages embed+1, 1+head on 0, 1\n    all = .\norder gpipe(main)\n", devices=2, batch=2
 )
 
 

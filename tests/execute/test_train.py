@@ -64,7 +64,7 @@ def test_a_batch_again_and_again_is_learnt() -> None:
 
 
 def test_degrees_that_do_not_nest_are_refused() -> None:
-    body = "lane main samples 12 in 1\n  stages embed+4+head on 0\n    all = b12\norder 1f1b(main)\n"
+    body = "lane main samples 12 in 1\n  stages embed+2+head on 0\n    all = b12\norder 1f1b(main)\n"
     small = Small(body=body, devices=12, batch=12, zero="zero all: 8/4/1\n")
     with pytest.raises(StrategyError) as caught:
         small.known()

@@ -35,6 +35,8 @@ SLICED: Final = ("terapipe", "seq-1f1b")
 LOOPED: Final = ("breadth-first", "looped-bfs", "interleaved-1f1b")
 WAVES: Final = ("zb-v", "v-half", "v-min", "dualpipe-v", "hanayo")
 OPPOSITE: Final = ("gems", "chimera", "dualpipe")
+FORMS: Final = {"chain": CHAINS, "sliced": SLICED, "looped": LOOPED, "wave": WAVES, "opposite": OPPOSITE}
+"""Schedules of the same lanes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,9 +232,9 @@ class _Sizes:
         return {Dim.BATCH: self.samples // self.microbatches, Dim.SEQUENCE: share, **_WIDTHS}
 
 
-def _sizes(draw: st.DrawFn, model: Model, *, microbatches: int = 0) -> _Sizes:
+def _sizes(draw: st.DrawFn, model: Model, *, microbatches: int = 0, sliced: bool = False) -> _Sizes:
     causal = all(o.attention is None or o.attention.mask is not Mask.FULL for b in model.blocks for o in b.operators)
-    slices = tuple(draw(st.lists(st.integers(1, 3), max_size=3))) if causal else ()
+    slices = tuple(draw(st.lists(st.integers(1, 3), min_size=int(sliced), max_size=3))) if causal else ()
     count = microbatches or draw(st.integers(1, 4))
     return _Sizes(samples=count * draw(st.sampled_from((1, 2, 3, 4, 8))), microbatches=count, slices=slices)
 
@@ -325,20 +327,19 @@ def _free(draw: st.DrawFn, model: Model) -> tuple[int, tuple[Lane, ...], tuple[N
 
 def _ranked(draw: st.DrawFn, model: Model) -> tuple[int, tuple[Lane, ...], tuple[Named | Table, ...]]:
     """One pipeline of equal ranks under a schedule by name: a chain, loops, waves, or two opposite lanes."""
-    form = draw(st.sampled_from(("chain", "sliced", "looped", "wave", "opposite")))
+    form = draw(st.sampled_from(tuple(FORMS)))
     ranks = 2 if form == "opposite" else draw(st.integers(1 if form in ("chain", "sliced") else 2, 2 if form in ("looped", "wave") else 4))
     width = draw(st.integers(1, 12 // ranks))
     microbatches = ranks * 2 if form in ("looped", "wave", "opposite") else draw(st.integers(1, 4))
-    sizes = _sizes(draw, model, microbatches=microbatches)
+    sizes = _sizes(draw, model, microbatches=microbatches, sliced=form == "sliced")
     down = list(range(ranks))
     if form == "sliced" and not sizes.slices:
         form = "chain"
     if form != "sliced":
         sizes = replace(sizes, slices=())
     rows = {"looped": [down * 2], "wave": [down + down[::-1]], "opposite": [down, down[::-1]]}.get(form, [down])
-    names = {"chain": CHAINS, "sliced": SLICED, "looped": LOOPED, "wave": WAVES, "opposite": OPPOSITE}[form]
     lanes = tuple(_ranked_lane(draw, model, name=("down", "up")[i], ranks=row, width=width, sizes=sizes) for i, row in enumerate(rows))
-    order = Named(schedule=draw(st.sampled_from(names)), lanes=tuple(lane.name for lane in lanes))
+    order = Named(schedule=draw(st.sampled_from(FORMS[form])), lanes=tuple(lane.name for lane in lanes))
     return ranks * width, lanes, (order,)
 
 

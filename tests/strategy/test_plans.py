@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from shardwright.strategy.text.notation import print_plan
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.strategy.verify.check import verify
 from tests.files.plan_json import plan_from_json, plan_to_json
-from tests.strategy.plans import CHAINS, LOOPED, OPPOSITE, SLICED, WAVES, Case, plans
+from tests.strategy.plans import CHAINS, FORMS, LOOPED, OPPOSITE, SLICED, WAVES, Case, plans
 from tests.tiers import examples, in_both
 
 
@@ -52,15 +53,25 @@ def _forms(case: Case) -> set[str]:
     return forms | {"shards" for _ in plan.shards}
 
 
+def _under_every_schedule(case: Case) -> Iterator[Case]:
+    """The plan; and, of one that has its order by name, the same lanes under each of the other schedules that such lanes can have."""
+    yield case
+    (order, *_) = case.plan.orders
+    if isinstance(order, Named):
+        names = next(names for names in FORMS.values() if order.schedule in names)
+        yield from (replace(case, plan=replace(case.plan, orders=(replace(order, schedule=n),))) for n in names if n != order.schedule)
+
+
 @in_both
 def test_generated_plans_are_legal_round_trip_and_show_the_whole_paradigm() -> None:
     seen: Counter[str] = Counter()
 
-    @examples(600, 4000)
+    @examples(300, 2000)
     @given(case=plans())
     def run(case: Case) -> None:
-        _check(case)
-        seen.update(_forms(case))
+        for same in _under_every_schedule(case):
+            _check(same)
+            seen.update(_forms(same))
 
     run()
     named = {f"order {name}" for name in SCHEDULES}

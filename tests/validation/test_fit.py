@@ -22,15 +22,15 @@ from tests.validation.published import case_of, rows
 TRUE = replace(PRIOR, clock_ampere=1.13, clock_hopper_fp8=1.02, passes_fused=1.3)
 
 
-DEEPEST = many(8, 64)
-"""Pipeline ranks of the runs that are fitted: a step of the deepest takes as long to simulate as all the others."""
+DEEPEST = many(4, 128)
+"""Stages of the runs that are fitted: a step of the deepest takes as long to simulate as all the others."""
 
 
 @cache
 def _cases() -> tuple[Case, ...]:
     chosen = ("korthikanti", "mlm_sc21", "nemo_launcher")
     cases = (case_of(row) for row in rows("training.csv") if row.source_id in chosen)
-    return tuple(case for case in cases if case.grid.pp <= DEEPEST)
+    return tuple(case for case in cases if case.grid.pp * case.grid.vpp <= DEEPEST)
 
 
 def _as_measured(constants: Constants) -> list[Case]:
