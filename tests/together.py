@@ -16,6 +16,7 @@ ALONE = (
 """Files with a set-up of their own: fits, large spaces, an index of all sources, runs under PyTorch's tracker."""
 FORKED = (
     "calibrate/test_measure.py",
+    "cli/test_run.py::test_pytorchs_engine",
     "execute/test_checkpoint.py::test_a_kill_while_saving",
     "execute/test_distributed.py",
     "execute/test_distributed_plans.py",

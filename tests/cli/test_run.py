@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.cli.main import run
+from tests.cli import ranks
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -127,12 +128,18 @@ def test_an_interrupt_ends_ranks_with_a_checkpoint_of_what_one_process_trains(
     assert names == {f"{origin} · device {device}" for origin in ("simulated", "measured") for device in (0, 1)}
 
 
-def test_pytorchs_engine_gives_the_losses_of_one_process(folder: Path, said: pytest.CaptureFixture[str]) -> None:
-    process = started([*words(folder, "two.plan"), "--json", "--backend", "torch-native"])
-    alone = losses(said, words(folder, "one.plan"))
-    out, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, err
-    report = json.loads(out)
+def test_pytorchs_engine_gives_the_losses_of_one_process(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    processes = ranks.start([*words(folder, "two.plan"), "--json", "--backend", "torch-native"], ranks=2, folder=tmp_path)
+    try:
+        alone = losses(said, words(folder, "one.plan"))
+        for process in processes:
+            process.join(DEADLINE_S)
+        assert [process.exitcode for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+    assert (tmp_path / "rank1").read_text() == ""
+    report = json.loads((tmp_path / "rank0").read_text())
     assert [step["loss"] for step in report["steps"]] == pytest.approx(alone, abs=1e-4)
     assert [m["devices"] for m in report["memory"]] == [[0], [1]]
 
@@ -201,10 +208,9 @@ def test_unusable_tokens_are_refused(folder: Path, said: pytest.CaptureFixture[s
     assert "step 1" not in err
 
 
-def test_ranks_report_what_is_refused(folder: Path) -> None:
-    process = started([*words(folder, "two.plan"), "--backend", "torch-natve"])
-    _, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 2
+def test_ranks_report_what_is_refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run([*words(folder, "two.plan"), "--backend", "torch-natve"]) == 2
+    err = capfd.readouterr().err
     assert err.count("error:") == 1
     assert "did you mean torch-native?" in err
 

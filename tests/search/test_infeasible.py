@@ -43,8 +43,8 @@ def refusal(case: Case) -> InfeasibleError:
 
 CASES = {
     "too few devices": asked("llama-3.1-405b", "h100-sxm:16", seq_len=8192, global_batch=256),
-    "too few devices, wide": asked("gpt3-175b", "a100-sxm-80gb:8", seq_len=2048, global_batch=1536, wide=True),
-    "experts on one node": asked("deepseek-v3", "h100-sxm:8", seq_len=4096, global_batch=8),
+    "too few devices, wide": asked("gpt3-175b", "a100-sxm-80gb:8", seq_len=2048, global_batch=64, wide=True),
+    "experts on one node": asked("mixtral-8x22b", "h100-sxm:8", seq_len=4096, global_batch=8),
     "one device without offload": asked("llama-2-7b", "h100-sxm:1", seq_len=4096, global_batch=8, runtime="torchtitan"),
     "a long sequence, no recompute": asked(
         "llama-2-7b", "h100-sxm:8", seq_len=524288, global_batch=8, pins={"recompute": ("none",), "offload": ("0",)}
