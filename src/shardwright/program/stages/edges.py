@@ -12,7 +12,7 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import Dim, Extent
-from shardwright.program.layout.cells import StageCells, cut_dims, interval
+from shardwright.program.layout.cells import StageCells, intervals
 from shardwright.program.layout.layout import Holding, Layout, volume
 from shardwright.program.layout.projection import PARTS, projection, tokens
 from shardwright.program.layout.stage_layouts import made_layout, stream_operator
@@ -185,8 +185,7 @@ def _made_sizes(cells: StageCells, extent: Extent, length: int) -> tuple[IntArra
     operator = stream_operator((extent,))
     parts = projection(cells, operator.klass, PARTS)
     positions = tokens(cells, operator.klass, length).counts.prod(axis=1)
-    ends = [interval(extent, operator, cut_dims(cell, operator)) for cell in parts.cells]
-    elements = np.array([high - low for low, high in ends], dtype=np.int64)[parts.number]
+    elements = np.array([high - low for low, high in intervals(parts.cells, operator, extent)], dtype=np.int64)[parts.number]
     return parts.devices[positions > 0], (positions * elements)[positions > 0]
 
 
