@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +17,8 @@ from shardwright.strategy.plan.split import Exchange, Split
 from shardwright.strategy.plan.stages import Placement
 
 
-class AxisStep(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisStep:
     """One cut on the way to a device: into equal parts (a count) or weights, the part taken, and whether pieces are dealt zigzag."""
 
     parts: int | tuple[int, ...]

@@ -37,6 +37,7 @@ class Projection:
     cells: Cells
 
 
+@lru_cache(maxsize=16384)
 def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> Projection:
     """The devices that run operators of a class by their parts of `dims`.
 
