@@ -145,13 +145,17 @@ def refine_families(
     colours = _Colours(1 + max(stage.devices[-1] for stage in every), ground.kinds)
     known: dict[object, list[Trait]] = {}
     period = lcm(*(unit for unit in ground.units if unit < len(colours.colour) - 1))
+    length_of: dict[tuple[int, int], tuple[int, ...]] = {}
     for stage in every:
         if id(stage.families) not in colours.told:
             where = np.concatenate([listed(family) for family in stage.families])
             marks = np.repeat(np.arange(len(stage.families)), [len(family) for family in stage.families])
             colours.tell(where, marks, key=id(stage.families))
-        lengths = [ground.lengths(stage.lane, segment) for segment in stage.segments]
-        form = (stage.base % period, *((id(s.cells), id(s.block), n) for s, n in zip(stage.segments, lengths, strict=True)))
+        for segment in stage.segments:
+            if (stage.lane, id(segment.block)) not in length_of:
+                length_of[stage.lane, id(segment.block)] = ground.lengths(stage.lane, segment)
+        lengths = [length_of[stage.lane, id(segment.block)] for segment in stage.segments]
+        form = (stage.base % period, *[(id(s.cells), id(s.block), n) for s, n in zip(stage.segments, lengths, strict=True)])
         if form not in known:
             held = (_sized(s.cells, s.block, n) for s, n in zip(stage.segments, lengths, strict=True))
             reached = (_reach(cells, stage.base % period, ground.units) for cells in dict.fromkeys(s.cells for s in stage.segments))
