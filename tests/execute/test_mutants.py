@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,7 +47,7 @@ def devices_hold_each_others_queries(patch: pytest.MonkeyPatch) -> None:
 
 def parts_of_sums_are_taken_for_values(patch: pytest.MonkeyPatch) -> None:
     layout = edges.cotangent_layout
-    patch.setattr(edges, "cotangent_layout", lambda *a: tuple(replace(h, part=None) for h in layout(*a)))
+    patch.setattr(edges, "cotangent_layout", lambda *a: tuple(h._replace(part=None) for h in layout(*a)))
 
 
 def slices_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:

@@ -208,7 +208,7 @@ def _phase(phase: Phase) -> int:
 
 def _redone_share(program: BlockProgram, work: BlockWork, degrees: Degrees, runtime: Runtime) -> FloatArray | float:
     """Share of a forward kernel that a selective recompute runs again: cores; or all but cores and the products that the policy keeps."""
-    core = work.attention is not None or any(o.name == work.operator and o.attention is not None for o in program.operators)
+    core = work.attention is not None or work.operator in [o.name for o in program.operators if o.attention is not None]
     if runtime.selective_recompute is SelectiveRecompute.CORE:
         return float(core)
     kept = saved_products(program.operators)

@@ -76,8 +76,12 @@ def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Net
 def network_of_devices(problem: Problem, devices: tuple[int, ...]) -> Network:
     """The network that connects `devices`."""
     cluster = problem.cluster
-    kinds = (0,) if cluster.is_uniform else tuple(sorted({kind_of(cluster, d) for d in devices}))
-    return network_among(cluster, kinds, problem.runtime.collective_library)
+    return _network(Same(problem), (0,) if cluster.is_uniform else tuple(sorted({kind_of(cluster, d) for d in devices})))
+
+
+@lru_cache(maxsize=256)
+def _network(problem: Same[Problem], kinds: tuple[int, ...]) -> Network:
+    return network_among(problem.value.cluster, kinds, problem.value.runtime.collective_library)
 
 
 @lru_cache(maxsize=65536)
@@ -101,6 +105,4 @@ def tiers_between(one: IntArray, other: IntArray, tiers: tuple[Tier, ...]) -> In
 
 def plan_tiers(problem: Problem) -> tuple[Tier, ...]:
     """The tiers of the network that all devices share."""
-    cluster = problem.cluster
-    kinds = (0,) if cluster.is_uniform else tuple(sorted(range(len(cluster.groups))))
-    return network_among(cluster, kinds, problem.runtime.collective_library).tiers
+    return _network(Same(problem), (0,) if problem.cluster.is_uniform else tuple(range(len(problem.cluster.groups)))).tiers

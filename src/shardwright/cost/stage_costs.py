@@ -112,7 +112,7 @@ class StageCosts:
             for place in device_class.families:
                 uses = (self.tied if tied else self.uses).get(place, {})
                 if uses or not tied:
-                    result[place[0], place[1], k] = tuple((use, classes_in(groups)) for use, groups in uses.items())
+                    result[place[0], place[1], k] = tuple([(use, classes_in(groups)) for use, groups in uses.items()])
         return result
 
     def step(self, lane: int, chunk: int, family: int, part: int = 0) -> StepCosts:
@@ -191,13 +191,13 @@ class ActionTable:
 def action_table(costs: StageCosts) -> ActionTable:
     """The seconds of every action of every family, in the order of `costs.families`."""
     kinds = range(int(TaskKind.R) + 1)
-    slices = max(len(c.slices) for c in costs.families.values())
+    slices = max([len(c.slices) for c in costs.families.values()])
     seconds = np.zeros((2, len(kinds), len(costs.families), slices))
     exposed = np.zeros((len(kinds), len(costs.families), slices))
     places: dict[tuple[int, ...], list[int]] = {}
     for place, (key, cost) in enumerate(costs.families.items()):
-        joined = [costs.families[*key[:2], one] for one in costs.coupled[key]]
-        places.setdefault((id(cost.slices), *(id(c.slices) for c in joined)), []).append(place)
+        joined = [id(costs.families[*key[:2], one].slices) for one in costs.coupled[key]]
+        places.setdefault((id(cost.slices), *joined), []).append(place)
     keys = list(costs.families)
     for alike in places.values():
         key = keys[alike[0]]
@@ -219,6 +219,6 @@ def paired_share(one: tuple[FloatArray, FloatArray], other: tuple[FloatArray, Fl
 
 def update_seconds(costs: StageCosts, device_class: DeviceClass) -> float:
     """Seconds of the end of the step of a class: the norm of all gradients once, then the update and what it gathers, stage by stage."""
-    steps = [costs.step(*place) for place in device_class.families]
-    norm = max(float(s.optimizer_s[0]) - float(s.update_s[0]) for s in steps)
-    return norm + sum(float(s.update_s[0] + s.after_s[0]) for s in steps)
+    steps = [costs.families[place].slices[0] for place in device_class.families]
+    each = {id(s): (float(s.optimizer_s[0]) - float(s.update_s[0]), float(s.update_s[0] + s.after_s[0])) for s in steps}
+    return max([norm for norm, _ in each.values()]) + sum([each[id(s)][1] for s in steps])

@@ -112,7 +112,7 @@ class Cluster:
     @property
     def is_uniform(self) -> bool:
         """All nodes are of one kind."""
-        return all(g.kind == self.groups[0].kind for g in self.groups)
+        return all(g.kind == self.groups[0].kind for g in self.groups[1:])
 
     @property
     def node(self) -> NodeKind:

@@ -277,7 +277,7 @@ def _crossings(
         senders, receivers = posts.of_stage[one.lane, here], posts.of_stage[one.lane, there]
         # Between stages of one class each there is nobody else.
         only = len(senders) == len(receivers) == 1 and len(messages.sends) > 0
-        to = {klass: tuple(receivers) for klass in senders} if only else reached(messages, class_of)
+        to = dict.fromkeys(senders, tuple(receivers)) if only else reached(messages, class_of)
         for klass, post in senders.items():
             if klass in receivers:
                 local.append((post, receivers[klass]))

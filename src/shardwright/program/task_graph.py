@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray, distinct
@@ -27,7 +29,7 @@ class Links:
     """Tasks as columns, edges from one task to another, and tasks that start together."""
 
     def __init__(self, columns: dict[str, IntArray]) -> None:
-        self._columns = [columns]
+        self._parts: list[tuple[int, Mapping[str, IntArray | int]]] = [(len(columns["kind"]), columns)]
         self._count = len(columns["kind"])
         self._source: list[IntArray] = []
         self._target: list[IntArray] = []
@@ -35,9 +37,7 @@ class Links:
 
     def tasks(self, count: int, **columns: IntArray | int) -> IntArray:
         """Append tasks; their numbers. A column that is not given has the value that says nothing."""
-        if count:
-            whole = {**_NONE, **columns}
-            self._columns.append({name: np.full(count, values, dtype=np.int64) for name, values in whole.items()})
+        self._parts.append((count, columns))
         self._count += count
         return np.arange(self._count - count, self._count, dtype=np.int64)
 
@@ -53,7 +53,13 @@ class Links:
 
     def columns(self) -> dict[str, IntArray]:
         """All tasks."""
-        return {name: np.concatenate([part[name] for part in self._columns]) for name in self._columns[0]}
+        result = {name: np.full(self._count, _NONE.get(name, 0), dtype=np.int64) for name in self._parts[0][1]}
+        end = 0
+        for count, columns in self._parts:
+            end += count
+            for name, values in columns.items():
+                result[name][end - count : end] = values
+        return result
 
     def edges(self) -> tuple[IntArray, IntArray]:
         """All edges; a task that starts together with another also waits for what that one waits for.

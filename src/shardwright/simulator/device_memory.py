@@ -13,7 +13,6 @@ from shardwright.cost.stage_costs import StageCosts
 from shardwright.cost.step_costs import StepCosts, held_bytes
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program
-from shardwright.program.same import Same
 from shardwright.schedules.table import B, F, R, W
 from shardwright.simulator.prediction import StageMemory
 
@@ -34,12 +33,13 @@ def _class_memory(problem: Problem, program: Program, costs: StageCosts, number:
     own = kind_problem(problem, device_class.devices[0])
     # Stages that are alike share what they cost.
     steps = list({id(step): step for place in device_class.families for step in costs.families[place].slices}.values())
-    firsts = Counter(Same(costs.families[place].slices[0]) for place in device_class.families)
+    firsts = [costs.families[place].slices[0] for place in device_class.families]
+    times = Counter(map(id, firsts))
     items: dict[str, int] = {}
-    for one, times in firsts.items():
-        for name, values in one.value.static_bytes:
+    for key, one in {id(step): step for step in firsts}.items():
+        for name, values in one.static_bytes:
             value = int(values[0])
-            items[name] = max(items.get(name, 0), value) if name in _ONCE else items.get(name, 0) + value * times
+            items[name] = max(items.get(name, 0), value) if name in _ONCE else items.get(name, 0) + value * times[key]
     # The peak of what forwards keep until the gradients of their microbatch are done.
     items["activations"] = int(np.cumsum(kept_changes(program, costs, device_class)).max(initial=0))
     items["logits"] = max(int(s.logits_bytes[0]) for s in steps)
@@ -81,8 +81,9 @@ def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass)
     kinds = rows.kind[span]
     sign = np.where((kinds == F) | (kinds == R), 1, np.where((kinds == B) | (kinds == W), -1, 0)).astype(np.int64)
     lane, chunk, part, microbatch = (np.asarray(c[span], dtype=np.int64) for c in (rows.lane, rows.chunk, rows.slice, rows.microbatch))
-    slices = max(len(costs.families[place].slices) for place in device_class.families)
-    kept = np.zeros((2, *(1 + max(place[axis] for place in device_class.families) for axis in (0, 1)), slices), dtype=np.int64)
+    slices = max([len(costs.families[place].slices) for place in device_class.families])
+    lanes, chunks, _ = map(max, zip(*device_class.families, strict=True))
+    kept = np.zeros((2, lanes + 1, chunks + 1, slices), dtype=np.int64)
     for number, stage, family in device_class.families:
         for cut, step in enumerate(costs.families[number, stage, family].slices):
             kept[:, number, stage, cut] = int(step.saved_bytes[0]), int(step.restored_bytes[0])

@@ -264,8 +264,8 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
     for edge in stage_edges(lane, model=model):
         block, ends = model.blocks[model.runs[edge.run].block], (lane[edge.source], lane[edge.target])
         segments = edge_segments(edge, *ends, model=model)
-        base = min(stage.base for stage in ends) // island * island
-        alike = (edge.run, edge.operator, *((id(s.cells), stage.base - base) for s, stage in zip(segments, ends, strict=True)))
+        base = min(ends[0].base, ends[1].base) // island * island
+        alike = (edge.run, edge.operator, *[(id(s.cells), stage.base - base) for s, stage in zip(segments, ends, strict=True)])
         if alike not in known:
             known[alike] = edge_messages(
                 *ends,
@@ -275,7 +275,7 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
                 island=island,
                 minimal=problem.runtime.p2p_scatter_gather,
             )
-        forward, backward = (counted_from(one, base) for one in known[alike])
+        forward, backward = [counted_from(one, base) for one in known[alike]]
         found.append(LaneEdge(lane=lane[0].lane, edge=edge, forward=forward, backward=backward))
     return tuple(found)
 

@@ -37,7 +37,7 @@ class Edge:
 
 def at(layout: Layout, base: int) -> Layout:
     """The layout with devices as the cluster numbers them."""
-    return tuple(replace(h, device=h.device + base) for h in layout) if base else layout
+    return tuple(h._replace(device=h.device + base) for h in layout) if base else layout
 
 
 def is_passed(block: Block, reader: Operator, name: str) -> bool:
@@ -107,13 +107,13 @@ def _back_at(way: Back, base: int) -> Back:
 
 def _whole(layout: Layout, length: int) -> Layout:
     """The layout with all positions everywhere."""
-    return tuple(replace(h, box=(h.box[0], ((0, length),), *h.box[2:])) for h in layout)
+    return tuple(h._replace(box=(h.box[0], ((0, length),), *h.box[2:])) for h in layout)
 
 
 def _by_queries(cells: StageCells, reader: Operator, returned: Layout, length: int) -> Layout:
     """Cotangents as parts of a sum over the readers' own positions."""
     own = cells.cells[reader.klass]
-    return tuple(replace(h, part=(h.part, indices(own[h.device].way(Dim.SEQUENCE), length))) for h in returned)
+    return tuple(h._replace(part=(h.part, indices(own[h.device].way(Dim.SEQUENCE), length))) for h in returned)
 
 
 def _maker(block: Block, name: str, reader: Operator) -> Operator:

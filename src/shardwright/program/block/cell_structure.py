@@ -21,6 +21,7 @@ from shardwright.program.layout.stage_layouts import (
     stream_operator,
     wanted_layout,
 )
+from shardwright.program.same import Same
 from shardwright.program.transition.steps import StepKind
 from shardwright.program.transition.transition import Transition, transition
 from shardwright.strategy.plan.split import Exchange
@@ -209,23 +210,23 @@ class CellStructure:
             made, wanted = made_layout(self.stage, maker, extent, length), wanted_layout(self.stage, target, extent, length)
             ways = [(made, wanted, True), *((b.source, b.wanted, False) for b in backs(self.stage, maker, target, extent, length))]
             for source_layout, wanted_part, forward in ways:
-                found = self._steps(source_layout, wanted_part)
                 between = id(source_layout), id(wanted_part)
+                found = _steps(Same(source_layout), Same(wanted_part), self.device, self.island)
                 result += _changes(found, self.device, element * repeats, forward=forward, between=between)
         return _merged(result)
-
-    def _steps(self, source: Layout, wanted: Layout) -> Transition | None:
-        """The transition of what this device exchanges with others; None if it has what it needs and nobody asks."""
-        near = component(self.device, source, wanted)
-        if near is None:
-            return None
-        return transition(*near, island=self.island)
 
 
 def on_replica(cells: StageCells, device: int, *, length: int, island: int = 0) -> tuple[CellStructure, int]:
     """A device of a stage among those that may share samples, and what its number is counted from there; see `replica`."""
     near = replica(cells, device, max(island, 1))
     return CellStructure(stage=near.cells, device=device - near.first, length=length, island=island), near.first
+
+
+@lru_cache(maxsize=16384)
+def _steps(source: Same[Layout], wanted: Same[Layout], device: int, island: int) -> Transition | None:
+    """The transition of what a device exchanges with others; None if it has what it needs and nobody asks."""
+    near = component(device, source.value, wanted.value)
+    return None if near is None else transition(*near, island=island)
 
 
 _KINDS = {kind: Collective(kind.value) for kind in StepKind if kind is not StepKind.REDUCE} | {StepKind.REDUCE: Collective.BROADCAST}

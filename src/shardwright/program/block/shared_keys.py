@@ -52,7 +52,7 @@ def shared_backs(
     Args:
         made: where `maker` left the extent. returned: what `reader` returns for it.
     """
-    whole = tuple(Holding(device=h.device, box=h.box) for h in made)
+    whole = made if all([h.part is None for h in made]) else tuple([Holding(device=h.device, box=h.box) for h in made])
     runs = max(reference_runs(one, extent.dim) for one in (maker, reader))
     coarse = extent.runs < runs and any(e.dim is extent.dim for e in reader.reads)
     if not coarse or is_routed(maker) or is_routed(reader):
@@ -63,12 +63,12 @@ def shared_backs(
         return (Back(source=returned, wanted=whole),)
     meeting = [(reads[r.device], owns[m.device]) for r in returned for m in whole if intersection(r.box, m.box) is not None]
     if not all(_inside(r, m) for r, m in meeting if r[0] < m[1] and m[0] < r[1]):
-        source = tuple(replace(h, part=(h.part, reads[h.device])) for h in returned)
+        source = tuple(h._replace(part=(h.part, reads[h.device])) for h in returned)
         return (Back(source=source, wanted=whole, answered=_answered(whole, owns)),)
     result = []
     for part in sorted(set(owns.values())):
         inside = (h for h in returned if _inside(reads[h.device], part))
-        source = tuple(h if reads[h.device] == part else replace(h, part=(h.part, reads[h.device])) for h in inside)
+        source = tuple(h if reads[h.device] == part else h._replace(part=(h.part, reads[h.device])) for h in inside)
         result.append(Back(source=source, wanted=tuple(h for h in whole if owns[h.device] == part)))
     return tuple(result)
 

@@ -63,7 +63,9 @@ def evaluate(size: Size, degrees: Degrees) -> IntArray:
             part = np.where(cut > factor.runs, -(-factor.runs * factor.quantum // cut), part)
         result = part if result is None else result * part
     if result is None:
-        return np.full(np.shape(degrees["mbs"]), constant, dtype=np.int64)
+        result = np.empty(degrees["mbs"].shape, dtype=np.int64)
+        result.fill(constant)
+        return result
     return result if constant == 1 else result * constant
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from shardwright.errors import StrategyError
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent
-from shardwright.program.layout.layout import Box, Indices, Interval, Layout, normal
+from shardwright.program.layout.layout import Box, Indices, Interval, Layout, count, normal
 from shardwright.strategy.plan.split import Exchange, Split
 from shardwright.strategy.plan.stages import Placement
 
@@ -42,44 +42,48 @@ class Cell:
 
     def way(self, *dims: Dim) -> Way:
         """All cuts of these dims, in the order of the tree."""
-        return tuple(step for dim, way in self.ways for step in way if dim in dims)
+        return tuple([step for dim, way in self.ways for step in way if dim in dims])
+
+
+class Cells(tuple[Cell, ...]):
+    """Cells in a row, by which much is kept that follows from them: equal only to itself."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
 
 def largest_remainder(count: int, weights: tuple[int, ...]) -> tuple[int, ...]:
     """`count` runs in parts by weight: floors, and one more for the largest remainders, ties to the lower index."""
     total = sum(weights)
     floors = [count * w // total for w in weights]
-    order = sorted(range(len(weights)), key=lambda i: (-(count * weights[i] % total), i))
-    for i in order[: count - sum(floors)]:
-        floors[i] += 1
+    if left := count - sum(floors):
+        for i in sorted(range(len(weights)), key=lambda i: (-(count * weights[i] % total), i))[:left]:
+            floors[i] += 1
     return tuple(floors)
 
 
 def cut(indices: Indices, step: AxisStep) -> Indices:
     """The part of an index list that `step` takes; zigzag takes pieces i and 2n - 1 - i of 2n."""
-    ends = _ends(sum(b - a for a, b in indices), step.parts, step.zigzag)
-    first = _slice(indices, ends[step.index], ends[step.index + 1])
-    if not step.zigzag:
-        return first
-    mirror = len(ends) - 2 - step.index
-    return normal((*first, *_slice(indices, ends[mirror], ends[mirror + 1])))
+    pieces = _pieces(indices, step.parts, step.zigzag)
+    return normal((*pieces[step.index], *pieces[-1 - step.index])) if step.zigzag else pieces[step.index]
 
 
 @lru_cache(maxsize=1024)
-def _ends(count: int, parts: int | tuple[int, ...], zigzag: bool) -> tuple[int, ...]:
-    """Where the pieces of `count` indices begin, and where the last one ends."""
+def _pieces(indices: Indices, parts: int | tuple[int, ...], zigzag: bool) -> tuple[Indices, ...]:
+    """An index list piece by piece, as many as are dealt."""
     weights = (1,) * parts if isinstance(parts, int) else parts
-    return tuple(accumulate(largest_remainder(count, (*weights, *reversed(weights)) if zigzag else weights), initial=0))
-
-
-def _slice(indices: Indices, start: int, end: int) -> Indices:
-    result, passed = [], 0
-    for a, b in indices:
-        low, high = max(start, passed), min(end, passed + b - a)
-        if low < high:
-            result.append((a + low - passed, a + high - passed))
-        passed += b - a
-    return tuple(result)
+    ends = list(accumulate(largest_remainder(count(indices), (*weights, *reversed(weights)) if zigzag else weights)))
+    result: list[list[Interval]] = [[] for _ in ends]
+    piece = passed = 0
+    for low, high in indices:
+        while low < high:
+            while ends[piece] == passed:
+                piece += 1
+            taken = min(high - low, ends[piece] - passed)
+            result[piece].append((low, low + taken))
+            low, passed = low + taken, passed + taken
+    return tuple(map(tuple, result))
 
 
 @lru_cache(maxsize=65536)
@@ -276,19 +280,20 @@ def dims_present(operator: Operator) -> frozenset[Dim]:
 
 
 @lru_cache(maxsize=4096)
-def _meant(operator: Operator, dim: Dim) -> Dim | None:
-    """The dim of `operator` that a cut of `dim` is one of; None for tokens and where it means nothing."""
-    meant = operator.width() if dim is Dim.WIDTH else dim
-    return None if meant in (Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE) or meant not in dims_present(operator) else meant
+def meanings(operator: Operator) -> dict[Dim, Dim]:
+    """The dim of `operator` that a cut of a dim is one of: ``t`` is its own width. Dims that it lacks, and tokens, are not here."""
+    width, present = operator.width(), dims_present(operator) - {Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE}
+    meant = {dim: width if dim is Dim.WIDTH else dim for dim in Dim}
+    return {dim: own for dim, own in meant.items() if own in present}
 
 
 def cut_dims(cell: Cell, operator: Operator) -> dict[Dim, Way]:
-    """The cuts that mean something for `operator`, by dim: ``t`` is its own width, a dim that it lacks is a copy. Tokens are not here."""
+    """The cuts that mean something for `operator`, by dim (see `meanings`); a dim that it lacks is a copy."""
     result: dict[Dim, Way] = {}
+    meant = meanings(operator)
     for dim, way in cell.ways:
-        meant = _meant(operator, dim)
-        if meant is not None:
-            result[meant] = (*result.get(meant, ()), *way)
+        if dim in meant:
+            result[meant[dim]] = (*result.get(meant[dim], ()), *way)
     return result
 
 
@@ -312,6 +317,23 @@ def interval(extent: Extent, operator: Operator, cuts: dict[Dim, Way]) -> Interv
         return (0, extent.size)
     low, high = image(way, extent.runs, reference_runs(operator, extent.dim))
     return (low * extent.quantum, high * extent.quantum)
+
+
+@lru_cache(maxsize=4096)
+def intervals(cells: Cells, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
+    """`interval` under each of some cells."""
+    found = images(cells, operator, extent.dim, extent.runs)
+    return found if extent.quantum == 1 else tuple([(low * extent.quantum, high * extent.quantum) for low, high in found])
+
+
+def images(cells: Cells, operator: Operator, dim: Dim, runs: int) -> tuple[Interval, ...]:
+    """`image` in a list of `runs` under each of some cells, as the operator cuts a dim."""
+    return _images(cells, frozenset([cut for cut, meant in meanings(operator).items() if meant is dim]), runs, reference_runs(operator, dim))
+
+
+@lru_cache(maxsize=4096)
+def _images(cells: Cells, dims: frozenset[Dim], runs: int, reference: int) -> tuple[Interval, ...]:
+    return tuple([image(cell.way(*dims), runs, reference) for cell in cells])
 
 
 def token_box(cell: Cell, *, samples: int, length: int) -> Box:

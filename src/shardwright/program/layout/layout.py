@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import prod
+from typing import NamedTuple
 
 Interval = tuple[int, int]
 """[a, b)."""
@@ -16,8 +17,7 @@ Box = tuple[Indices, ...]
 """One `Indices` for each dim of a tensor."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class Holding(NamedTuple):
     """What one device holds of a tensor.
 
     Attributes:

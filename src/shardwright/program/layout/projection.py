@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import AxisStep, Cell, StageCells, indices, regular_levels
+from shardwright.program.layout.cells import AxisStep, Cell, Cells, StageCells, indices, regular_levels
 from shardwright.program.layout.layout import Indices, count
 from shardwright.strategy.plan.split import Split
 
@@ -34,9 +34,10 @@ class Projection:
 
     devices: IntArray
     number: IntArray
-    cells: tuple[Cell, ...]
+    cells: Cells
 
 
+@lru_cache(maxsize=16384)
 def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> Projection:
     """The devices that run operators of a class by their parts of `dims`.
 
@@ -61,17 +62,13 @@ class Tokens:
 
     Args:
         devices: of the tree, in its order. parts: of samples and of positions, each distinct one once. number: (2, devices) of them.
+        counts: (devices, 2) how many samples and positions each device has.
     """
 
     devices: IntArray
     parts: tuple[tuple[Indices, ...], tuple[Indices, ...]]
     number: IntArray
-
-    @property
-    def counts(self) -> IntArray:
-        """(devices, 2) how many samples and positions each device has."""
-        sizes = (np.array([count(part) for part in parts], dtype=np.int64) for parts in self.parts)
-        return np.stack([size[number] for size, number in zip(sizes, self.number, strict=True)], axis=1)
+    counts: IntArray
 
 
 @lru_cache(maxsize=16384)
@@ -82,10 +79,18 @@ def tokens(stage: StageCells, klass: OperatorClass, length: int) -> Tokens:
 
 @lru_cache(maxsize=4096)
 def _tokens(cut: tuple[Projection, ...], lengths: tuple[int, int]) -> Tokens:
-    taken = [[indices(cell.way(Dim.BATCH, Dim.SEQUENCE), length) for cell in one.cells] for one, length in zip(cut, lengths, strict=True)]
-    known = [{part: number for number, part in enumerate(dict.fromkeys(parts))} for parts in taken]
-    number = [np.array([of[part] for part in parts], dtype=np.int64)[one.number] for of, parts, one in zip(known, taken, cut, strict=True)]
-    return Tokens(devices=cut[0].devices, parts=(tuple(known[0]), tuple(known[1])), number=np.stack(number))
+    (samples, of, some), (positions, at, many) = (_taken(one.cells, length) for one, length in zip(cut, lengths, strict=True))
+    number = np.stack([of[cut[0].number], at[cut[1].number]])
+    counts = np.stack([some[number[0]], many[number[1]]], axis=1)
+    return Tokens(devices=cut[0].devices, parts=(samples, positions), number=number, counts=counts)
+
+
+@lru_cache(maxsize=4096)
+def _taken(cells: Cells, length: int) -> tuple[tuple[Indices, ...], IntArray, IntArray]:
+    """What cells of one dim take of `length` indices: each distinct part once, the number of each cell's part, and the sizes of the parts."""
+    taken = [indices(cell.way(Dim.BATCH, Dim.SEQUENCE), length) for cell in cells]
+    known = {part: number for number, part in enumerate(dict.fromkeys(taken))}
+    return tuple(known), np.array([known[part] for part in taken], dtype=np.int64), np.array(list(map(count, known)), dtype=np.int64)
 
 
 def _by_strides(tree: Mapping[int, Cell], levels: tuple[Split, ...], dims: frozenset[Dim]) -> Projection:
@@ -111,10 +116,10 @@ def stride_numbers(levels: tuple[Split, ...], dims: frozenset[Dim]) -> IntArray:
 
 
 @lru_cache(maxsize=256)
-def _cells_of(cuts: tuple[tuple[Dim, int, bool], ...]) -> tuple[Cell, ...]:
+def _cells_of(cuts: tuple[tuple[Dim, int, bool], ...]) -> Cells:
     """The cells under cuts in equal parts (dim, parts, zigzag), outermost first."""
     ways = ([(dim, (AxisStep(parts=parts, index=i, zigzag=zigzag),)) for i in range(parts)] for dim, parts, zigzag in cuts)
-    return tuple(Cell(ways=way) for way in product(*ways))
+    return Cells([Cell(ways=way) for way in product(*ways)])
 
 
 def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> Projection:
@@ -122,4 +127,4 @@ def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> Projection:
     numbers: dict[Cell, int] = {}
     number = [numbers.setdefault(Cell(ways=tuple(way for way in cell.ways if way[0] in dims)), len(numbers)) for cell in tree.values()]
     devices = np.fromiter(tree, dtype=np.int64, count=len(tree))
-    return Projection(devices=devices, number=np.array(number, dtype=np.int64), cells=tuple(numbers))
+    return Projection(devices=devices, number=np.array(number, dtype=np.int64), cells=Cells(numbers))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import Dim, Extent
-from shardwright.program.layout.cells import StageCells, cut_dims, interval
+from shardwright.program.layout.cells import StageCells, intervals
 from shardwright.program.layout.layout import Holding, Layout, volume
 from shardwright.program.layout.projection import PARTS, projection, tokens
 from shardwright.program.layout.stage_layouts import made_layout, stream_operator
@@ -66,13 +67,14 @@ def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageE
     whose operators read it.
     """
     where: dict[tuple[int, int], list[tuple[int, str]]] = {}
+    read = [_sources(model, run) for run in range(len(model.runs))]
     for stage in stages:
         for segment in stage.segments:
             for block in range(segment.first, segment.first + segment.count):
                 where.setdefault((segment.run, block), []).append((stage.chunk, segment.operator))
     found: dict[StageEdge, None] = {}
     for (run, block), places in where.items():
-        before, memory = _sources(model, run, block)
+        before, memory = ([(run, block - 1)] if block else read[run][0]), read[run][1]
         reading = {chunk: (True, True) for chunk, operator in places if not operator}
         inside = model.blocks[model.runs[run].block].operators
         place_of = {operator: chunk for chunk, operator in places if operator}
@@ -86,20 +88,21 @@ def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageE
                     found[StageEdge(source=place_of[name], target=target, run=run, operator=last)] = None
         for target, reads in reading.items():
             for sources, wanted in zip((before, memory), reads, strict=True):
-                for source in (one for one in sources if wanted and one in where):
-                    found[StageEdge(source=where[source][-1][0], target=target, run=source[0])] = None
-    return tuple(sorted((e for e in found if e.source != e.target), key=lambda e: (e.target, e.source, e.run)))
+                for source in sources if wanted else ():
+                    if source in where:
+                        found[StageEdge(source=where[source][-1][0], target=target, run=source[0])] = None
+    return tuple(sorted([e for e in found if e.source != e.target], key=attrgetter("target", "source", "run")))
 
 
 Blocks = list[tuple[int, int]]
 
 
-def _sources(model: Model, run: int, block: int) -> tuple[Blocks, Blocks]:
-    """(run, block) of the blocks whose outputs are a block's input, and those whose outputs are its memory."""
+def _sources(model: Model, run: int) -> tuple[Blocks, Blocks]:
+    """(run, block) of the blocks whose outputs are the input of a run's first block, and those whose outputs are the memory of all."""
     names = {one.name: i for i, one in enumerate(model.runs)}
     inputs = [(names[n], model.runs[names[n]].count - 1) for n in model.runs[run].inputs]
     memory = [one for one in inputs if model.blocks[model.runs[run].block].memory and _is_memory(model, run, one[0])]
-    return ([(run, block - 1)] if block else [one for one in inputs if one not in memory]), memory
+    return [one for one in inputs if one not in memory], memory
 
 
 def _is_memory(model: Model, run: int, source: int) -> bool:
@@ -185,8 +188,7 @@ def _made_sizes(cells: StageCells, extent: Extent, length: int) -> tuple[IntArra
     operator = stream_operator((extent,))
     parts = projection(cells, operator.klass, PARTS)
     positions = tokens(cells, operator.klass, length).counts.prod(axis=1)
-    ends = [interval(extent, operator, cut_dims(cell, operator)) for cell in parts.cells]
-    elements = np.array([high - low for low, high in ends], dtype=np.int64)[parts.number]
+    elements = np.array([high - low for low, high in intervals(parts.cells, operator, extent)], dtype=np.int64)[parts.number]
     return parts.devices[positions > 0], (positions * elements)[positions > 0]
 
 

@@ -19,7 +19,8 @@ from shardwright.arrays import IntArray, distinct, listed
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import Cell, StageCells, cut_dims, interval, regular_levels
+from shardwright.program.layout.cells import Cells, StageCells, intervals, regular_levels
+from shardwright.program.layout.layout import Interval
 from shardwright.program.layout.projection import PARTS, projection, stride_numbers, tokens
 from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages
@@ -144,13 +145,17 @@ def refine_families(
     colours = _Colours(1 + max(stage.devices[-1] for stage in every), ground.kinds)
     known: dict[object, list[Trait]] = {}
     period = lcm(*(unit for unit in ground.units if unit < len(colours.colour) - 1))
+    length_of: dict[tuple[int, int], tuple[int, ...]] = {}
     for stage in every:
         if id(stage.families) not in colours.told:
             where = np.concatenate([listed(family) for family in stage.families])
             marks = np.repeat(np.arange(len(stage.families)), [len(family) for family in stage.families])
             colours.tell(where, marks, key=id(stage.families))
-        lengths = [ground.lengths(stage.lane, segment) for segment in stage.segments]
-        form = (stage.base % period, *((id(s.cells), id(s.block), n) for s, n in zip(stage.segments, lengths, strict=True)))
+        for segment in stage.segments:
+            if (stage.lane, id(segment.block)) not in length_of:
+                length_of[stage.lane, id(segment.block)] = ground.lengths(stage.lane, segment)
+        lengths = [length_of[stage.lane, id(segment.block)] for segment in stage.segments]
+        form = (stage.base % period, *[(id(s.cells), id(s.block), n) for s, n in zip(stage.segments, lengths, strict=True)])
         if form not in known:
             held = (_sized(s.cells, s.block, n) for s, n in zip(stage.segments, lengths, strict=True))
             reached = (_reach(cells, stage.base % period, ground.units) for cells in dict.fromkeys(s.cells for s in stage.segments))
@@ -269,7 +274,7 @@ def _sized(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
     columns, trees = list[IntArray](), dict[int, tuple[IntArray, list[IntArray]]]()
     for klass in dict.fromkeys(o.klass for o in block.operators if cells.cells.get(o.klass)):
         parts = projection(cells, klass, PARTS)
-        held = _elements(Same(parts.cells), block, klass)[parts.number]
+        held = _elements(parts.cells, block, klass)[parts.number]
         columns.append(_by_device(cells, parts.devices, held))
         trees[id(cells.cells[klass])] = parts.devices, [tokens(cells, klass, length).counts for length in lengths]
     columns += [_by_device(cells, devices, column) for devices, counts in trees.values() for of in counts for column in of.T]
@@ -277,15 +282,14 @@ def _sized(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
 
 
 @lru_cache(maxsize=1024)
-def _elements(cells: Same[tuple[Cell, ...]], block: Block, klass: OperatorClass) -> IntArray:
+def _elements(cells: Cells, block: Block, klass: OperatorClass) -> IntArray:
     """Equal numbers for cells under which a device holds as much of every extent of the operators of a class."""
-    held: list[tuple[int, ...]] = [()] * len(cells.value)
+    held: dict[tuple[Interval, ...], None] = {}
     for operator in (o for o in block.operators if o.klass is klass):
-        cuts = [cut_dims(cell, operator) for cell in cells.value]
         for extent in (*operator.reads, *operator.writes, *(e for p in operator.parameters for e in p.extents)):
-            ends = (interval(extent, operator, one) for one in cuts)
-            held = [(*before, high - low) for before, (low, high) in zip(held, ends, strict=True)]
-    return numbered(held)
+            held[intervals(cells, operator, extent)] = None
+    sizes = [[high - low for low, high in ends] for ends in held]
+    return numbered(list(zip(*sizes, strict=True)) or [()] * len(cells))
 
 
 @lru_cache(maxsize=4096)

@@ -137,16 +137,16 @@ def parameter_sums(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, 
     """
     known: dict[object, tuple[Sums, ...]] = {}
     for stretch in _stretches(stages, model=model):
-        spots = [*stretch.spots, *((p.use, p.stage, p.segment) for p in stretch.others)]
-        first = min(stage.base for _, stage, _ in spots)
+        spots = [*stretch.spots, *[(p.use, p.stage, p.segment) for p in stretch.others]]
+        first = min([stage.base for _, stage, _ in spots])
         base = first - (first % island if island else 0)
         lanes: dict[tuple[int, int], int] = {}
         turns = [lanes.setdefault((use[0], segment.run), len(lanes)) for use, _, segment in spots]
         places = zip(turns, spots, strict=True)
         alike = (
             stretch.names,
-            tuple((turn, stage.base - base, id(segment.cells), id(segment.block)) for turn, (_, stage, segment) in places),
-            tuple((id(p.operator), id(p.parameter)) for p in stretch.others),
+            tuple([(turn, stage.base - base, id(segment.cells), id(segment.block)) for turn, (_, stage, segment) in places]),
+            tuple([(id(p.operator), id(p.parameter)) for p in stretch.others]),
         )
         if alike not in known:
             known[alike] = tuple(
@@ -162,8 +162,8 @@ def parameter_sums(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, 
                 )
                 for name in stretch.names
             )
-        layers = sum(count for _, count in stretch.layers)
-        yield Summing(uses=tuple(use for use, *_ in spots), layers=layers, base=base, sums=known[alike])
+        layers = sum([count for _, count in stretch.layers])
+        yield Summing(uses=tuple([use for use, *_ in spots]), layers=layers, base=base, sums=known[alike])
 
 
 @lru_cache(maxsize=65536)
@@ -231,29 +231,28 @@ def _stretches(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> I
     others: dict[tuple[int, str, str], list[ParameterPlace]] = {owner: [] for owner in owner_of.values()}
     rows: dict[Use, list[tuple[int, int]]] = {}
     ordered = {run: sorted(own) for run, own in borders.items()}
+    blocks = {id(segment.block): segment.block for _, _, segment in every}
+    tied = {key: [(o, p) for o in b.operators for p in o.parameters if p.tied_to in owner_of] for key, b in blocks.items()}
     for use, stage, segment in every:
         ends = ordered[segment.run]
         own = ends[bisect_left(ends, segment.first) : bisect_right(ends, segment.first + segment.count)]
         rows[use] = [(first, end - first) for first, end in pairwise(own)]
         for first, _ in rows[use]:
             spots.setdefault((segment.run, first), []).append((use, stage, segment))
-        for operator, parameter in ((o, p) for o in segment.block.operators for p in o.parameters if p.tied_to in owner_of):
+        for operator, parameter in tied[id(segment.block)]:
             place = ParameterPlace(use=use, stage=stage, segment=segment, operator=operator, parameter=parameter)
             others[owner_of[parameter.tied_to]].append(place)
     told: set[tuple[int, int, str, str]] = set()
     # Rows of which all parameters have been told together; by block its parameters, none where one is tied.
     told_whole: set[tuple[int, int]] = set()
-    names_of: dict[int, tuple[tuple[str, str], ...] | None] = {}
+    names_of = {key: tuple([(o.name, p.name) for o in b.operators for p in o.parameters]) for key, b in blocks.items() if not tied[key]}
     for use, _, segment in every:
         block, together = segment.block, spots[segment.run, segment.first]
-        if id(block) not in names_of:
-            tied = any(p.tied_to in owner_of for o in block.operators for p in o.parameters)
-            names_of[id(block)] = None if tied else tuple((o.name, p.name) for o in block.operators for p in o.parameters)
-        names = None if segment.run in owner_runs else names_of[id(block)]
+        names = None if segment.run in owner_runs else names_of.get(id(block))
         alike: dict[tuple[Use, ...], list[tuple[int, int]]] = {}
         for row in rows[use]:
             alike.setdefault(tuple([spot[0] for spot in spots[segment.run, row[0]]]), []).append(row)
-        if names is not None and len(alike) == 1 and all(other.block is block for _, _, other in together):
+        if names is not None and len(alike) == 1 and all([other.block is block for _, _, other in together]):
             if together[0][0] == use:
                 told_whole.add((segment.run, segment.first))
                 yield _Stretch(run=segment.run, layers=tuple(rows[use]), names=names, spots=tuple(together))

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from operator import le, lt
 
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
-from shardwright.program.layout.cells import Cell, StageCells, cut_dims, dims_present, image, interval, reference_runs
-from shardwright.program.layout.layout import Box, volume
+from shardwright.program.layout.cells import Cells, StageCells, dims_present, images, intervals, reference_runs
+from shardwright.program.layout.layout import Box, Indices, volume
 from shardwright.program.layout.partners import meeting
 from shardwright.program.layout.projection import PARTS, Projection, Tokens, projection, tokens
-from shardwright.program.same import Same
 from shardwright.program.stages.contribution import Share, sum_groups
 
 
@@ -90,10 +89,8 @@ def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, island: int) ->
     """
     looked = [_looked(use, length) for use in uses]
     needs = dict.fromkeys(need for one in looked for need in one.needs)
-    apart = _apart(tuple(needs)) and all(
-        _apart(boxes) for one in looked for boxes in (*(tuple((part,) for part in parts) for parts in one.tokens.parts), one.parts)
-    )
-    if not apart or len({(use.turn, use.operator.name) for use in uses}) < len(uses) or not all(one.parts for one in looked):
+    cuts = [*zip(*needs, strict=True), *(lists for one in looked for lists in (*one.tokens.parts, *zip(*one.parts, strict=True)))]
+    if not all(map(_apart, cuts)) or len({(use.turn, use.operator.name) for use in uses}) < len(uses) or not all(one.parts for one in looked):
         return None
     number = {need: i for i, need in enumerate(needs)}
     found = _equal_groups(
@@ -177,13 +174,11 @@ def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, island: int) ->
 
 
 @lru_cache(maxsize=4096)
-def _apart(boxes: tuple[Box, ...]) -> bool:
-    """Whether any two boxes have the same or no indices of each dim, and none of them is empty."""
-    for lists in zip(*dict.fromkeys(boxes), strict=True):
-        ends = sorted(interval for one in dict.fromkeys(lists) for interval in one)
-        if not all(lists) or any(low >= high for low, high in ends) or any(one[1] > other[0] for one, other in pairwise(ends)):
-            return False
-    return True
+def _apart(lists: tuple[Indices, ...]) -> bool:
+    """Whether any two index lists are equal or have no index in common, and none of them is empty."""
+    ends = sorted([interval for one in dict.fromkeys(lists) for interval in one])
+    lows, highs = [low for low, _ in ends], [high for _, high in ends]
+    return all(lists) and all(map(lt, lows, highs)) and all(map(le, highs, lows[1:]))
 
 
 def numbered(values: Iterable[Hashable]) -> IntArray:
@@ -222,16 +217,15 @@ def _looked(use: ParameterUse, length: int) -> _Looked:
     return _Looked(
         tokens=tokens(stage, operator.klass, length),
         rest=rest,
-        needs=_needs(Same(rest.cells), operator, extents),
-        parts=_cut_cells(Same(rest.cells), operator),
+        needs=_needs(rest.cells, operator, extents),
+        parts=_cut_cells(rest.cells, operator),
     )
 
 
 @lru_cache(maxsize=1024)
-def _needs(cells: Same[tuple[Cell, ...]], operator: Operator, extents: tuple[Extent, ...]) -> tuple[Box, ...]:
+def _needs(cells: Cells, operator: Operator, extents: tuple[Extent, ...]) -> tuple[Box, ...]:
     """The elements of a parameter that a device needs under each of some cells."""
-    cuts = [cut_dims(cell, operator) for cell in cells.value]
-    return tuple(tuple((interval(extent, operator, one),) for extent in extents) for one in cuts)
+    return tuple(zip(*[zip(intervals(cells, operator, extent)) for extent in extents], strict=True)) or ((),) * len(cells)
 
 
 def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
@@ -248,9 +242,8 @@ def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
 
 
 @lru_cache(maxsize=1024)
-def _cut_cells(cells: Same[tuple[Cell, ...]], operator: Operator) -> tuple[Box, ...]:
+def _cut_cells(cells: Cells, operator: Operator) -> tuple[Box, ...]:
     """The part of every dim that could be cut under each of some cells, in runs of the operator's finest extent."""
-    dims = sorted(dims_present(operator), key=lambda d: d.value)
-    runs = {d: reference_runs(operator, d) for d in dims if d not in (Dim.BATCH, Dim.SEQUENCE)}
-    cuts = [cut_dims(cell, operator) for cell in cells.value]
-    return tuple(tuple((image(one.get(d, ()), count, count),) for d, count in runs.items()) for one in cuts)
+    dims = sorted(dims_present(operator) - {Dim.BATCH, Dim.SEQUENCE}, key=lambda d: d.value)
+    found = [zip(images(cells, operator, dim, reference_runs(operator, dim))) for dim in dims]
+    return tuple(zip(*found, strict=True)) or ((),) * len(cells)

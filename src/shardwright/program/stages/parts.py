@@ -73,6 +73,7 @@ def plan_stages(plan: Plan, *, model: Model, unfolded: bool = False) -> tuple[tu
             )
         known = {id(stage.placements): stage.placements for stage in lane.stages}
         overridden = {key for key, placements in known.items() if len({(num_leaves(p.split), p.offset) for p in placements}) > 1}
+        ranged = {key for key, placements in known.items() if any(p.select.blocks is not None for p in placements)}
         result.append(
             tuple(
                 _stage(
@@ -84,6 +85,7 @@ def plan_stages(plan: Plan, *, model: Model, unfolded: bool = False) -> tuple[tu
                     model=model,
                     unfolded=unfolded,
                     known=resolved,
+                    ranged=id(stage.placements) in ranged,
                     overridden=id(stage.placements) in overridden,
                 )
                 for chunk, (stage, parts) in enumerate(zip(lane.stages, pieces, strict=True))
@@ -102,9 +104,10 @@ def _stage(
     model: Model,
     unfolded: bool,
     known: dict[Hashable, StageCells],
+    ranged: bool,
     overridden: bool,
 ) -> StageParts:
-    """One stage; `overridden`: some tree may have devices that no other has."""
+    """One stage; `ranged`: some trees are of some blocks only; `overridden`: some tree may have devices that no other has."""
     if stage.every != 1:
         raise StrategyError(
             f"stage {chunk} runs once for {stage.every} microbatches",
@@ -113,7 +116,6 @@ def _stage(
             path=f"lane {lane.name} / stage {chunk}",
         )
     samples = lane.samples // lane.microbatches
-    ranged = any(p.select.blocks is not None for p in stage.placements)
     segments: list[Segment] = []
     counted = 0
     for piece in pieces:
@@ -126,11 +128,8 @@ def _stage(
             if key not in known:
                 known[key] = _block_cells(stage.placements, key[1], samples, unfolded)
             cells = known[key]
-            keeps = tuple(
-                replace(k, blocks=(0, 0))
-                for k in stage.keeps
-                if number_in_chunk is not None and k.blocks[0] <= number_in_chunk <= k.blocks[1]
-            )
+            here = number_in_chunk is not None and [k for k in stage.keeps if k.blocks[0] <= number_in_chunk <= k.blocks[1]]
+            keeps = tuple([replace(k, blocks=(0, 0)) for k in here]) if here else ()
             counted += piece.counted
             last = segments[-1] if segments else None
             if last and last.block is block and last.cells is cells and last.keeps == keeps and last.run == piece.run:
@@ -142,7 +141,7 @@ def _stage(
                     )
                 )
     families, devices = _families(
-        tuple(dict.fromkeys(s.cells for s in segments)), stage.base, stage.placements if overridden else (), unfolded
+        tuple(dict.fromkeys([s.cells for s in segments])), stage.base, stage.placements if overridden else (), unfolded
     )
     return StageParts(
         lane=number,
