@@ -19,6 +19,8 @@ REQUEST = Request(
     pins=(("pp", ("4", "8")),),
     excludes=(("zero", ("3",)),),
     top=2,
+    runtime="megatron-core-0.12",
+    precision="bf16",
 )
 BEST = Grid(tp=2, sp=True, pp=4, dp=8, zero=1)
 
@@ -38,6 +40,7 @@ PREDICTION = Prediction(
     mfu_full=0.375,
     allocated_bytes=30 * GIB,
     reserved_bytes=32 * GIB,
+    fits=True,
     capacity_bytes=80 * GIB,
     stages=(stage(0, layers="embed + 8 layer", activations=15 * GIB), stage(1), stage(2), stage(3, layers="8 layer + head")),
     breakdown_s=(("gemm", 1.25), ("attention", 0.25), ("tp", 0.2), ("bubble", 0.3)),

@@ -13,6 +13,7 @@ from shardwright.report.memory_table import memory_table
 from shardwright.report.plan_picture import Picture, printable
 from shardwright.report.plan_text import PlanText
 from shardwright.report.tables import plain_table
+from shardwright.report.verdict import verdict
 from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
@@ -73,7 +74,7 @@ def render_simulation(simulation: Simulation, *, picture: Picture | None = None,
     lines = [("Strategy", strategy_text(simulation)), ("Runtime", simulation.request.runtime), *(("Note", n) for n in simulation.notes)]
     head = Text("\n").join(Text.assemble((f"{name:<10}", _STYLE["title"]), text) for name, text in lines)
     drawn = [_section("Devices and layers", PlanText(picture=picture))] if picture else []
-    parts = _prediction_parts(simulation.prediction, all_stages=all_stages, classes=simulation.classes)
+    parts = _prediction_parts(simulation.prediction, all_stages=all_stages, classes=simulation.classes, fitting=simulation.fitting)
     return Group(Text.assemble("\n", head), *parts, *drawn)
 
 
@@ -158,14 +159,18 @@ def _strategy_lines(grid: Grid, *, runtime: str) -> RenderableType:
     return Text.assemble(lines, ("\nRuntime   ", _STYLE["title"]), runtime) if runtime else lines
 
 
-def _prediction_parts(prediction: Prediction, *, all_stages: bool, classes: tuple[str, ...] = ()) -> list[RenderableType]:
+def _prediction_parts(
+    prediction: Prediction, *, all_stages: bool, classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()
+) -> list[RenderableType]:
     low, high = prediction.interval_s
     speed = Text.assemble(
         ("Step      ", _STYLE["title"]),
         f"{prediction.step_time_s:.4g} s (80 % interval {low:.4g} to {high:.4g} s)\n",
         ("Speed     ", _STYLE["title"]),
         f"{prediction.tokens_per_s:,.0f} tokens/s, {prediction.tokens_per_s_per_device:,.1f} tokens/s/device, ",
-        f"MFU {format_percent(prediction.mfu_causal)} (causal attention), {format_percent(prediction.mfu_full)} (full)",
+        f"MFU {format_percent(prediction.mfu_causal)} (causal attention), {format_percent(prediction.mfu_full)} (full)\n",
+        ("Memory    ", _STYLE["title"]),
+        verdict(prediction, classes=classes, fitting=fitting),
     )
     assumed = [s.quantity for s in prediction.sources if s.origin.evidence is Evidence.ASSUMED]
     parts: list[RenderableType] = [speed]

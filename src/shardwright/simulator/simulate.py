@@ -302,13 +302,15 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
     factor = jitter(problem, plan.devices)
     seconds = int(finish.max()) / PICOSECONDS_PER_SECOND * factor
     causal, _ = model_flops(problem)
+    mfu = causal / seconds / (problem_machine(problem).peak * plan.devices)
+    assert 0 < mfu <= 1, f"a step at {mfu:.3g} of the devices' peak"
     return SimulatedPlan(
         program=program,
         costs=costs,
         timeline=Timeline(start=start, finish=finish, work=tasks[0]),
         step_time_s=seconds,
         memory=plan_memory(problem, program, costs),
-        mfu_causal=causal / seconds / (problem_machine(problem).peak * plan.devices),
+        mfu_causal=mfu,
     )
 
 

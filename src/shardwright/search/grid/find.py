@@ -12,7 +12,7 @@ from shardwright.cost.columns import problem_machine
 from shardwright.cost.model_flops import model_flops
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Alternative, Answer
-from shardwright.search.certificate import Certificate
+from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.grid.best_first import Outcome, Simulated, refine
 from shardwright.search.grid.bounded import Bounded, bound_space
 from shardwright.search.grid.infeasible import nothing_fits
@@ -89,6 +89,8 @@ def certify(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome) 
     best = outcome.ranked[0].step_time_s
     infeasible = int(np.isinf(bounded.seconds).sum())
     refined = outcome.paths + outcome.too_large
+    lower, universal = min(outcome.lower_bound_s, best), 1.0 - universal_bound(problem, space.devices) / best
+    assert_sound(best_s=best, lower_bound_s=lower, universal_gap=universal)
     return Certificate(
         space=space.text(),
         digest=space.digest(problem_text(problem)),
@@ -100,10 +102,10 @@ def certify(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome) 
         bounded_b1=outcome.paths - outcome.simulated,
         simulated=outcome.simulated,
         best_s=best,
-        lower_bound_s=min(outcome.lower_bound_s, best),
+        lower_bound_s=lower,
         gap=max(best - outcome.lower_bound_s, 0.0) / best,
         optimal=outcome.certified,
-        universal_gap=1.0 - universal_bound(problem, space.devices) / best,
+        universal_gap=universal,
         infeasible_by_reason=(("memory bound", infeasible), ("simulated memory", outcome.too_large)),
     )
 
