@@ -87,7 +87,7 @@ NAMES: Final[Names] = {
     StoredPlan: {"grid": "strategy"},
     Prediction: {"allocated_bytes": "peak_memory_bytes.allocated", "reserved_bytes": "peak_memory_bytes.reserved", "sources": ""},
     StageMemory: {"items": "memory_bytes", "allocated": "allocated_bytes", "reserved": "reserved_bytes", "capacity": "capacity_bytes"},
-    Alternative: {"grid": "strategy", "loses": "loses_s"},
+    Alternative: {"grid": "strategy", "changes": "changes_s"},
     Sensitivity: {"best_grid": "best_strategy"},
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -238,19 +238,19 @@ def _key(word: str) -> str:
 
 def _alternatives_table(answer: Answer) -> RenderableType:
     rows = [_alternative_row(a, rank=rank, answer=answer) for rank, a in enumerate(answer.alternatives, start=2)]
-    return plain_table(("", "s/step", "slower", "memory", "differs in", "loses"), rows, right=(0, 1, 2, 3))
+    return plain_table(("", "s/step", "slower", "memory", "differs in", "against the best"), rows, right=(0, 1, 2, 3))
 
 
 def _alternative_row(alternative: Alternative, *, rank: int, answer: Answer) -> tuple[str, ...]:
     slower = alternative.step_time_s / answer.prediction.step_time_s - 1
-    loses = ", ".join(f"{name} {_signed(seconds)}" for name, seconds in _large(alternative.loses))
+    changes = ", ".join(f"{name} {_signed(seconds)}" for name, seconds in telling(alternative.changes))
     return (
         str(rank),
         f"{alternative.step_time_s:.4g}",
         f"+{format_percent(slower)}" + (" ~" if alternative.indistinguishable else ""),
         format_bytes(alternative.allocated_bytes),
         difference(alternative.grid, best=answer.grid),
-        loses,
+        changes,
     )
 
 
@@ -258,9 +258,11 @@ def _signed(seconds: float) -> str:
     return f"{'+' if seconds >= 0 else '-'}{format_seconds(abs(seconds), digits=3)}"
 
 
-def _large(loses: Iterable[tuple[str, float]], count: int = 2) -> list[tuple[str, float]]:
-    """The `count` largest losses."""
-    return sorted(((n, s) for n, s in loses if s > 0), key=lambda pair: -pair[1])[:count]
+def telling(changes: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
+    """The two largest changes, and the largest one the other way where both go one way: what is gained stands beside what it costs."""
+    shown = changes[:2]
+    other = [change for change in changes[2:] if (change[1] > 0) != (shown[0][1] > 0)]
+    return shown + tuple(other[:1] if len({seconds > 0 for _, seconds in shown}) == 1 else ())
 
 
 def _sensitivity_line(sensitivity: Sensitivity, *, answer: Answer) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.rules import GridFacts
 
 Progress = Callable[[str, int, int], None]
+CHANGES: Final = 5
+"""Most parts of the breakdown that are told of a next best plan."""
 
 
 def find(
@@ -124,11 +127,11 @@ def problem_text(problem: Problem) -> str:
 
 def _alternative(best: Prediction, other: Simulated) -> Alternative:
     here, there = dict(best.breakdown_s), dict(breakdown(other.result))
-    loses = sorted(((name, there.get(name, 0.0) - here.get(name, 0.0)) for name in here | there), key=lambda x: -x[1])
+    changes = sorted(((name, there.get(name, 0.0) - here.get(name, 0.0)) for name in here | there), key=lambda x: -abs(x[1]))
     return Alternative(
         grid=other.grid,
         step_time_s=other.step_time_s,
         allocated_bytes=max(m.allocated for m in other.result.memory),
-        loses=tuple((name, value) for name, value in loses if value > 1e-4 * other.step_time_s)[:3],
+        changes=tuple((name, value) for name, value in changes if abs(value) > 1e-4 * other.step_time_s)[:CHANGES],
         indistinguishable=other.step_time_s <= best.interval_s[1],
     )
