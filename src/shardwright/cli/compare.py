@@ -35,7 +35,9 @@ def compare(
     if len(strategy) < 2:
         raise UsageError("compare needs two strategies or more", hint='give --strategy "..." once for each')
     request = flags.read_request(locals())
-    found = [simulations.simulation(request, strategy=screen.given(text)) for text in strategy]
+    texts = [screen.given(text) for text in strategy]
+    with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING):
+        found = [simulations.simulation(request, strategy=text) for text in texts]
     if as_json:
         screen.write(to_text({"strategies": [simulation_document(one) for one in found]}))
     elif quiet:

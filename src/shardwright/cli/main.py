@@ -31,13 +31,23 @@ def run(arguments: Sequence[str]) -> int:
     """The exit code of a command line; whatever goes wrong is said on standard error."""
     words = list(arguments)
     try:
-        return _dispatch(words)
+        code = _dispatch(words)
+        _say_if_not_kept()
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:  # the one place where nothing may escape
         if "--debug" in words:
             traceback.print_exception(error)
         return _say(error)
+
+
+def _say_if_not_kept() -> None:
+    """Say that the next run will be as slow to start, and what would change that."""
+    compiled = sys.modules.get("shardwright.compiled")
+    if compiled is not None and not compiled.kept:
+        sys.stderr.write("note: this run compiled its kernels for itself: no folder to keep them in can be written\n")
+        sys.stderr.write("hint: set NUMBA_CACHE_DIR to a folder that can\n")
 
 
 def _say(error: Exception) -> int:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from typing import Final
 
 from rich.console import Console, RenderableType
@@ -19,6 +20,7 @@ Report = Callable[[str, int, int], None]
 
 WIDTH: Final = 118
 SILENT_SECONDS: Final = 1.0
+SIMULATING: Final = "simulate (the first run compiles kernels)"
 
 
 def show(renderable: RenderableType) -> None:
@@ -90,8 +92,14 @@ def save(path: Path, text: str) -> None:
 
 
 @contextmanager
-def progress(*, quiet: bool, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> Iterator[Report | None]:
-    """A report function whose bar appears once the work has taken longer than a second; None when `quiet`."""
+def progress(
+    *, quiet: bool, doing: str = "", console: Console | None = None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Report | None]:
+    """A report function whose bar appears once the work has taken longer than a second, reported or not; None when `quiet`.
+
+    Args:
+        doing: the phase that it begins with.
+    """
     if quiet:
         yield None
         return
@@ -104,17 +112,21 @@ def progress(*, quiet: bool, console: Console | None = None, clock: Callable[[],
         transient=True,
     )
     start = clock()
-    task = bar.add_task("", total=None)
+    task = bar.add_task(doing, total=None)
+    # What is reported once and then takes long, as compiling does, must be seen too.
+    late = Timer(SILENT_SECONDS, bar.start)
+    late.daemon = True
+    late.start()
 
     def report(phase: str, done: int, total: int) -> None:
-        if clock() - start < SILENT_SECONDS:
-            return
         bar.update(task, description=phase, completed=done, total=total or None)
-        if not bar.live.is_started:
+        if clock() - start >= SILENT_SECONDS and not bar.live.is_started:
             bar.start()
 
     try:
         yield report
     finally:
+        late.cancel()
+        late.join()
         if bar.live.is_started:
             bar.stop()
