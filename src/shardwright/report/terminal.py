@@ -191,7 +191,12 @@ def _breakdown_table(prediction: Prediction) -> RenderableType:
     total = prediction.step_time_s
     scale, unit = next(((k, u) for k, u in _TIME_UNITS if total >= k), _TIME_UNITS[-1])
     rows = [
-        (_PARTS.get(name, name), f"{seconds / scale:.3f} {unit}", format_percent(seconds / total), "█" * round(BAR_WIDTH * seconds / total))
+        (
+            _PARTS.get(name, name),
+            f"{seconds / scale:.3f} {unit}",
+            format_percent(seconds / total),
+            "█" * round(BAR_WIDTH * min(max(seconds / total, 0.0), 1.0)),
+        )
         for name, seconds in prediction.breakdown_s
         if seconds
     ]
