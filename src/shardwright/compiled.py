@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+kept = True
+"""Machine code is kept for the next process. False where no folder for it can be written, so that every process compiles its own."""
 _numba: Any = import_module("numba") if find_spec("numba") is not None else None
 
 
@@ -56,5 +58,12 @@ def plain(function: _F) -> _F:
 def _jitted(function: _F, **options: Any) -> _F:
     if _numba is None:
         return function
-    result: _F = _numba.njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, **options)(function)
+    global kept  # noqa: PLW0603 - whether machine code is kept is a fact of the process
+    settings = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options}
+    try:
+        result: _F = _numba.njit(cache=True, **settings)(function)
+    except RuntimeError:
+        # No folder that numba keeps machine code in can be written: a container's, whose package and home are read-only.
+        kept = False
+        result = _numba.njit(**settings)(function)
     return result

@@ -10,6 +10,8 @@
       InfeasibleError                  6   nothing in the space fits
       DataError                        7   plan files, measurements, profiles
       RuntimeModelError                8   unknown or unsuitable runtime description
+      OutputError                      9   standard output cannot be written
+      ResourceError                   10   not enough memory on this machine
 
 An error is one line and a hint. `assert` is for our own bugs only.
 """
@@ -91,6 +93,18 @@ class RuntimeModelError(ShardwrightError, ValueError):
     """A runtime is unknown or cannot do what the strategy asks."""
 
     exit_code = 8
+
+
+class OutputError(ShardwrightError):
+    """What was found cannot be written to standard output: it is closed, or its disk is full."""
+
+    exit_code = 9
+
+
+class ResourceError(ShardwrightError):
+    """This machine has not the memory that the work needs."""
+
+    exit_code = 10
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:

@@ -19,6 +19,8 @@ REQUEST = Request(
     pins=(("pp", ("4", "8")),),
     excludes=(("zero", ("3",)),),
     top=2,
+    runtime="megatron-core-0.12",
+    precision="bf16",
 )
 BEST = Grid(tp=2, sp=True, pp=4, dp=8, zero=1)
 
@@ -38,6 +40,7 @@ PREDICTION = Prediction(
     mfu_full=0.375,
     allocated_bytes=30 * GIB,
     reserved_bytes=32 * GIB,
+    fits=True,
     capacity_bytes=80 * GIB,
     stages=(stage(0, layers="embed + 8 layer", activations=15 * GIB), stage(1), stage(2), stage(3, layers="8 layer + head")),
     breakdown_s=(("gemm", 1.25), ("attention", 0.25), ("tp", 0.2), ("bubble", 0.3)),
@@ -72,14 +75,14 @@ ANSWER = Answer(
             grid=replace(BEST, tp=1, sp=False, dp=16),
             step_time_s=2.05,
             allocated_bytes=40 * GIB,
-            loses=(("sharding", 0.04), ("bubble", 0.01)),
+            changes=(("sharding", -0.06), ("bubble", 0.04), ("tp", 0.03)),
             indistinguishable=True,
         ),
         Alternative(
             grid=replace(BEST, recompute=Recompute.FULL),
             step_time_s=2.5,
             allocated_bytes=20 * GIB,
-            loses=(("recompute", 0.6), ("bubble", -0.1)),
+            changes=(("recompute", 0.6), ("bubble", -0.1)),
             indistinguishable=False,
         ),
     ),

@@ -38,7 +38,7 @@ from tests.golden.files import assert_golden
 
 ON = ["llama-3.2-1b", "h100-sxm:8"]
 JOB = ["--seq-len", "2048", "--global-batch", "16"]
-REQUEST = Request(model=ON[0], cluster=ON[1], seq_len=2048, global_batch=16)
+REQUEST = Request(model=ON[0], cluster=ON[1], seq_len=2048, global_batch=16, runtime="megatron-core-0.12", precision="bf16")
 MODEL = load_model(ON[0])
 UNEVEN = """plan uneven devices 8
 lane main samples 16 in 8
@@ -265,6 +265,7 @@ def test_mixed_devices_are_each_measured_by_their_own(tmp_path: Path, capsys: py
     words = ["simulate", ON[0], "a100-sxm-80gb:2+v100-sxm-32gb:1", "--seq-len", "2048", "--global-batch", "12", "--strategy", mixed]
     assert run([*words, "-o", str(path)]) == 0
     screen = capsys.readouterr().out
+    assert json.loads(path.read_text())["request"]["precision"] == "fp16"
     rows = json.loads(path.read_text())["prediction"]["stages"]
     shares = [row["reserved_bytes"] / row["capacity_bytes"] for row in rows]
     assert rows[0]["capacity_bytes"] > 2 * rows[-1]["capacity_bytes"]

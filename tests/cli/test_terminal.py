@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
+
+from shardwright.api.grids import plan
 from shardwright.cli.screen import WIDTH, plain
 from shardwright.report.memory_table import equal_ranks
 from shardwright.report.proof_face import render_checked
-from shardwright.report.terminal import difference, render_answer, render_comparison, render_explanation, render_simulation
+from shardwright.report.terminal import difference, render_answer, render_comparison, render_explanation, render_simulation, telling
 from shardwright.search.grid.recheck import Recheck
+from shardwright.search.request import Request
 from shardwright.strategy.grid.axes import Grid
 from shardwright.units import GIB
 from tests.cli.answers import ANSWER, BEST, CERTIFICATE, PREDICTION, simulated, stage
@@ -100,3 +104,21 @@ def test_a_full_memory_table_loses_no_number() -> None:
 def test_difference() -> None:
     assert difference(replace(BEST, tp=4, sp=False), best=BEST) == "tp4 -sp"
     assert difference(BEST, best=BEST) == ""
+
+
+def test_a_gain_stands_beside_what_it_costs() -> None:
+    """Nearly as fast, with more attention: something else must be less, and is named although two losses are larger."""
+    changes = (("attention", 0.736), ("bubble", 0.2), ("element", 0.1), ("tp", -0.05), ("launch", -0.01))
+    assert telling(changes) == (("attention", 0.736), ("bubble", 0.2), ("tp", -0.05))
+    assert telling((("attention", 0.736), ("tp", -0.735), ("launch", 0.1))) == (("attention", 0.736), ("tp", -0.735))
+    assert telling((("recompute", 0.5),)) == (("recompute", 0.5),)
+    assert telling(()) == ()
+
+
+def test_changes_of_a_next_best_plan_add_up() -> None:
+    asked = Request(model="llama-3.2-1b", cluster="h100-sxm:16", seq_len=8192, global_batch=64, top=5)
+    answer = plan(asked)
+    for other in answer.alternatives:
+        slower = other.step_time_s - answer.prediction.step_time_s
+        assert sum(seconds for _, seconds in other.changes) == pytest.approx(slower, abs=5e-4 * other.step_time_s)
+        assert [abs(seconds) for _, seconds in other.changes] == sorted((abs(s) for _, s in other.changes), reverse=True)

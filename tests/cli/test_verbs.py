@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def simulation(request: Request, *, strategy: str) -> Simulation:
         calls.append((request, {"strategy": strategy}))
-        return Simulation(request=request, name="", grid=parse_grid(strategy), plan=None, prediction=PREDICTION)
+        filled = replace(request, runtime=REQUEST.runtime, precision=REQUEST.precision)
+        return Simulation(request=filled, name="", grid=parse_grid(strategy), plan=None, prediction=PREDICTION)
 
     def check(stored: StoredPlan, **options: Any) -> Any:
         calls.append((stored, options))

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwright.api.problems import problem_of as api_problem
 from shardwright.cost.block_table import ELEMENT, GEMM, PHASES, TP
 from shardwright.cost.columns import layer_table, programs_of
 from shardwright.cost.critical_path import microbatches_of, path_seconds
-from shardwright.cost.overlap import products_yield
+from shardwright.cost.overlap import products_yield, without_fused_overlap
 from shardwright.cost.step_costs import step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
@@ -19,8 +20,10 @@ from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block import Phase
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ElementKernels, Runtime, TpOverlap
+from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.text.grid_notation import parse_grid
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.program.structures import structure_of
@@ -144,3 +147,16 @@ def test_a_gathered_tensor_is_wanted_and_a_reduced_one_made_by_a_product() -> No
     met = [m for m in program.moves if m.axes == ("tp",) and m.phase is not Phase.W]
     assert len(met) == 8
     assert {kinds[m.beside or m.operator] for m in met} == {OperatorKind.LINEAR}
+
+
+@pytest.mark.parametrize(("text", "within"), [("tp8 sp dp4", True), ("tp16 sp dp2", False), ("tp2 sp dp16 order=dp-tp-cp-ep-pp", False)])
+def test_fused_overlap_ends_at_the_nvlink_domain(text: str, within: bool) -> None:
+    """Userbuffers need NVLink between all members: over nodes a step is that of Megatron's own overlap, and inside a node it is faster."""
+    asked = Request(model="llama-3.1-8b", cluster="h100-sxm:32", seq_len=8192, global_batch=32)
+    problem = api_problem(asked)
+    assert problem.runtime.tp_overlap is TpOverlap.FUSED
+    grid = parse_grid(f"{text} mbs1 zero1")
+    fused, plain = (simulate_grid(p, grid) for p in (problem, without_fused_overlap(problem)))
+    assert (fused.step_time_s == plain.step_time_s) == (not within)
+    assert (fused.need == plain.need) == (not within)
+    assert fused.step_time_s <= plain.step_time_s

@@ -13,7 +13,9 @@ from shardwright.api.simulations import simulation
 from shardwright.files.stored import document_of, plan_document, simulation_document
 from shardwright.search.request import Request
 
-REQUEST = Request(model="llama-3.2-1b", cluster="h100-sxm:16", seq_len=2048, global_batch=32, top=2)
+REQUEST = Request(
+    model="llama-3.2-1b", cluster="h100-sxm:16", seq_len=2048, global_batch=32, top=2, runtime="megatron-core-0.12", precision="bf16"
+)
 ONE = tuple((axis, (value,)) for axis, value in (("mbs", "1"), ("cp", "1"), ("recompute", "none"), ("zero", "1"), ("vpp", "1")))
 NARROW = replace(REQUEST, pins=(("tp", ("1", "2")), *ONE))
 SMALL = Request(

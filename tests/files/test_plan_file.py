@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.files.plan_file import parse_saved, read_plan_file
+from shardwright.files.plan_file import parse_saved, read_plan_file, require_whole
 from shardwright.files.stored import StoredPlan, document_of, plan_document, prediction_document, simulation_document
 from shardwright.files.text import to_text
 from tests.cli.answers import ANSWER, BEST, PREDICTION, REQUEST, simulated
@@ -181,3 +181,11 @@ def test_any_field_may_hold_anything(path: tuple[Any, ...], value: Any) -> None:
     place[path[-1]] = value
     with suppress(ShardwrightError):  # anything else is a failure
         parse_saved(json.dumps(document))
+
+
+def test_parts_that_are_not_the_step_are_refused() -> None:
+    """A tampered breakdown would draw bars as long as it says."""
+    document = json.loads(to_text(plan_document(ANSWER)))
+    document["prediction"]["breakdown_s"]["gemm"] = 1e29
+    with pytest.raises(DataError, match="parts of the step are 1e\\+29 s"):
+        require_whole(parse_saved(json.dumps(document)))

@@ -59,6 +59,24 @@ def test_oversubscription_divides_the_share_above_the_leaf() -> None:
     assert spine.latency_s == pytest.approx(leaf.latency_s + 1.5e-6)
 
 
+@pytest.mark.parametrize(
+    ("fabric", "message", "hint"),
+    [
+        (
+            "[{name: leaf, devices: 32, oversubscription: 3}, {name: spine}]",
+            "leaf joins nodes at the rate of their cards",
+            "of the tier above",
+        ),
+        ("[{name: leaf, devices: 12}, {name: spine}]", "12 devices of leaf are no whole nodes", "a multiple of 8"),
+        ("[{name: leaf, devices: 16}, {name: pod, devices: 36}, {name: core}]", "36 devices of pod are no whole nodes", "a multiple of 8"),
+    ],
+)
+def test_tiers_that_no_network_has_are_refused(fabric: str, message: str, hint: str) -> None:
+    with pytest.raises(ClusterError, match=message) as caught:
+        load_cluster(f"nodes: [{{accelerator: h100-sxm, count: 8}}]\nfabric: {fabric}")
+    assert hint in caught.value.hint
+
+
 def test_devices_per_node_shrink_the_island_and_the_cards() -> None:
     kind = load_cluster("nodes: [{accelerator: h100-sxm, count: 3, devices_per_node: 4}]").node
     assert (kind.num_devices, kind.island, kind.nics) == (4, 4, 4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.api.problems import Progress, problem_of
+from shardwright.api.problems import Progress, problem_of, with_defaults
 from shardwright.api.simulations import simulated
 from shardwright.errors import UsageError
 from shardwright.search.exact.find import ExactAnswer, find_exact
@@ -24,6 +24,7 @@ def plan_exact(
     """
     if request.pins or request.excludes:
         raise UsageError("the exact space has no axes to pin or to exclude", hint="drop --pin and --exclude, or search a space of grids")
+    request = with_defaults(request)
     problem = problem_of(request)
     space = exact_space(problem, blocks=chain_blocks(problem))
     answer = find_exact(problem, space, time_limit_s=time_limit_s, stop_at=stop_at, progress=progress)

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 from math import sqrt
 
-from shardwright.api.problems import Progress, facts_of, problem_of, space_of
+from shardwright.api.problems import Progress, facts_of, problem_of, space_of, with_defaults
 from shardwright.files.leaves import require_same
 from shardwright.files.stored import StoredPlan, document_of, stored_answer
 from shardwright.hardware.overrides import effective_memory, scale_network
@@ -44,6 +44,7 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
     Raises:
         InfeasibleError: nothing fits.
     """
+    request = with_defaults(request)
     problem = problem_of(request)
     facts = facts_of(problem)
     space = space_of(request, problem, facts)

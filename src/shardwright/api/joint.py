@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.api.problems import Progress, facts_of, problem_of, space_of
+from shardwright.api.problems import Progress, facts_of, problem_of, space_of, with_defaults
 from shardwright.api.simulations import simulated
 from shardwright.hardware.overrides import effective_memory
 from shardwright.program.problem import Problem
@@ -36,6 +36,7 @@ def plan_joint(
     Raises:
         InfeasibleError: nothing fits.
     """
+    request = with_defaults(request)
     problem = problem_of(request)
     facts = facts_of(problem)
     grids = replace(request, space="standard") if request.space in SPACES else request

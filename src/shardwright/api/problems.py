@@ -3,27 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from shardwright.cost.model_flops import model_flops
 from shardwright.dtype import Dtype
-from shardwright.errors import ClusterError, UsageError, nearest
+from shardwright.errors import ClusterError, RuntimeModelError, UsageError, nearest
 from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.device import Accelerator
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.overrides import effective_memory, limit_devices, reserve_memory
 from shardwright.hardware.profile.apply import apply_profile, profiled_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime
 from shardwright.search.grid.space import Space, exhaustive_space, restricted, standard_space
 from shardwright.search.request import Request
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import GridFacts
 
 Progress = Callable[[str, int, int], None]
+LONGEST_STEP_S: Final = 1e4
+"""At the devices' peak: a thousandth of what the simulated clock counts to (2^63 ps = 107 days), as no step is, nor a poor plan's."""
 
 
 SPACES = {"standard": standard_space, "exhaustive": exhaustive_space}
+
+
+def with_defaults(request: Request) -> Request:
+    """`request` with the runtime and the precision that its devices have where it names none.
+
+    Raises:
+        ClusterError: the cluster cannot be read, or its devices have no 16-bit units.
+    """
+    if request.runtime and request.precision:
+        return request
+    devices = [group.kind.accelerator for group in _cluster(request).groups]
+    device = devices[0]
+    halves = [dtype.value for dtype in (Dtype.BF16, Dtype.FP16) if all(one.peak(dtype) for one in devices)]
+    if not (request.precision or halves):
+        raise ClusterError(f"{device.name} has no units for a 16-bit dtype that all devices have", hint=f"--precision {_known(device)}")
+    return replace(request, runtime=request.runtime or default_runtime(device.vendor), precision=request.precision or halves[0])
+
+
+def _known(device: Accelerator) -> str:
+    return ", ".join(dtype.value for dtype, _ in device.peak_flops)
 
 
 def problem_of(request: Request) -> Problem:
@@ -32,6 +58,7 @@ def problem_of(request: Request) -> Problem:
     Raises:
         ModelError, ClusterError, RuntimeModelError, UsageError: by what is wrong with it.
     """
+    request = with_defaults(request)
     model = load_model(request.model)
     needed = {b.sequence for b in model.blocks} | {b.memory for b in model.blocks if b.memory}
     job = job_from_flags(
@@ -42,12 +69,37 @@ def problem_of(request: Request) -> Problem:
         image_tokens=request.image_tokens,
         needed=needed | {"text"},
     )
-    cluster = _cluster(request)
-    device = cluster.node.accelerator
-    if not any(map(device.peak, (job.compute, Dtype.BF16, Dtype.FP16))):
-        known = ", ".join(dtype.value for dtype, _ in device.peak_flops)
-        raise ClusterError(f"{device.name} has no units for {job.compute.value}, nor for another 16-bit dtype", hint=f"--precision {known}")
-    return Problem(model=model, cluster=cluster, job=job, runtime=load_runtime(request.runtime))
+    problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=load_runtime(request.runtime))
+    for group in problem.cluster.groups:
+        _require_units(group.kind.accelerator, problem)
+    _require_countable(problem)
+    return problem
+
+
+def _require_units(device: Accelerator, problem: Problem) -> None:
+    """The device computes in the job's dtype, and the runtime runs on it."""
+    job, runtime = problem.job, problem.runtime
+    if not device.peak(job.compute):
+        raise ClusterError(f"{device.name} has no units for {job.compute.value}", hint=f"--precision {_known(device)}")
+    if device.vendor not in runtime.vendors and device.vendor in VENDORS:
+        raise RuntimeModelError(
+            f"{runtime.name} does not run on {device.name}, but on accelerators of {', '.join(runtime.vendors)}",
+            hint=f"--runtime {default_runtime(device.vendor)}",
+        )
+
+
+def _require_countable(problem: Problem) -> None:
+    """A step ends long before the simulated clock does."""
+    job, groups = problem.job, problem.cluster.groups
+    flops, _ = model_flops(problem)
+    least = flops / sum(g.count * g.kind.num_devices * g.kind.accelerator.peak(job.compute) for g in groups)
+    if least > LONGEST_STEP_S:
+        raise UsageError(
+            f"a step of {job.global_batch:,} sequences of {job.sequence_length:,} tokens takes at least {least / 3600:,.0f} hours at peak",
+            hint=f"--global-batch counts sequences: were {job.global_batch:,} tokens meant?"
+            if job.global_batch >= job.sequence_length
+            else "a smaller batch, shorter sequences or more devices",
+        )
 
 
 def _cluster(request: Request) -> Cluster:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.api.problems import facts_of, problem_of
+from shardwright.api.fitting import changes_that_fit
+from shardwright.api.problems import facts_of, problem_of, with_defaults
 from shardwright.api.rules import check_grid, check_plan
 from shardwright.errors import DataError, InfeasibleError, StrategyError
 from shardwright.files.leaves import require_same
@@ -55,6 +56,7 @@ def simulation(request: Request, *, strategy: str) -> Simulation:
     Raises:
         StrategyError: it cannot be read, or is not legal here. InfeasibleError: no order to be found keeps within the memory.
     """
+    request = with_defaults(request)
     problem = problem_of(request)
     given = read_strategy(strategy, model=problem.model, model_name=request.model)
     if isinstance(given.strategy, Grid):
@@ -68,7 +70,9 @@ def simulation(request: Request, *, strategy: str) -> Simulation:
 def simulated(request: Request, problem: Problem, *, name: str, grid: Grid | None, plan: Plan | None = None) -> Simulation:
     """The simulation of what was found legal: a grid, or a plan and the grid, if any, that says it."""
     if grid is not None and is_direct(problem, grid):
-        return Simulation(request=request, name=name, grid=grid, plan=None, prediction=predict(problem, grid))
+        prediction = predict(problem, grid)
+        fitting = () if prediction.fits else changes_that_fit(problem, grid)
+        return Simulation(request=request, name=name, grid=grid, plan=None, prediction=prediction, fitting=fitting)
     if plan is None:
         assert grid is not None
         plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
@@ -123,7 +127,7 @@ def verified_strategy(claim: Simulation) -> tuple[Simulation, Verified]:
         check_grid(problem, claim.grid)
     again = replace(simulated(request, problem, name=claim.name, grid=claim.grid, plan=claim.plan), notes=claim.notes)
     claimed, found = claim.prediction, again.prediction
-    if not again.fits:
+    if not found.fits:
         raise InfeasibleError(
             f"a device needs {format_bytes(found.reserved_bytes)}, more than its {format_bytes(found.capacity_bytes)}",
             hint="recompute, shard or offload more, or another order",

@@ -22,8 +22,8 @@ def compare(
     strategy: Annotated[list[str], typer.Option("--strategy", help="A strategy; give two or more.")],
     seq_len: flags.SeqLen,
     global_batch: flags.GlobalBatch,
-    runtime: flags.RuntimeName = flags.DEFAULT_RUNTIME,
-    precision: flags.Precision = "bf16",
+    runtime: flags.RuntimeName = "",
+    precision: flags.Precision = "",
     encoder_len: flags.EncoderLen = 0,
     image_tokens: flags.ImageTokens = 0,
     profile: flags.ProfileFile = "",
@@ -35,7 +35,9 @@ def compare(
     if len(strategy) < 2:
         raise UsageError("compare needs two strategies or more", hint='give --strategy "..." once for each')
     request = flags.read_request(locals())
-    found = [simulations.simulation(request, strategy=screen.given(text)) for text in strategy]
+    texts = [screen.given(text) for text in strategy]
+    with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING):
+        found = [simulations.simulation(request, strategy=text) for text in texts]
     if as_json:
         screen.write(to_text({"strategies": [simulation_document(one) for one in found]}))
     elif quiet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwright.api import simulations
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
-from shardwright.files.plan_file import read_saved
+from shardwright.files.plan_file import read_saved, require_whole
 from shardwright.files.stored import StoredPlan, document_of
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_certificate
@@ -21,6 +21,7 @@ def explain(
 ) -> None:
     """Print the answer of a plan file with the formulas' inputs and the source of each number."""
     saved = read_saved(path)
+    require_whole(saved, name=str(path))
     answer = saved.answer if isinstance(saved, StoredPlan) else None
     if as_json:
         screen.write(to_text(document_of(saved)))

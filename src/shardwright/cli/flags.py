@@ -8,24 +8,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from shardwright.errors import UsageError
-from shardwright.runtime.registry import DEFAULT
 from shardwright.search.request import Choices, Request
 from shardwright.units import GIB
-
-DEFAULT_RUNTIME: Final = DEFAULT
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Catalog name or path of a Hugging Face config.json.")]
 Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="Expression such as h100-sxm:16384, or path of a YAML file.")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A file that `shardwright plan -o` or `shardwright simulate -o` wrote.")]
 SeqLen = Annotated[int, typer.Option("--seq-len", min=1, help="Tokens of a sequence.")]
 GlobalBatch = Annotated[int, typer.Option("--global-batch", min=1, help="Sequences a step, over the whole cluster.")]
-RuntimeName = Annotated[str, typer.Option("--runtime", help="Framework and version; `shardwright catalog runtimes` lists them.")]
-Precision = Annotated[str, typer.Option("--precision", help="Number format of the GEMMs: bf16, fp16, fp8, ...")]
+RuntimeName = Annotated[
+    str,
+    typer.Option("--runtime", help="Framework and version; `shardwright catalog runtimes` lists them.", show_default="the devices' own"),
+]
+Precision = Annotated[
+    str,
+    typer.Option(
+        "--precision", help="Number format of the GEMMs: bf16, fp16, fp8, ...", show_default="bf16, or fp16 where the devices lack it"
+    ),
+]
 EncoderLen = Annotated[int, typer.Option("--encoder-len", min=0, help="Tokens of the encoder's text, for encoder-decoder models.")]
 ImageTokens = Annotated[int, typer.Option("--image-tokens", min=0, help="Image patches a sample, for models that see.")]
 MemoryReserve = Annotated[

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import traceback
 from collections.abc import Sequence
 from typing import Final
 
 from shardwright import __version__
+from shardwright.cli import output
 from shardwright.cli.verbs import VERBS, find_verb
-from shardwright.errors import ShardwrightError, UsageError
+from shardwright.errors import ResourceError, ShardwrightError, StrategyError, UsageError
 
 INTERRUPTED: Final = 130
 _HEAD: Final = """\
@@ -23,7 +25,8 @@ Verbs:
 """
 _FOOT: Final = """
 `shardwright VERB --help` says more. Every verb has --json, --quiet and --debug.
-Exit codes: 1 unexpected, 2 usage, 3 model, 4 cluster, 5 strategy, 6 infeasible, 7 data, 8 runtime.
+Exit codes: 1 unexpected, 2 usage, 3 model, 4 cluster, 5 strategy, 6 infeasible, 7 data, 8 runtime,
+9 standard output, 10 memory, 130 interrupted.
 """
 
 
@@ -31,31 +34,53 @@ def run(arguments: Sequence[str]) -> int:
     """The exit code of a command line; whatever goes wrong is said on standard error."""
     words = list(arguments)
     try:
-        return _dispatch(words)
+        output.prepare()
+        code = _dispatch(words)
+        output.finish()
+        _say_if_not_kept()
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
+    except output.ReaderGone:
+        return output.NOBODY_READS
     except Exception as error:  # the one place where nothing may escape
         if "--debug" in words:
             traceback.print_exception(error)
-        return _say(error)
+        return _say(error, as_json="--json" in words)
 
 
-def _say(error: Exception) -> int:
-    """Print one line and a hint; the exit code of the error."""
+def _say_if_not_kept() -> None:
+    """Say that the next run will be as slow to start, and what would change that."""
+    compiled = sys.modules.get("shardwright.compiled")
+    if compiled is not None and not compiled.kept:
+        sys.stderr.write("note: this run compiled its kernels for itself: no folder to keep them in can be written\n")
+        sys.stderr.write("hint: set NUMBA_CACHE_DIR to a folder that can\n")
+
+
+def _say(error: Exception, *, as_json: bool) -> int:
+    """Print one line and a hint, and on standard output an object where `as_json`; the exit code of the error."""
+    if isinstance(error, MemoryError):
+        error = ResourceError("not enough memory", hint="a smaller space (--space standard, --pin), or a machine with more")
     if not isinstance(error, ShardwrightError):
         text = " ".join(f"unexpected {type(error).__name__}: {error}".split())
         error = ShardwrightError(text[:400], hint="this is a bug; run again with --debug for the traceback")
+    if as_json:
+        said = {"kind": type(error).__name__, "message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+        broken = {"rule": error.rule, "path": error.path} if isinstance(error, StrategyError) else {}
+        output.try_to_write(json.dumps({"error": said | broken}, indent=1) + "\n")
     sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
     return error.exit_code
 
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("--help", "-h", "help"):
-        sys.stdout.write(help_text())
+        output.write(help_text())
         return 0
     if words[0] == "--version":
-        sys.stdout.write(f"shardwright {__version__}\n")
+        output.write(f"shardwright {__version__}\n")
         return 0
+    if any("\ud800" <= letter <= "\udfff" for word in words for letter in word):
+        raise UsageError("an argument is no text", hint="arguments are in UTF-8")
     if words[0].startswith("-"):
         raise UsageError(f"the first word must be a verb, not {words[0][:40]}", hint="shardwright --help lists the verbs")
     return find_verb(words[0]).load()(words[1:])

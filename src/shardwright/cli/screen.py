@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
+from threading import Timer
 from typing import Final
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from shardwright.cli import output
 from shardwright.errors import UsageError
 
 Report = Callable[[str, int, int], None]
@@ -19,6 +23,7 @@ Report = Callable[[str, int, int], None]
 
 WIDTH: Final = 118
 SILENT_SECONDS: Final = 1.0
+SIMULATING: Final = "simulate (the first run compiles kernels)"
 
 
 def show(renderable: RenderableType) -> None:
@@ -27,20 +32,19 @@ def show(renderable: RenderableType) -> None:
     if console.is_terminal:
         console.print(renderable)
     else:
-        sys.stdout.write(plain(renderable))
+        output.write(plain(renderable))
 
 
 def plain(renderable: RenderableType, *, width: int = WIDTH) -> str:
     """What a renderable looks like without colour, with nothing at the ends of lines."""
-    console = Console(width=width, highlight=False, color_system=None, force_terminal=False, legacy_windows=False)
-    with console.capture() as capture:
-        console.print(renderable)
-    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+    text = StringIO()
+    Console(file=text, width=width, highlight=False, color_system=None, force_terminal=False, legacy_windows=False).print(renderable)
+    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 
 def write(text: str) -> None:
-    """Text as it is on standard output."""
-    sys.stdout.write(text)
+    """Text as it is on standard output. Raises as `output.write`."""
+    output.write(text)
 
 
 def note(line: str) -> None:
@@ -78,20 +82,38 @@ def check_writable(path: Path | None) -> None:
 
 
 def save(path: Path, text: str) -> None:
-    """Write `text` to `path`.
+    """Write `text` to `path`: all of it or nothing, whatever stood there before.
 
     Raises:
         UsageError: the operating system refuses.
     """
     try:
-        path.write_text(text, encoding="utf-8", newline="\n")
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            # A pipe or a device has no other file that could take its place.
+            target.write_text(text, encoding="utf-8", newline="\n")
+            return
+        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            beside.write_text(text, encoding="utf-8", newline="\n")
+            if target.exists():
+                beside.chmod(target.stat().st_mode)
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another file with -o") from error
 
 
 @contextmanager
-def progress(*, quiet: bool, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> Iterator[Report | None]:
-    """A report function whose bar appears once the work has taken longer than a second; None when `quiet`."""
+def progress(
+    *, quiet: bool, doing: str = "", console: Console | None = None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Report | None]:
+    """A report function whose bar appears once the work has taken longer than a second, reported or not; None when `quiet`.
+
+    Args:
+        doing: the phase that it begins with.
+    """
     if quiet:
         yield None
         return
@@ -104,17 +126,21 @@ def progress(*, quiet: bool, console: Console | None = None, clock: Callable[[],
         transient=True,
     )
     start = clock()
-    task = bar.add_task("", total=None)
+    task = bar.add_task(doing, total=None)
+    # What is reported once and then takes long, as compiling does, must be seen too.
+    late = Timer(SILENT_SECONDS, bar.start)
+    late.daemon = True
+    late.start()
 
     def report(phase: str, done: int, total: int) -> None:
-        if clock() - start < SILENT_SECONDS:
-            return
         bar.update(task, description=phase, completed=done, total=total or None)
-        if not bar.live.is_started:
+        if clock() - start >= SILENT_SECONDS and not bar.live.is_started:
             bar.start()
 
     try:
         yield report
     finally:
+        late.cancel()
+        late.join()
         if bar.live.is_started:
             bar.stop()

@@ -17,8 +17,8 @@ def simulate(
     strategy: flags.Strategy,
     seq_len: flags.SeqLen,
     global_batch: flags.GlobalBatch,
-    runtime: flags.RuntimeName = flags.DEFAULT_RUNTIME,
-    precision: flags.Precision = "bf16",
+    runtime: flags.RuntimeName = "",
+    precision: flags.Precision = "",
     encoder_len: flags.EncoderLen = 0,
     image_tokens: flags.ImageTokens = 0,
     profile: flags.ProfileFile = "",
@@ -31,7 +31,9 @@ def simulate(
     """Predict the seconds and the memory of one step of MODEL on CLUSTER under a strategy."""
     screen.check_writable(output)
     request = flags.read_request(locals())
-    found = simulations.simulation(request, strategy=screen.given(strategy))
+    text = screen.given(strategy)
+    with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING):
+        found = simulations.simulation(request, strategy=text)
     if output is not None:
         screen.save(output, to_text(simulation_document(found)))
     if as_json:

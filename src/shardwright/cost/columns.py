@@ -26,6 +26,7 @@ from shardwright.cost.communication import (
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
+from shardwright.cost.overlap import without_fused_overlap
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.model.ir.block import Block
@@ -105,21 +106,24 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
     routed = (rows["sp"] == 1) | (rows["tp"] == 1)
     keys = {o.attention.kv_heads for b in problem.model.blocks for o in b.operators if o.attention is not None}
     shared = (rows["ulysses"] > 1) & np.all([rows["tp"] % heads == 0 for heads in keys], axis=0)
-    flags = np.stack([rows["sp"], rows["gather"], routed, shared, all_alike(rows, network)])
+    island = network.tiers[0].num_devices
+    within = (rows["tp"] == 1) | (island % (rows["tp"] * rows["s_tp"]) == 0)
+    flags = np.stack([rows["sp"], rows["gather"], routed, shared, within, all_alike(rows, network)])
     for flag in np.unique(flags, axis=1).T:
         chosen = np.all(flag == flags.T, axis=1)
         some, known = rows.take(chosen), dict[str, tuple[Span, ...]]()
         sp, gather, route, one_key = map(bool, flag[:4])
         structure = Structure(sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key)
+        own = problem if flag[4] else without_fused_overlap(problem)
         for index, block in enumerate(problem.model.blocks):
-            context = block_context(problem, block)
+            context = block_context(own, block)
             table: BlockTable = block_table(
                 lower_block(block, structure, context),
                 local=local_degrees(some, sequence=context.tokens),
                 spans=partial(_move_spans, known=known, rows=some, network=network),
                 machine=machine,
                 network=network,
-                runtime=problem.runtime,
+                runtime=own.runtime,
                 wait_s=problem.constants.collective_wait_s,
             )
             for name, values in found.items():
@@ -131,7 +135,7 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
         logits_bytes=logits,
         logits_blocks=logits_blocks,
         overlap_buffers=overlap_buffer_bytes(
-            problem, tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]), cut=(rows["tp"] > 1) & (rows["sp"] == 1)
+            problem, tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]), cut=within & (rows["tp"] > 1) & (rows["sp"] == 1)
         ),
         border=_borders(problem, rows, stream, network),
     )

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
+import numpy as np
+
 from shardwright.hardware.catalog.constants import family_of
+from shardwright.model.ir.operator import OperatorClass
+from shardwright.model.ir.tensor import Dim
+from shardwright.program.layout.cells import StageCells
+from shardwright.program.layout.projection import projection
+from shardwright.program.problem import Problem
+from shardwright.program.same import Same
+from shardwright.program.stages.parts import StageParts
+from shardwright.runtime.runtime import TpOverlap
 
 _PERSISTENT: Final = ("hopper", "blackwell")
+_PRODUCTS: Final = frozenset({OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM})
+_APART: Final = frozenset({Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE})
+"""Dims whose parts are of different tensor-parallel groups."""
 
 
 def products_yield(accelerator: str) -> bool:
@@ -22,3 +38,40 @@ def products_yield(accelerator: str) -> bool:
     cuBLAS does the same is assumed.
     """
     return family_of(accelerator) not in _PERSISTENT
+
+
+def with_overlap_of(problem: Problem, stages: Iterable[StageParts]) -> Problem:
+    """`problem` with the tensor-parallel overlap that its runtime can have under a plan of these stages; see `without_fused_overlap`."""
+    if problem.runtime.tp_overlap is not TpOverlap.FUSED:
+        return problem
+    island = problem.cluster.tiers()[0].num_devices
+    trees = {(segment.cells, stage.base % island) for stage in stages for segment in stage.segments}
+    return without_fused_overlap(problem) if any(_leaves(cells, base, island) for cells, base in trees) else problem
+
+
+def without_fused_overlap(problem: Problem) -> Problem:
+    """`problem` with what a runtime of fused tensor-parallel overlap does where a tensor-parallel group leaves its NVLink domain.
+
+    Transformer Engine's userbuffers are mapped into the memory of all members, which nothing but NVLink can: its maintainers answer that
+    there is no overlap over nodes (NVIDIA/TransformerEngine issue 1071; pull request 1470 for domains of several nodes). What is left is
+    Megatron's own: the collective of an input's gradient beside the weight's.
+    """
+    return _plain(Same(problem)) if problem.runtime.tp_overlap is TpOverlap.FUSED else problem
+
+
+@lru_cache(maxsize=16)
+def _plain(problem: Same[Problem]) -> Problem:
+    return replace(problem.value, runtime=replace(problem.value.runtime, tp_overlap=TpOverlap.DGRAD))
+
+
+@lru_cache(maxsize=1024)
+def _leaves(cells: StageCells, base: int, island: int) -> bool:
+    """Some devices that share samples and positions, and cut products between them, lie in several islands."""
+    for klass in _PRODUCTS & cells.cells.keys():
+        found = projection(cells, klass, _APART)
+        where = (found.devices + base) // island
+        first = np.full(int(found.number.max()) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(first, found.number, where)
+        if (where > first[found.number]).any():
+            return True
+    return False

@@ -152,8 +152,10 @@ def _form_of(kinds: tuple[Any, ...]) -> Discriminator:
 
 
 def _pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Numbers with a fraction largest first, all else in the file's order."""
-    largest = sorted(values.items(), key=lambda pair: (-pair[1], pair[0])) if any(isinstance(v, float) for v in values.values()) else ()
+    """Numbers with a fraction largest first, whichever way, all else in the file's order."""
+    largest = (
+        sorted(values.items(), key=lambda pair: (-abs(pair[1]), pair[0])) if any(isinstance(v, float) for v in values.values()) else ()
+    )
     return tuple(largest or values.items())
 
 

@@ -65,3 +65,16 @@ def read_plan_file(path: Path) -> tuple[Request, Answer]:
     if answer is None:
         raise DataError(f"{path} holds no answer of a grid search", hint="`shardwright explain` reads any plan file")
     return found.request, answer
+
+
+def require_whole(saved: StoredSimulation, *, name: str = "plan file") -> None:
+    """What is drawn of a step adds up to it. `check` makes every number again and says which differs; this is for who only looks.
+
+    Raises:
+        DataError: the parts are not the step.
+    """
+    parts, step = sum(seconds for _, seconds in saved.prediction.breakdown_s), saved.prediction.step_time_s
+    if not abs(parts - step) <= 1e-6 * step:
+        raise DataError(
+            f"{name}: the parts of the step are {parts:.6g} s and the step is {step:.6g} s", hint="`shardwright check` says more"
+        )

@@ -30,7 +30,7 @@ class StoredSimulation:
     Args:
         name: of the strategy, in words. grid: the grid that says it, None if none does. plan: the general plan; None where the grid was
             lowered as it is. runtime: by its own name. classes: devices of each class of a general plan. notes: what was done to the
-            strategy. sources: where the prediction's inputs come from.
+            strategy. fitting: changes that would fit, where it does not. sources: where the prediction's inputs come from.
     """
 
     request: Request
@@ -41,6 +41,7 @@ class StoredSimulation:
     prediction: Prediction
     classes: tuple[str, ...]
     notes: tuple[str, ...]
+    fitting: tuple[str, ...]
     sources: tuple[Source, ...]
 
     @property
@@ -86,7 +87,7 @@ NAMES: Final[Names] = {
     StoredPlan: {"grid": "strategy"},
     Prediction: {"allocated_bytes": "peak_memory_bytes.allocated", "reserved_bytes": "peak_memory_bytes.reserved", "sources": ""},
     StageMemory: {"items": "memory_bytes", "allocated": "allocated_bytes", "reserved": "reserved_bytes", "capacity": "capacity_bytes"},
-    Alternative: {"grid": "strategy", "loses": "loses_s"},
+    Alternative: {"grid": "strategy", "changes": "changes_s"},
     Sensitivity: {"best_grid": "best_strategy"},
 }
 

@@ -69,7 +69,9 @@ class FabricTier:
     Args:
         name: ``leaf``, ``spine``, ``core``.
         num_devices: devices below one unit of this tier; 0 = the whole cluster.
-        oversubscription: bandwidth into the tier from below over bandwidth out of it, >= 1; divides a device's share above the tier below.
+        oversubscription: what all devices below a unit of the tier below can send together over what that unit's links into this tier
+            carry, >= 1: 3 on ``spine`` is a leaf whose uplinks are a third of its downlinks. What stays below a leaf is not slowed, nor
+            are rings, of which few members' messages leave it. The first tier joins nodes at their cards' rate: it has none.
         latency_s: added to a message that crosses this tier.
         rails: devices of equal place in their nodes share a switch (rail-optimised).
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -13,6 +13,7 @@ from shardwright.report.memory_table import memory_table
 from shardwright.report.plan_picture import Picture, printable
 from shardwright.report.plan_text import PlanText
 from shardwright.report.tables import plain_table
+from shardwright.report.verdict import verdict
 from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
@@ -73,7 +74,7 @@ def render_simulation(simulation: Simulation, *, picture: Picture | None = None,
     lines = [("Strategy", strategy_text(simulation)), ("Runtime", simulation.request.runtime), *(("Note", n) for n in simulation.notes)]
     head = Text("\n").join(Text.assemble((f"{name:<10}", _STYLE["title"]), text) for name, text in lines)
     drawn = [_section("Devices and layers", PlanText(picture=picture))] if picture else []
-    parts = _prediction_parts(simulation.prediction, all_stages=all_stages, classes=simulation.classes)
+    parts = _prediction_parts(simulation.prediction, all_stages=all_stages, classes=simulation.classes, fitting=simulation.fitting)
     return Group(Text.assemble("\n", head), *parts, *drawn)
 
 
@@ -158,14 +159,18 @@ def _strategy_lines(grid: Grid, *, runtime: str) -> RenderableType:
     return Text.assemble(lines, ("\nRuntime   ", _STYLE["title"]), runtime) if runtime else lines
 
 
-def _prediction_parts(prediction: Prediction, *, all_stages: bool, classes: tuple[str, ...] = ()) -> list[RenderableType]:
+def _prediction_parts(
+    prediction: Prediction, *, all_stages: bool, classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()
+) -> list[RenderableType]:
     low, high = prediction.interval_s
     speed = Text.assemble(
         ("Step      ", _STYLE["title"]),
         f"{prediction.step_time_s:.4g} s (80 % interval {low:.4g} to {high:.4g} s)\n",
         ("Speed     ", _STYLE["title"]),
         f"{prediction.tokens_per_s:,.0f} tokens/s, {prediction.tokens_per_s_per_device:,.1f} tokens/s/device, ",
-        f"MFU {format_percent(prediction.mfu_causal)} (causal attention), {format_percent(prediction.mfu_full)} (full)",
+        f"MFU {format_percent(prediction.mfu_causal)} (causal attention), {format_percent(prediction.mfu_full)} (full)\n",
+        ("Memory    ", _STYLE["title"]),
+        verdict(prediction, classes=classes, fitting=fitting),
     )
     assumed = [s.quantity for s in prediction.sources if s.origin.evidence is Evidence.ASSUMED]
     parts: list[RenderableType] = [speed]
@@ -186,7 +191,12 @@ def _breakdown_table(prediction: Prediction) -> RenderableType:
     total = prediction.step_time_s
     scale, unit = next(((k, u) for k, u in _TIME_UNITS if total >= k), _TIME_UNITS[-1])
     rows = [
-        (_PARTS.get(name, name), f"{seconds / scale:.3f} {unit}", format_percent(seconds / total), "█" * round(BAR_WIDTH * seconds / total))
+        (
+            _PARTS.get(name, name),
+            f"{seconds / scale:.3f} {unit}",
+            format_percent(seconds / total),
+            "█" * round(BAR_WIDTH * min(max(seconds / total, 0.0), 1.0)),
+        )
         for name, seconds in prediction.breakdown_s
         if seconds
     ]
@@ -233,19 +243,19 @@ def _key(word: str) -> str:
 
 def _alternatives_table(answer: Answer) -> RenderableType:
     rows = [_alternative_row(a, rank=rank, answer=answer) for rank, a in enumerate(answer.alternatives, start=2)]
-    return plain_table(("", "s/step", "slower", "memory", "differs in", "loses"), rows, right=(0, 1, 2, 3))
+    return plain_table(("", "s/step", "slower", "memory", "differs in", "against the best"), rows, right=(0, 1, 2, 3))
 
 
 def _alternative_row(alternative: Alternative, *, rank: int, answer: Answer) -> tuple[str, ...]:
     slower = alternative.step_time_s / answer.prediction.step_time_s - 1
-    loses = ", ".join(f"{name} {_signed(seconds)}" for name, seconds in _large(alternative.loses))
+    changes = ", ".join(f"{name} {_signed(seconds)}" for name, seconds in telling(alternative.changes))
     return (
         str(rank),
         f"{alternative.step_time_s:.4g}",
         f"+{format_percent(slower)}" + (" ~" if alternative.indistinguishable else ""),
         format_bytes(alternative.allocated_bytes),
         difference(alternative.grid, best=answer.grid),
-        loses,
+        changes,
     )
 
 
@@ -253,9 +263,11 @@ def _signed(seconds: float) -> str:
     return f"{'+' if seconds >= 0 else '-'}{format_seconds(abs(seconds), digits=3)}"
 
 
-def _large(loses: Iterable[tuple[str, float]], count: int = 2) -> list[tuple[str, float]]:
-    """The `count` largest losses."""
-    return sorted(((n, s) for n, s in loses if s > 0), key=lambda pair: -pair[1])[:count]
+def telling(changes: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
+    """The two largest changes, and the largest one the other way where both go one way: what is gained stands beside what it costs."""
+    shown = changes[:2]
+    other = [change for change in changes[2:] if (change[1] > 0) != (shown[0][1] > 0)]
+    return shown + tuple(other[:1] if len({seconds > 0 for _, seconds in shown}) == 1 else ())
 
 
 def _sensitivity_line(sensitivity: Sensitivity, *, answer: Answer) -> str:

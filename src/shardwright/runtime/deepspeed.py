@@ -17,6 +17,11 @@ _TREE: Final = f"{_BLOB}/v0.16.0/deepspeed"
 V0_16: Final = runtime(
     named("deepspeed-0.16", framework="DeepSpeed", version="0.16", released="2024-11"),
     stated(
+        "https://www.deepspeed.ai/tutorials/accelerator-setup-guide/",
+        vendors=("NVIDIA", "AMD", "Intel", "Huawei"),
+        note="accelerators cuda, hpu and npu; from memory",
+    ),
+    stated(
         f"{_TREE}/runtime/zero/stage_1_and_2.py",
         off="row_kernels gradient_passes scales_gradients",
         note="passes over whole gradients beside the update are not counted here; no such kernels",

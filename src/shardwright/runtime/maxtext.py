@@ -14,6 +14,11 @@ _TREE: Final = "https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf2/sr
 RUNTIME: Final = runtime(
     named("maxtext", framework="MaxText", version="2025", released="2025-06"),
     stated(
+        "https://github.com/AI-Hypercomputer/maxtext",
+        vendors=("Google", "NVIDIA"),
+        note="TPUs and GPUs",
+    ),
+    stated(
         "https://docs.jax.dev/en/latest/sharded-computation.html",
         off="row_kernels gradient_passes scales_gradients",
         note="passes over whole gradients beside the update are not counted here; no such kernels",

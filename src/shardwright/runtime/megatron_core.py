@@ -26,6 +26,11 @@ _SIMUMAX: Final = "https://github.com/MooreThreads/SimuMax/blob"
 BASE: Final = runtime(
     named("megatron-core-0.12", framework="Megatron-Core", version="0.12", released="2025-05"),
     stated(
+        "https://rocm.docs.amd.com/en/latest/how-to/rocm-for-ai/training/benchmark-docker/megatron-lm.html",
+        vendors=("NVIDIA", "AMD", "Huawei", "Intel", "AWS"),
+        note="ports: ROCm/Megatron-LM, Ascend/MindSpeed, HabanaAI/Megatron-LM, aws-neuron/neuronx-nemo-megatron; from memory",
+    ),
+    stated(
         f"{_CORE}/distributed/param_and_grad_buffer.py",
         off="row_kernels gradient_passes scales_gradients",
         note="passes over whole gradients beside the update are not counted here; no such kernels",

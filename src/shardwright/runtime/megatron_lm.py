@@ -15,6 +15,11 @@ _LM: Final = "https://github.com/NVIDIA/Megatron-LM/blob"
 Y2021: Final = runtime(
     named("megatron-2021", framework="Megatron-LM", version="2.5", released="2021-08"),
     stated(
+        "https://github.com/NVIDIA/Megatron-LM",
+        vendors=("NVIDIA", "AMD"),
+        note="CUDA kernels, which ROCm builds too; from memory",
+    ),
+    stated(
         f"{_LM}/v2.5/megatron/model/distributed.py",
         off="row_kernels gradient_passes scales_gradients",
         note="passes over whole gradients beside the update are not counted here; no such kernels",

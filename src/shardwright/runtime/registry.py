@@ -70,11 +70,21 @@ _ALIASES: Final = {
 }
 _NAMES: Final = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
 DEFAULT: Final = "megatron-core-0.12"
+_DEFAULTS: Final = {"Google": "maxtext"}
 
 
 def runtime_names() -> tuple[str, ...]:
     """Names of all runtimes, sorted, without aliases."""
     return tuple(sorted(_MODULES))
+
+
+VENDORS: Final = frozenset({"NVIDIA", "AMD", "Intel", "Huawei", "AWS", "Google"})
+"""Of whose accelerators it is known which runtimes run there; a user's own may run any."""
+
+
+def default_runtime(vendor: str) -> str:
+    """The runtime that a vendor's accelerators are planned with where none is named."""
+    return _DEFAULTS.get(vendor, DEFAULT)
 
 
 def load_runtime(name: str) -> Runtime:

@@ -102,6 +102,7 @@ class Runtime:
 
     Args:
         name: catalog name, ``megatron-core-0.12``. framework, version, released (ISO month).
+        vendors: whose accelerators it, or a port of it, runs on.
         gradient_dtype: in which gradients accumulate; main_grad_copy: kept beside the parameter's own gradient.
         zero_stages: ZeRO stages it can run; zero_with_pipeline: the highest with pp > 1. hybrid_sharding: shard group smaller than dp.
         schedules: names it can run. sequence_parallel, context_ring, context_gather, context_ulysses, expert_parallel: what it has.
@@ -154,6 +155,7 @@ class Runtime:
     framework: str
     version: str
     released: str
+    vendors: tuple[str, ...]
     gradient_dtype: Dtype
     main_grad_copy: bool
     zero_stages: tuple[int, ...]

@@ -13,6 +13,11 @@ _TREE: Final = "https://github.com/pytorch/torchtitan/blob/v0.2.0/torchtitan"
 V0_2: Final = runtime(
     named("torchtitan-0.2", framework="torchtitan", version="0.2", released="2025-10"),
     stated(
+        "https://github.com/pytorch/torchtitan",
+        vendors=("NVIDIA", "AMD"),
+        note="PyTorch's NCCL and RCCL; ROCm runs in its CI; from memory",
+    ),
+    stated(
         "https://github.com/pytorch/pytorch/blob/v2.9.0/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
         off="row_kernels gradient_passes scales_gradients",
         note="passes over whole gradients beside the update are not counted here; no such kernels",

@@ -16,14 +16,14 @@ class Alternative:
     """A next best strategy, certified in rank.
 
     Args:
-        loses: (part of the breakdown, seconds more than the best), largest first.
+        changes: (part of the breakdown, seconds more than the best, or less where negative), the largest first, whichever way.
         indistinguishable: within the prediction's interval of the best.
     """
 
     grid: Grid
     step_time_s: float
     allocated_bytes: int
-    loses: tuple[tuple[str, float], ...]
+    changes: tuple[tuple[str, float], ...]
     indistinguishable: bool
 
 

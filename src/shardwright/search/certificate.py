@@ -56,3 +56,9 @@ class Certificate:
     infeasible_by_reason: tuple[tuple[str, int], ...] = ()
     stopped_at: int = 0
     joint: JointPart | None = None
+
+
+def assert_sound(*, best_s: float, lower_bound_s: float, universal_gap: float) -> None:
+    """No bound lies above the answer: a claim of ours, which every search makes of what it found."""
+    assert 0 <= lower_bound_s <= best_s < float("inf"), f"{lower_bound_s} s is called a bound of {best_s} s"
+    assert universal_gap >= 0, f"a bound of any plan whatever lies {-universal_gap:.3g} above the best"

@@ -14,7 +14,9 @@ class Request:
 
     Args:
         model: catalog name or path of a config.json. cluster: expression or path of a YAML file.
-        seq_len: tokens. global_batch: samples a step. precision: recipe of the job. runtime: catalog name.
+        seq_len: tokens. global_batch: samples a step.
+        precision: recipe of the job; empty = bf16, or fp16 where the devices have no units for it.
+        runtime: catalog name; empty = the devices' default.
         pins, excludes: (axis, values) pairs. max_devices: 0 = all. reserve_bytes, reserve_fraction: of each device's memory.
         encoder_len, image_tokens: tokens of a sample's encoder text and patches of its images, for models that read them (else 0).
         space: ``standard`` or ``exhaustive``. top: next best plans to rank.
@@ -25,8 +27,8 @@ class Request:
     cluster: str
     seq_len: int
     global_batch: int
-    runtime: str = "megatron-core-0.12"
-    precision: str = "bf16"
+    runtime: str = ""
+    precision: str = ""
     pins: Choices = ()
     excludes: Choices = ()
     max_devices: int = 0

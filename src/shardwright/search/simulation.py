@@ -18,7 +18,8 @@ class Simulation:
         name: of the strategy, such as the first line of a notation says. grid: the grid that says it, None if none does.
         plan: the general plan that was simulated, every order found; None where the grid was lowered as it is.
         prediction: time and memory; of a general plan by classes of devices. classes: devices of each class as text (general plans).
-        notes: what was done to the strategy before it was simulated, one line each.
+        notes: what was done to the strategy before it was simulated, one line each. fitting: of a grid that does not fit, changes of one
+            axis that do.
     """
 
     request: Request
@@ -28,11 +29,7 @@ class Simulation:
     prediction: Prediction
     classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def fits(self) -> bool:
-        """No device needs more memory than it has."""
-        return self.prediction.reserved_bytes <= self.prediction.capacity_bytes
+    fitting: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

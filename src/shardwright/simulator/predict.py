@@ -56,6 +56,7 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
         allocated_bytes=done.memory[worst].allocated,
         reserved_bytes=done.memory[worst].reserved,
         capacity_bytes=capacity[worst],
+        fits=done.memory[worst].reserved <= capacity[worst],
         stages=_stages(problem, done.memory, capacity),
         breakdown_s=parts,
         sources=_sources(problem, plan, done) if with_sources else (),

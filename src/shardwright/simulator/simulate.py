@@ -13,6 +13,7 @@ from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_network import plan_tiers
 from shardwright.cost.family_costs import FamilyCosts, family_costs, met_inside, network_unit, slice_lengths
 from shardwright.cost.model_flops import model_flops
+from shardwright.cost.overlap import with_overlap_of
 from shardwright.cost.stage_costs import Sharing, StageCosts
 from shardwright.errors import StrategyError
 from shardwright.model.ir.graph import Model
@@ -184,6 +185,7 @@ def refined(
 
 def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], summings: tuple[Summing, ...]) -> StageCosts:
     """Every family of every stage, priced; stages that differ only by their place in whole units of the network are priced once."""
+    problem = with_overlap_of(problem, (stage for lane in stages for stage in lane))
     shape = (plan.devices, len(set({id(stage.devices): stage.devices for lane in stages for stage in lane}.values())))
     unit = network_unit(problem)
     used: dict[tuple[int, int], list[tuple[int, int, Summing]]] = {}
@@ -302,13 +304,15 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
     factor = jitter(problem, plan.devices)
     seconds = int(finish.max()) / PICOSECONDS_PER_SECOND * factor
     causal, _ = model_flops(problem)
+    mfu = causal / seconds / (problem_machine(problem).peak * plan.devices)
+    assert 0 < mfu <= 1, f"a step at {mfu:.3g} of the devices' peak"
     return SimulatedPlan(
         program=program,
         costs=costs,
         timeline=Timeline(start=start, finish=finish, work=tasks[0]),
         step_time_s=seconds,
         memory=plan_memory(problem, program, costs),
-        mfu_causal=causal / seconds / (problem_machine(problem).peak * plan.devices),
+        mfu_causal=mfu,
     )
 
 

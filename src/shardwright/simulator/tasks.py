@@ -12,11 +12,16 @@ from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.crossings import Crossing, around_seconds, crossing_of
 from shardwright.cost.device_network import plan_tiers
 from shardwright.cost.stage_costs import StageCosts, action_table, paired_share, update_seconds
+from shardwright.errors import InfeasibleError
 from shardwright.hardware.cluster import Tier
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program, class_numbers
 from shardwright.simulator.kernel.events import SCALE
+from shardwright.units import PICOSECONDS_PER_SECOND
+
+_LAST = 2**62
+"""Picosecond, as the clock may run that far again while tasks that share a device slow each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +136,10 @@ def plan_kernel_tasks(
 ) -> tuple[IntArray, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, int]:
     """The Program as the kernel's arguments: work, dependencies, and what each task takes of the shared resources."""
     sends = _sends(problem, program)
-    work = picoseconds(template_seconds(problem, program, costs, sends))
     templates, instances = program.templates, program.instances
+    seconds = template_seconds(problem, program, costs, sends)
+    _require_countable(seconds, instances=np.bincount(instances.template, minlength=len(seconds)), pieces=templates.pieces)
+    work = picoseconds(seconds)
     work = work * (templates.piece + 1) // templates.pieces - work * templates.piece // templates.pieces
     uses = _Uses(problem, program, costs)
     count = len(program.classes)
@@ -158,6 +165,16 @@ def plan_kernel_tasks(
         pairs[:, 1].astype(np.int32),
         uses.num_resources,
     )
+
+
+def _require_countable(seconds: FloatArray, *, instances: IntArray, pieces: IntArray) -> None:
+    """All tasks one after another end before the clock, of 64 bits, does."""
+    if max(float(seconds / pieces @ instances), float((seconds * pieces).max())) * PICOSECONDS_PER_SECOND > _LAST:
+        days = float(seconds.max()) / 86400
+        raise InfeasibleError(
+            f"a step takes longer than the simulated clock counts: one task alone {days:.3g} days",
+            hint="a smaller batch, shorter sequences or a faster network",
+        )
 
 
 def template_seconds(problem: Problem, program: Program, costs: StageCosts, sends: _Sends) -> FloatArray:

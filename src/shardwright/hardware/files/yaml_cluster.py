@@ -92,7 +92,7 @@ def cluster_from_yaml(text: str) -> Cluster:
             "two accelerators of the cluster file have the same name", hint="case, hyphens, dots and underscores do not count"
         )
     groups = tuple(_group(r, index=i, own=own) for i, r in enumerate(record.nodes))
-    cluster = Cluster(expression=record.name, groups=groups, fabric=_fabric(record.fabric))
+    cluster = Cluster(expression=record.name, groups=groups, fabric=_fabric(record.fabric, groups))
     if cluster.num_devices > MAX_DEVICES:
         raise ClusterError(f"{cluster.num_devices} devices in the cluster file", hint=f"at most {MAX_DEVICES}")
     return cluster
@@ -278,11 +278,22 @@ def _group(record: NodesRecord, *, index: int, own: Mapping[str, tuple[Accelerat
     return NodeGroup(kind=kind, count=record.count)
 
 
-def _fabric(records: list[TierRecord]) -> tuple[FabricTier, ...]:
+def _fabric(records: list[TierRecord], groups: tuple[NodeGroup, ...]) -> tuple[FabricTier, ...]:
     below = 0
+    if records and records[0].oversubscription != 1.0:
+        raise ClusterError(
+            f"fabric.0: {records[0].name} joins nodes at the rate of their cards, and has no oversubscription",
+            hint="what leaves a leaf has that of the tier above it: {name: leaf, devices: 64}, {name: spine, oversubscription: 3}",
+        )
     for index, record in enumerate(records):
         last = index == len(records) - 1
         if (record.devices == 0 and not last) or (record.devices and record.devices <= below):
             raise ClusterError(f"fabric.{index}: tiers go from the nodes upward, each larger", hint="only the last may leave out devices")
+        odd = next((g.kind for g in groups if record.devices % g.kind.num_devices), None)
+        if odd is not None:
+            raise ClusterError(
+                f"fabric.{index}: {record.devices} devices of {record.name} are no whole nodes of {odd.name}",
+                hint=f"a multiple of {odd.num_devices}",
+            )
         below = record.devices
     return tuple(FabricTier(num_devices=r.devices, **_fields(r, FabricTier)) for r in records)

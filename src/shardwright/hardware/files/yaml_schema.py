@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Positive = Annotated[float, Field(gt=0, le=1e18)]
+Positive = Annotated[float, Field(ge=1e-12, le=1e18)]
 NotNegative = Annotated[float, Field(ge=0, le=1e18)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Factor = Annotated[float, Field(ge=1, le=1e6)]

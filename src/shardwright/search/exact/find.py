@@ -20,7 +20,7 @@ from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_network import kind_problem
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
-from shardwright.search.certificate import Certificate
+from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.exact.options import StageOption, chain_blocks, price_stage, stage_of_blocks
 from shardwright.search.exact.orders import num_orders, pipeline_orders
 from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
@@ -280,6 +280,8 @@ def universal_picoseconds(problem: Problem) -> int:
 def _answer(problem: Problem, space: ExactSpace, best: _Best, counts: _Counts, lower: int) -> ExactAnswer:
     factor = jitter(problem, problem.cluster.num_devices)
     seconds, bound = best.picoseconds / PICOSECONDS_PER_SECOND * factor, lower / PICOSECONDS_PER_SECOND * factor
+    universal = 1.0 - universal_picoseconds(problem) / best.picoseconds
+    assert_sound(best_s=seconds, lower_bound_s=bound, universal_gap=universal)
     certificate = Certificate(
         space=space.text(),
         digest=hashlib.sha256(f"{space!r}\n{problem_text(problem)}".encode()).hexdigest(),
@@ -288,7 +290,7 @@ def _answer(problem: Problem, space: ExactSpace, best: _Best, counts: _Counts, l
         lower_bound_s=bound,
         gap=(seconds - bound) / seconds,
         optimal=lower >= best.picoseconds,
-        universal_gap=1.0 - universal_picoseconds(problem) / best.picoseconds,
+        universal_gap=universal,
     )
     plan = plan_of_stages(problem, best.options, microbatches=best.microbatches, order=best.order, shards=space.shards)
     return ExactAnswer(plan=plan, step_time_s=seconds, certificate=certificate)

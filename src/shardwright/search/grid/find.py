@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from shardwright.cost.columns import problem_machine
 from shardwright.cost.model_flops import model_flops
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Alternative, Answer
-from shardwright.search.certificate import Certificate
+from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.grid.best_first import Outcome, Simulated, refine
 from shardwright.search.grid.bounded import Bounded, bound_space
 from shardwright.search.grid.infeasible import nothing_fits
@@ -25,6 +26,8 @@ from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.rules import GridFacts
 
 Progress = Callable[[str, int, int], None]
+CHANGES: Final = 5
+"""Most parts of the breakdown that are told of a next best plan."""
 
 
 def find(
@@ -89,6 +92,8 @@ def certify(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome) 
     best = outcome.ranked[0].step_time_s
     infeasible = int(np.isinf(bounded.seconds).sum())
     refined = outcome.paths + outcome.too_large
+    lower, universal = min(outcome.lower_bound_s, best), 1.0 - universal_bound(problem, space.devices) / best
+    assert_sound(best_s=best, lower_bound_s=lower, universal_gap=universal)
     return Certificate(
         space=space.text(),
         digest=space.digest(problem_text(problem)),
@@ -100,10 +105,10 @@ def certify(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome) 
         bounded_b1=outcome.paths - outcome.simulated,
         simulated=outcome.simulated,
         best_s=best,
-        lower_bound_s=min(outcome.lower_bound_s, best),
+        lower_bound_s=lower,
         gap=max(best - outcome.lower_bound_s, 0.0) / best,
         optimal=outcome.certified,
-        universal_gap=1.0 - universal_bound(problem, space.devices) / best,
+        universal_gap=universal,
         infeasible_by_reason=(("memory bound", infeasible), ("simulated memory", outcome.too_large)),
     )
 
@@ -122,11 +127,11 @@ def problem_text(problem: Problem) -> str:
 
 def _alternative(best: Prediction, other: Simulated) -> Alternative:
     here, there = dict(best.breakdown_s), dict(breakdown(other.result))
-    loses = sorted(((name, there.get(name, 0.0) - here.get(name, 0.0)) for name in here | there), key=lambda x: -x[1])
+    changes = sorted(((name, there.get(name, 0.0) - here.get(name, 0.0)) for name in here | there), key=lambda x: -abs(x[1]))
     return Alternative(
         grid=other.grid,
         step_time_s=other.step_time_s,
         allocated_bytes=max(m.allocated for m in other.result.memory),
-        loses=tuple((name, value) for name, value in loses if value > 1e-4 * other.step_time_s)[:3],
+        changes=tuple((name, value) for name, value in changes if abs(value) > 1e-4 * other.step_time_s)[:CHANGES],
         indistinguishable=other.step_time_s <= best.interval_s[1],
     )

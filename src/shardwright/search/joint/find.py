@@ -13,6 +13,7 @@ from shardwright.cost.critical_path import order_table
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
+from shardwright.search.certificate import assert_sound
 from shardwright.search.grid.find import find, problem_text, universal_bound
 from shardwright.search.grid.prepare import facts_of
 from shardwright.search.grid.space import Space
@@ -137,6 +138,8 @@ def find_joint(
     grid_lower = grid.certificate.lower_bound_s if grid else float("inf")
     lower = min(lower, grid_lower, step)
     done = (search.infeasible, search.scored, search.simulated) if search else (0, 0, 0)
+    universal = 1.0 - universal_bound(problem, space.devices) / step
+    assert_sound(best_s=step, lower_bound_s=lower, universal_gap=universal)
     certificate = JointCertificate(
         space=joint.text(),
         digest=joint.digest(problem_text(problem)),
@@ -154,7 +157,7 @@ def find_joint(
         complete=complete,
         tolerance=tolerance,
         stopped_at=limit.stopped_at,
-        universal_gap=1.0 - universal_bound(problem, space.devices) / step,
+        universal_gap=universal,
     )
     return JointAnswer(best=best, grid=grid, step_time_s=step, certificate=certificate, search_time_s=time.monotonic() - begun)
 

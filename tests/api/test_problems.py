@@ -1,0 +1,67 @@
+"""What a request may ask: precisions that devices have, runtimes that run on them, steps that a clock can count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardwright.api.grids import plan
+from shardwright.api.problems import problem_of, with_defaults
+from shardwright.api.simulations import simulate
+from shardwright.errors import ClusterError, InfeasibleError, RuntimeModelError, UsageError
+from shardwright.hardware.catalog.catalog import accelerator, accelerator_names
+from shardwright.hardware.overrides import scale_network
+from shardwright.runtime.registry import default_runtime, load_runtime, runtime_names
+from shardwright.search.request import Request
+from shardwright.simulator.simulate import simulate_grid
+from shardwright.strategy.text.grid_notation import parse_grid
+
+ASKED = Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=8192, global_batch=64)
+
+
+@pytest.mark.parametrize(("cluster", "precision"), [("a100-sxm:8", "fp8"), ("v100:8", "bf16"), ("t4:8", "bf16"), ("h100-sxm:8", "fp4")])
+def test_a_precision_without_units_is_refused(cluster: str, precision: str) -> None:
+    with pytest.raises(ClusterError, match=f"has no units for {precision}") as caught:
+        problem_of(replace(ASKED, cluster=cluster, precision=precision))
+    assert precision not in caught.value.hint
+    assert "16" in caught.value.hint
+
+
+@pytest.mark.parametrize(("cluster", "precision"), [("a100-sxm:8", "bf16"), ("v100:8", "fp16"), ("t4:8", "fp16")])
+def test_the_default_precision_is_one_that_devices_have(cluster: str, precision: str) -> None:
+    asked = with_defaults(replace(ASKED, cluster=cluster))
+    assert asked.precision == precision
+    assert problem_of(asked).job.compute == precision
+
+
+def test_every_accelerator_has_a_default_runtime_that_runs_on_it() -> None:
+    for device in map(accelerator, accelerator_names()):
+        assert device.vendor in load_runtime(default_runtime(device.vendor)).vendors, device.name
+    vendors = {device.vendor for device in map(accelerator, accelerator_names())}
+    for name in runtime_names():
+        assert set(load_runtime(name).vendors) <= vendors, name
+
+
+def test_a_tpu_is_not_planned_with_megatron() -> None:
+    asked = replace(ASKED, cluster="tpu-v5p:64")
+    assert with_defaults(asked).runtime == "maxtext"
+    with pytest.raises(RuntimeModelError, match="does not run on tpu-v5p") as caught:
+        problem_of(replace(asked, runtime="megatron"))
+    assert "maxtext" in caught.value.hint
+
+
+@pytest.mark.parametrize("change", [{"global_batch": 4_194_304}, {"seq_len": 4_294_967_296}])
+def test_steps_beyond_the_clock_are_refused(change: dict[str, int]) -> None:
+    asked = replace(ASKED, model="llama-3.1-405b", **change)
+    for refused in (lambda: simulate(asked, strategy="tp8 sp"), lambda: plan(asked)):
+        with pytest.raises(UsageError, match="hours at peak") as caught:
+            refused()
+        assert ("tokens meant" in caught.value.hint) == ("global_batch" in change)
+
+
+def test_a_slow_network_cannot_wind_the_clock_round() -> None:
+    problem = problem_of(replace(ASKED, cluster="h100-sxm:16"))
+    crawling = replace(problem, cluster=scale_network(problem.cluster, factor=1e-12))
+    with pytest.raises(InfeasibleError, match="longer than the simulated clock"):
+        simulate_grid(crawling, parse_grid("tp8 sp dp2 mbs1 zero1"))
