@@ -175,9 +175,7 @@ def met_inside(problem: Problem, stage: StageParts) -> Grouping | None:
     That is so where trees are regular, and where a family's devices meet each other alone. Two copies of an input that six devices read
     go from the first to two of them, and from the second to two others: these four hold as much and wait for different devices.
     """
-    if len(stage.families) == 1:
-        return None
-    if all(replica(one.cells, stage.devices[0] - stage.base).cells is not one.cells for one in stage.segments):
+    if len(stage.families) == 1 or all(replica(s.cells, stage.devices[0] - stage.base).cells is not s.cells for s in stage.segments):
         return None
 
     def met(device: int) -> list[int]:

@@ -10,19 +10,8 @@ from shardwright.arrays import BoolArray, IntArray, distinct
 from shardwright.program.instances import Instances
 from shardwright.program.program import Templates, templates_of
 
-_NONE = {
-    "lane": -1,
-    "chunk": -1,
-    "slice": 0,
-    "edge": -1,
-    "piece": 0,
-    "pieces": 1,
-    "early": 0,
-    "partner_lane": -1,
-    "partner_chunk": -1,
-    "partner_kind": -1,
-    "partner_slice": -1,
-}
+_NONE = dict.fromkeys(("lane", "chunk", "edge", "partner_lane", "partner_chunk", "partner_kind", "partner_slice"), -1) | {"pieces": 1}
+"""What says nothing, where that is not 0."""
 
 
 class Links:

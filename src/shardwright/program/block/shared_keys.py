@@ -15,7 +15,7 @@ from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Extent
 from shardwright.program.block.placement import is_routed
 from shardwright.program.layout.cells import StageCells, cut_dims, image, reference_runs
-from shardwright.program.layout.layout import Box, Holding, Interval, Layout, intersection
+from shardwright.program.layout.layout import Box, Interval, Layout, intersection
 from shardwright.program.layout.stage_layouts import cotangent_layout, made_layout, one_layout
 
 
@@ -52,7 +52,7 @@ def shared_backs(
     Args:
         made: where `maker` left the extent. returned: what `reader` returns for it.
     """
-    whole = made if all([h.part is None for h in made]) else tuple([Holding(device=h.device, box=h.box) for h in made])
+    whole = tuple([h._replace(part=None) for h in made]) if any(h.part is not None for h in made) else made
     runs = max(reference_runs(one, extent.dim) for one in (maker, reader))
     coarse = extent.runs < runs and any(e.dim is extent.dim for e in reader.reads)
     if not coarse or is_routed(maker) or is_routed(reader):

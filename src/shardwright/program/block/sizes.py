@@ -63,9 +63,7 @@ def evaluate(size: Size, degrees: Degrees) -> IntArray:
             part = np.where(cut > factor.runs, -(-factor.runs * factor.quantum // cut), part)
         result = part if result is None else result * part
     if result is None:
-        result = np.empty(degrees["mbs"].shape, dtype=np.int64)
-        result.fill(constant)
-        return result
+        return np.zeros(degrees["mbs"].shape, dtype=np.int64) + constant
     return result if constant == 1 else result * constant
 
 

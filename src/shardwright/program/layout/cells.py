@@ -312,10 +312,7 @@ def reference_runs(operator: Operator, dim: Dim) -> int:
 
 def interval(extent: Extent, operator: Operator, cuts: dict[Dim, Way]) -> Interval:
     """Elements of `extent` that a device with these cuts holds."""
-    way = cuts.get(extent.dim)
-    if way is None:
-        return (0, extent.size)
-    low, high = image(way, extent.runs, reference_runs(operator, extent.dim))
+    low, high = image(cuts.get(extent.dim, ()), extent.runs, reference_runs(operator, extent.dim))
     return (low * extent.quantum, high * extent.quantum)
 
 
@@ -328,7 +325,8 @@ def intervals(cells: Cells, operator: Operator, extent: Extent) -> tuple[Interva
 
 def images(cells: Cells, operator: Operator, dim: Dim, runs: int) -> tuple[Interval, ...]:
     """`image` in a list of `runs` under each of some cells, as the operator cuts a dim."""
-    return _images(cells, frozenset([cut for cut, meant in meanings(operator).items() if meant is dim]), runs, reference_runs(operator, dim))
+    cuts = frozenset([cut for cut, meant in meanings(operator).items() if meant is dim])
+    return _images(cells, cuts, runs, reference_runs(operator, dim))
 
 
 @lru_cache(maxsize=4096)

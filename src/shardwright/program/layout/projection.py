@@ -87,7 +87,7 @@ def _tokens(cut: tuple[Projection, ...], lengths: tuple[int, int]) -> Tokens:
 
 @lru_cache(maxsize=4096)
 def _taken(cells: Cells, length: int) -> tuple[tuple[Indices, ...], IntArray, IntArray]:
-    """What cells of one dim take of `length` indices: each distinct part once, the number of each cell's part, and the sizes of the parts."""
+    """What cells of one dim take of `length` indices: each distinct part, the number of each cell's part, and the sizes of the parts."""
     taken = [indices(cell.way(Dim.BATCH, Dim.SEQUENCE), length) for cell in cells]
     known = {part: number for number, part in enumerate(dict.fromkeys(taken))}
     return tuple(known), np.array([known[part] for part in taken], dtype=np.int64), np.array(list(map(count, known)), dtype=np.int64)

@@ -72,14 +72,7 @@ def _lying(
         own, rest = tokens(stage, klass, length), projection(stage, klass, PARTS)
         columns = (own.devices.tolist(), *own.number.tolist(), rest.number.tolist())
         samples, positions = own.parts
-        stage.boxes[key] = one_layout(
-            stage,
-            tuple(
-                [
-                    Holding(device=device, box=(samples[b], positions[s], (elements[part],)), part=parts[part])
-                    for device, b, s, part in zip(*columns, strict=True)
-                    if samples[b] and positions[s]
-                ]
-            ),
-        )
+        places = [(d, (samples[b], positions[p]), number) for d, b, p, number in zip(*columns, strict=True) if samples[b] and positions[p]]
+        found = [Holding(device=d, box=(*token, (elements[number],)), part=parts[number]) for d, token, number in places]
+        stage.boxes[key] = one_layout(stage, tuple(found))
     return stage.boxes[key]

@@ -86,11 +86,10 @@ def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageE
                 if name in place_of:
                     last = "" if name == inside[-1].name else name
                     found[StageEdge(source=place_of[name], target=target, run=run, operator=last)] = None
-        for target, reads in reading.items():
-            for sources, wanted in zip((before, memory), reads, strict=True):
-                for source in sources if wanted else ():
-                    if source in where:
-                        found[StageEdge(source=where[source][-1][0], target=target, run=source[0])] = None
+        for target, (main, other) in reading.items():
+            for source in (*(before if main else ()), *(memory if other else ())):
+                if source in where:
+                    found[StageEdge(source=where[source][-1][0], target=target, run=source[0])] = None
     return tuple(sorted([e for e in found if e.source != e.target], key=attrgetter("target", "source", "run")))
 
 

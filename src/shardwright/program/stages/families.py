@@ -145,19 +145,14 @@ def refine_families(
     colours = _Colours(1 + max(stage.devices[-1] for stage in every), ground.kinds)
     known: dict[object, list[Trait]] = {}
     period = lcm(*(unit for unit in ground.units if unit < len(colours.colour) - 1))
-    length_of: dict[tuple[int, int], tuple[int, ...]] = {}
     for stage in every:
         if id(stage.families) not in colours.told:
             where = np.concatenate([listed(family) for family in stage.families])
             marks = np.repeat(np.arange(len(stage.families)), [len(family) for family in stage.families])
             colours.tell(where, marks, key=id(stage.families))
-        for segment in stage.segments:
-            if (stage.lane, id(segment.block)) not in length_of:
-                length_of[stage.lane, id(segment.block)] = ground.lengths(stage.lane, segment)
-        lengths = [length_of[stage.lane, id(segment.block)] for segment in stage.segments]
-        form = (stage.base % period, *[(id(s.cells), id(s.block), n) for s, n in zip(stage.segments, lengths, strict=True)])
+        form = (stage.lane, stage.base % period, *[(id(s.cells), id(s.block)) for s in stage.segments])
         if form not in known:
-            held = (_sized(s.cells, s.block, n) for s, n in zip(stage.segments, lengths, strict=True))
+            held = [_sized(s.cells, s.block, ground.lengths(stage.lane, s)) for s in stage.segments]
             reached = (_reach(cells, stage.base % period, ground.units) for cells in dict.fromkeys(s.cells for s in stage.segments))
             known[form] = [trait for trait in (*held, *reached) if not trait.plain or len(trait.marks) < len(stage.devices)]
         for trait in known[form]:

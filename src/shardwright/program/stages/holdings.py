@@ -142,26 +142,19 @@ def parameter_sums(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, 
         base = first - (first % island if island else 0)
         lanes: dict[tuple[int, int], int] = {}
         turns = [lanes.setdefault((use[0], segment.run), len(lanes)) for use, _, segment in spots]
-        places = zip(turns, spots, strict=True)
         alike = (
             stretch.names,
-            tuple([(turn, stage.base - base, id(segment.cells), id(segment.block)) for turn, (_, stage, segment) in places]),
+            tuple(
+                [
+                    (turn, stage.base - base, id(segment.cells), id(segment.block))
+                    for turn, (_, stage, segment) in zip(turns, spots, strict=True)
+                ]
+            ),
             tuple([(id(p.operator), id(p.parameter)) for p in stretch.others]),
         )
         if alike not in known:
-            known[alike] = tuple(
-                sums_of(
-                    tuple(
-                        ParameterUse(
-                            turn=turn, offset=p.stage.base - base, cells=p.segment.cells, operator=p.operator, parameter=p.parameter
-                        )
-                        for turn, p in zip(turns, stretch.places(*name), strict=True)
-                    ),
-                    length,
-                    island,
-                )
-                for name in stretch.names
-            )
+            each = [zip(stretch.places(*name), turns, strict=True) for name in stretch.names]
+            known[alike] = tuple([sums_of(tuple([_use(p, turn, base) for p, turn in places]), length, island) for places in each])
         layers = sum([count for _, count in stretch.layers])
         yield Summing(uses=tuple([use for use, *_ in spots]), layers=layers, base=base, sums=known[alike])
 
@@ -252,7 +245,7 @@ def _stretches(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> I
         alike: dict[tuple[Use, ...], list[tuple[int, int]]] = {}
         for row in rows[use]:
             alike.setdefault(tuple([spot[0] for spot in spots[segment.run, row[0]]]), []).append(row)
-        if names is not None and len(alike) == 1 and all([other.block is block for _, _, other in together]):
+        if names is not None and len(alike) == 1 and {id(other.block) for _, _, other in together} == {id(block)}:
             if together[0][0] == use:
                 told_whole.add((segment.run, segment.first))
                 yield _Stretch(run=segment.run, layers=tuple(rows[use]), names=names, spots=tuple(together))
@@ -281,6 +274,10 @@ def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
     Args:
         length: positions of the sequence.
     """
-    offset = place.stage.base - base
-    use = ParameterUse(turn=0, offset=offset, cells=place.segment.cells, operator=place.operator, parameter=place.parameter)
-    return shares(use, (place.use[0], place.segment.run, place.operator.name), length)
+    return shares(_use(place, 0, base), (place.use[0], place.segment.run, place.operator.name), length)
+
+
+def _use(place: ParameterPlace, turn: int, base: int) -> ParameterUse:
+    """A use as `sums_of` takes it."""
+    offset, cells = place.stage.base - base, place.segment.cells
+    return ParameterUse(turn=turn, offset=offset, cells=cells, operator=place.operator, parameter=place.parameter)

@@ -90,7 +90,8 @@ def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, island: int) ->
     looked = [_looked(use, length) for use in uses]
     needs = dict.fromkeys(need for one in looked for need in one.needs)
     cuts = [*zip(*needs, strict=True), *(lists for one in looked for lists in (*one.tokens.parts, *zip(*one.parts, strict=True)))]
-    if not all(map(_apart, cuts)) or len({(use.turn, use.operator.name) for use in uses}) < len(uses) or not all(one.parts for one in looked):
+    names = {(use.turn, use.operator.name) for use in uses}
+    if len(names) < len(uses) or not all(one.parts for one in looked) or not all(map(_apart, cuts)):
         return None
     number = {need: i for i, need in enumerate(needs)}
     found = _equal_groups(
