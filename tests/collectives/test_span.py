@@ -14,6 +14,8 @@ from shardwright.collectives.span import lie_alike, span_of
 from shardwright.hardware.cluster import Tier
 from tests.tiers import examples, in_both, in_proof
 
+EVERY = 3 if in_proof() else 9
+"""Grids are listed one in so many."""
 UNITS = [(8, 64), (8, 32, 128), (4, 16, 96), (8, 48), (6, 24, 120), (8, 40), (72,)]
 
 
@@ -56,7 +58,7 @@ def test_the_order_in_which_axes_are_given_says_nothing(units: tuple[int, ...]) 
 @pytest.mark.parametrize("units", UNITS, ids=str)
 def test_is_exact_where_all_groups_lie_alike(units: tuple[int, ...]) -> None:
     alike = 0
-    for degrees in grids(units[-1])[:: 3 if in_proof() else 9]:
+    for degrees in grids(units[-1])[::EVERY]:
         strides = [prod(degrees[:axis]) for axis in range(4)]
         for chosen in (*combinations(range(4), 1), *combinations(range(4), 2)):
             found = members_of(units, [(degrees[axis], strides[axis]) for axis in chosen])
@@ -70,10 +72,11 @@ def test_is_exact_where_all_groups_lie_alike(units: tuple[int, ...]) -> None:
     assert alike > 10
 
 
+@in_both
 @pytest.mark.parametrize("units", UNITS, ids=str)
 def test_groups_said_to_lie_alike_do(units: tuple[int, ...]) -> None:
     alike = 0
-    for degrees in grids(units[-1])[::3]:
+    for degrees in grids(units[-1])[::EVERY]:
         for chosen in (*combinations(range(4), 1), *combinations(range(4), 2)):
             axes = tuple((np.array([degrees[axis]]), np.array([prod(degrees[:axis])])) for axis in chosen)
             if lie_alike(tiers_of(units), axes)[0]:

@@ -145,7 +145,7 @@ def test_a_grid_composed_is_the_grid() -> None:
     shaped = shaped_space(problem, joint_space(standard_space(problem, facts)), facts)
     assert shaped is not None
     compared = 0
-    for pipeline in shaped.pipelines[::97]:
+    for pipeline in shaped.pipelines[::149]:
         try:
             sizes = chunk_layers(facts.layers, pp=pipeline.ranks, vpp=pipeline.chunks)
         except StrategyError:
@@ -209,7 +209,7 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
 
 def test_time_limit_gives_a_valid_gap() -> None:
     """A search cut off at once proves less, and nothing false."""
-    problem = real_problem("llama-3.1-8b", "h100-sxm:16", seq_len=8192, global_batch=32)
+    problem = real_problem("llama-3.1-8b", "h100-sxm:8", seq_len=8192, global_batch=32)
     facts = facts_of(problem)
     space, capacity = standard_space(problem, facts), effective_memory(problem.cluster)
     whole = find_joint(problem, space, facts, capacity=capacity)
@@ -223,7 +223,7 @@ def test_time_limit_gives_a_valid_gap() -> None:
 @in_both
 def test_no_member_beats_the_certificate(record_property: Callable[[str, object], None]) -> None:
     """Every shape and every cut without recompute of small pipelines: none that fits ends before the certified lower bound."""
-    compared, problems = 0, many(4, 12)
+    compared, problems = 0, many(3, 12)
     for seed in range(problems):
         case = pipelined_case(seed)
         problem, capacity = case.problem, effective_memory(case.problem.cluster)

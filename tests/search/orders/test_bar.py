@@ -18,12 +18,12 @@ from shardwright.search.orders.problem import OrderProblem
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import price_grid
 from tests.jobs import training_job
-from tests.search.orders.replay import chain
+from tests.search.orders.replay import chain, replay
 
 RANKS, MICROBATCHES = 16, 64
 FACTORS = (1.0, 1.5, 2.0)
-FEW = 4
-"""Instances of the usual run: two even pipelines, Llama, and an uneven one."""
+FEW = 5
+"""Instances of the usual run: two even pipelines, Llama, and two uneven ones."""
 SHORT = "no order is within 2 % of the classical bound on nine of 23 instances in 1F1B's memory, as the bound with the limit proves"
 
 
@@ -63,6 +63,7 @@ def gaps(factor: float, count: int | None = None) -> tuple[tuple[float, float], 
     result = []
     for problem in instances(factor)[:count]:
         found = find_order(problem)
+        assert replay(problem, found.table) == (found.makespan, list(found.peak))
         assert max(found.peak) <= int(problem.limit.max())
         result.append((found.makespan / found.lower_bound - 1, 1.0 - found.classical_bound / found.makespan))
     return tuple(result)
