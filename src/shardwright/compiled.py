@@ -58,7 +58,7 @@ def plain(function: _F) -> _F:
 def _jitted(function: _F, **options: Any) -> _F:
     if _numba is None:
         return function
-    global kept  # noqa: PLW0603 - whether machine code is kept is a fact of the process
+    global kept
     settings = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options}
     try:
         result: _F = _numba.njit(cache=True, **settings)(function)
