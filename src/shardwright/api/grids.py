@@ -12,8 +12,8 @@ from shardwright.files.stored import StoredPlan, document_of, stored_answer
 from shardwright.hardware.overrides import effective_memory, scale_network
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer, Goodput, Sensitivity
-from shardwright.search.grid.bounded import Bounded, bound_space
-from shardwright.search.grid.find import find, find_bounded
+from shardwright.search.grid.find import answer_of, find, search
+from shardwright.search.grid.idle import Searched
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.recheck import Recheck, recheck
 from shardwright.search.grid.space import Space
@@ -123,7 +123,7 @@ def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None
         answer,
         capacity=effective_memory(found.problem.cluster),
         generator=random.Random(seed),
-        repeated=found.bounded,
+        repeated=found.searched,
         progress=progress,
     )
     return replace(done, leaves=leaves)
@@ -136,7 +136,7 @@ class Repeated:
     problem: Problem
     space: Space
     facts: GridFacts
-    bounded: Bounded
+    searched: Searched
     answer: Answer
 
 
@@ -146,10 +146,8 @@ def repeated(request: Request, stopped_at: int, *, sensitive: bool, progress: Pr
     facts = facts_of(problem)
     space, capacity = space_of(request, problem, facts), effective_memory(problem.cluster)
     load_kernels()
-    if progress is not None:
-        progress("search again", 0, 1)
-    bounded = bound_space(problem, space, facts, capacity=capacity)
     limit = Limit(stop_at=stopped_at)
-    found = find_bounded(problem, space, facts, bounded, capacity=capacity, top=request.top + 1, limit=limit, progress=progress)
+    searched = search(problem, space, facts, capacity=capacity, top=request.top + 1, limit=limit, progress=progress)
+    found = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit)
     answer = _completed(request, problem, space, facts, found, sensitive=sensitive, progress=progress)
-    return Repeated(problem=problem, space=space, facts=facts, bounded=bounded, answer=answer)
+    return Repeated(problem=problem, space=space, facts=facts, searched=searched, answer=answer)
