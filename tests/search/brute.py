@@ -27,7 +27,7 @@ def raw_grids(space: Space, batch: int) -> Iterator[Grid | None]:
     for *values, dp in itertools.product(*(space.of(axis) for axis, _ in space.values), range(1, space.devices + 1)):
         member = dict(zip((axis for axis, _ in space.values), values, strict=True))
         used = int(member["tp"]) * int(member["cp"]) * int(member["pp"]) * dp
-        idle = space.fewest and space.fewest <= used < space.devices and dp in whole
+        idle = space.fewest and space.fewest <= used < space.devices and used % space.node == 0 and dp in whole
         if not (used == space.devices or idle) or (space.dp and dp not in space.dp):
             continue
         try:

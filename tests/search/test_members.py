@@ -10,7 +10,7 @@ from shardwright.search.grid.members import enumerate_members, member_grid
 from shardwright.search.grid.space import restricted, standard_space
 from shardwright.strategy.grid.rules import canonical
 from tests.search.brute import count
-from tests.search.problems import Case, facts_of, gpt3_175b, llama_405b, only, real_problem, small_case
+from tests.search.problems import Case, every_member, facts_of, gpt3_175b, llama_405b, only, real_problem, small_case
 from tests.tiers import seeds
 
 CAPACITY = 10**15
@@ -21,9 +21,10 @@ def test_columns_keep_the_rules_of_grids(seed: int) -> None:
     """Every raw member of larger random spaces is judged alike by `violations` and by the columns."""
     case = small_case(seed, most=12000)
     counted = count(case.problem, case.space, case.facts)
-    members = enumerate_members(case.problem, case.space, case.facts)
-    assert (members.enumerated, members.illegal, members.duplicates) == (counted.enumerated, counted.illegal, counted.duplicates)
-    found = [canonical(member_grid(members, place), facts=case.facts) for place in range(members.num_members)]
+    parts = every_member(case.problem, case.space, case.facts)
+    fates = [sum(getattr(part, name) for part in parts) for name in ("enumerated", "illegal", "duplicates")]
+    assert fates == [counted.enumerated, counted.illegal, counted.duplicates]
+    found = [canonical(member_grid(part, place), facts=case.facts) for part in parts for place in range(part.num_members)]
     assert len(set(found)) == len(found)
     assert set(found) == set(counted.grids)
 

@@ -73,7 +73,10 @@ def test_problems_use_every_axis() -> None:
 def assert_bounds_hold(case: Case, known: dict[Grid, Judged], capacity: int) -> None:
     """Each member of the space is enumerated once, under bounds in their order: B0 <= B1 <= S."""
     idle = idle_meshes(case.space, case.facts)
-    mesh_s = mesh_bounds(case.problem, case.space, case.facts, idle)
+    full = bound_space(case.problem, case.space, case.facts, capacity=capacity)
+    mesh_s = mesh_bounds(case.problem, case.space, case.facts, idle, known=full.prepared)
+    mean_s = mesh_bounds(case.problem, case.space, case.facts, idle, known=full.prepared, until=0.0)
+    assert (mean_s <= mesh_s * ROUNDING).all()
     left = dict(known)
     for at in (None, *range(len(idle))):
         meshes, floor = (None, 0.0) if at is None else (idle.take(np.array([at])), float(mesh_s[at]))

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass, replace
 from math import sqrt
 
+from shardwright.api.nearby import nearby
 from shardwright.api.problems import Progress, facts_of, problem_of, space_of, with_defaults
 from shardwright.files.leaves import require_same
 from shardwright.files.stored import StoredPlan, document_of, stored_answer
@@ -60,6 +61,7 @@ def _completed(
     return replace(
         answer,
         sensitivity=_sensitivity(problem, space, facts, answer.grid, progress) if sensitive else None,
+        nearby=nearby(request, problem, answer, progress=progress) if sensitive else (),
         goodput=_goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None,
         plan=plan_of(answer.grid, model=problem.model, global_batch=problem.job.global_batch),
         request=request,
@@ -81,7 +83,7 @@ def _sensitivity(problem: Problem, space: Space, facts: GridFacts, grid: Grid, p
 
 def _goodput(problem: Problem, answer: Answer) -> Goodput:
     """Young 1974, equation 1: the interval sqrt(2 c M) loses least to checkpoints of c seconds and failures every M seconds."""
-    devices = problem.cluster.num_devices
+    devices = answer.prediction.devices
     rate = problem.cluster.node.accelerator.failures_per_device_hour or FAILURES_PER_DEVICE_HOUR
     between = 3600.0 / (rate * devices)
     state = problem.model.num_parameters * (problem.job.optimizer.state_bytes + problem.job.parameter.bits // 8)

@@ -33,6 +33,7 @@ def plan(
     pin: flags.Pins = None,
     exclude: flags.Excludes = None,
     max_devices: flags.MaxDevices = 0,
+    use_all: flags.UseAll = False,
     memory_reserve: flags.MemoryReserve = "0",
     top: flags.Top = 3,
     runtime: flags.RuntimeName = "",

@@ -17,7 +17,8 @@ class Request:
         seq_len: tokens. global_batch: samples a step.
         precision: recipe of the job; empty = bf16, or fp16 where the devices have no units for it.
         runtime: catalog name; empty = the devices' default.
-        pins, excludes: (axis, values) pairs. max_devices: 0 = all. use_all: no device of them is left idle. reserve_bytes, reserve_fraction: of each device's memory.
+        pins, excludes: (axis, values) pairs. max_devices: 0 = all. use_all: no device of them is left idle.
+        reserve_bytes, reserve_fraction: of each device's memory.
         encoder_len, image_tokens: tokens of a sample's encoder text and patches of its images, for models that read them (else 0).
         space: ``standard`` or ``exhaustive``. top: next best plans to rank.
         profile: path of a profile whose measured rates take the place of the catalog's; empty = none.

@@ -51,7 +51,7 @@ def with_idle(
 ) -> Searched:
     """`outcome` of the members on all devices, with those of the idle meshes that can be among the `top` best."""
     meshes = idle_meshes(space, facts)
-    bounds = mesh_bounds(problem, space, facts, meshes)
+    bounds = mesh_bounds(problem, space, facts, meshes, known=full.prepared, until=outcome.worst_of(top))
     order, at, size = np.argsort(bounds, kind="stable"), 0, FIRST_MESHES
     crossed = [full]
     while at < len(order):

@@ -227,7 +227,8 @@ def least_jitter(problem: Problem, devices: int) -> float:
 def jitters(problem: Problem, devices: IntArray) -> FloatArray:
     """The same of each of many plans, by the number of devices that it uses."""
     numbers, place = np.unique(devices, return_inverse=True)
-    return np.array([least_jitter(problem, int(number)) for number in numbers])[place.reshape(-1)]
+    each = np.array([least_jitter(problem, int(number)) for number in numbers])
+    return each[place.reshape(-1)]
 
 
 def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:

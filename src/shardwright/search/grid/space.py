@@ -53,7 +53,7 @@ class Space:
             goes with full recompute (0 = all).
         dp: the only data parallel degrees that count; empty = any.
         first, last: layers of the first and last pipeline rank of every member; 0 = as the rest.
-        fewest: devices that a member uses at least, where its dp divides the batch; 0 = all of them.
+        fewest: devices that a member uses at least, where its dp divides the batch; 0 = all of them. node: devices that are idle together.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Space:
     first: int = 0
     last: int = 0
     fewest: int = 0
+    node: int = 1
 
     def of(self, axis: str) -> tuple[Value, ...]:
         """Values of `axis`."""
@@ -78,7 +79,7 @@ class Space:
         axes = "; ".join(f"{axis} {{{_listed(values)}}}" for axis, values in self.values)
         only = f" in {{{', '.join(map(str, self.dp))}}}" if self.dp else ""
         ends = "".join(f"; {name} {count}" for name, count in (("first", self.first), ("last", self.last)) if count)
-        idle = f", or at least {self.fewest} of them with a dp that divides the batch" if self.fewest else ""
+        idle = f", or dp that divides the batch on whole nodes of {self.node}, at least {self.fewest} devices" if self.fewest else ""
         return f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp pp){only}{idle}{ends}"
 
     def digest(self, problem: str) -> str:
@@ -108,7 +109,7 @@ def _ladder(top: int) -> tuple[int, ...]:
 
 def standard_space(problem: Problem, facts: GridFacts) -> Space:
     """What users of the runtime choose from: tp within an island, both orders of dp and pp, ZeRO as the runtime has it; on all devices, or
-    on more than half of them.
+    on more than half of the nodes.
     """
     return _space(problem, facts, name="standard", wide=False)
 
@@ -160,7 +161,8 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
         "offload": ((0, 50, 100) if wide else (0, 100)) if runtime.optimizer_offload else (0,),
     }
     fewest = devices // 2 + 1 if devices > 1 else 0
-    return Space(name=name, devices=devices, values=tuple((axis, values[axis]) for axis in AXES), fewest=fewest)
+    node = problem.cluster.node.num_devices if devices > problem.cluster.node.num_devices else 1
+    return Space(name=name, devices=devices, values=tuple((axis, values[axis]) for axis in AXES), fewest=fewest, node=node)
 
 
 def _orders(*, wide: bool) -> tuple[str, ...]:
