@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from math import sqrt
 
 from shardwright.api.nearby import nearby
-from shardwright.api.problems import Progress, facts_of, problem_of, space_of, with_defaults
+from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
 from shardwright.files.leaves import require_same
 from shardwright.files.stored import StoredPlan, document_of, stored_answer
-from shardwright.hardware.overrides import effective_memory, scale_network
+from shardwright.hardware.overrides import scale_network
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer, Goodput, Sensitivity
 from shardwright.search.grid.find import answer_of, find, search
@@ -49,7 +49,7 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
     problem = problem_of(request)
     facts = facts_of(problem)
     space = space_of(request, problem, facts)
-    capacity = effective_memory(problem.cluster)
+    capacity = capacity_of(request, problem)
     answer = find(problem, space, facts, capacity=capacity, top=request.top + 1, time_limit_s=time_limit_s, progress=progress)
     return _completed(request, problem, space, facts, answer, sensitive=time_limit_s == float("inf"), progress=progress)
 
@@ -60,7 +60,7 @@ def _completed(
     """`answer` with all that is not of the search itself."""
     return replace(
         answer,
-        sensitivity=_sensitivity(problem, space, facts, answer.grid, progress) if sensitive else None,
+        sensitivity=_sensitivity(problem, space, facts, answer.grid, capacity_of(request, problem), progress) if sensitive else None,
         nearby=nearby(request, problem, answer, progress=progress) if sensitive else (),
         goodput=_goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None,
         plan=plan_of(answer.grid, model=problem.model, global_batch=problem.job.global_batch),
@@ -68,11 +68,13 @@ def _completed(
     )
 
 
-def _sensitivity(problem: Problem, space: Space, facts: GridFacts, grid: Grid, progress: Progress | None) -> Sensitivity | None:
+def _sensitivity(
+    problem: Problem, space: Space, facts: GridFacts, grid: Grid, capacity: int, progress: Progress | None
+) -> Sensitivity | None:
     if problem.cluster.num_devices <= problem.cluster.node.island:
         return None
     slower = replace(problem, cluster=scale_network(problem.cluster, factor=0.9))
-    again = find(slower, space, facts, capacity=effective_memory(slower.cluster), top=1, progress=progress)
+    again = find(slower, space, facts, capacity=capacity, top=1, progress=progress)
     return Sensitivity(
         change="10 % less bandwidth between nodes",
         same_plan_s=simulate_grid(slower, grid).step_time_s,
@@ -123,7 +125,7 @@ def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None
         found.space,
         found.facts,
         answer,
-        capacity=effective_memory(found.problem.cluster),
+        capacity=capacity_of(stored.request, found.problem),
         generator=random.Random(seed),
         repeated=found.searched,
         progress=progress,
@@ -146,7 +148,7 @@ def repeated(request: Request, stopped_at: int, *, sensitive: bool, progress: Pr
     """The search that `request` asks for, stopped at a look at the clock (`search.limit.Limit`); `sensitive`: with its sensitivity."""
     problem = problem_of(request)
     facts = facts_of(problem)
-    space, capacity = space_of(request, problem, facts), effective_memory(problem.cluster)
+    space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
     load_kernels()
     limit = Limit(stop_at=stopped_at)
     searched = search(problem, space, facts, capacity=capacity, top=request.top + 1, limit=limit, progress=progress)

@@ -7,9 +7,8 @@ from dataclasses import replace
 from itertools import islice
 from math import gcd
 
-from shardwright.api.problems import Progress, facts_of, space_of
+from shardwright.api.problems import Progress, capacity_of, facts_of, space_of
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.overrides import effective_memory
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer, Nearby
 from shardwright.search.grid.bounded import bound_space
@@ -47,7 +46,7 @@ def _first(request: Request, problems: Iterator[Problem], rate: float, progress:
     worth = max(WORTH, max((gain for _, gain in promises), default=0.0) / 2)
     for one in islice((one for one, gain in promises if gain >= worth), SEARCHED):
         facts = facts_of(one)
-        space, capacity = space_of(replace(request, use_all=True), one, facts), effective_memory(one.cluster)
+        space, capacity = space_of(replace(request, use_all=True), one, facts), capacity_of(request, one)
         try:
             best = find(one, space, facts, capacity=capacity, top=1, progress=progress)
         except InfeasibleError:
@@ -62,7 +61,7 @@ def _most(request: Request, problem: Problem) -> float:
     """Samples a second and device that no plan on all devices exceeds; 0 where none is legal and fits."""
     facts = facts_of(problem)
     space = space_of(replace(request, use_all=True), problem, facts)
-    bounded = bound_space(problem, space, facts, capacity=effective_memory(problem.cluster))
+    bounded = bound_space(problem, space, facts, capacity=capacity_of(request, problem))
     return facts.global_batch / float(bounded.seconds.min(initial=float("inf"))) / facts.devices
 
 

@@ -129,6 +129,17 @@ def _load_cluster(text: str) -> Cluster:
     return parse_cluster(text)
 
 
+def capacity_of(request: Request, problem: Problem) -> int:
+    """Bytes of a device that a plan of a search may fill: what programs have, less the headroom.
+
+    Raises:
+        UsageError: no share of the memory is left.
+    """
+    if not 0 <= request.headroom < 1:
+        raise UsageError(f"a headroom of {request.headroom:g} of a device's memory", hint="0 or more, and less than all of it: 5%")
+    return int(effective_memory(problem.cluster) * (1 - request.headroom))
+
+
 def facts_of(problem: Problem) -> GridFacts:
     """The counts that grids are checked against."""
     return grid_facts(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.overrides import limit_devices
+from shardwright.hardware.overrides import effective_memory, limit_devices
 from shardwright.program.problem import Problem
 from shardwright.search.grid.bounded import Bounded, bound_space, smallest
 from shardwright.search.grid.members import enumerate_members
@@ -51,10 +51,11 @@ def nothing_fits(problem: Problem, space: Space, facts: GridFacts, crossed: tupl
     need, more = format_bytes(stage.reserved), format_bytes(stage.reserved - capacity)
     name, most = max(stage.items, key=lambda item: item[1])
     fitting = (next((c.text for c in series if _fits(c, capacity)), "") for series in _roomier(problem, space, facts))
-    hints = [*itertools.islice(filter(None, fitting), MOST_SHOWN - 1), f"{need} a device"]
+    roomy = ["--headroom 0"] if stage.reserved <= effective_memory(problem.cluster) else []
+    hints = [*roomy, *itertools.islice(filter(None, fitting), MOST_SHOWN - 1 - len(roomy)), f"{need} a device"]
     return InfeasibleError(
         f"nothing fits: the smallest strategy ({print_grid(grid)}) needs {need} on stage {stage.rank} ({format_bytes(most)} of it {name}), "
-        f"{more} more than the {format_bytes(capacity)} of a device",
+        f"{more} more than the {format_bytes(capacity)} of a device that plans may fill",
         hint=f"what would fit: {'; or '.join(hints)}",
     )
 
