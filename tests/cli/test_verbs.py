@@ -170,7 +170,8 @@ def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "llama-3.1-405b", "h100-sxm:8", *JOB, "--quiet"]) == InfeasibleError.exit_code
     error = capsys.readouterr().err
     assert re.match(
-        r"error: nothing fits: .* needs [\d.]+ GiB on stage .*, [\d.]+ GiB more than the [\d.]+ GiB of a device that plans may fill\nhint: what would fit: ",
+        r"error: nothing fits: .* needs [\d.]+ GiB on stage .*, [\d.]+ GiB more than the [\d.]+ GiB of a device that plans may fill\n"
+        r"hint: what would fit: ",
         error,
     )
 
