@@ -47,13 +47,11 @@ def test_answer_equals_brute_force(block: int, record_property: Callable[[str, o
             seen.update(refused=1)
         else:
             assert_certified(answer, counted, fits, idle=case.space.fewest > 0)
-            seen.update(idle=answer.grid.devices < case.facts.devices)
     for name, number in seen.items():
         record_property(name, number)
     assert seen["members"] > 15 * PROBLEMS
     assert seen["infeasible"]
     assert seen["refused"]
-    assert seen["idle"], "no answer leaves devices idle"
 
 
 def test_problems_use_every_axis() -> None:

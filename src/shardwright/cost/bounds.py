@@ -323,9 +323,10 @@ def _bound_outer(
         z = choices.zero_lists[zero_list, zi]
         if z < 0:
             break
-        zero = choices.zero_stage[z]
         h = mesh + choices.zero_shard[z]
         group = costs.groups[h]
+        # One holder shards nothing.
+        zero = choices.zero_stage[z] if group["shard"] > 1.0 or group["expert_shard"] > 1.0 else 0
         first_reduce, first_gather = _fill_sync(scratch, costs, patterns, facts, p, h, zero)
         if not facts["overlap_gather"]:
             first_gather = 0.0
