@@ -1,7 +1,8 @@
 """Every code block of the README and of the pages is executed: commands, Python, notation.
 
-A block says what it is: `console` is a line of commands of this tool, run one after the other in the page's own folder, `slow` ones only in proofs; `python` is run;
-`grid` and `plan` are read; `sh` is what lies outside this tool (pip, make, another machine), and `text`, `ebnf`, `mermaid` are no code.
+A block says what it is: `console` is commands of this tool, run one after the other in a folder of the page's own, `slow` ones only in
+proofs; `python` is run; `grid` and `plan` are read; `sh` is what lies outside this tool (pip, make, another machine), and `text`, `ebnf`,
+`mermaid` are no code.
 """
 
 from __future__ import annotations
