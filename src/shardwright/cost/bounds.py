@@ -222,13 +222,15 @@ def _fill_held(
         of = scratch.ranks[s]
         dense, experts = of["held_dense"], of["experts"]
         sharded = _held(dense, shard, True) + _held(experts, expert_shard, True)
+        # Where experts alone are sharded they alone are gathered, which is left out.
+        gathered = gathered_elements(of["ends"], of["largest"], facts["prefetch"]) if shard > 1.0 else 0.0
         parameters = parameter_bytes(
             zero,
             dense + experts,
             sharded,
             # Summed by more devices than the rest, so sharded further: ZeRO-3 may leave nothing of it.
             of["frozen"] + (of["spread"] if zero < 3 else 0.0),
-            gathered_elements(of["ends"], of["largest"], facts["prefetch"]),
+            gathered,
             facts["parameter_bytes"],
             facts["shard_bytes"],
         )
