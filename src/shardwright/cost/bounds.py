@@ -222,15 +222,13 @@ def _fill_held(
         of = scratch.ranks[s]
         dense, experts = of["held_dense"], of["experts"]
         sharded = _held(dense, shard, True) + _held(experts, expert_shard, True)
-        # Where experts alone are sharded they alone are gathered, which is left out.
-        gathered = gathered_elements(of["ends"], of["largest"], facts["prefetch"]) if shard > 1.0 else 0.0
         parameters = parameter_bytes(
             zero,
             dense + experts,
             sharded,
             # Summed by more devices than the rest, so sharded further: ZeRO-3 may leave nothing of it.
             of["frozen"] + (of["spread"] if zero < 3 else 0.0),
-            gathered,
+            gathered_elements(of["ends"], of["largest"], facts["prefetch"]),
             facts["parameter_bytes"],
             facts["shard_bytes"],
         )
@@ -325,10 +323,9 @@ def _bound_outer(
         z = choices.zero_lists[zero_list, zi]
         if z < 0:
             break
+        zero = choices.zero_stage[z]
         h = mesh + choices.zero_shard[z]
         group = costs.groups[h]
-        # One holder shards nothing.
-        zero = choices.zero_stage[z] if group["shard"] > 1.0 or group["expert_shard"] > 1.0 else 0
         first_reduce, first_gather = _fill_sync(scratch, costs, patterns, facts, p, h, zero)
         if not facts["overlap_gather"]:
             first_gather = 0.0

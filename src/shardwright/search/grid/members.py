@@ -150,7 +150,7 @@ def member_grid(members: Members, place: int) -> Grid:
     mesh: dict[str, Any] = {name: int(column[outer["mesh"][i]]) for name, column in members.meshes.columns.items()}
     space = members.space
     holders = mesh["cp"] * mesh["dp"]
-    stage, shard = int(choices.zero_stage[zero]), int(space.of("shard")[int(choices.zero_shard[zero])])
+    stage, shard = int(inner.stages[zero]), int(space.of("shard")[int(choices.zero_shard[zero])])
     mode = int(choices.redo_mode[redo])
     k = int(space.of("recompute_layers")[int(choices.redo_layers[redo])]) if mode == 2 else 0
     return Grid(
