@@ -18,11 +18,11 @@ from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
-from shardwright.simulator.prediction import Prediction
+from shardwright.simulator.prediction import Counted, Prediction
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.order import Named
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.units import format_bytes, format_percent, format_seconds
+from shardwright.units import format_bytes, format_parameters, format_percent, format_seconds
 
 BAR_WIDTH = 30
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
@@ -55,7 +55,7 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
     """
     parts: list[RenderableType] = [_request_line(answer.request)] if answer.request else []
     parts += [
-        _strategy_lines(answer.grid, runtime=answer.request.runtime if answer.request else ""),
+        _strategy_lines(answer.grid, model=answer.prediction.model, runtime=answer.request.runtime if answer.request else ""),
         *_prediction_parts(answer.prediction, all_stages=all_stages),
         _section("Certificate", certificate_text(answer.certificate, search_time_s=answer.search_time_s)),
     ]
@@ -71,7 +71,12 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
 
 def render_simulation(simulation: Simulation, *, picture: Picture | None = None, all_stages: bool = False) -> RenderableType:
     """One strategy's time and memory; a small general plan's picture below."""
-    lines = [("Strategy", strategy_text(simulation)), ("Runtime", simulation.request.runtime), *(("Note", n) for n in simulation.notes)]
+    said = (
+        ("Model", model_text(simulation.prediction.model)),
+        ("Strategy", strategy_text(simulation)),
+        ("Runtime", simulation.request.runtime),
+    )
+    lines = [*said, *(("Note", n) for n in simulation.notes)]
     head = Text("\n").join(Text.assemble((f"{name:<10}", _STYLE["title"]), text) for name, text in lines)
     drawn = [_section("Devices and layers", PlanText(picture=picture))] if picture else []
     parts = _prediction_parts(simulation.prediction, all_stages=all_stages, classes=simulation.classes, fitting=simulation.fitting)
@@ -154,8 +159,18 @@ def _request_line(request: Request) -> Text:
     )
 
 
-def _strategy_lines(grid: Grid, *, runtime: str) -> RenderableType:
-    lines = Text.assemble(("\nStrategy  ", _STYLE["title"]), print_grid(grid))
+def model_text(model: Counted) -> str:
+    """How large the model is, how much of it a token uses and how much is trained, where that is less; and what nobody read."""
+    whole, active, trained = (format_parameters(count) for count in (model.parameters, model.active, model.trainable))
+    text = f"{whole} parameters"
+    text += f", {active} of them for a token" if active != whole else ""
+    text += f", {trained} trained" if trained != whole else ""
+    return text + (f"; not read: {', '.join(model.unread)}" if model.unread else "")
+
+
+def _strategy_lines(grid: Grid, *, model: Counted, runtime: str) -> RenderableType:
+    head = Text.assemble(("\nModel     ", _STYLE["title"]), model_text(model))
+    lines = Text.assemble(head, ("\nStrategy  ", _STYLE["title"]), print_grid(grid))
     return Text.assemble(lines, ("\nRuntime   ", _STYLE["title"]), runtime) if runtime else lines
 
 

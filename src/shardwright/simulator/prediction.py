@@ -54,11 +54,26 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What the model that was planned is, so that a wrong one is seen: elements of its parameters.
+
+    Args:
+        parameters: all that are stored. active: those that one token multiplies with. trainable: those with a gradient.
+        unread: fields of its configuration that nothing reads.
+    """
+
+    parameters: int
+    active: int
+    trainable: int
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """Time and memory of one step.
 
     Args:
-        step_time_s: seconds. interval_s: 80 % interval (low, high).
+        model: what was planned. step_time_s: seconds. interval_s: 80 % interval (low, high).
         tokens_per_s, tokens_per_s_per_device: of text tokens.
         mfu_causal, mfu_full: model FLOPs over peak, counting the scores under the mask, or the full square.
         allocated_bytes, reserved_bytes: worst device. capacity_bytes: what a device has for the program. fits: it has room for all.
@@ -66,6 +81,7 @@ class Prediction:
         sources: numbers behind it. doubts: what its interval is made of.
     """
 
+    model: Counted
     step_time_s: float
     interval_s: tuple[float, float]
     tokens_per_s: float

@@ -28,17 +28,17 @@ INERT: Final = {
     "exponential_decay_length_penalty max_length min_length forced_bos_token_id forced_eos_token_id remove_invalid_values output_scores "
     "return_dict return_dict_in_generate output_attentions output_hidden_states output_router_logits torchscript tf_legacy_loss "
     "chunk_size_feed_forward use_mamba_kernels use_associative_scan num_logits_to_keep calc_logits_for_entire_prompt summary_* "
-    "ignore_index keys_to_ignore_at_inference",
+    "ignore_index keys_to_ignore_at_inference output_past",
     "first values of weights": "initializer_range initializer_factor init_std embedding_initializer_range mamba_init* rescale_* "
     "time_step_* mamba_dt_min mamba_dt_max mamba_dt_init* use_mup mup_* layer_norm_init*",
     "number formats of the file": "torch_dtype dtype use_bfloat16 quantization_config compression_config *_dtype residual_in_fp32 "
     "attention_softmax_in_fp32 scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn",
     "dropout, which the job says": "*dropout* *_pdrop *_drop",
-    "constants of element-wise functions": "*_eps *_epsilon rope_* *_rope_theta *_rope_interleave rotary_* *_rotary_factor rotary_pct rotary_emb_base "
-    "max_position_embeddings original_max_position_embeddings initial_context_length n_positions n_ctx max_seq_len seq_length use_mrope *_softcapping query_pre_attn_scalar "
-    "hidden_act hidden_activation activation activation_function mlp_hidden_act mamba_hidden_act dense_act_fn projector_hidden_act swiglu_* "
-    "*_multiplier *_multipliers logits_scaling logit_scale *_scaling_factor attention_value_scale attn_temperature_tuning attn_scale "
-    "floor_scale use_gemma_norm position_embedding_type relative_attention_max_distance qk_head_dim",
+    "constants of element-wise functions": "*_eps *_epsilon rope_* *_rope_theta *_rope_interleave rotary_* *_rotary_factor use_mrope "
+    "max_position_embeddings original_max_position_embeddings initial_context_length n_positions n_ctx max_seq_len seq_length qk_head_dim "
+    "*_softcapping query_pre_attn_scalar hidden_act hidden_activation activation activation_function mlp_hidden_act mamba_hidden_act "
+    "dense_act_fn projector_hidden_act swiglu_* *_multiplier *_multipliers logits_scaling logit_scale *_scaling_factor attn_scale "
+    "attention_value_scale attn_temperature_tuning floor_scale use_gemma_norm position_embedding_type relative_attention_max_distance",
     "choice and loss of a router": "router_aux_loss_coef router_jitter_noise router_z_loss_coef aux_loss_alpha seq_aux norm_topk_prob "
     "scoring_func topk_method moe_router_*",
     "how one site ran it": "pretraining_tp ep_size tp_size slow_but_exact moe_shared_expert_overlap init_device verbose skip_bias_add* "

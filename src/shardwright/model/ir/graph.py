@@ -62,6 +62,12 @@ class Model:
         return sum(self.blocks[run.block].num_parameters * run.count for run in self.runs)
 
     @property
+    def num_trainable_parameters(self) -> int:
+        """Elements of all stored parameters that have a gradient."""
+        owned = ((run.count, p) for run in self.runs for o in self.blocks[run.block].operators for p in o.parameters)
+        return sum(count * p.size for count, p in owned if p.trainable and not p.tied_to)
+
+    @property
     def num_active_parameters(self) -> int:
         """Elements that one token's forward pass multiplies with: experts count topk / experts of their weights."""
         total = 0
