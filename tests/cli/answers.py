@@ -32,7 +32,8 @@ def stage(rank: int, *, layers: str = "8 layer", activations: int = 10 * GIB) ->
 
 
 PREDICTION = Prediction(
-    model=Counted(parameters=6_738_415_616, active=6_738_415_616, trainable=6_738_415_616, unread=("engram_slots",)),
+    model=Counted(name="llama-2-7b", parameters=6_738_415_616, active=6_738_415_616, trainable=6_738_415_616, unread=("engram_slots",)),
+    cluster="64 x h100-sxm, 8 nodes of 8",
     step_time_s=2.0,
     interval_s=(1.9, 2.125),
     tokens_per_s=524288.0,

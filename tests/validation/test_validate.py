@@ -52,7 +52,8 @@ def _stage(rank: int, allocated: int) -> StageMemory:
 
 def _prediction(*, seconds: float, allocated: int = 10, capacity: int = 0) -> Prediction:
     return Prediction(
-        model=Counted(parameters=1, active=1, trainable=1),
+        model=Counted(name="m", parameters=1, active=1, trainable=1),
+        cluster="a node",
         step_time_s=seconds,
         interval_s=(0.9 * seconds, 1.1 * seconds),
         tokens_per_s=1.0,

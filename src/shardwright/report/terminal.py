@@ -55,7 +55,7 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
     """
     parts: list[RenderableType] = [_request_line(answer.request)] if answer.request else []
     parts += [
-        _strategy_lines(answer.grid, model=answer.prediction.model, runtime=answer.request.runtime if answer.request else ""),
+        _strategy_lines(answer.grid, prediction=answer.prediction, runtime=answer.request.runtime if answer.request else ""),
         *_prediction_parts(answer.prediction, all_stages=all_stages),
         _section("Certificate", certificate_text(answer.certificate, search_time_s=answer.search_time_s)),
     ]
@@ -71,12 +71,8 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
 
 def render_simulation(simulation: Simulation, *, picture: Picture | None = None, all_stages: bool = False) -> RenderableType:
     """One strategy's time and memory; a small general plan's picture below."""
-    said = (
-        ("Model", model_text(simulation.prediction.model)),
-        ("Strategy", strategy_text(simulation)),
-        ("Runtime", simulation.request.runtime),
-    )
-    lines = [*said, *(("Note", n) for n in simulation.notes)]
+    prediction, words = simulation.prediction, strategy_text(simulation)
+    lines = [*_asked(prediction), ("Strategy", words), ("Runtime", simulation.request.runtime), *(("Note", n) for n in simulation.notes)]
     head = Text("\n").join(Text.assemble((f"{name:<10}", _STYLE["title"]), text) for name, text in lines)
     drawn = [_section("Devices and layers", PlanText(picture=picture))] if picture else []
     parts = _prediction_parts(simulation.prediction, all_stages=all_stages, classes=simulation.classes, fitting=simulation.fitting)
@@ -160,18 +156,22 @@ def _request_line(request: Request) -> Text:
 
 
 def model_text(model: Counted) -> str:
-    """How large the model is, how much of it a token uses and how much is trained, where that is less; and what nobody read."""
+    """The model's own name, how large it is, how much of it a token uses and is trained, where that is less; and what nobody read."""
     whole, active, trained = (format_parameters(count) for count in (model.parameters, model.active, model.trainable))
-    text = f"{whole} parameters"
+    text = f"{printable(model.name)}, {whole} parameters"
     text += f", {active} of them for a token" if active != whole else ""
     text += f", {trained} trained" if trained != whole else ""
     return text + (f"; not read: {', '.join(model.unread)}" if model.unread else "")
 
 
-def _strategy_lines(grid: Grid, *, model: Counted, runtime: str) -> RenderableType:
-    head = Text.assemble(("\nModel     ", _STYLE["title"]), model_text(model))
-    lines = Text.assemble(head, ("\nStrategy  ", _STYLE["title"]), print_grid(grid))
-    return Text.assemble(lines, ("\nRuntime   ", _STYLE["title"]), runtime) if runtime else lines
+def _asked(prediction: Prediction) -> list[tuple[str, str]]:
+    """What was planned, in the tool's own words."""
+    return [("Model", model_text(prediction.model)), ("Cluster", prediction.cluster)]
+
+
+def _strategy_lines(grid: Grid, *, prediction: Prediction, runtime: str) -> RenderableType:
+    lines = [*_asked(prediction), ("Strategy", print_grid(grid)), *([("Runtime", runtime)] if runtime else [])]
+    return Text.assemble("\n", Text("\n").join(Text.assemble((f"{name:<10}", _STYLE["title"]), text) for name, text in lines))
 
 
 def _prediction_parts(

@@ -48,6 +48,7 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
     causal, full = model_flops(problem)
     return Prediction(
         model=counted(problem.model),
+        cluster=problem.cluster.described(),
         step_time_s=step,
         interval_s=interval(step, found),
         doubts=found,
@@ -68,6 +69,7 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
 def counted(model: Model) -> Counted:
     """The sizes of a model that its reader can compare with what is known of it."""
     return Counted(
+        name=model.name,
         parameters=model.num_parameters,
         active=model.num_active_parameters,
         trainable=model.num_trainable_parameters,

@@ -58,10 +58,11 @@ class Counted:
     """What the model that was planned is, so that a wrong one is seen: elements of its parameters.
 
     Args:
-        parameters: all that are stored. active: those that one token multiplies with. trainable: those with a gradient.
-        unread: fields of its configuration that nothing reads.
+        name: its own, whatever it was called by. parameters: all that are stored. active: those that one token multiplies with.
+        trainable: those with a gradient. unread: fields of its configuration that nothing reads.
     """
 
+    name: str
     parameters: int
     active: int
     trainable: int
@@ -73,7 +74,8 @@ class Prediction:
     """Time and memory of one step.
 
     Args:
-        model: what was planned. step_time_s: seconds. interval_s: 80 % interval (low, high).
+        model: what was planned. cluster: its devices, nodes and scale-up domains in words.
+        step_time_s: seconds. interval_s: 80 % interval (low, high).
         tokens_per_s, tokens_per_s_per_device: of text tokens.
         mfu_causal, mfu_full: model FLOPs over peak, counting the scores under the mask, or the full square.
         allocated_bytes, reserved_bytes: worst device. capacity_bytes: what a device has for the program. fits: it has room for all.
@@ -82,6 +84,7 @@ class Prediction:
     """
 
     model: Counted
+    cluster: str
     step_time_s: float
     interval_s: tuple[float, float]
     tokens_per_s: float
