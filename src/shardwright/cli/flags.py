@@ -38,15 +38,17 @@ Precision = Annotated[
         "--precision", help="Number format of the GEMMs: bf16, fp16, fp8, ...", show_default="bf16, or fp16 where the devices lack it"
     ),
 ]
-EncoderLen = Annotated[int, typer.Option("--encoder-len", min=0, help="Tokens of the encoder's text, for encoder-decoder models.")]
-ImageTokens = Annotated[int, typer.Option("--image-tokens", min=0, help="Image patches a sample, for models that see.")]
+EncoderLen = Annotated[
+    int, typer.Option("--encoder-len", metavar="N", min=0, help="Tokens of the encoder's text, for encoder-decoder models.")
+]
+ImageTokens = Annotated[int, typer.Option("--image-tokens", metavar="N", min=0, help="Image patches a sample, for models that see.")]
 MemoryReserve = Annotated[
     str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory of every device to leave free: 4 (GiB) or 5%.")
 ]
-MaxDevices = Annotated[int, typer.Option("--max-devices", min=0, help="Use at most so many devices; 0 = all.")]
+MaxDevices = Annotated[int, typer.Option("--max-devices", metavar="N", min=0, help="Use at most so many devices; 0 = all.")]
 Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=V[,V]", help="Hold an axis to a value. Repeatable.")]
 Excludes = Annotated[list[str] | None, typer.Option("--exclude", metavar="AXIS=V[,V]", help="Leave values out. Repeatable.")]
-Top = Annotated[int, typer.Option("--top", min=0, max=1000, help="Next best plans to certify and show.")]
+Top = Annotated[int, typer.Option("--top", metavar="N", min=0, max=1000, help="Next best plans to certify and show.")]
 Strategy = Annotated[
     str, typer.Option("--strategy", help='Such as "tp8 pp16 vpp8 dp128 zero1"; or a file in the general notation or from -o; - = read it.')
 ]

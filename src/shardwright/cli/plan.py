@@ -42,7 +42,9 @@ def plan(
     image_tokens: flags.ImageTokens = 0,
     profile: flags.ProfileFile = "",
     space: Annotated[str, typer.Option("--space", help=SPACE_HELP)] = "standard",
-    time_limit: Annotated[float, typer.Option("--time-limit", min=0.0, help="Seconds after which the search stops early.")] = inf,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="SECONDS", min=0.0, help="Seconds after which the search stops early.")
+    ] = inf,
     output: flags.Output = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
