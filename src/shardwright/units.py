@@ -19,6 +19,7 @@ BITS_PER_BYTE: Final = 8
 
 _TIME_STEPS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTE_STEPS: Final = ((1024**5, "PiB"), (1024**4, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
+_PARAMETER_STEPS: Final = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 _COUNT_STEPS: Final = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
@@ -43,6 +44,14 @@ def format_count(count: float, *, digits: int = 4) -> str:
     for scale, suffix in _COUNT_STEPS:
         if abs(count) >= scale:
             return f"{count / scale:.{digits}g} {suffix}"
+    return f"{count:.{digits}g}"
+
+
+def format_parameters(count: float, *, digits: int = 4) -> str:
+    """A number of parameters as models are called by: ``405.9B``."""
+    for scale, suffix in _PARAMETER_STEPS:
+        if abs(count) >= scale:
+            return f"{count / scale:.{digits}g}{suffix}"
     return f"{count:.{digits}g}"
 
 

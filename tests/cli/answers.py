@@ -7,7 +7,7 @@ from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
-from shardwright.simulator.prediction import Prediction, Source, StageMemory
+from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.units import GIB
 
@@ -34,6 +34,8 @@ def stage(rank: int, *, layers: str = "8 layer", activations: int = 10 * GIB) ->
 PREDICTION = Prediction(
     devices=8,
     idle_devices=0,
+    model=Counted(name="llama-2-7b", parameters=6_738_415_616, active=6_738_415_616, trainable=6_738_415_616, unread=("engram_slots",)),
+    cluster="64 x h100-sxm, 8 nodes of 8",
     step_time_s=2.0,
     interval_s=(1.9, 2.125),
     tokens_per_s=524288.0,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
-from shardwright.simulator.prediction import Prediction, StageMemory
+from shardwright.simulator.prediction import Counted, Prediction, StageMemory
 from shardwright.validation.accuracy_page import accuracy_page
 from shardwright.validation.case import Case, Skip, SkipReason
 from shardwright.validation.facts import Facts
@@ -54,6 +54,8 @@ def _prediction(*, seconds: float, allocated: int = 10, capacity: int = 0) -> Pr
     return Prediction(
         devices=8,
         idle_devices=0,
+        model=Counted(name="m", parameters=1, active=1, trainable=1),
+        cluster="a node",
         step_time_s=seconds,
         interval_s=(0.9 * seconds, 1.1 * seconds),
         tokens_per_s=1.0,

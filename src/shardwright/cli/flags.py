@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shardwright.cli.counts import read_batch, read_count
 from shardwright.errors import UsageError
 from shardwright.search.request import Choices, Request
 from shardwright.units import GIB
@@ -20,8 +21,14 @@ from shardwright.units import GIB
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Catalog name or path of a Hugging Face config.json.")]
 Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="Expression such as h100-sxm:16384, or path of a YAML file.")]
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A file that `shardwright plan -o` or `shardwright simulate -o` wrote.")]
-SeqLen = Annotated[int, typer.Option("--seq-len", min=1, help="Tokens of a sequence.")]
-GlobalBatch = Annotated[int, typer.Option("--global-batch", min=1, help="Sequences a step, over the whole cluster.")]
+SeqLen = Annotated[str, typer.Option("--seq-len", metavar="N", help="Tokens of a sequence: 8192 or 8k.")]
+GlobalBatch = Annotated[
+    str,
+    typer.Option("--global-batch", metavar="N", help='Sequences a step, over the whole cluster; or "4M tokens".', show_default=False),
+]
+GlobalBatchTokens = Annotated[
+    str, typer.Option("--global-batch-tokens", metavar="N", help="The same in tokens: 4M (M = 1024 x 1024).", show_default=False)
+]
 RuntimeName = Annotated[
     str,
     typer.Option("--runtime", help="Framework and version; `shardwright catalog runtimes` lists them.", show_default="the devices' own"),
@@ -32,8 +39,10 @@ Precision = Annotated[
         "--precision", help="Number format of the GEMMs: bf16, fp16, fp8, ...", show_default="bf16, or fp16 where the devices lack it"
     ),
 ]
-EncoderLen = Annotated[int, typer.Option("--encoder-len", min=0, help="Tokens of the encoder's text, for encoder-decoder models.")]
-ImageTokens = Annotated[int, typer.Option("--image-tokens", min=0, help="Image patches a sample, for models that see.")]
+EncoderLen = Annotated[
+    int, typer.Option("--encoder-len", metavar="N", min=0, help="Tokens of the encoder's text, for encoder-decoder models.")
+]
+ImageTokens = Annotated[int, typer.Option("--image-tokens", metavar="N", min=0, help="Image patches a sample, for models that see.")]
 MemoryReserve = Annotated[
     str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory of every device to leave free: 4 (GiB) or 5%.")
 ]
@@ -43,11 +52,11 @@ Headroom = Annotated[
         "--headroom", metavar="PERCENT", help="Share of each device's memory that a plan leaves free; predictions are a few % off."
     ),
 ]
-MaxDevices = Annotated[int, typer.Option("--max-devices", min=0, help="Use at most so many devices; 0 = all.")]
+MaxDevices = Annotated[int, typer.Option("--max-devices", metavar="N", min=0, help="Use at most so many devices; 0 = all.")]
 UseAll = Annotated[bool, typer.Option("--use-all", help="Leave no device idle, even where that is slower.")]
-Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=VALUE[,VALUE]", help="Hold an axis to a value. Repeatable.")]
-Excludes = Annotated[list[str] | None, typer.Option("--exclude", metavar="AXIS=VALUE[,VALUE]", help="Leave values out. Repeatable.")]
-Top = Annotated[int, typer.Option("--top", min=0, max=1000, help="Next best plans to certify and show.")]
+Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=V[,V]", help="Hold an axis to a value. Repeatable.")]
+Excludes = Annotated[list[str] | None, typer.Option("--exclude", metavar="AXIS=V[,V]", help="Leave values out. Repeatable.")]
+Top = Annotated[int, typer.Option("--top", metavar="N", min=0, max=1000, help="Next best plans to certify and show.")]
 Strategy = Annotated[
     str, typer.Option("--strategy", help='Such as "tp8 pp16 vpp8 dp128 zero1"; or a file in the general notation or from -o; - = read it.')
 ]
@@ -111,7 +120,10 @@ def read_headroom(text: str) -> float:
 
 def read_request(given: Mapping[str, Any]) -> Request:
     """The request that the flags of a verb say, each by its name; flags of other things are left out. Raises as what reads their text."""
-    named = {field.name: given[field.name] for field in fields(Request) if field.name in given}
+    seq_len = read_count(given["seq_len"], flag="--seq-len")
+    batch = read_batch(given["global_batch"], given["global_batch_tokens"], seq_len=seq_len)
+    read = {**given, "seq_len": seq_len, "global_batch": batch}
+    named = {field.name: read[field.name] for field in fields(Request) if field.name in read}
     reserve_bytes, reserve_fraction = read_reserve(given.get("memory_reserve", "0"))
     if "headroom" in given:
         named["headroom"] = read_headroom(given["headroom"])

@@ -30,7 +30,8 @@ def plan(
     cluster: flags.Cluster,
     *,
     seq_len: flags.SeqLen,
-    global_batch: flags.GlobalBatch,
+    global_batch: flags.GlobalBatch = "",
+    global_batch_tokens: flags.GlobalBatchTokens = "",
     pin: flags.Pins = None,
     exclude: flags.Excludes = None,
     max_devices: flags.MaxDevices = 0,
@@ -44,7 +45,9 @@ def plan(
     image_tokens: flags.ImageTokens = 0,
     profile: flags.ProfileFile = "",
     space: Annotated[str, typer.Option("--space", help=SPACE_HELP)] = "standard",
-    time_limit: Annotated[float, typer.Option("--time-limit", min=0.0, help="Seconds after which the search stops early.")] = inf,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="SECONDS", min=0.0, help="Seconds after which the search stops early.")
+    ] = inf,
     output: flags.Output = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,

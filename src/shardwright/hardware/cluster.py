@@ -6,7 +6,7 @@ scale-out network from leaf to core. A tier's link is one device's share of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from shardwright.hardware.device import Accelerator, Origin
 from shardwright.hardware.link import Link
@@ -100,11 +100,13 @@ class Cluster:
     Args:
         expression: what the user wrote, kept for plan files and messages.
         fabric: from the tier next to the nodes upward; empty = one non-blocking switch.
+        note: what its words count, where that is no count of devices.
     """
 
     expression: str
     groups: tuple[NodeGroup, ...]
     fabric: tuple[FabricTier, ...] = ()
+    note: str = field(default="", compare=False, repr=False)
 
     @property
     def num_devices(self) -> int:
@@ -120,6 +122,16 @@ class Cluster:
     def node(self) -> NodeKind:
         """The kind of the first group (the only one in a uniform cluster)."""
         return self.groups[0].kind
+
+    def described(self) -> str:
+        """Devices, nodes and scale-up domains in words, so that a count that was meant otherwise is seen."""
+        parts = []
+        for group in self.groups:
+            kind, count = group.kind, group.count
+            nodes = "a node" if count == 1 else f"{count:,} nodes"
+            domain = f", scale-up domains of {kind.island:,}" if kind.island != kind.num_devices else ""
+            parts.append(f"{count * kind.num_devices:,} x {kind.accelerator.name}, {nodes} of {kind.num_devices}{domain}")
+        return " + ".join(parts) + (f" ({self.note})" if self.note else "")
 
     def tiers(self) -> tuple[Tier, ...]:
         """Levels of a uniform cluster, innermost first: island, then the network tiers. Achieved bytes/s of one device's share."""

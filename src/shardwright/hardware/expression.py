@@ -1,7 +1,8 @@
 """Cluster expressions: ``h100-sxm:16384``, ``a100-sxm-80gb:64+v100-sxm-32gb:32``, ``aws-p5.48xlarge:128``, ``meta-24k-roce:16384``.
 
 Grammar: term { "+" term }, term = name [ ":" count ]. The count is devices for an accelerator and for a published cluster (which may
-leave it out: its full size), and **instances** for a cloud instance, as a cloud bill counts them. Names ignore case, ``_`` and ``-``.
+leave it out: its full size), **instances** for a cloud instance, as a cloud bill counts them, and slices for a TPU slice by Google's own
+name (``v5p-256``; one where it is left out). Names ignore case, ``_`` and ``-``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from shardwright.hardware.catalog.catalog import accelerator_names, find_acceler
 from shardwright.hardware.catalog.instances import find_instance, instance_names
 from shardwright.hardware.catalog.nodes import node_of, smaller_node
 from shardwright.hardware.catalog.published import find_published, published_cluster, published_names
+from shardwright.hardware.catalog.slices import Slice, find_slice
 from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup, NodeKind
 
 MAX_TEXT: Final = 4096
@@ -45,13 +47,15 @@ def parse_cluster(text: str) -> Cluster:
         raise ClusterError(f"cluster expression with {len(terms)} terms", hint=f"at most {MAX_TERMS}")
     groups: list[NodeGroup] = []
     fabric: tuple[FabricTier, ...] = ()
+    notes: list[str] = []
     for term in terms:
-        group, tiers = _term(term)
+        group, tiers, note = _term(term)
+        notes += [note] if note else []
         if tiers and len(terms) > 1:
             raise ClusterError(f"{_shown(term)} brings its own network and cannot be joined with other terms", hint="use a YAML file")
         fabric = fabric or tiers
         _append(groups, group)
-    cluster = Cluster(expression=written, groups=tuple(groups), fabric=fabric)
+    cluster = Cluster(expression=written, groups=tuple(groups), fabric=fabric, note="; ".join(dict.fromkeys(notes)))
     if cluster.num_devices > MAX_DEVICES:
         raise ClusterError(f"{cluster.num_devices} devices in {_shown(written)}", hint=f"at most {MAX_DEVICES}")
     return cluster
@@ -108,13 +112,17 @@ def _count(text: str, *, term: str) -> int:
     return int(digits)
 
 
-def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...]]:
+def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], str]:
+    """Nodes, their switch tiers, and what the term's words count where that is not devices."""
     name, colon, rest = term.partition(":")
     name = name.strip()
     count = _count(rest, term=term) if colon else None
     published = find_published(name)
     if published is not None:
-        return published_cluster(published, num_devices=count)
+        return *published_cluster(published, num_devices=count), ""
+    part = find_slice(name)
+    if part is not None:
+        return _slices(part, count=count or 1), (), part.note
     instance = find_instance(name)
     device = find_accelerator(name)
     if instance is None and device is None:
@@ -122,6 +130,14 @@ def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...]]:
     if count is None:
         raise ClusterError(f"{_shown(name)} needs a count", hint=f"write {name}:8")
     if instance is not None:
-        return NodeGroup(kind=instance, count=count), ()
+        return NodeGroup(kind=instance, count=count), (), f"{name} counts instances"
     assert device is not None
-    return fill_nodes(node_of(device), num_devices=count, name=device.name), ()
+    return fill_nodes(node_of(device), num_devices=count, name=device.name), (), ""
+
+
+def _slices(part: Slice, *, count: int) -> NodeGroup:
+    """`count` equal slices, each a scale-up domain of its own."""
+    device = find_accelerator(part.accelerator)
+    assert device is not None
+    one = fill_nodes(node_of(device), num_devices=part.num_devices, name=device.name)
+    return NodeGroup(kind=replace(one.kind, island=part.num_devices), count=one.count * count)

@@ -18,11 +18,11 @@ from shardwright.search.answer import Alternative, Answer, Goodput, Nearby, Sens
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
-from shardwright.simulator.prediction import Prediction
+from shardwright.simulator.prediction import Counted, Prediction
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.order import Named
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.units import format_bytes, format_percent, format_seconds
+from shardwright.units import format_bytes, format_parameters, format_percent, format_seconds
 
 BAR_WIDTH = 30
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
@@ -55,7 +55,7 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
     """
     parts: list[RenderableType] = [_request_line(answer.request)] if answer.request else []
     parts += [
-        _strategy_lines(answer.grid, runtime=answer.request.runtime if answer.request else ""),
+        _strategy_lines(answer.grid, prediction=answer.prediction, runtime=answer.request.runtime if answer.request else ""),
         *_idle_line(answer.prediction, nearby=answer.nearby),
         *_prediction_parts(answer.prediction, all_stages=all_stages),
         _section("Certificate", certificate_text(answer.certificate, search_time_s=answer.search_time_s)),
@@ -72,7 +72,8 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
 
 def render_simulation(simulation: Simulation, *, picture: Picture | None = None, all_stages: bool = False) -> RenderableType:
     """One strategy's time and memory; a small general plan's picture below."""
-    lines = [("Strategy", strategy_text(simulation)), ("Runtime", simulation.request.runtime), *(("Note", n) for n in simulation.notes)]
+    prediction, words = simulation.prediction, strategy_text(simulation)
+    lines = [*_asked(prediction), ("Strategy", words), ("Runtime", simulation.request.runtime), *(("Note", n) for n in simulation.notes)]
     head = Text("\n").join(Text.assemble((f"{name:<10}", _STYLE["title"]), text) for name, text in lines)
     drawn = [_section("Devices and layers", PlanText(picture=picture))] if picture else []
     parts = _prediction_parts(simulation.prediction, all_stages=all_stages, classes=simulation.classes, fitting=simulation.fitting)
@@ -156,9 +157,23 @@ def _request_line(request: Request) -> Text:
     )
 
 
-def _strategy_lines(grid: Grid, *, runtime: str) -> RenderableType:
-    lines = Text.assemble(("\nStrategy  ", _STYLE["title"]), print_grid(grid))
-    return Text.assemble(lines, ("\nRuntime   ", _STYLE["title"]), runtime) if runtime else lines
+def model_text(model: Counted) -> str:
+    """The model's own name, how large it is, how much of it a token uses and is trained, where that is less; and what nobody read."""
+    whole, active, trained = (format_parameters(count) for count in (model.parameters, model.active, model.trainable))
+    text = f"{printable(model.name)}, {whole} parameters"
+    text += f", {active} of them for a token" if active != whole else ""
+    text += f", {trained} trained" if trained != whole else ""
+    return text + (f"; not read: {', '.join(model.unread)}" if model.unread else "")
+
+
+def _asked(prediction: Prediction) -> list[tuple[str, str]]:
+    """What was planned, in the tool's own words."""
+    return [("Model", model_text(prediction.model)), ("Cluster", prediction.cluster)]
+
+
+def _strategy_lines(grid: Grid, *, prediction: Prediction, runtime: str) -> RenderableType:
+    lines = [*_asked(prediction), ("Strategy", print_grid(grid)), *([("Runtime", runtime)] if runtime else [])]
+    return Text.assemble("\n", Text("\n").join(Text.assemble((f"{name:<10}", _STYLE["title"]), text) for name, text in lines))
 
 
 def _idle_line(prediction: Prediction, *, nearby: tuple[Nearby, ...] = ()) -> list[RenderableType]:

@@ -11,10 +11,11 @@ from shardwright.cost.compute import Machine
 from shardwright.cost.device_network import kind_of, of_kind
 from shardwright.cost.kernel_lookup import attention_is_tabled
 from shardwright.cost.model_flops import model_flops
+from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.simulator.breakdown import breakdown, critical_class
 from shardwright.simulator.interval import doubts, interval
-from shardwright.simulator.prediction import Prediction, Source, StageMemory
+from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
 from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
@@ -46,6 +47,8 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
     peak = sum(problem_machine(_of_kind(problem, kind)).peak * count for kind, count in _kinds(problem, plan).items())
     causal, full = model_flops(problem)
     return Prediction(
+        model=counted(problem.model),
+        cluster=problem.cluster.described(),
         step_time_s=step,
         interval_s=interval(step, found),
         devices=plan.devices,
@@ -62,6 +65,17 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
         stages=_stages(problem, done.memory, capacity),
         breakdown_s=parts,
         sources=_sources(problem, plan, done) if with_sources else (),
+    )
+
+
+def counted(model: Model) -> Counted:
+    """The sizes of a model that its reader can compare with what is known of it."""
+    return Counted(
+        name=model.name,
+        parameters=model.num_parameters,
+        active=model.num_active_parameters,
+        trainable=model.num_trainable_parameters,
+        unread=model.unread,
     )
 
 

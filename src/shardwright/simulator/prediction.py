@@ -54,10 +54,27 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What the model that was planned is, so that a wrong one is seen: elements of its parameters.
+
+    Args:
+        name: its own, whatever it was called by. parameters: all that are stored. active: those that one token multiplies with.
+        trainable: those with a gradient. unread: fields of its configuration that nothing reads.
+    """
+
+    name: str
+    parameters: int
+    active: int
+    trainable: int
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """Time and memory of one step.
 
     Args:
+        model: what was planned. cluster: its devices, nodes and scale-up domains in words.
         step_time_s: seconds. interval_s: 80 % interval (low, high). devices: of the plan. idle_devices: of the cluster that it leaves idle.
         tokens_per_s, tokens_per_s_per_device: of text tokens, a device of the plan.
         mfu_causal, mfu_full: model FLOPs over peak, counting the scores under the mask, or the full square.
@@ -66,6 +83,8 @@ class Prediction:
         sources: numbers behind it. doubts: what its interval is made of.
     """
 
+    model: Counted
+    cluster: str
     step_time_s: float
     interval_s: tuple[float, float]
     devices: int

@@ -216,7 +216,7 @@ def build_mamba2(fields: Fields) -> Model:
 def build_mamba(fields: Fields) -> Model:
     """Mamba-1 (`MambaConfig`: conv bias, no projection bias, tied)."""
     hidden = fields.hidden()
-    rank = fields.mapping.get("time_step_rank")
+    _, rank = fields.find("time_step_rank")
     shape = SelectiveShape(
         inner=fields.integer("intermediate_size", default=fields.integer("expand", default=2, maximum=64) * hidden, maximum=MAX_FFN),
         state=fields.integer("state_size", maximum=MAX_STATE),

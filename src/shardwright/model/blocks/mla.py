@@ -39,7 +39,11 @@ class LatentShape:
 
 
 def latent_shape(fields: Fields) -> LatentShape:
-    """The sizes from a configuration (``q_lora_rank`` null = no query latent, `DeepseekV2Config`)."""
+    """The sizes from a configuration (``q_lora_rank`` null = no query latent, `DeepseekV2Config`).
+
+    Every query head has its own key and value of the two widths that are read; files say so with ``num_key_value_heads`` and ``head_dim``.
+    """
+    fields.aside("num_key_value_heads", "head_dim")
     return LatentShape(
         heads=fields.heads(),
         q_lora=fields.integer("q_lora_rank", minimum=0, maximum=MAX_HIDDEN, default=0),

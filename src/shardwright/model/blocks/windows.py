@@ -29,5 +29,12 @@ def windows_by_period(fields: Fields, *, layers: int, period: int) -> tuple[int,
     """Window of each layer, every `period`-th layer seeing all keys; ``layer_types`` has the last word where it is written."""
     if fields.present("layer_types"):
         return windows_of(fields, layers=layers)
-    window = fields.integer("sliding_window", maximum=MAX_CONTEXT)
+    window = fields.integer("sliding_window", "sliding_window_size", maximum=MAX_CONTEXT)
     return tuple(0 if (i + 1) % period == 0 else window for i in range(layers))
+
+
+def no_window(fields: Fields) -> None:
+    """Sliding windows by ``max_window_layers`` are refused where no published model of a family uses them; files write the fields."""
+    if fields.flag("use_sliding_window", default=False):
+        fields.unsupported("use_sliding_window = true in this family", hint="set it to false, or plan a model of another family")
+    fields.aside("sliding_window", "max_window_layers", "layer_types")

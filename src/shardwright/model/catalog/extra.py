@@ -205,8 +205,8 @@ _MIMO: Final = decoder(
 
 
 def _bert(layers: int, hidden: int, heads: int) -> dict[str, Any]:
-    more = {"intermediate_size": 4 * hidden, "type_vocab_size": 2}
-    return decoder("BertForMaskedLM", layers, hidden, heads, heads, 30522, 512, **more)
+    sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": 4 * hidden}
+    return {"architectures": ["BertForMaskedLM"], **sizes, "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2}
 
 
 def _t5(layers: int, hidden: int, heads: int, key: int, ffn: int, *, gated: bool) -> dict[str, Any]:

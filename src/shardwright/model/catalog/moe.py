@@ -226,6 +226,16 @@ MOE_ENTRIES: Final[tuple[CatalogEntry, ...]] = (
     entry("glm-4.5-air", _glm(46, 4096, 10944, 1408, 128, 1, qk_norm=False), 110_468_824_832 - 2 * 151552 * 4096, _GLM_MTP),
     entry("gpt-oss-20b", _gpt_oss(24, 32), 20.91e9, "config.json as carried by aiconfigurator-core 0.12.0; gpt-oss model card"),
     entry("gpt-oss-120b", _gpt_oss(36, 128), 116.83e9, "config.json as carried by aiconfigurator-core 0.12.0; gpt-oss model card"),
-    entry("llama-4-scout-text llama4-scout-text", _llama4(16, 1, 10485760, qk_norm=True), 107.77e9, _COUNTED),
-    entry("llama-4-maverick-text llama4-maverick-text", _llama4(128, 2, 1048576, qk_norm=False), 400.71e9, _COUNTED),
+    entry(
+        "llama-4-scout-text llama4-scout-text llama-4-scout llama4-scout llama-4-scout-17b-16e",
+        _llama4(16, 1, 10485760, qk_norm=True),
+        107.77e9,
+        _COUNTED,
+    ),
+    entry(
+        "llama-4-maverick-text llama4-maverick-text llama-4-maverick llama4-maverick llama-4-maverick-17b-128e",
+        _llama4(128, 2, 1048576, qk_norm=False),
+        400.71e9,
+        _COUNTED,
+    ),
 )

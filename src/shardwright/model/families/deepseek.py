@@ -16,7 +16,7 @@ from shardwright.model.ir.operator import ExpertShape, Operator
 def expert_shape(fields: Fields) -> ExpertShape:
     """Routed experts, experts per token and the groups that routing is limited to (1 group = free)."""
     experts = fields.integer("n_routed_experts", "num_local_experts", "num_experts", maximum=MAX_EXPERTS)
-    topk = fields.integer("num_experts_per_tok", maximum=MAX_EXPERTS)
+    topk = fields.integer("num_experts_per_tok", "experts_per_token", maximum=MAX_EXPERTS)
     if topk > experts:
         fields.fail(f"num_experts_per_tok = {topk} exceeds the {experts} experts", hint="a token visits each expert at most once")
     total = fields.integer("n_group", default=1, maximum=MAX_EXPERTS)

@@ -24,7 +24,7 @@ def build_gemma2(fields: Fields) -> Model:
     """Gemma 2: every second layer sees all keys, scores are soft-capped (`Gemma2Config`: tied, cap 50)."""
     windows = windows_by_period(fields, layers=fields.layers(), period=2)
     # A null cap means none: only an absent field takes the class default.
-    default = 0.0 if "attn_logit_softcapping" in fields.mapping else 50.0
+    default = 0.0 if fields.written("attn_logit_softcapping") else 50.0
     cap = fields.number("attn_logit_softcapping", minimum=0, maximum=MAX_CAP, default=default)
     return configured_model(fields, layers=blocks_of(zip(windows), partial(_layer, fields, soft_cap=cap)), tied=True)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from shardwright.errors import ModelError, nearest
 from shardwright.model.families.registry import ARCHITECTURES, REGISTRY
+from shardwright.model.families.unread import unread_fields
 from shardwright.model.ir.fields import Fields, shown
 from shardwright.model.ir.graph import Model
 
@@ -73,7 +74,8 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
     The builder is found by ``architectures[0]``, or by ``model_type`` when no architecture is written.
 
     Raises:
-        ModelError: unknown architecture, missing or absurd field, unsupported feature (each named).
+        ModelError: unknown architecture, missing or absurd field, unsupported feature, a field of another family or a misspelt one
+            (each named).
     """
     fields = Fields(mapping, source or name)
     try:
@@ -86,7 +88,7 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
         raise ModelError(f"{fields.source}: the fields do not fit together: {error}", hint=hint) from None
     if model.num_parameters > MAX_PARAMETERS:
         fields.fail(f"the fields describe {model.num_parameters:.3g} parameters", hint="check layers, hidden size, experts, vocabulary")
-    return model
+    return replace(model, unread=unread_fields(fields))
 
 
 def architecture_of(fields: Fields) -> str:
@@ -104,6 +106,7 @@ def built(key: str, fields: Fields) -> Model:
         nested = fields.present("text_config", "llm_config", "language_config")
         hint = "its text_config alone may be one that is" if nested else _near_architecture(key)
         raise ModelError(f"{fields.source}: architecture {shown(key)} is not supported", hint=hint)
+    fields.reading.builders[fields.path] = target
     module, _, attribute = target.partition(":")
     builder: Builder = getattr(importlib.import_module(module), attribute)
     model = builder(fields)

@@ -59,7 +59,7 @@ def build_jamba(fields: Fields) -> Model:
     if count == 1:
         sparse = (False,) * layers
     experts = ExpertShape(experts=count, topk=fields.integer("num_experts_per_tok", maximum=count))
-    rank = fields.mapping.get("mamba_dt_rank")
+    _, rank = fields.find("mamba_dt_rank")
     mamba = SelectiveShape(
         inner=fields.integer("mamba_expand", maximum=64) * hidden,
         state=fields.integer("mamba_d_state", maximum=MAX_STATE),
@@ -116,7 +116,7 @@ def _expanded_mamba(fields: Fields, *, inner: str = "") -> MambaShape:
     if width is None:
         width = fields.integer("mamba_expand", maximum=64) * fields.hidden()
     heads = fields.integer("mamba_n_heads", maximum=MAX_FFN)
-    head_dim = width // heads if fields.mapping.get("mamba_d_head") == "auto" else fields.integer("mamba_d_head", maximum=MAX_HEAD_DIM)
+    head_dim = width // heads if fields.find("mamba_d_head")[1] == "auto" else fields.integer("mamba_d_head", maximum=MAX_HEAD_DIM)
     if heads * head_dim != width:
         fields.fail(f"mamba_n_heads x mamba_d_head = {heads} x {head_dim} is not the inner width {width}", hint="compare the three fields")
     groups = fields.integer("mamba_n_groups", maximum=heads)
@@ -168,6 +168,7 @@ def build_granite_hybrid(fields: Fields) -> Model:
 
 def build_nemotron_h(fields: Fields) -> Model:
     """Nemotron-H and Nemotron 3 (`NemotronHConfig`): layers of one mixer each - Mamba-2, attention without positions, MLP or experts."""
+    fields.aside("expand")  # the mixer's width is that of its heads
     block = partial(_nemotron_block, fields)
     layers = blocks_of(zip(_nemotron_kinds(fields)), block)
     depth = fields.integer("num_nextn_predict_layers", minimum=0, maximum=MAX_PREDICTORS, default=0)

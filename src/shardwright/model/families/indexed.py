@@ -27,7 +27,11 @@ def build_deepseek_v32(fields: Fields) -> Model:
 
 
 def build_glm_moe_dsa(fields: Fields) -> Model:
-    """GLM-5 to 5.3: the same form; in 5.2 and later most layers share the selection of the last layer that has an indexer."""
+    """GLM-5 to 5.3: the same form; in 5.2 and later most layers share the selection of the last layer that has an indexer.
+
+    ``layer_types`` has one word for all layers.
+    """
+    fields.aside("layer_types")
     return _build_latent(fields, indexers=_indexer_types(fields))
 
 
@@ -92,6 +96,7 @@ def build_minimax_m3(fields: Fields) -> Model:
     ``num_nextn_predict_layers`` counts prediction modules; ``num_mtp_modules`` (a number of prediction steps that share one) is not read.
     """
     layers = fields.layers()
+    fields.aside("first_k_dense_replace", "moe_intermediate_size")  # what moe_layer_freq and intermediate_size say
     moe = fields.switches("moe_layer_freq", layers=layers)
     section = fields.section("sparse_attention_config")
     indexed = (False,) * layers

@@ -112,6 +112,7 @@ def qwen_windows(fields: Fields) -> tuple[int, ...]:
     """Windows of Qwen2 and Qwen3: none unless ``use_sliding_window``; then on layers from ``max_window_layers`` on."""
     layers = fields.layers()
     if not fields.flag("use_sliding_window", default=False):
+        fields.aside("sliding_window", "max_window_layers", "layer_types")
         return (0,) * layers
     if fields.present("layer_types"):
         return windows_of(fields, layers=layers)

@@ -12,7 +12,7 @@ from shardwright.model.blocks.dense import QkNorm, attention_operators, grouped_
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.blocks.linear_attention import gated_attention_operators
 from shardwright.model.blocks.predictor import num_predictors
-from shardwright.model.blocks.windows import windows_of
+from shardwright.model.blocks.windows import no_window, windows_of
 from shardwright.model.families.deepseek import expert_shape
 from shardwright.model.families.llama import gated_layers
 from shardwright.model.ir.block import INPUT, Block
@@ -49,8 +49,7 @@ def build_minimax_m2(fields: Fields) -> Model:
 
 def build_mimo(fields: Fields) -> Model:
     """MiMo-7B: Qwen2's layers (biases on q, k, v) and one prediction module."""
-    if fields.flag("use_sliding_window", default=False):
-        fields.unsupported("use_sliding_window = true in this family")
+    no_window(fields)
     layers = gated_layers(fields, windows=(0,) * fields.layers(), attention_bias=fields.flag("attention_bias", default=True))
     return configured_model(fields, layers=layers, predicts=num_predictors(fields))
 
@@ -58,6 +57,7 @@ def build_mimo(fields: Fields) -> Model:
 def build_mimo_v2(fields: Fields) -> Model:
     """MiMo-V2-Flash: most layers have windows with sinks and their own key/value heads; values are narrower than keys."""
     layers = fields.layers()
+    fields.aside("attention_chunk_size")  # as long as the window, which kernels walk in chunks
     windowed = fields.switches("hybrid_layer_pattern", layers=layers)
     sparse = fields.switches("moe_layer_freq", layers=layers)
     if fields.flag("attention_bias", default=False):
@@ -104,7 +104,7 @@ def build_step3p7(fields: Fields) -> Model:
     sparse = tuple(kind == "sparse" for kind in kinds) if kinds else tuple(i >= dense for i in range(layers))
     if not kinds and not fields.present("first_k_dense_replace"):
         fields.missing("mlp_layer_types", "first_k_dense_replace")
-    if "num_sliding_attention_heads" not in fields.mapping:
+    if not fields.written("num_sliding_attention_heads"):
         fields.missing("num_sliding_attention_heads")
     if fields.flag("attention_bias", default=False) or fields.flag("mlp_bias", default=False):
         fields.unsupported("attention_bias or mlp_bias in this family")
@@ -153,6 +153,7 @@ def build_nemotron_nas(fields: Fields) -> Model:
     _, entries = fields.find("block_configs")
     if not isinstance(entries, list) or len(entries) != layers:
         fields.fail(f"block_configs must list {layers} layers", hint="one object for each layer")
+    fields.aside("intermediate_size", "num_key_value_heads")  # of the model that was pruned
     forms = [_pruned_layer(fields, entry, index=i) for i, entry in enumerate(entries)]
     if fields.flag("attention_bias", default=False) or fields.flag("mlp_bias", default=False):
         fields.unsupported("attention_bias or mlp_bias in this family")
@@ -167,11 +168,11 @@ def _pruned_layer(fields: Fields, entry: Mapping[str, Any], *, index: int) -> Pr
     path = f"block_configs[{index}]"
     if not isinstance(entry, Mapping):
         fields.fail(f"{path} must be an object", hint="it has the sections attention and ffn")
-    layer = Fields(entry, fields.source, f"{path}.")
+    layer = fields.inner(entry, path)
     attention, feed = layer.section("attention"), layer.section("ffn")
     for section in (attention, feed):
         for feature in ("replace_with_linear", "sparsify", "window_length", "num_sink_tokens", "unshifted_sink"):
-            if section.mapping.get(feature):
+            if section.find(feature)[1]:
                 section.unsupported(f"{section.path}{feature}")
     group = width = 0
     if not attention.flag("no_op", default=False):

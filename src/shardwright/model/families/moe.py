@@ -8,7 +8,7 @@ from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import attention_operators, grouped_shape, layer_block, mlp_operators
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.blocks.predictor import num_predictors
-from shardwright.model.blocks.windows import windows_of
+from shardwright.model.blocks.windows import no_window, windows_of
 from shardwright.model.families.deepseek import expert_shape, shared_experts
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_LAYERS, Fields
@@ -58,7 +58,7 @@ def gated_shared_experts(fields: Fields) -> tuple[Operator, ...]:
 
 def build_qwen2_moe(fields: Fields) -> Model:
     """Qwen1.5-MoE and Qwen2-MoE: biases on q, k, v (`Qwen2MoeConfig`: qkv_bias True), a gated shared expert."""
-    _no_window(fields)
+    no_window(fields)
     bias, shape = fields.flag("qkv_bias", default=True), grouped_shape(fields, head_dim=fields.head_dim())
     attention = attention_operators(hidden=fields.hidden(), shape=shape, bias=bias)
     sparse = sparse_by_step(fields, layers=fields.layers())
@@ -66,8 +66,9 @@ def build_qwen2_moe(fields: Fields) -> Model:
 
 
 def build_qwen3_moe(fields: Fields) -> Model:
-    """Qwen3-MoE: norms of queries and keys, no shared expert."""
-    _no_window(fields)
+    """Qwen3-MoE: norms of queries and keys (some files write ``use_qk_norm``), no shared expert."""
+    no_window(fields)
+    fields.aside("use_qk_norm")
     hidden, bias = fields.hidden(), fields.flag("attention_bias", default=False)
     shape = grouped_shape(fields, head_dim=fields.head_dim())
     attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=True)
@@ -99,9 +100,3 @@ def build_gpt_oss(fields: Fields) -> Model:
         return layer_block("moe_window" if window else "moe", hidden=hidden, attention=attention, feed_forward=moe)
 
     return configured_model(fields, layers=blocks_of(zip(windows_of(fields, layers=fields.layers())), layer))
-
-
-def _no_window(fields: Fields) -> None:
-    """Sliding windows in Qwen's mixtures depend on `max_window_layers`; no published model uses them."""
-    if fields.flag("use_sliding_window", default=False):
-        fields.unsupported("use_sliding_window = true in this family", hint="set it to false, or plan a model of another family")

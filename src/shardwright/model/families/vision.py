@@ -24,10 +24,8 @@ LLAVA_TEXTS: Final = ("llama", "mistral", "qwen2")
 def text_fields(fields: Fields) -> Fields:
     """``text_config``, with ``tie_word_embeddings`` of the top level where the section does not say."""
     section = fields.section("text_config")
-    top = fields.mapping.get("tie_word_embeddings")
-    if top is None or section.mapping.get("tie_word_embeddings") is not None:
-        return section
-    return Fields({**section.mapping, "tie_word_embeddings": top}, section.source, section.path)
+    _, top = fields.find("tie_word_embeddings")
+    return section if top is None or section.present("tie_word_embeddings") else section.replaced("tie_word_embeddings", top)
 
 
 def _tower(vision: Fields, *, patch: int, rows: int = 0, layers: str = "", heads: str = "", prefix: str = "", **more: Any) -> VisionShape:
@@ -166,6 +164,8 @@ def build_minimax_m3_vl(fields: Fields) -> Model:
     language, vision = built("MiniMaxM3ForCausalLM", text_fields(fields)), fields.optional_section("vision_config")
     if vision is None:
         return language
+    fields.aside("vision_feature_layer")  # the last one
+    vision.aside("image_size")  # positions are rotary
     compression = vision.section("img_token_compression_config")
     compression.choice("image_token_compression_method", allowed=("patch_merge",))
     merge = compression.integer("spatial_merge_size", maximum=64) ** 2

@@ -2,14 +2,15 @@
 
 A `Fields` wraps one JSON object. A getter takes the spellings of a field (new ones first); the first that is there and not null is
 read, and two spellings that disagree are an error. A getter without `default` is for a field that must be there; builders give a
-`default` only where the Hugging Face configuration class of that family documents it, and say so.
+`default` only where the Hugging Face configuration class of that family documents it, and say so. Every name that is asked for is noted
+in a `Reading`, so that what was written and never asked for can be told (`model.families.unread`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeVar
 
 from shardwright.errors import ModelError, nearest
@@ -41,6 +42,30 @@ def shown(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """What has been asked of a configuration so far; the one thing about it that grows.
+
+    Args:
+        objects: every object that was entered, by its path. names: every name that was asked for, with its path, there or not.
+        builders: which builder read the object at a path and what is in it, where no other did.
+    """
+
+    objects: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    builders: dict[str, str] = field(default_factory=dict)
+
+    def read_by(self, name: str) -> tuple[str, str]:
+        """The path of the innermost object with a builder of its own that a name is in, and that builder."""
+        path = max((path for path in self.builders if name.startswith(path)), key=len)
+        return path, self.builders[path]
+
+    def unread(self) -> dict[str, Any]:
+        """Names (with paths) of the entered objects that nothing asked for, with their values."""
+        pairs = ((f"{path}{name}", value) for path, mapping in self.objects.items() for name, value in mapping.items())
+        return {name: value for name, value in pairs if name not in self.names}
+
+
+@dataclass(frozen=True, slots=True)
 class Fields:
     """One object of a configuration.
 
@@ -48,11 +73,16 @@ class Fields:
         mapping: the object, keys to JSON values.
         source: file or name it came from; errors begin with it.
         path: where the object lies inside the file (``text_config.``); empty at the top.
+        reading: what has been asked of the whole configuration.
     """
 
     mapping: Mapping[str, Any]
     source: str
     path: str = ""
+    reading: Reading = field(default_factory=Reading, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.reading.objects.setdefault(self.path, self.mapping)
 
     def fail(self, message: str, *, hint: str = "") -> NoReturn:
         """Raise a `ModelError` that begins with the source."""
@@ -64,10 +94,29 @@ class Fields:
 
     def present(self, *names: str) -> bool:
         """Whether one of the spellings is there and not null."""
+        self.aside(*names)
         return any(self.mapping.get(name) is not None for name in names)
+
+    def written(self, name: str) -> bool:
+        """Whether the field is there, null or not."""
+        self.aside(name)
+        return name in self.mapping
+
+    def aside(self, *names: str) -> None:
+        """Note that these names are known here, and that their values change nothing."""
+        self.reading.names.update(f"{self.path}{name}" for name in names)
+
+    def replaced(self, name: str, value: Any) -> Fields:
+        """The same object with another value of a field."""
+        return Fields({**self.mapping, name: value}, self.source, self.path, self.reading)
+
+    def inner(self, mapping: Mapping[str, Any], path: str) -> Fields:
+        """An object inside this one, at `path` from here."""
+        return Fields(mapping, self.source, f"{self.path}{path}.", self.reading)
 
     def find(self, *names: str) -> tuple[str, Any]:
         """Name (with path) and value of the first spelling that is there; value None if none is."""
+        self.aside(*names)
         found = [(name, self.mapping[name]) for name in names if self.mapping.get(name) is not None]
         if not found:
             return self.path + names[0], None
@@ -178,7 +227,7 @@ class Fields:
             return None
         if not isinstance(value, Mapping):
             self.fail(f"{name} must be an object, not {shown(value)}")
-        return Fields(value, self.source, f"{name}.")
+        return Fields(value, self.source, f"{name}.", self.reading)
 
     def choice(self, *names: str, allowed: tuple[str, ...], default: str | None = None) -> str:
         """A text out of a closed list; any other names an unsupported feature."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwright.model.ir.block import Block
 
@@ -30,6 +30,7 @@ class Model:
         name: as the user wrote it, or the catalog's. architecture: the architecture string of its config. Builders leave both empty.
         hidden: width of the residual stream in elements. vocab: rows of the embedding as stored.
         max_context: tokens; 0 if unbounded.
+        unread: fields of the configuration that nobody reads and nobody knows to be harmless. They say nothing of what the model is.
     """
 
     blocks: tuple[Block, ...]
@@ -39,6 +40,7 @@ class Model:
     name: str = ""
     architecture: str = ""
     max_context: int = 0
+    unread: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         names: set[str] = set()
@@ -58,6 +60,12 @@ class Model:
     def num_parameters(self) -> int:
         """Elements of all stored parameters (tied ones once, every expert counted)."""
         return sum(self.blocks[run.block].num_parameters * run.count for run in self.runs)
+
+    @property
+    def num_trainable_parameters(self) -> int:
+        """Elements of all stored parameters that have a gradient."""
+        owned = ((run.count, p) for run in self.runs for o in self.blocks[run.block].operators for p in o.parameters)
+        return sum(count * p.size for count, p in owned if p.trainable and not p.tied_to)
 
     @property
     def num_active_parameters(self) -> int:
