@@ -16,38 +16,54 @@ from shardwright.errors import UsageError
 from shardwright.search.request import Choices, Request
 from shardwright.units import GIB
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Catalog name or path of a Hugging Face config.json.")]
-Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="Expression such as h100-sxm:16384, or path of a YAML file.")]
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A file that `shardwright plan -o` or `shardwright simulate -o` wrote.")]
-SeqLen = Annotated[int, typer.Option("--seq-len", min=1, help="Tokens of a sequence.")]
-GlobalBatch = Annotated[int, typer.Option("--global-batch", min=1, help="Sequences a step, over the whole cluster.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Catalog name, or path of a Hugging Face config.json.")]
+Cluster = Annotated[
+    str, typer.Argument(metavar="CLUSTER", help="Expression such as h100-sxm:16384, or path of a YAML file (docs/clusters.md).")
+]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file written by `shardwright plan -o` or `shardwright simulate -o`.")]
+SeqLen = Annotated[int, typer.Option("--seq-len", min=1, help="Sequence length in tokens.")]
+GlobalBatch = Annotated[int, typer.Option("--global-batch", min=1, help="Global batch size in sequences per step.")]
 RuntimeName = Annotated[
     str,
-    typer.Option("--runtime", help="Framework and version; `shardwright catalog runtimes` lists them.", show_default="the devices' own"),
+    typer.Option(
+        "--runtime",
+        help="Training framework and version; `shardwright catalog runtimes` lists them.",
+        show_default="the usual one of the devices",
+    ),
 ]
 Precision = Annotated[
     str,
+    typer.Option("--precision", help="Precision of the GEMMs: bf16, fp16, fp8, ...", show_default="bf16, or fp16 on devices without bf16"),
+]
+EncoderLen = Annotated[int, typer.Option("--encoder-len", min=0, help="Encoder sequence length in tokens, for encoder-decoder models.")]
+ImageTokens = Annotated[int, typer.Option("--image-tokens", min=0, help="Image tokens per sample, for vision-language models.")]
+MemoryReserve = Annotated[
+    str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory to keep free on every device: 4 (GiB) or 5%.")
+]
+MaxDevices = Annotated[int, typer.Option("--max-devices", min=0, help="Use at most this many devices; 0 means all.")]
+Pins = Annotated[
+    list[str] | None, typer.Option("--pin", metavar="AXIS=VALUE[,VALUE]", help="Fix an axis, e.g. tp=8 or pp=4,8. Repeatable.")
+]
+Excludes = Annotated[
+    list[str] | None, typer.Option("--exclude", metavar="AXIS=VALUE[,VALUE]", help="Exclude values of an axis, e.g. zero=3. Repeatable.")
+]
+Top = Annotated[int, typer.Option("--top", min=0, max=1000, help="Number of runners-up to certify and show.")]
+Strategy = Annotated[
+    str,
     typer.Option(
-        "--precision", help="Number format of the GEMMs: bf16, fp16, fp8, ...", show_default="bf16, or fp16 where the devices lack it"
+        "--strategy", help='Such as "tp8 pp16 vpp8 dp128 zero1"; or a file in plan notation or written by -o; or - for standard input.'
     ),
 ]
-EncoderLen = Annotated[int, typer.Option("--encoder-len", min=0, help="Tokens of the encoder's text, for encoder-decoder models.")]
-ImageTokens = Annotated[int, typer.Option("--image-tokens", min=0, help="Image patches a sample, for models that see.")]
-MemoryReserve = Annotated[
-    str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory of every device to leave free: 4 (GiB) or 5%.")
+ProfileFile = Annotated[
+    str, typer.Option("--profile", metavar="FILE", help="Profile of measured rates, written by `shardwright calibrate -o`.")
 ]
-MaxDevices = Annotated[int, typer.Option("--max-devices", min=0, help="Use at most so many devices; 0 = all.")]
-Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=VALUE[,VALUE]", help="Hold an axis to a value. Repeatable.")]
-Excludes = Annotated[list[str] | None, typer.Option("--exclude", metavar="AXIS=VALUE[,VALUE]", help="Leave values out. Repeatable.")]
-Top = Annotated[int, typer.Option("--top", min=0, max=1000, help="Next best plans to certify and show.")]
-Strategy = Annotated[
-    str, typer.Option("--strategy", help='Such as "tp8 pp16 vpp8 dp128 zero1"; or a file in the general notation or from -o; - = read it.')
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", help="Print one line: the seconds of a step, a tab and the strategy, where there are any; no progress bar."),
 ]
-ProfileFile = Annotated[str, typer.Option("--profile", metavar="FILE", help="Measured rates that `shardwright calibrate -o` wrote.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a screen.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, and only the result's first line.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the result to this file too.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback if something fails.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Also write the result to this file.")]
 
 
 def read_choices(words: Sequence[str] | None, *, flag: str) -> Choices:

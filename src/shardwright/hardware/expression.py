@@ -14,7 +14,8 @@ from shardwright.hardware.catalog.catalog import accelerator_names, find_acceler
 from shardwright.hardware.catalog.instances import find_instance, instance_names
 from shardwright.hardware.catalog.nodes import node_of, smaller_node
 from shardwright.hardware.catalog.published import find_published, published_cluster, published_names
-from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup, NodeKind
+from shardwright.hardware.cluster import ONE_SWITCH, Cluster, FabricTier, NodeGroup, NodeKind
+from shardwright.hardware.device import Evidence, Origin
 
 MAX_TEXT: Final = 4096
 MAX_TERMS: Final = 64
@@ -45,13 +46,14 @@ def parse_cluster(text: str) -> Cluster:
         raise ClusterError(f"cluster expression with {len(terms)} terms", hint=f"at most {MAX_TERMS}")
     groups: list[NodeGroup] = []
     fabric: tuple[FabricTier, ...] = ()
+    origin = ONE_SWITCH
     for term in terms:
-        group, tiers = _term(term)
+        group, tiers, origin = _term(term)
         if tiers and len(terms) > 1:
             raise ClusterError(f"{_shown(term)} brings its own network and cannot be joined with other terms", hint="use a YAML file")
         fabric = fabric or tiers
         _append(groups, group)
-    cluster = Cluster(expression=written, groups=tuple(groups), fabric=fabric)
+    cluster = Cluster(expression=written, groups=tuple(groups), fabric=fabric, fabric_origin=origin)
     if cluster.num_devices > MAX_DEVICES:
         raise ClusterError(f"{cluster.num_devices} devices in {_shown(written)}", hint=f"at most {MAX_DEVICES}")
     return cluster
@@ -108,13 +110,14 @@ def _count(text: str, *, term: str) -> int:
     return int(digits)
 
 
-def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...]]:
+def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], Origin]:
     name, colon, rest = term.partition(":")
     name = name.strip()
     count = _count(rest, term=term) if colon else None
     published = find_published(name)
     if published is not None:
-        return published_cluster(published, num_devices=count)
+        origin = Origin(evidence=Evidence.PUBLISHED, reference=published.source)
+        return *published_cluster(published, num_devices=count), origin
     instance = find_instance(name)
     device = find_accelerator(name)
     if instance is None and device is None:
@@ -122,6 +125,6 @@ def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...]]:
     if count is None:
         raise ClusterError(f"{_shown(name)} needs a count", hint=f"write {name}:8")
     if instance is not None:
-        return NodeGroup(kind=instance, count=count), ()
+        return NodeGroup(kind=instance, count=count), (), ONE_SWITCH
     assert device is not None
-    return fill_nodes(node_of(device), num_devices=count, name=device.name), ()
+    return fill_nodes(node_of(device), num_devices=count, name=device.name), (), ONE_SWITCH

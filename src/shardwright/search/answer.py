@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwright.search.certificate import Certificate
+from shardwright.search.certificate import Certificate, claim
 from shardwright.search.request import Request
+from shardwright.search.summary import summary, text_of
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.grid_notation import print_grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +71,9 @@ class Answer:
     goodput: Goodput | None = None
     plan: Plan | None = None
     request: Request | None = None
+
+    def __str__(self) -> str:
+        """What was asked, what was found, and whether it is proven best, in a few lines."""
+        lines = summary(self.request, self.prediction, strategy=print_grid(self.grid))
+        c = self.certificate
+        return text_of([*lines, ("", claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s))])

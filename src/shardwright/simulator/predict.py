@@ -13,6 +13,7 @@ from shardwright.cost.kernel_lookup import attention_is_tabled
 from shardwright.cost.model_flops import model_flops
 from shardwright.program.problem import Problem
 from shardwright.simulator.breakdown import breakdown, critical_class
+from shardwright.simulator.cluster_sources import cluster_sources
 from shardwright.simulator.interval import doubts, interval
 from shardwright.simulator.prediction import Prediction, Source, StageMemory
 from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_plan
@@ -98,7 +99,7 @@ def predict(problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *
 def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Source, ...]:
     """Those of every kind of node that the plan uses, each said once; then what answered for its kernels."""
     known = dict.fromkeys(s for kind in sorted(_kinds(problem, plan)) for s in problem_sources(_of_kind(problem, kind)))
-    return (*known, *_answers(problem, result))
+    return (*cluster_sources(problem.cluster), *known, *_answers(problem, result))
 
 
 def _answers(problem: Problem, result: SimulatedPlan) -> tuple[Source, ...]:
