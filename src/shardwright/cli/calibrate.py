@@ -55,7 +55,7 @@ def calibrate(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Measure this machine with torch, or import measurements, into a profile that `--profile` takes."""
+    """Measure this machine with torch, or import measurements, into a device profile to plan with."""
     screen.check_writable(output)
     request = Calibration(
         date=_day(day),

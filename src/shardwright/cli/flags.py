@@ -38,7 +38,7 @@ Precision = Annotated[
 EncoderLen = Annotated[int, typer.Option("--encoder-len", min=0, help="Encoder sequence length in tokens, for encoder-decoder models.")]
 ImageTokens = Annotated[int, typer.Option("--image-tokens", min=0, help="Image tokens per sample, for vision-language models.")]
 MemoryReserve = Annotated[
-    str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory to keep free on every device: 4 (GiB) or 5%.")
+    str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory to keep free on every device, in GiB (4) or percent (5%).")
 ]
 MaxDevices = Annotated[int, typer.Option("--max-devices", min=0, help="Use at most this many devices; 0 means all.")]
 Pins = Annotated[
@@ -60,7 +60,7 @@ ProfileFile = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Quiet = Annotated[
     bool,
-    typer.Option("--quiet", help="Print one line: the seconds of a step, a tab and the strategy, where there are any; no progress bar."),
+    typer.Option("--quiet", help="Print one line, such as a step's seconds, a tab and the strategy; no progress."),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback if something fails.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Also write the result to this file.")]

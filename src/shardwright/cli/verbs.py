@@ -37,7 +37,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "validate": Verb(target="shardwright.cli.validate:main", summary="compare predictions with tables of measured runs"),
     "calibrate": Verb(target="shardwright.cli.calibrate:main", summary="measure this machine, or import measurements, into a profile"),
     "schema": Verb(target="shardwright.cli.schema:main", summary="print the JSON Schema of a plan, simulation, profile or trace file"),
-    "catalog": Verb(target="shardwright.cli.catalog:main", summary="list accelerators, instances, clusters, models, runtimes or schedules"),
+    "catalog": Verb(target="shardwright.cli.catalog:main", summary="list hardware, clusters, models, runtimes or schedules"),
 }
 
 

@@ -30,7 +30,7 @@ def breaks(text: str, *, width: int, later: int | None = None) -> list[int]:
 def broken(text: str, *, width: int) -> list[str]:
     """`text` as lines of at most `width` cells; a longer word has a line of its own."""
     places = breaks(text, width=width)
-    return [text[a:b].rstrip() for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+    return [text[a:b].strip() for a, b in zip([0, *places], [*places, len(text)], strict=True)]
 
 
 def unbroken(text: Text) -> Text:

@@ -14,14 +14,15 @@ _SHORT = {
     "parameters": "params",
     "gradients": "grads",
     "optimizer": "optim",
-    "activations": "acts",
-    "temporary": "temp",
-    "temporaries": "temp",
     "workspace": "work",
+    "activations": "acts",
+    "logits": "logits",
+    "temporary": "temp",
     "fragmentation": "frag",
     "communication": "comm",
     "context": "ctx",
 }
+"""Titles of the columns, in their order."""
 
 
 def memory_table(prediction: Prediction, *, all_stages: bool = False, classes: tuple[str, ...] = ()) -> PlainTable:
@@ -34,7 +35,8 @@ def memory_table(prediction: Prediction, *, all_stages: bool = False, classes: t
     """
     runs = equal_ranks(prediction.stages)
     chosen = runs if all_stages else _few(runs)
-    names = tuple(dict.fromkeys(name for stage in prediction.stages for name, _ in stage.items))
+    found = dict.fromkeys(name for stage in prediction.stages for name, _ in stage.items)
+    names = tuple(sorted(found, key=lambda name: list(_SHORT).index(name) if name in _SHORT else len(_SHORT)))
     rows: list[tuple[str, ...]] = []
     before = -1
     for run in chosen:

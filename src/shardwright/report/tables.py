@@ -14,7 +14,7 @@ from rich.text import Text
 from shardwright.report.layout import Words, broken, unbroken
 
 GAP: Final = 2
-NARROW: Final = 16
+NARROW: Final = 14
 """Cells below which a column of words is not made narrower to save another column."""
 
 
@@ -42,7 +42,7 @@ class PlainTable:
         names = [self.header[c] for c in sorted(gone) if self.header[c]]
         if names:
             needed = _total(least) + console.width - width
-            yield Words(Text(f"not shown: {', '.join(names)}; {needed} columns show all, and so does --json", style="dim"))
+            yield Words(Text(f"not shown: {', '.join(names)}; a screen of {needed} columns shows all, and so does --json", style="dim"))
 
     def _cells(self, column: int) -> list[str]:
         return [row[column] for row in self.rows]

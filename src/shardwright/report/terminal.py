@@ -105,7 +105,7 @@ def render_comparison(simulations: Sequence[Simulation]) -> RenderableType:
         for rank, (text, p) in enumerate(ranked, start=1)
     ]
     header = ("", "s/step", "slower", "tok/s/dev", "MFU", "reserved", "fits", "strategy")
-    names = list(dict.fromkeys(name for _, p in ranked for name, _ in p.breakdown_s))
+    names = list(dict.fromkeys(name for name, _ in sorted((part for _, p in ranked for part in p.breakdown_s), key=_place)))
     parts = [dict(p.breakdown_s) for _, p in ranked]
     times = [(part_name(name), *(f"{part.get(name, 0.0):.4g}" for part in parts)) for name in names]
     return Group(
@@ -148,6 +148,11 @@ def _prediction_parts(prediction: Prediction, *, all_stages: bool, classes: tupl
     ]
 
 
+def _place(part: tuple[str, float]) -> int:
+    """Parts stand in one order everywhere, whatever order they were stored in."""
+    return list(_PARTS).index(part[0]) if part[0] in _PARTS else len(_PARTS)
+
+
 def part_name(name: str) -> str:
     """What a part of the step is called on a screen."""
     return _PARTS.get(name, name)
@@ -164,7 +169,7 @@ def _breakdown_table(prediction: Prediction) -> RenderableType:
             format_percent(seconds / total),
             "█" * round(BAR_WIDTH * min(max(seconds / total, 0.0), 1.0)),
         )
-        for name, seconds in prediction.breakdown_s
+        for name, seconds in sorted(prediction.breakdown_s, key=_place)
         if seconds
     ]
     covered = sum(seconds for _, seconds in prediction.breakdown_s)

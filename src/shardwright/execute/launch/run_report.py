@@ -12,7 +12,7 @@ TEXT = "text"
 OWN = "shardwright"
 NATIVE = "torch-native"
 FORMATS = {"job": "the data types of the job", "fp32": "float32 throughout", "fp64": "float64 throughout"}
-BACKENDS = {OWN: "its own interpreter, for every plan", NATIVE: "DTensor, FSDP2 and torch.distributed.pipelining, for grids only"}
+BACKENDS = {OWN: "its own interpreter, for every plan", NATIVE: "PyTorch's own DTensor, FSDP2 and pipelining, for grids only"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,8 @@ def cluster_from_yaml(text: str) -> Cluster:
         )
     groups = tuple(_group(r, index=i, own=own) for i, r in enumerate(record.nodes))
     fabric = _fabric(record.fabric, groups)
-    cluster = Cluster(expression=record.name, groups=groups, fabric=fabric, fabric_origin=_FILE if fabric else ONE_SWITCH)
+    origin = _origin(record.fabric_origin, otherwise=_FILE if fabric else ONE_SWITCH)
+    cluster = Cluster(expression=record.name, groups=groups, fabric=fabric, fabric_origin=origin)
     if cluster.num_devices > MAX_DEVICES:
         raise ClusterError(f"{cluster.num_devices} devices in the cluster file", hint=f"at most {MAX_DEVICES}")
     return cluster
@@ -123,6 +124,7 @@ _PARTS: Mapping[str, type[Record]] = {
     "attention": AttentionRecord,
     "origin": OriginRecord,
     "failures_origin": OriginRecord,
+    "fabric_origin": OriginRecord,
 }
 
 
