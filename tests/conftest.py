@@ -5,6 +5,8 @@ import os
 
 # Before numpy and torch are loaded, and for ranks: all share the cores, and threads that wait for work of this size spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Screens are as wide as a pipe's, whatever terminal the tests run in.
+os.environ.pop("COLUMNS", None)
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -78,7 +78,7 @@ def test_file_has_the_devices_that_are_asked_for(plan: Path, capsys: pytest.Capt
     path = tmp_path / "trace.json"
     assert run(["trace", str(plan), "--devices", "0,2-3", "-o", str(path), "--quiet"]) == 0
     (found,) = read_traces(path)
-    assert capsys.readouterr().out == f"simulated {found.step_s:.9g} s\n"
+    assert capsys.readouterr().out == f"{found.step_s:.9g} s\tsimulated\n"
     assert [d.device for d in found.devices] == [0, 2, 3]
     saved = read_saved(plan)
     assert saved.plan is not None

@@ -91,7 +91,7 @@ def test_plan_prints_a_screen_json_or_a_line(asked: list[Any], capsys: pytest.Ca
     assert run([*PLAN, "--json"]) == 0
     assert capsys.readouterr().out == to_text({**plan_document(ANSWER), "search_time_s": ANSWER.search_time_s})
     assert run([*PLAN, "--quiet"]) == 0
-    assert capsys.readouterr().out == "tp2 sp pp4 dp8 mbs1 zero1 recompute=none schedule=1f1b order=tp-cp-ep-dp-pp\n"
+    assert capsys.readouterr().out == "2 s\ttp2 sp pp4 dp8 mbs1 zero1 recompute=none schedule=1f1b order=tp-cp-ep-dp-pp\n"
 
 
 def test_plan_file_is_written_checked_and_explained(asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +114,7 @@ def test_simulate_and_compare(asked: list[Any], capsys: pytest.CaptureFixture[st
     assert [row["strategy"][:3] for row in json.loads(capsys.readouterr().out)["strategies"]] == ["tp2", "tp4"]
 
 
-@pytest.mark.parametrize("kind", ["accelerators", "models", "runtimes", "schedules"])
+@pytest.mark.parametrize("kind", ["accelerators", "instances", "clusters", "models", "runtimes", "schedules"])
 def test_catalog(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["catalog", kind, "--json"]) == 0
     names = [row["name"] for row in json.loads(capsys.readouterr().out)[kind]]

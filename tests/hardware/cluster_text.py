@@ -32,7 +32,7 @@ def cluster_record(cluster: Cluster) -> dict[str, object]:
         record["accelerators"] = {name: _accelerator(device) for name, device in own.items()}
     record["nodes"] = [_nodes(group) for group in cluster.groups]
     if cluster.fabric:
-        record["fabric"] = [_tier(tier) for tier in cluster.fabric]
+        record |= {"fabric": [_tier(tier) for tier in cluster.fabric], "fabric_origin": _origin(cluster.fabric_origin)}
     return record
 
 

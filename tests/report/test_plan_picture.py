@@ -15,7 +15,7 @@ from shardwright.errors import StrategyError
 from shardwright.files.text import to_text
 from shardwright.report.plan_document import picture_document
 from shardwright.report.plan_fold import folded
-from shardwright.report.plan_picture import Picture, picture_of, printable
+from shardwright.report.plan_picture import Picture, picture_of
 from shardwright.report.plan_svg import plan_svg
 from shardwright.report.plan_text import PlanText
 from shardwright.report.plan_ways import classes_of, device_text, ways
@@ -23,6 +23,7 @@ from shardwright.report.split_tree import TreeNode, split_tree, tree_lines
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import Split, devices_of
 from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.printable import printable
 from shardwright.strategy.verify.coverage import operators_of, stage_pieces
 from tests.golden.files import assert_golden
 from tests.strategies import dense_model, trees

@@ -8,8 +8,8 @@ import pytest
 
 from shardwright.api.problems import problem_of
 from shardwright.api.simulations import simulation
-from shardwright.report.verdict import verdict
 from shardwright.search.request import Request
+from shardwright.search.summary import kept_free, verdict
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.units import GIB
@@ -21,7 +21,7 @@ ASKED = Request(model="llama-3.1-70b", cluster="h100-sxm:64", seq_len=8192, glob
 def test_a_strategy_that_does_not_fit_says_where_by_how_much_and_what_would() -> None:
     found = simulation(ASKED, strategy="tp8 sp dp8 zero1")
     assert not found.prediction.fits
-    words = verdict(found.prediction, fitting=found.fitting).plain
+    words = verdict(found.prediction, fitting=found.fitting)
     over = (found.prediction.reserved_bytes - found.prediction.capacity_bytes) / GIB
     assert words.startswith(f"DOES NOT FIT: stage 0 by {over:.4g} GiB; fits with ")
     assert len(found.fitting) == 3
@@ -43,11 +43,18 @@ def changed(change: str) -> str:
     return f"{kept}{change} sp dp{64 // size // (1 if axis == 'tp' else 8)}{zero}"
 
 
-@pytest.mark.parametrize(("share", "words"), [(0.5, "fits: the fullest device holds 50.0 % of"), (0.97, "above 95 % it may fail")])
+@pytest.mark.parametrize(("share", "words"), [(0.5, "fits: the fullest device holds 50.0 % of"), (0.97, "above 95 % it may run out")])
 def test_a_nearly_full_device_is_warned_of(share: float, words: str) -> None:
     prediction = replace(PREDICTION, reserved_bytes=int(share * PREDICTION.capacity_bytes))
-    assert words in verdict(prediction).plain
-    assert ("may fail" in verdict(prediction).plain) == (share > 0.95)
+    assert words in verdict(prediction)
+    assert ("may run out" in verdict(prediction)) == (share > 0.95)
+
+
+def test_what_is_kept_free_is_said() -> None:
+    assert kept_free(ASKED) == ""
+    assert "none is kept free (--memory-reserve)" in verdict(PREDICTION)
+    assert "5.0 % more is kept free" in verdict(PREDICTION, kept=kept_free(replace(ASKED, reserve_fraction=0.05)))
+    assert "4 GiB more is kept free" in verdict(PREDICTION, kept=kept_free(replace(ASKED, reserve_bytes=4 * GIB)))
 
 
 def test_a_prediction_fits_exactly_where_the_simulation_does() -> None:

@@ -21,32 +21,41 @@ from shardwright.report.calibration import check_document, render_check, render_
 
 def calibrate(
     *,
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda; CUDA where torch finds one.")] = "",
-    ranks: Annotated[int, typer.Option("--ranks", min=0, help="Devices of the largest collective; 0 = all GPUs, or 2 on a CPU.")] = 0,
-    dtype: Annotated[list[str] | None, typer.Option("--dtype", help="Number format of GEMMs: bf16, fp16, tf32, fp32. Repeatable.")] = None,
-    collectives_only: Annotated[bool, typer.Option("--collectives-only", help="Measure collectives and nothing else.")] = False,
+    device: Annotated[str, typer.Option("--device", help="Device type, cpu or cuda; by default cuda if torch finds one.")] = "",
+    ranks: Annotated[int, typer.Option("--ranks", min=0, help="Ranks of the largest collective; 0 means all GPUs, or 2 on a CPU.")] = 0,
+    dtype: Annotated[
+        list[str] | None, typer.Option("--dtype", help="Data type of the GEMMs to measure: bf16, fp16, tf32 or fp32. Repeatable.")
+    ] = None,
+    collectives_only: Annotated[bool, typer.Option("--collectives-only", help="Measure only collectives.")] = False,
     from_nccl_tests: Annotated[
         list[Path] | None, typer.Option("--from-nccl-tests", metavar="FILE", help="Output of nccl-tests to import. Repeatable.")
     ] = None,
     from_kineto: Annotated[
-        Path | None, typer.Option("--from-kineto", metavar="FILE", help="Kineto trace to import (JSON, .gz too).")
+        Path | None, typer.Option("--from-kineto", metavar="FILE", help="PyTorch profiler (Kineto) trace to import, .json or .json.gz.")
     ] = None,
     measure: Annotated[
-        bool | None, typer.Option("--measure/--no-measure", help="Measure this machine; off by default when importing.")
+        bool | None, typer.Option("--measure/--no-measure", help="Measure this machine; by default only if nothing is imported.")
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="Accelerator of the profile; the catalog's name of this device if not given.")] = "",
-    day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="Day to write into the profile; today if not given.")] = "",
-    repetitions: Annotated[int, typer.Option("--repetitions", min=1, max=1000, help="Timings whose median counts.")] = 5,
-    sustained: Annotated[float, typer.Option("--sustained", min=0.0, max=3600.0, help="Seconds of the long GEMM run; 0 = none.")] = 5.0,
-    timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds after which a silent rank is given up.")] = 60.0,
-    tiny: Annotated[bool, typer.Option("--tiny", help="The smallest shapes only: to try it out, not to plan with.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Then predict and measure training steps on one device.")] = False,
+    name: Annotated[str, typer.Option("--name", help="Accelerator name in the profile; by default this device's catalog name.")] = "",
+    day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="Date in the profile; by default today.")] = "",
+    repetitions: Annotated[
+        int, typer.Option("--repetitions", min=1, max=1000, help="Timings of each point, of which the median counts.")
+    ] = 5,
+    sustained: Annotated[
+        float,
+        typer.Option(
+            "--sustained", min=0.0, max=3600.0, help="Seconds of sustained GEMM load, to see the clock under the power limit; 0 means none."
+        ),
+    ] = 5.0,
+    timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds after which an unresponsive rank is given up.")] = 60.0,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Only the smallest shapes: for trying it out, not for planning.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Afterwards, predict and measure training steps on one device.")] = False,
     output: flags.Output = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Measure this machine with torch, or import what others measured, into a profile of measured rates to plan with."""
+    """Measure this machine with torch, or import measurements, into a device profile to plan with."""
     screen.check_writable(output)
     request = Calibration(
         date=_day(day),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Final
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
@@ -14,18 +16,26 @@ from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
 from shardwright.files.text import to_text
 from shardwright.hardware.catalog.catalog import ACCELERATORS
+from shardwright.hardware.catalog.instances import find_instance, instance_names
+from shardwright.hardware.catalog.published import published_names
+from shardwright.hardware.cluster import Cluster, NodeKind
+from shardwright.hardware.device import Accelerator
+from shardwright.hardware.expression import parse_cluster
+from shardwright.job.border import PRECISIONS
 from shardwright.model.catalog.catalog import ENTRIES
+from shardwright.report.layout import Words
 from shardwright.report.tables import plain_table
 from shardwright.runtime.registry import load_runtime, runtime_names
 from shardwright.runtime.runtime import Runtime
 from shardwright.schedules.registry import SCHEDULES
-from shardwright.units import GIB, TERA, format_count
+from shardwright.simulator.cluster_sources import fabric_text
+from shardwright.units import BITS_PER_BYTE, GIB, GIGA, TERA, format_count
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column: key in JSON, its value of an entry (its attribute of that name if not given), title (empty = only in JSON), how a value is
-    shown, and whether it is a number.
+    shown, whether it is a number, and whether a narrow screen may leave it out.
     """
 
     key: str
@@ -33,11 +43,22 @@ class Column:
     title: str = ""
     shown: Callable[[Any], str] = str
     is_number: bool = False
+    is_spare: bool = False
 
     def of(self, entry: Any) -> Any:
         """The value that an entry has here."""
         found = getattr(entry, self.key) if self.value is None else self.value(entry)
         return list(found) if isinstance(found, tuple) else found
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A catalog: what it has, its columns, its entries, and a line below them."""
+
+    about: str
+    columns: tuple[Column, ...]
+    entries: Callable[[], Iterable[Any]]
+    note: str = ""
 
 
 def _names(values: Sequence[str]) -> str:
@@ -48,32 +69,29 @@ def _whole(value: float) -> str:
     return f"{value:,.0f}" if value else "-"
 
 
-NAME: Final = Column("name", title="name")
-ALIASES: Final = Column("aliases", title="also", shown=_names)
-ACCELERATOR: Final = (
-    NAME,
-    Column("vendor", title="vendor"),
-    Column("memory_gib", lambda a: a.memory_bytes / GIB, "GiB", _whole, is_number=True),
-    Column("memory_bandwidth_tb_per_s", lambda a: a.memory_bandwidth / TERA, "TB/s", lambda v: f"{v:.2f}", is_number=True),
-    Column("bf16_tflops", lambda a: a.peak(Dtype.BF16) / TERA, "bf16 TFLOP/s", _whole, is_number=True),
-    Column("fp8_tflops", lambda a: a.peak(Dtype.FP8) / TERA, "fp8 TFLOP/s", _whole, is_number=True),
-    Column("evidence", lambda a: a.origin.evidence.value, "known by"),
-    Column("reference", lambda a: a.origin.reference),
-    ALIASES,
-)
-MODEL: Final = (
-    Column("name", lambda e: e.names[0], "name"),
-    Column("parameters", title="parameters", shown=format_count, is_number=True),
-    Column("architecture", lambda e: ", ".join(e.config.get("architectures", [])), "architecture"),
-    Column("reference", lambda e: e.source),
-    Column("aliases", lambda e: e.names[1:], "also", _names),
-)
-RUNTIME: Final = (
-    NAME,
-    *(Column(key, title=key) for key in ("framework", "version", "released")),
-    Column("schedules", title="schedules", shown=_names),
-    ALIASES,
-)
+def _precisions(device: Accelerator) -> list[str]:
+    return [name for name, recipe in PRECISIONS.items() if device.peak(recipe.compute)]
+
+
+def _node_columns(node: Callable[[Any], NodeKind]) -> tuple[Column, ...]:
+    """What is said of a node, wherever an entry has it."""
+    return (
+        Column("accelerator", lambda e: node(e).accelerator.name, "accelerator"),
+        Column("memory_gib", lambda e: node(e).accelerator.memory_bytes / GIB, "GiB", _whole, is_number=True, is_spare=True),
+        Column("devices_per_node", lambda e: node(e).num_devices, "per node", _whole, is_number=True),
+        Column("scale_up_domain", lambda e: node(e).island, "scale-up domain", _whole, is_number=True, is_spare=True),
+        Column("nics", lambda e: node(e).nics, "NICs", _whole, is_number=True, is_spare=True),
+        Column("nic_gbit_per_s", lambda e: node(e).nic.bandwidth * BITS_PER_BYTE / GIGA, "Gb/s each", _whole, is_number=True),
+        Column("precisions", lambda e: _precisions(node(e).accelerator), "precisions", _names),
+    )
+
+
+def _instances() -> list[NodeKind]:
+    return [node for name in instance_names() if (node := find_instance(name)) is not None]
+
+
+def _clusters() -> list[Cluster]:
+    return [parse_cluster(name) for name in published_names()]
 
 
 def _runtimes() -> list[Runtime]:
@@ -84,36 +102,108 @@ def _runs(schedule: str) -> list[str]:
     return [runtime.name for runtime in _runtimes() if schedule in runtime.schedules]
 
 
-SCHEDULE: Final = (Column("name", str, "name"), Column("runtimes", _runs, "runtimes that run it", _names))
-KINDS: Final[Mapping[str, tuple[tuple[Column, ...], Callable[[], Iterable[Any]]]]] = {
-    "accelerators": (ACCELERATOR, lambda: ACCELERATORS),
-    "models": (MODEL, lambda: ENTRIES),
-    "runtimes": (RUNTIME, _runtimes),
-    "schedules": (SCHEDULE, lambda: SCHEDULES),
+def _differences(runtime: Runtime) -> list[str]:
+    """The settings in which a runtime differs from the first of its framework, in words."""
+    first = min((one for one in _runtimes() if one.framework == runtime.framework), key=lambda one: (len(one.name), one.name))
+    settings = [field.name for field in fields(Runtime) if field.name not in ("name", "version", "released", "facts", "aliases")]
+    changed = [(name, getattr(runtime, name)) for name in settings if getattr(runtime, name) != getattr(first, name)]
+    return [_setting(name.replace("_", " "), value) for name, value in changed]
+
+
+def _setting(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return name if value else f"{name} off"
+    return f"{name} {'/'.join(map(str, value)) if isinstance(value, tuple) else value}"
+
+
+NAME: Final = Column("name", title="name")
+ALIASES: Final = Column("aliases", title="also", shown=_names, is_spare=True)
+ACCELERATOR: Final = (
+    NAME,
+    Column("vendor", title="vendor"),
+    Column("memory_gib", lambda a: a.memory_bytes / GIB, "GiB", _whole, is_number=True),
+    Column("memory_bandwidth_tb_per_s", lambda a: a.memory_bandwidth / TERA, "TB/s", lambda v: f"{v:.2f}", is_number=True),
+    Column("bf16_tflops", lambda a: a.peak(Dtype.BF16) / TERA, "bf16 TFLOP/s", _whole, is_number=True),
+    Column("fp8_tflops", lambda a: a.peak(Dtype.FP8) / TERA, "fp8 TFLOP/s", _whole, is_number=True),
+    Column("precisions", _precisions, "precisions", _names),
+    Column("evidence", lambda a: a.origin.evidence.value, "known by", is_spare=True),
+    Column("reference", lambda a: a.origin.reference),
+    ALIASES,
+)
+INSTANCE: Final = (NAME, *_node_columns(lambda node: node), Column("reference", lambda node: node.nic.origin.reference))
+CLUSTER: Final = (
+    Column("name", lambda c: c.expression, "name"),
+    Column("devices", lambda c: c.num_devices, "devices", _whole, is_number=True),
+    *(replace(column, is_spare=column.is_number) for column in _node_columns(lambda c: c.node)),
+    Column("switches", fabric_text, "switches"),
+    Column("reference", lambda c: c.fabric_origin.reference),
+)
+MODEL: Final = (
+    Column("name", lambda e: e.names[0], "name"),
+    Column("parameters", title="parameters", shown=format_count, is_number=True),
+    Column("architecture", lambda e: ", ".join(e.config.get("architectures", [])), "architecture"),
+    Column("reference", lambda e: e.source),
+    Column("aliases", lambda e: e.names[1:], "also", _names, is_spare=True),
+)
+RUNTIME: Final = (
+    NAME,
+    *(Column(key, title=key, is_spare=True) for key in ("framework", "version")),
+    Column("released", title="released", is_spare=True),
+    Column("vendors", title="runs on", shown=_names),
+    Column("schedules"),
+    Column("zero_stages", title="ZeRO", shown=lambda stages: ", ".join(map(str, stages)), is_spare=True),
+    Column("differences", _differences, "unlike its framework's first", _names),
+    ALIASES,
+)
+SCHEDULE: Final = (Column("name", str, "name"), Column("runtimes", _runs, "runtimes that run it", lambda names: _names(names) or "-"))
+KINDS: Final[Mapping[str, Kind]] = {
+    "accelerators": Kind("devices: a CLUSTER is NAME:DEVICES, in their usual nodes", ACCELERATOR, lambda: ACCELERATORS),
+    "instances": Kind("cloud instances: a CLUSTER is NAME:INSTANCES", INSTANCE, _instances, note="The cloud's prefix may be left out."),
+    "clusters": Kind("published clusters with their switches: a CLUSTER is NAME or NAME:DEVICES", CLUSTER, _clusters),
+    "models": Kind("models: a MODEL is one of them, or a Hugging Face config.json", MODEL, lambda: ENTRIES),
+    "runtimes": Kind(
+        "training frameworks as they are run, for --runtime",
+        RUNTIME,
+        _runtimes,
+        note="A runtime takes every precision that the devices have. `shardwright catalog schedules` says which schedules it runs.",
+    ),
+    "schedules": Kind("pipeline schedules", SCHEDULE, lambda: SCHEDULES),
 }
+KIND: Final = (
+    Column("name", lambda item: item[0], "kind"),
+    Column("entries", lambda item: len(list(item[1].entries())), "entries", _whole, is_number=True),
+    Column("about", lambda item: item[1].about, "what"),
+)
+ALL: Final = Kind("the kinds", KIND, KINDS.items, note="`shardwright catalog KIND` lists one.")
 
 
 def catalog(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="accelerators, models, runtimes or schedules.")],
+    kind: Annotated[str, typer.Argument(metavar="[KIND]", help=f"{', '.join(KINDS)}; without one, the kinds.")] = "",
     *,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """List what is known by name."""
-    if kind not in KINDS:
+    """List what is known by name; --quiet prints the names alone."""
+    if kind and kind not in KINDS:
         raise UsageError(f"there is no catalog of {kind[:40]!r}", hint=nearest(kind[:40], KINDS))
-    columns, entries = KINDS[kind]
-    rows = [{column.key: column.of(entry) for column in columns} for entry in entries()]
+    chosen = KINDS[kind] if kind else ALL
+    rows = [{column.key: column.of(entry) for column in chosen.columns} for entry in chosen.entries()]
     if as_json:
-        screen.write(to_text({kind: rows}))
+        screen.write(to_text({kind or "kinds": rows}))
     elif quiet:
         screen.write("".join(f"{row['name']}\n" for row in rows))
     else:
-        columns = tuple(column for column in columns if column.title)
-        cells = [tuple(column.shown(row[column.key]) for column in columns) for row in rows]
-        numbers = tuple(i for i, column in enumerate(columns) if column.is_number)
-        screen.show(plain_table(tuple(column.title for column in columns), cells, right=numbers))
+        screen.show(_table(chosen, rows))
+
+
+def _table(kind: Kind, rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    columns = [column for column in kind.columns if column.title]
+    cells = [tuple(column.shown(row[column.key]) for column in columns) for row in rows]
+    numbers = [i for i, column in enumerate(columns) if column.is_number]
+    spare = [i for i, column in enumerate(columns) if column.is_spare]
+    table = plain_table([column.title for column in columns], cells, right=numbers, whole=(0,), spare=spare[::-1])
+    return Group(table, Words(Text(kind.note))) if kind.note else table
 
 
 main = verb(catalog, name="catalog")

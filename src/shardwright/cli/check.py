@@ -11,25 +11,32 @@ from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.files.plan_file import read_saved
 from shardwright.files.text import to_text
-from shardwright.report.proof_face import checked_document, proof_document, render_checked, render_proof
+from shardwright.report.proof_face import checked_document, checked_line, proof_document, render_checked, render_proof
 
 
 def check(
     path: flags.PlanFile,
     *,
-    execute: Annotated[bool, typer.Option("--execute", help="Run a small model under the plan: loss and gradients equal?")] = False,
+    execute: Annotated[
+        bool,
+        typer.Option(
+            "--execute", help="Also run a small model under the plan and compare its loss and gradients with those of the unsplit model."
+        ),
+    ] = False,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Make every number of a plan file again, and what a search claims; with --execute also train a small model under the plan."""
+    """Recompute every number of a plan file and the search behind it, and compare."""
     saved = read_saved(path)
     with screen.progress(quiet=quiet or as_json) as report:
         found = checks.check_file(saved, progress=report)
         proof = execution.execution(saved, progress=report) if execute else None
     if as_json:
         screen.write(to_text(checked_document(found) | ({"execution": proof_document(proof)} if proof else {})))
-    elif not quiet:
+    elif quiet:
+        screen.write(f"{checked_line(found)}\n")
+    else:
         screen.show(render_checked(found))
         if proof:
             screen.show(render_proof(proof))

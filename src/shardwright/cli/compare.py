@@ -12,14 +12,16 @@ from shardwright.cli.command import verb
 from shardwright.errors import UsageError
 from shardwright.files.stored import simulation_document
 from shardwright.files.text import to_text
-from shardwright.report.terminal import render_comparison, strategy_text
+from shardwright.report.terminal import render_comparison
+from shardwright.search.simulation import strategy_text
+from shardwright.search.summary import answer_line
 
 
 def compare(
     model: flags.Model,
     cluster: flags.Cluster,
     *,
-    strategy: Annotated[list[str], typer.Option("--strategy", help="A strategy; give two or more.")],
+    strategy: Annotated[list[str], typer.Option("--strategy", help="Strategy to compare, as for simulate; give two or more.")],
     seq_len: flags.SeqLen,
     global_batch: flags.GlobalBatch = "",
     global_batch_tokens: flags.GlobalBatchTokens = "",
@@ -32,7 +34,7 @@ def compare(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Predict several strategies of MODEL on CLUSTER side by side."""
+    """Predict the step time and memory of MODEL on CLUSTER under several strategies, side by side."""
     if len(strategy) < 2:
         raise UsageError("compare needs two strategies or more", hint='give --strategy "..." once for each')
     request = flags.read_request(locals())
@@ -42,7 +44,8 @@ def compare(
     if as_json:
         screen.write(to_text({"strategies": [simulation_document(one) for one in found]}))
     elif quiet:
-        screen.write(strategy_text(min(found, key=lambda one: one.prediction.step_time_s)) + "\n")
+        best = min(found, key=lambda one: one.prediction.step_time_s)
+        screen.write(answer_line(strategy_text(best), step_time_s=best.prediction.step_time_s))
     else:
         screen.show(render_comparison(found))
 

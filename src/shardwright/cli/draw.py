@@ -14,15 +14,15 @@ from shardwright.report.plan_document import picture_document
 from shardwright.report.plan_svg import plan_svg
 from shardwright.report.plan_text import PlanText
 
-Source = Annotated[
-    str, typer.Argument(metavar="PLAN", help="A file in the general notation, a file that `shardwright plan -o` wrote, or a grid.")
-]
+Source = Annotated[str, typer.Argument(metavar="PLAN", help='Plan file, file in plan notation, or grid such as "tp8 pp4".')]
 DrawnModel = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Catalog name or path of a Hugging Face config.json; a plan file names its own.")
+    str, typer.Argument(metavar="MODEL", help="Catalog name, or path of a Hugging Face config.json; a plan file has its own.")
 ]
-Devices = Annotated[int, typer.Option("--devices", min=0, help="Devices of a grid; what its degrees leave over is dp. 0 = their product.")]
+Devices = Annotated[
+    int, typer.Option("--devices", min=0, help="Number of devices of a grid; dp takes what the other degrees leave. 0 means their product.")
+]
 Batch = Annotated[
-    int, typer.Option("--global-batch", min=0, help="Sequences a step, for a grid. 0 = one microbatch for each pipeline rank.")
+    int, typer.Option("--global-batch", min=0, help="Global batch size of a grid, in sequences; 0 means one microbatch per pipeline stage.")
 ]
 
 
@@ -37,7 +37,7 @@ def draw(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Draw PLAN: devices x layers, the split tree of each stage, and small orders. With -o FILE as SVG, else on the screen."""
+    """Draw PLAN: devices by layers, the split tree of each stage, and short schedules; on the screen, or as SVG with -o FILE."""
     screen.check_writable(output)
     picture = drawings.draw(source, model=model, devices=devices, global_batch=global_batch)
     if output is not None:

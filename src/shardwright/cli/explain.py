@@ -9,7 +9,9 @@ from shardwright.files.plan_file import read_saved, require_whole
 from shardwright.files.stored import StoredPlan, document_of
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_certificate
-from shardwright.report.terminal import render_explained, render_explanation, strategy_text
+from shardwright.report.terminal import render_explained, render_explanation
+from shardwright.search.simulation import strategy_text
+from shardwright.search.summary import answer_line
 
 
 def explain(
@@ -19,14 +21,14 @@ def explain(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Print the answer of a plan file with the formulas' inputs and the source of each number."""
+    """Print the answer of a plan file in full, with every input of the prediction and where it comes from."""
     saved = read_saved(path)
     require_whole(saved, name=str(path))
     answer = saved.answer if isinstance(saved, StoredPlan) else None
     if as_json:
         screen.write(to_text(document_of(saved)))
     elif quiet:
-        screen.write(strategy_text(saved.simulation) + "\n")
+        screen.write(answer_line(strategy_text(saved.simulation), step_time_s=saved.prediction.step_time_s))
     elif answer is not None:
         screen.show(render_explanation(answer))
     else:

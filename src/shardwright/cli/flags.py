@@ -18,53 +18,67 @@ from shardwright.errors import UsageError
 from shardwright.search.request import Choices, Request
 from shardwright.units import GIB
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Catalog name or path of a Hugging Face config.json.")]
-Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="Expression such as h100-sxm:16384, or path of a YAML file.")]
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A file that `shardwright plan -o` or `shardwright simulate -o` wrote.")]
-SeqLen = Annotated[str, typer.Option("--seq-len", metavar="N", help="Tokens of a sequence: 8192 or 8k.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Catalog name, or path of a Hugging Face config.json.")]
+Cluster = Annotated[
+    str, typer.Argument(metavar="CLUSTER", help="Expression such as h100-sxm:16384, or path of a YAML file (docs/clusters.md).")
+]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file written by `shardwright plan -o` or `shardwright simulate -o`.")]
+SeqLen = Annotated[str, typer.Option("--seq-len", metavar="N", help="Sequence length in tokens: 8192 or 8k.")]
 GlobalBatch = Annotated[
     str,
-    typer.Option("--global-batch", metavar="N", help='Sequences a step, over the whole cluster; or "4M tokens".', show_default=False),
+    typer.Option("--global-batch", metavar="N", help='Global batch size in sequences per step; or "4M tokens".', show_default=False),
 ]
 GlobalBatchTokens = Annotated[
-    str, typer.Option("--global-batch-tokens", metavar="N", help="The same in tokens: 4M (M = 1024 x 1024).", show_default=False)
+    str, typer.Option("--global-batch-tokens", metavar="N", help="Global batch size in tokens: 4M (M = 1024 x 1024).", show_default=False)
 ]
 RuntimeName = Annotated[
     str,
-    typer.Option("--runtime", help="Framework and version; `shardwright catalog runtimes` lists them.", show_default="the devices' own"),
+    typer.Option(
+        "--runtime",
+        help="Training framework and version; `shardwright catalog runtimes` lists them.",
+        show_default="the usual one of the devices",
+    ),
 ]
 Precision = Annotated[
     str,
-    typer.Option(
-        "--precision", help="Number format of the GEMMs: bf16, fp16, fp8, ...", show_default="bf16, or fp16 where the devices lack it"
-    ),
+    typer.Option("--precision", help="Precision of the GEMMs: bf16, fp16, fp8, ...", show_default="bf16, or fp16 on devices without bf16"),
 ]
 EncoderLen = Annotated[
-    int, typer.Option("--encoder-len", metavar="N", min=0, help="Tokens of the encoder's text, for encoder-decoder models.")
+    int, typer.Option("--encoder-len", metavar="N", min=0, help="Encoder sequence length in tokens, for encoder-decoder models.")
 ]
-ImageTokens = Annotated[int, typer.Option("--image-tokens", metavar="N", min=0, help="Image patches a sample, for models that see.")]
+ImageTokens = Annotated[
+    int, typer.Option("--image-tokens", metavar="N", min=0, help="Image tokens per sample, for vision-language models.")
+]
 MemoryReserve = Annotated[
-    str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory of every device to leave free: 4 (GiB) or 5%.")
+    str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory to keep free on every device, in GiB (4) or percent (5%).")
 ]
 Headroom = Annotated[
     str,
+    typer.Option("--headroom", metavar="PERCENT", help="Share of each device's memory that plans leave free: predictions are a few % off."),
+]
+UseAll = Annotated[bool, typer.Option("--use-all", help="Leave no device idle, even where that is slower.")]
+MaxDevices = Annotated[int, typer.Option("--max-devices", metavar="N", min=0, help="Use at most this many devices; 0 means all.")]
+Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=V[,V]", help="Fix an axis, e.g. tp=8 or pp=4,8. Repeatable.")]
+Excludes = Annotated[
+    list[str] | None, typer.Option("--exclude", metavar="AXIS=V[,V]", help="Exclude values of an axis, e.g. zero=3. Repeatable.")
+]
+Top = Annotated[int, typer.Option("--top", metavar="N", min=0, max=1000, help="Number of runners-up to certify and show.")]
+Strategy = Annotated[
+    str,
     typer.Option(
-        "--headroom", metavar="PERCENT", help="Share of each device's memory that a plan leaves free; predictions are a few % off."
+        "--strategy", help='Such as "tp8 pp16 vpp8 dp128 zero1"; or a file in plan notation or written by -o; or - for standard input.'
     ),
 ]
-MaxDevices = Annotated[int, typer.Option("--max-devices", metavar="N", min=0, help="Use at most so many devices; 0 = all.")]
-UseAll = Annotated[bool, typer.Option("--use-all", help="Leave no device idle, even where that is slower.")]
-Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=V[,V]", help="Hold an axis to a value. Repeatable.")]
-Excludes = Annotated[list[str] | None, typer.Option("--exclude", metavar="AXIS=V[,V]", help="Leave values out. Repeatable.")]
-Top = Annotated[int, typer.Option("--top", metavar="N", min=0, max=1000, help="Next best plans to certify and show.")]
-Strategy = Annotated[
-    str, typer.Option("--strategy", help='Such as "tp8 pp16 vpp8 dp128 zero1"; or a file in the general notation or from -o; - = read it.')
+ProfileFile = Annotated[
+    str, typer.Option("--profile", metavar="FILE", help="Profile of measured rates, written by `shardwright calibrate -o`.")
 ]
-ProfileFile = Annotated[str, typer.Option("--profile", metavar="FILE", help="Measured rates that `shardwright calibrate -o` wrote.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a screen.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, and only the result's first line.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the result to this file too.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", help="Print one line, such as a step's seconds, a tab and the strategy; no progress."),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback if something fails.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Also write the result to this file.")]
 
 
 def read_choices(words: Sequence[str] | None, *, flag: str) -> Choices:

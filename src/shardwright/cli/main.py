@@ -17,16 +17,19 @@ INTERRUPTED: Final = 130
 _HEAD: Final = """\
 Usage: shardwright VERB [ARGUMENTS] [OPTIONS]
 
-Plans how to spread a large language model over a cluster, proves the plan, and says how fast it is and how much memory it takes.
+Plans how to distribute the training of a large language model over a cluster,
+proves that no other plan in the search space is faster, and predicts its step
+time and memory.
 
-  shardwright plan llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048 -o plan.json
+  shardwright plan llama-3.1-405b h100-sxm:16384 --seq-len 8192 \\
+      --global-batch 2048 -o plan.json
 
 Verbs:
 """
 _FOOT: Final = """
-`shardwright VERB --help` says more. Every verb has --json, --quiet and --debug.
-Exit codes: 1 unexpected, 2 usage, 3 model, 4 cluster, 5 strategy, 6 infeasible, 7 data, 8 runtime,
-9 standard output, 10 memory, 130 interrupted.
+`shardwright VERB --help` says more. All verbs take --json, --quiet and --debug.
+Exit codes: 1 unexpected error, 2 usage, 3 model, 4 cluster, 5 strategy,
+6 infeasible, 7 data, 8 runtime, 9 standard output, 10 memory, 130 interrupted.
 """
 
 

@@ -15,13 +15,15 @@ from shardwright.files.stored import plan_document
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
 from shardwright.search.request import HEADROOM
+from shardwright.search.summary import answer_line
 from shardwright.strategy.text.grid_notation import print_grid
 
 GENERAL = ("joint", "joint-named", "exact")
 """Spaces of general plans; their search is loaded where one is asked for."""
 SPACE_HELP = (
-    "standard; exhaustive: every value that is legal in principle; joint: stage cut, splits of each stage, recompute and found orders "
-    "together; joint-named: the same with 1F1B and interleaved 1F1B alone; exact: every plan of one lane of a few layers."
+    "What is searched. standard: grids of the usual values; exhaustive: grids of every legal value; joint: layers of each stage, its "
+    "splits, recomputation and pipeline schedule together; joint-named: the same with only 1F1B and interleaved 1F1B; exact: every plan of "
+    "a few layers."
 )
 
 
@@ -46,14 +48,15 @@ def plan(
     profile: flags.ProfileFile = "",
     space: Annotated[str, typer.Option("--space", help=SPACE_HELP)] = "standard",
     time_limit: Annotated[
-        float, typer.Option("--time-limit", metavar="SECONDS", min=0.0, help="Seconds after which the search stops early.")
+        float,
+        typer.Option("--time-limit", metavar="SECONDS", min=0.0, help="Stop searching after this many seconds; the answer then has a gap."),
     ] = inf,
     output: flags.Output = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Find the best training plan of MODEL on CLUSTER, and prove that no other of the space is faster."""
+    """Find the fastest training plan for MODEL on CLUSTER, and prove that no other plan in the search space is faster."""
     screen.check_writable(output)
     request = flags.read_request(locals())
     if space in GENERAL:
@@ -68,7 +71,7 @@ def plan(
     if as_json:
         screen.write(to_text({**document, "search_time_s": answer.search_time_s}))
     elif quiet:
-        screen.write(print_grid(answer.grid) + "\n")
+        screen.write(answer_line(print_grid(answer.grid), step_time_s=answer.prediction.step_time_s))
     else:
         screen.show(render_answer(answer))
 

@@ -13,6 +13,8 @@ from shardwright.files.stored import document_of
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_general
 from shardwright.search.request import Request
+from shardwright.search.simulation import strategy_text
+from shardwright.search.summary import answer_line
 
 
 def plan(request: Request, *, time_limit: float, output: Path | None, as_json: bool, quiet: bool) -> None:
@@ -27,7 +29,7 @@ def plan(request: Request, *, time_limit: float, output: Path | None, as_json: b
     if as_json:
         screen.write(to_text({**document, "search_time_s": answer.search_time_s}))
     elif quiet:
-        screen.write(f"{answer.step_time_s:.9g} s\n")
+        screen.write(answer_line(strategy_text(stored.simulation), step_time_s=answer.step_time_s))
     else:
         model = problem_of(request).model
         screen.show(render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s))

@@ -20,17 +20,19 @@ from shardwright.files.plan_file import read_saved
 from shardwright.files.text import to_text
 from shardwright.files.trace_file import trace_text
 from shardwright.report.run_face import render_run, run_document, step_text
+from shardwright.search.summary import answer_line
 
 DataFiles = Annotated[
     list[str],
-    typer.Option("--data", metavar="[SEQUENCE=]FILE", help="Tokens; `shardwright tokenise` makes a file of them."),
+    typer.Option("--data", metavar="[SEQUENCE=]FILE", help="Token file, as `shardwright tokenise` writes."),
 ]
-Steps = Annotated[int, typer.Option("--steps", min=1, help="Steps in all, those of a checkpoint included.")]
-Weights = Annotated[Path | None, typer.Option("--weights", metavar="FOLDER", help="Hugging Face safetensors to begin from.")]
+Steps = Annotated[int, typer.Option("--steps", min=1, help="Total number of steps, including those a checkpoint already has.")]
+Weights = Annotated[Path | None, typer.Option("--weights", metavar="FOLDER", help="Hugging Face safetensors to start from.")]
 Checkpoints = Annotated[
-    Path | None, typer.Option("--checkpoints", metavar="FOLDER", help="Save here, and go on from the newest one, of any plan.")
+    Path | None,
+    typer.Option("--checkpoints", metavar="FOLDER", help="Save checkpoints here, and resume from the newest, whatever plan wrote it."),
 ]
-Every = Annotated[int, typer.Option("--every", min=0, help="Steps between checkpoints; 0 = one at the end.")]
+Every = Annotated[int, typer.Option("--every", min=0, help="Steps between checkpoints; 0 means one at the end.")]
 
 
 def run(
@@ -41,21 +43,23 @@ def run(
     weights: Weights = None,
     checkpoints: Checkpoints = None,
     every: Every = 0,
-    rate: Annotated[float, typer.Option("--rate", min=0.0, help="Learning rate of AdamW.")] = 1e-3,
-    decay: Annotated[float, typer.Option("--decay", min=0.0, help="Weight decay.")] = 0.1,
-    clip: Annotated[float, typer.Option("--clip", min=0.0, help="Largest norm of the gradient; 0 = no limit.")] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", help="Of first parameters, where no weights are given.")] = 0,
-    on: Annotated[str, typer.Option("--on", help="cpu or cuda; by default an accelerator if there is one.")] = "",
+    rate: Annotated[float, typer.Option("--rate", min=0.0, help="AdamW learning rate.")] = 1e-3,
+    decay: Annotated[float, typer.Option("--decay", min=0.0, help="AdamW weight decay.")] = 0.1,
+    clip: Annotated[float, typer.Option("--clip", min=0.0, help="Clip gradients to this norm; 0 means never.")] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed of the initial parameters, without --weights.")] = 0,
+    on: Annotated[str, typer.Option("--on", help="Device type, cpu or cuda; by default an accelerator if there is one.")] = "",
     backend: Annotated[str, typer.Option("--backend", help="; ".join(f"{name}: {what}" for name, what in BACKENDS.items()))] = OWN,
     formats: Annotated[str, typer.Option("--formats", help="; ".join(f"{name}: {what}" for name, what in FORMATS.items()))] = "job",
-    trace: Annotated[Path | None, typer.Option("--trace", metavar="FILE", help="Write the last step's trace, for Perfetto.")] = None,
-    shuffle: Annotated[bool, typer.Option("--shuffle", help="Samples in an order drawn for each pass.")] = False,
-    timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Longest wait for another rank in seconds.")] = 300.0,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace of the last step to this file, for ui.perfetto.dev.")
+    ] = None,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the samples anew in every epoch.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds to wait for another rank before giving up.")] = 300.0,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Train under PLAN: its devices are ranks, started here unless torchrun did. Ctrl-C ends the run after the step, with a checkpoint."""
+    """Train under PLAN, one rank per device, launched here unless torchrun did. Ctrl-C stops after the current step, with a checkpoint."""
     screen.check_writable(trace)
     saved = read_saved(path)
     stored = stored_plan(saved)
@@ -98,7 +102,7 @@ def run(
         if as_json:
             screen.write(to_text(run_document(report)))
         elif quiet:
-            screen.write(f"{report.steps[-1].loss:.6f}\n" if report.steps else "")
+            screen.write(answer_line(f"loss {report.steps[-1].loss:.6f}", step_time_s=report.step_s) if report.steps else "")
         else:
             screen.show(render_run(report, cluster=stored.cluster))
     if report.stopped:

@@ -22,12 +22,12 @@ def schema(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Print the JSON schema of the files of a KIND, as their reader checks them."""
+    """Print the JSON Schema that files of a KIND are checked against."""
     screen.check_writable(output)
     text = to_text(schema_of(kind))
     if output is not None:
         screen.save(output, text)
-    elif not quiet:
+    else:
         screen.write(text)
 
 

@@ -27,18 +27,21 @@ SIMULATING: Final = "simulate (the first run compiles kernels)"
 
 
 def show(renderable: RenderableType) -> None:
-    """Print on standard output: in colour at the terminal's width, or plain and `WIDTH` wide into a pipe."""
+    """Print on standard output: in colour at the terminal's width; into a pipe plain, as wide as COLUMNS says, else `WIDTH`."""
     console = Console(file=sys.stdout, highlight=False)
     if console.is_terminal:
-        console.print(renderable)
+        console.print(renderable, crop=False)
     else:
-        output.write(plain(renderable))
+        columns = os.environ.get("COLUMNS", "")
+        output.write(plain(renderable, width=int(columns) if columns.isdecimal() and int(columns) else WIDTH))
 
 
 def plain(renderable: RenderableType, *, width: int = WIDTH) -> str:
     """What a renderable looks like without colour, with nothing at the ends of lines."""
     text = StringIO()
-    Console(file=text, width=width, highlight=False, color_system=None, force_terminal=False, legacy_windows=False).print(renderable)
+    Console(file=text, width=width, highlight=False, color_system=None, force_terminal=False, legacy_windows=False).print(
+        renderable, crop=False
+    )
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
 

@@ -8,6 +8,8 @@ from shardwright.cli.command import verb
 from shardwright.files.stored import prediction_document, simulation_document
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_simulation
+from shardwright.search.simulation import strategy_text
+from shardwright.search.summary import answer_line
 
 
 def simulate(
@@ -29,7 +31,7 @@ def simulate(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Predict the seconds and the memory of one step of MODEL on CLUSTER under a strategy."""
+    """Predict the step time and memory of MODEL on CLUSTER under one strategy."""
     screen.check_writable(output)
     request = flags.read_request(locals())
     text = screen.given(strategy)
@@ -40,7 +42,7 @@ def simulate(
     if as_json:
         screen.write(to_text(prediction_document(found.prediction)))
     elif quiet:
-        screen.write(f"{found.prediction.step_time_s:.9g} s\n")
+        screen.write(answer_line(strategy_text(found), step_time_s=found.prediction.step_time_s))
     else:
         screen.show(render_simulation(found, picture=simulations.small_picture(found)))
 

@@ -1,4 +1,4 @@
-"""``shardwright tokenise``: a file of tokens of texts, one token a byte."""
+"""``shardwright tokenise``: text as a token file, one token per byte."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from shardwright.units import format_count
 
 
 def tokenise(
-    texts: Annotated[list[Path] | None, typer.Argument(metavar="[TEXT]...", help="Files of text; none = the one that comes along.")] = None,
+    texts: Annotated[list[Path] | None, typer.Argument(metavar="[TEXT]...", help="Text files; without any, a short sample text.")] = None,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file of tokens.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Token file to write.")],
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Make a file of tokens, one a byte, with its description beside it. Tokens of another tokenizer: a row of integers by numpy.save."""
+    """Turn text into a token file for `shardwright run`, one token per byte. With another tokenizer, save its token ids by numpy.save."""
     screen.check_writable(output)
     count, vocabulary = made(tuple(texts or ()), output)
     if as_json:
         screen.write(to_text({"file": str(output), "tokens": count, "vocabulary": vocabulary}))
-    elif not quiet:
+    else:
         screen.write(f"{output}: {format_count(count)} tokens, for models with a vocabulary of {vocabulary} or more\n")
 
 

@@ -17,6 +17,7 @@ from shardwright.files.text import to_text
 from shardwright.files.trace_file import read_measured, trace_text
 from shardwright.program.step_trace import StepTrace
 from shardwright.report.trace_face import comparison_document, render_comparison, render_trace, trace_document
+from shardwright.search.summary import answer_line
 
 MOST_DEVICES: Final = 4096
 """Devices that may be asked for; each is a process of the trace."""
@@ -25,14 +26,16 @@ MOST_DEVICES: Final = 4096
 def trace(
     path: flags.PlanFile,
     *,
-    devices: Annotated[str, typer.Option("--devices", metavar="0,8-15", help="Devices to trace; else one of each class.")] = "",
-    compare: Annotated[Path | None, typer.Option("--compare", metavar="TRACE", help="A measured trace of the same plan.")] = None,
+    devices: Annotated[str, typer.Option("--devices", metavar="0,8-15", help="Devices to trace; by default one of each class.")] = "",
+    compare: Annotated[
+        Path | None, typer.Option("--compare", metavar="TRACE", help="Measured trace of the same plan, to compare with.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the trace to this file, for ui.perfetto.dev.")] = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Simulate a plan file's step and say where each device's time goes; with -o write when it does what, beside a measured step."""
+    """Simulate one step of a plan file and show how each device spends it, next to a measured step with --compare."""
     screen.check_writable(output)
     chosen = read_devices(devices)
     if chosen and compare is not None:
@@ -51,7 +54,7 @@ def trace(
     if as_json:
         screen.write(to_text(document))
     elif quiet:
-        screen.write("".join(f"{one.origin.value} {one.step_s:.9g} s\n" for one in traces))
+        screen.write("".join(answer_line(one.origin.value, step_time_s=one.step_s) for one in traces))
     else:
         screen.show(shown)
 

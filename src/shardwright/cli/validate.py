@@ -11,7 +11,7 @@ from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
 from shardwright.files.text import to_text
-from shardwright.report.accuracy import points_of, render_validation
+from shardwright.report.accuracy import judged_line, points_of, render_validation
 from shardwright.report.scatter import scatter_svg
 from shardwright.validation.accuracy import accuracy, facts_of
 from shardwright.validation.accuracy_page import accuracy_page
@@ -20,15 +20,18 @@ from shardwright.validation.folds import FOLDS, fold_text, read_folds
 from shardwright.validation.judge import validation_json
 from shardwright.validation.study import Study
 
-Measurements = Annotated[list[Path], typer.Argument(metavar="MEASUREMENTS.csv...", help="Tables of measured runs.")]
+Measurements = Annotated[list[Path], typer.Argument(metavar="MEASUREMENTS.csv...", help="CSV tables of measured runs.")]
 Fold = Annotated[
-    str, typer.Option("--fold", help="What is left out of the fit that a row is predicted with: none, model, source, accelerator.")
+    str, typer.Option("--fold", help="Hold out of the fit, for each row, the rows of the same model, source or accelerator; or none.")
 ]
 FactsFolder = Annotated[
-    Path | None, typer.Option("--facts", metavar="FOLDER", help="Facts on the tables (.toml); the folders facts beside them if not given.")
+    Path | None,
+    typer.Option("--facts", metavar="FOLDER", help="Folder of facts about the tables (.toml); by default the folder facts beside each."),
 ]
-RuntimeName = Annotated[str, typer.Option("--runtime", help="Runtime of rows for which neither the table nor its facts name one.")]
-Folds = Annotated[Path | None, typer.Option("--folds", metavar="FILE", help="Take constants that --save-folds wrote instead of fitting.")]
+RuntimeName = Annotated[str, typer.Option("--runtime", help="Runtime of rows whose table and facts name none.")]
+Folds = Annotated[
+    Path | None, typer.Option("--folds", metavar="FILE", help="Use the constants that --save-folds wrote instead of fitting.")
+]
 SaveFolds = Annotated[Path | None, typer.Option("--save-folds", help="Write the constants fitted for each fold to this JSON file.")]
 
 
@@ -45,10 +48,9 @@ def validate(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Predict every measured run that is fully described, and show how far off the predictions are.
+    """Predict every measured run that is fully described, and show the prediction errors.
 
-    The output file is JSON if its name ends in .json; if it ends in .md, it is the accuracy page over all folds, with a scatter plot (.svg)
-    beside it.
+    -o writes JSON if the name ends in .json, and if it ends in .md a report over all folds, with a scatter plot (.svg) beside it.
     """
     for path in (output, save_folds):
         screen.check_writable(path)
@@ -70,7 +72,9 @@ def validate(
         screen.save(output, to_text(validation_json(validation)))
     if as_json:
         screen.write(to_text(validation_json(validation)))
-    elif not quiet:
+    elif quiet:
+        screen.write(f"{judged_line(validation)}\n")
+    else:
         screen.show(render_validation(validation))
 
 

@@ -25,21 +25,19 @@ class Verb:
 
 
 VERBS: Final[Mapping[str, Verb]] = {
-    "plan": Verb(target="shardwright.cli.plan:main", summary="find the best training plan of a space, and prove it"),
-    "simulate": Verb(target="shardwright.cli.simulate:main", summary="predict time and memory of one strategy"),
+    "plan": Verb(target="shardwright.cli.plan:main", summary="find the fastest training plan in a search space, and prove it"),
+    "simulate": Verb(target="shardwright.cli.simulate:main", summary="predict the step time and memory of one strategy"),
     "compare": Verb(target="shardwright.cli.compare:main", summary="predict several strategies side by side"),
-    "explain": Verb(target="shardwright.cli.explain:main", summary="a plan file's answer, with the inputs and the source of each number"),
-    "draw": Verb(
-        target="shardwright.cli.draw:main", summary="a picture of a plan: devices x layers and split trees, on the screen or as SVG"
-    ),
-    "tokenise": Verb(target="shardwright.cli.tokenise:main", summary="make a file of tokens of texts, for run"),
-    "trace": Verb(target="shardwright.cli.trace:main", summary="what each device does in a step, and when; beside what was measured"),
-    "check": Verb(target="shardwright.cli.check:main", summary="verify a plan file and its certificate again"),
-    "run": Verb(target="shardwright.cli.run:main", summary="train under a plan file on PyTorch, predicted against measured"),
-    "validate": Verb(target="shardwright.cli.validate:main", summary="predicted against measured, row by row"),
+    "explain": Verb(target="shardwright.cli.explain:main", summary="show a plan file's answer in full, with the source of every number"),
+    "draw": Verb(target="shardwright.cli.draw:main", summary="draw a plan: devices by layers, splits and schedule, as text or SVG"),
+    "tokenise": Verb(target="shardwright.cli.tokenise:main", summary="turn text into a token file for run"),
+    "trace": Verb(target="shardwright.cli.trace:main", summary="show how each device spends a step, simulated and measured"),
+    "check": Verb(target="shardwright.cli.check:main", summary="recompute a plan file and its certificate, and compare"),
+    "run": Verb(target="shardwright.cli.run:main", summary="train under a plan on PyTorch, and compare with the prediction"),
+    "validate": Verb(target="shardwright.cli.validate:main", summary="compare predictions with tables of measured runs"),
     "calibrate": Verb(target="shardwright.cli.calibrate:main", summary="measure this machine, or import measurements, into a profile"),
-    "schema": Verb(target="shardwright.cli.schema:main", summary="the JSON schema of a plan, simulation, profile or trace file"),
-    "catalog": Verb(target="shardwright.cli.catalog:main", summary="list accelerators, models, runtimes or schedules"),
+    "schema": Verb(target="shardwright.cli.schema:main", summary="print the JSON Schema of a plan, simulation, profile or trace file"),
+    "catalog": Verb(target="shardwright.cli.catalog:main", summary="list hardware, clusters, models, runtimes or schedules"),
 }
 
 

@@ -7,9 +7,12 @@ scale-out network from leaf to core. A tier's link is one device's share of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
-from shardwright.hardware.device import Accelerator, Origin
+from shardwright.hardware.device import Accelerator, Evidence, Origin
 from shardwright.hardware.link import Link
+
+ONE_SWITCH: Final = Origin(evidence=Evidence.ASSUMED, reference="no switch tiers are given; a cluster file can (docs/clusters.md)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +102,14 @@ class Cluster:
 
     Args:
         expression: what the user wrote, kept for plan files and messages.
-        fabric: from the tier next to the nodes upward; empty = one non-blocking switch.
+        fabric: from the tier next to the nodes upward; empty = one non-blocking switch. fabric_origin: where they come from.
         note: what its words count, where that is no count of devices.
     """
 
     expression: str
     groups: tuple[NodeGroup, ...]
     fabric: tuple[FabricTier, ...] = ()
+    fabric_origin: Origin = ONE_SWITCH
     note: str = field(default="", compare=False, repr=False)
 
     @property

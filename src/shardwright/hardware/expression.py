@@ -16,7 +16,8 @@ from shardwright.hardware.catalog.instances import find_instance, instance_names
 from shardwright.hardware.catalog.nodes import node_of, smaller_node
 from shardwright.hardware.catalog.published import find_published, published_cluster, published_names
 from shardwright.hardware.catalog.slices import Slice, find_slice
-from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup, NodeKind
+from shardwright.hardware.cluster import ONE_SWITCH, Cluster, FabricTier, NodeGroup, NodeKind
+from shardwright.hardware.device import Evidence, Origin
 
 MAX_TEXT: Final = 4096
 MAX_TERMS: Final = 64
@@ -47,15 +48,16 @@ def parse_cluster(text: str) -> Cluster:
         raise ClusterError(f"cluster expression with {len(terms)} terms", hint=f"at most {MAX_TERMS}")
     groups: list[NodeGroup] = []
     fabric: tuple[FabricTier, ...] = ()
-    notes: list[str] = []
+    origin, notes = ONE_SWITCH, list[str]()
     for term in terms:
-        group, tiers, note = _term(term)
+        group, tiers, origin, note = _term(term)
         notes += [note] if note else []
         if tiers and len(terms) > 1:
             raise ClusterError(f"{_shown(term)} brings its own network and cannot be joined with other terms", hint="use a YAML file")
         fabric = fabric or tiers
         _append(groups, group)
-    cluster = Cluster(expression=written, groups=tuple(groups), fabric=fabric, note="; ".join(dict.fromkeys(notes)))
+    note = "; ".join(dict.fromkeys(notes))
+    cluster = Cluster(expression=written, groups=tuple(groups), fabric=fabric, fabric_origin=origin, note=note)
     if cluster.num_devices > MAX_DEVICES:
         raise ClusterError(f"{cluster.num_devices} devices in {_shown(written)}", hint=f"at most {MAX_DEVICES}")
     return cluster
@@ -112,17 +114,18 @@ def _count(text: str, *, term: str) -> int:
     return int(digits)
 
 
-def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], str]:
-    """Nodes, their switch tiers, and what the term's words count where that is not devices."""
+def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], Origin, str]:
+    """Nodes, their switch tiers and where these come from, and what the term's words count where that is not devices."""
     name, colon, rest = term.partition(":")
     name = name.strip()
     count = _count(rest, term=term) if colon else None
     published = find_published(name)
     if published is not None:
-        return *published_cluster(published, num_devices=count), ""
+        origin = Origin(evidence=Evidence.PUBLISHED, reference=published.source)
+        return *published_cluster(published, num_devices=count), origin, ""
     part = find_slice(name)
     if part is not None:
-        return _slices(part, count=count or 1), (), part.note
+        return _slices(part, count=count or 1), (), ONE_SWITCH, part.note
     instance = find_instance(name)
     device = find_accelerator(name)
     if instance is None and device is None:
@@ -130,9 +133,9 @@ def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], str]:
     if count is None:
         raise ClusterError(f"{_shown(name)} needs a count", hint=f"write {name}:8")
     if instance is not None:
-        return NodeGroup(kind=instance, count=count), (), f"{name} counts instances"
+        return NodeGroup(kind=instance, count=count), (), ONE_SWITCH, f"{name} counts instances"
     assert device is not None
-    return fill_nodes(node_of(device), num_devices=count, name=device.name), (), ""
+    return fill_nodes(node_of(device), num_devices=count, name=device.name), (), ONE_SWITCH, ""
 
 
 def _slices(part: Slice, *, count: int) -> NodeGroup:

@@ -7,6 +7,7 @@ from collections import Counter
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from shardwright.report.layout import Words
 from shardwright.report.scatter import Point
 from shardwright.report.tables import plain_table
 from shardwright.units import format_percent
@@ -17,14 +18,21 @@ def render_validation(validation: Validation) -> RenderableType:
     """Errors by source, what was skipped and why."""
     rows = [_row(source) for source in validation.by_source]
     header = ("source", "rows", "time: mean", "median", "worst", "bias", "rows", "memory: mean", "worst", "called infeasible")
-    reasons = Counter(skip.reason.value for skip in validation.skipped)
-    skipped = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    parts: list[RenderableType] = [plain_table(header, rows, right=tuple(range(1, len(header))))]
-    parts.append(Text(f"\n{len(validation.rows)} rows judged, {len(validation.skipped)} skipped{f' ({skipped})' if skipped else ''}"))
+    parts: list[RenderableType] = [
+        plain_table(header, rows, right=range(1, len(header)), spare=(5, 4, 8, 6, 9)),
+        Words(Text(f"\n{judged_line(validation)}")),
+    ]
     if validation.failures:
         right = sum(f.predicted_infeasible for f in validation.failures)
-        parts.append(Text(f"{right} of {len(validation.failures)} configurations that did not fit are predicted not to fit"))
+        parts.append(Words(Text(f"{right} of {len(validation.failures)} configurations that did not fit are predicted not to fit")))
     return Group(*parts)
+
+
+def judged_line(validation: Validation) -> str:
+    """How many rows were judged, and why others were not."""
+    reasons = Counter(skip.reason.value for skip in validation.skipped)
+    skipped = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+    return f"{len(validation.rows)} rows judged, {len(validation.skipped)} skipped{f' ({skipped})' if skipped else ''}"
 
 
 def _row(source: SourceResult) -> tuple[str, ...]:

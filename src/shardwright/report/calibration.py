@@ -9,22 +9,23 @@ from rich.text import Text
 
 from shardwright.calibrate.settings import CheckRow
 from shardwright.hardware.profile.profile import FitError, Profile
+from shardwright.report.layout import Words
 from shardwright.report.tables import plain_table
 from shardwright.units import GIGA, TERA, format_bytes, format_percent, format_seconds
 
 
 def render_profile(profile: Profile) -> RenderableType:
     """What was measured, the fitted numbers, and how well they fit."""
-    parts: list[RenderableType] = [Text(profile.reference)]
+    parts: list[RenderableType] = [Words(Text(profile.reference))]
     fits = _fit_rows(profile)
     if fits:
-        parts.append(plain_table(("measured", "fit", "points", "mean error", "p90"), fits, right=(2, 3, 4)))
+        parts.append(plain_table(("measured", "fit", "points", "mean error", "p90"), fits, right=(2, 3, 4), spare=(4, 2)))
     if profile.kernels:
         total = sum(k.seconds for k in profile.kernels)
         rows = [(k.kind, format_seconds(k.seconds), format_percent(k.seconds / total), f"{k.calls:,}") for k in profile.kernels]
         parts.append(plain_table(("kernels of the trace", "time", "share", "calls"), rows, right=(1, 2, 3)))
     notes = profile.method.notes if profile.method else ()
-    parts += [Text(f"note: {note}") for note in notes]
+    parts += [Words(Text(f"note: {note}")) for note in notes]
     return Group(*parts)
 
 
@@ -43,7 +44,7 @@ def render_check(rows: Iterable[CheckRow]) -> RenderableType:
         for row in rows
     ]
     header = ("step on one device", "predicted", "80 % interval", "measured", "error", "memory predicted", "measured")
-    return plain_table(header, cells, right=(1, 3, 4, 5, 6))
+    return plain_table(header, cells, right=(1, 3, 4, 5, 6), spare=(6, 5, 2))
 
 
 def check_document(rows: Iterable[CheckRow]) -> list[dict[str, object]]:

@@ -9,13 +9,16 @@ from rich.text import Text
 
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.rows import TABLE_SEARCH
-from shardwright.report.terminal import certificate_text, render_simulation
+from shardwright.report.layout import unbroken
+from shardwright.report.terminal import bound_lines, certificate_text, claimed, render_simulation, section
 from shardwright.search.certificate import Certificate
 from shardwright.search.simulation import Simulation
 from shardwright.strategy.plan.order import Named, Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.notation import print_plan
-from shardwright.units import format_percent, format_seconds
+
+MANY = 10**15
+"""Members whose digits nobody reads."""
 
 
 def render_general(simulation: Simulation, certificate: Certificate, *, model: Model, search_time_s: float = 0.0) -> RenderableType:
@@ -23,7 +26,7 @@ def render_general(simulation: Simulation, certificate: Certificate, *, model: M
     parts: list[RenderableType] = [render_simulation(simulation)]
     if simulation.grid is None and simulation.plan is not None:
         plan, name = (simulation.plan, "exact") if certificate.joint is None else (_open(simulation.plan), "joint")
-        parts.append(Text("\n" + print_plan(plan, name=name, model=model)))
+        parts.append(section("The plan in notation", unbroken(Text(print_plan(plan, name=name, model=model).rstrip()))))
     return Group(*parts, render_certificate(certificate, search_time_s=search_time_s))
 
 
@@ -37,16 +40,18 @@ def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) 
     """Why no member of a space of general plans is better."""
     c, joint = certificate, certificate.joint
     if joint is None:
-        return Group(Text("\nCertificate"), certificate_text(certificate, search_time_s=search_time_s))
-    words = "Optimal: nothing in the space is faster" if c.gap == 0 else f"Nothing in the space takes less than {c.lower_bound_s:.4g} s"
-    spent = f" Searched in {format_seconds(search_time_s)}." if search_time_s else ""
+        return section("Certificate", certificate_text(certificate, search_time_s=search_time_s))
     cut = "" if joint.complete else " The time limit cut in."
     lines = (
-        f"{words}.{spent}{cut}",
-        f"{c.enumerated:.4g} members in {joint.pipelines:,} pipelines = {c.infeasible:,} infeasible + {c.bounded_b0:.4g} bounded + "
-        f"{c.bounded_b1:,} scored + {c.simulated:,} simulated; and {joint.grids:,} grids",
-        f"Best {c.best_s:.6g} s, lower bound {c.lower_bound_s:.6g} s, gap {format_percent(c.gap, digits=2)}",
-        f"Any plan whatever, in the space or not, takes at least {format_percent(1 - c.universal_gap)} of the best's time.",
-        f"Space {c.digest[:12]}",
+        claimed(c, search_time_s=search_time_s) + cut,
+        f"{_whole(c.enumerated)} members in {joint.pipelines:,} pipelines = {_whole(c.infeasible)} infeasible + "
+        f"{_whole(c.bounded_b0)} bounded + {c.bounded_b1:,} scored + {c.simulated:,} simulated; and {joint.grids:,} grids",
+        *bound_lines(c),
+        f"Space {c.digest[:12]}: {c.space}",
     )
-    return Text("\nCertificate\n" + "\n".join(lines))
+    return section("Certificate", Text("\n".join(lines)))
+
+
+def _whole(count: int) -> str:
+    """A count with all its digits, as far as a person reads them."""
+    return f"{count:,}" if count < MANY else f"{count:.4g}"

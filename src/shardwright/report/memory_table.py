@@ -4,35 +4,39 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from rich.table import Table
-
-from shardwright.report.tables import plain_table
+from shardwright.report.tables import PlainTable, plain_table
 from shardwright.simulator.prediction import Prediction, StageMemory
 from shardwright.units import GIB, format_percent
 
 FEW_ROWS = 6
+FEW_ITEMS = 5
 _SHORT = {
     "parameters": "params",
     "gradients": "grads",
-    "activations": "acts",
-    "temporary": "temp",
-    "temporaries": "temp",
+    "optimizer": "optim",
     "workspace": "work",
+    "activations": "acts",
+    "logits": "logits",
+    "temporary": "temp",
     "fragmentation": "frag",
     "communication": "comm",
     "context": "ctx",
 }
+"""Titles of the columns, in their order."""
 
 
-def memory_table(prediction: Prediction, *, all_stages: bool = False, classes: tuple[str, ...] = ()) -> Table:
+def memory_table(prediction: Prediction, *, all_stages: bool = False, classes: tuple[str, ...] = ()) -> PlainTable:
     """A row for every run of equal ranks; of many rows the first, the last, the worst and their neighbours, unless `all_stages`.
 
+    A narrow screen leaves out the smallest items, then their sum, which the title has.
+
     Args:
-        classes: devices of each class as text, for general plans: they stand in the place of the ranks' numbers.
+        classes: devices of each class as text, for general plans: they stand in the place of the stages' numbers.
     """
     runs = equal_ranks(prediction.stages)
     chosen = runs if all_stages else _few(runs)
-    names = tuple(dict.fromkeys(name for stage in prediction.stages for name, _ in stage.items))
+    found = dict.fromkeys(name for stage in prediction.stages for name, _ in stage.items)
+    names = tuple(sorted(found, key=lambda name: list(_SHORT).index(name) if name in _SHORT else len(_SHORT)))
     rows: list[tuple[str, ...]] = []
     before = -1
     for run in chosen:
@@ -40,8 +44,12 @@ def memory_table(prediction: Prediction, *, all_stages: bool = False, classes: t
             rows.append(("...", *("" for _ in range(len(names) + 4))))
         before = run[-1].rank
         rows.append(_row(run, names=names, capacity=prediction.capacity_bytes, classes=classes))
-    header = ("devices" if classes else "ranks", "holds", *(_SHORT.get(name, name) for name in names), "allocated", "reserved", "full")
-    return plain_table(header, rows, right=tuple(range(2, len(header))), whole=() if classes else (0,))
+    header = ("devices" if classes else "stage", "holds", *(_SHORT.get(name, name) for name in names), "allocated", "reserved", "full")
+    largest = {name: max(dict(stage.items).get(name, 0) for stage in prediction.stages) for name in names}
+    columns = [2 + names.index(name) for name in sorted(names, key=lambda name: largest[name])]
+    few = max(len(columns) - FEW_ITEMS, 0)
+    spare = (*columns[:few], header.index("allocated"), *columns[few:])
+    return plain_table(header, rows, right=range(2, len(header)), whole=() if classes else (0,), spare=spare)
 
 
 def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]]:

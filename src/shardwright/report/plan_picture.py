@@ -23,8 +23,7 @@ from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Placement, Stage
 from shardwright.strategy.text.base_notation import print_bases
-
-MAX_NAME = 40
+from shardwright.strategy.text.printable import printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +129,6 @@ def picture_of(plan: Plan, *, model: Model, name: str = "plan") -> Picture:
         letters=letters,
         orders=order_pictures(plan, rows=groups, takes=_takes(cells, rows=len(groups))),
     )
-
-
-def printable(text: str, *, length: int = MAX_NAME) -> str:
-    """`text` without control characters and not longer than `length`: safe on a terminal and in XML."""
-    clean = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return clean if len(clean) <= length else clean[: length - 1] + "…"
 
 
 _Use = tuple[int, int, tuple[int, ...]]

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from shardwright.execute.proof.proof import Proof
+from shardwright.report.layout import Words
 from shardwright.search.grid.recheck import Recheck
 from shardwright.search.simulation import Verified
 from shardwright.units import format_percent
@@ -19,23 +20,30 @@ def checked_document(found: Recheck | Verified) -> dict[str, Any]:
     return {"holds": True, **asdict(found)}
 
 
+def checked_line(found: Recheck | Verified) -> str:
+    """That a file holds."""
+    return "The plan and its certificate hold." if isinstance(found, Recheck) else "The plan holds."
+
+
 def render_checked(found: Recheck | Verified) -> RenderableType:
     """What of a file was made again and is the same."""
-    lines = (
-        f"All {found.leaves:,} leaves of the file were made again and are the same; its digest holds the question. " if found.leaves else ""
-    )
-    drift = f"The plan's seconds differ by {found.drift:.1g} of themselves."
+    lines = f"All {found.leaves:,} values of the file were recomputed and are equal. " if found.leaves else ""
+    drift = f"The step time differs by a fraction of {found.drift:.1g}."
     if isinstance(found, Recheck):
-        return Text.assemble(
-            ("The plan and its certificate hold.\n", "green"),
-            f"{lines}{found.enumerated:,} members enumerated and bounded again; {found.sampled:,} drawn at random and "
-            f"{found.contenders:,} whose bound is below the plan's, against the simulation. {drift}",
+        return Words(
+            Text.assemble(
+                (f"{checked_line(found)}\n", "green"),
+                f"{lines}{found.enumerated:,} members were enumerated and bounded again; {found.sampled:,} random ones and "
+                f"the {found.contenders:,} whose bound is below the plan's time were simulated. {drift}",
+            )
         )
     acts = f"{found.actions:,} actions end without a deadlock; " if found.actions else ""
     devices = f"{found.devices:,} device{'' if found.devices == 1 else 's'}"
-    return Text.assemble(
-        ("The plan holds.\n", "green"),
-        f"{lines}Its rules hold on {devices}; {acts}the fullest device needs {format_percent(found.full)} of its memory. {drift}",
+    return Words(
+        Text.assemble(
+            (f"{checked_line(found)}\n", "green"),
+            f"{lines}Its rules hold on {devices}; {acts}the fullest device needs {format_percent(found.full)} of its memory. {drift}",
+        )
     )
 
 
@@ -61,13 +69,15 @@ def render_proof(found: Proof) -> RenderableType:
     moved = "; ".join(f"{kind} {requests:,} ({elements:,} elements)" for kind, (requests, elements) in found.moved.items())
     size, compared = found.model.num_parameters, len(found.gradients)
     tokens = ", ".join(f"{count} {sequence} tokens" for sequence, count in found.tokens.items())
-    return Text.assemble(
-        ("The plan trains as the unsplit model does.\n", "green")
-        if found.equal
-        else ("The plan does NOT train as the unsplit model.\n", "red"),
-        f"{found.devices} virtual devices, the same structure with {size:,} parameters, {tokens} a sample, float64.\n",
-        f"Loss {found.loss:.12g} differs by {abs(found.loss_difference):.1e}; "
-        f"the gradient that differs most, of {name}, by {difference:.1e} of "
-        f"its largest element ({compared:,} parameters compared).\n",
-        f"Moved: {moved or 'nothing'}.",
+    return Words(
+        Text.assemble(
+            ("The plan trains as the unsplit model does.\n", "green")
+            if found.equal
+            else ("The plan does NOT train as the unsplit model.\n", "red"),
+            f"{found.devices} virtual devices, a model of the same structure with {size:,} parameters, {tokens} per sample, float64.\n",
+            f"Loss {found.loss:.12g} differs by {abs(found.loss_difference):.1e}; "
+            f"the gradient that differs most, of {name}, by {difference:.1e} of "
+            f"its largest element ({compared:,} parameters compared).\n",
+            f"Moved: {moved or 'nothing'}.",
+        )
     )

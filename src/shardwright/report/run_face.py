@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.execute.launch.run_report import RunReport, RunStep
+from shardwright.report.layout import Words
 from shardwright.report.plan_ways import device_text
 from shardwright.report.tables import plain_table
 from shardwright.units import format_bytes, format_count, format_seconds
@@ -49,11 +50,12 @@ def render_run(report: RunReport, *, cluster: str) -> RenderableType:
     lines = [
         f"{'Stopped after' if report.stopped else 'Trained'} {len(report.steps)} steps{begun}: loss {first.loss:.4f} -> {last.loss:.4f}",
         f"A step takes {format_seconds(report.step_s)} on {report.on} ({format_count(report.tokens_per_s)} tokens/s); "
-        f"{format_seconds(report.predicted_s)} predicted on {cluster}, {report.step_s / report.predicted_s:.3g} times as much",
+        f"{format_seconds(report.predicted_s)} predicted on {cluster}, {report.step_s / report.predicted_s:.3g} times the prediction",
     ]
     if report.checkpoint is not None:
         lines.append(f"Checkpoint: {report.checkpoint}")
     lines += report.remarks
     rows = [(device_text(np.array(m.devices)), m.holds, format_bytes(m.predicted), format_bytes(m.measured)) for m in report.memory]
     measured = "measured" if report.on != "cpu" else "process grew by"
-    return Group(Text("\n".join(lines)), plain_table(("devices", "hold", "predicted", measured), rows, right=(2, 3)))
+    table = plain_table(("devices", "hold", "predicted", measured), rows, right=(2, 3), whole=(0,))
+    return Group(Words(Text("\n".join(lines))), table)

@@ -5,41 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
-from shardwright.hardware.device import Evidence
+from shardwright.report.layout import Indented, Words
 from shardwright.report.memory_table import memory_table
-from shardwright.report.plan_picture import Picture, printable
+from shardwright.report.plan_picture import Picture
 from shardwright.report.plan_text import PlanText
 from shardwright.report.tables import plain_table
-from shardwright.report.verdict import verdict
-from shardwright.search.answer import Alternative, Answer, Goodput, Nearby, Sensitivity
-from shardwright.search.certificate import Certificate
-from shardwright.search.request import Request
-from shardwright.search.simulation import Simulation
-from shardwright.simulator.prediction import Counted, Prediction
+from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity, answer_lines
+from shardwright.search.certificate import Certificate, claim
+from shardwright.search.simulation import Simulation, simulation_lines, strategy_text
+from shardwright.search.summary import LABEL, NO_FIT, WARNING, Line, request_lines
+from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.plan.order import Named
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.units import format_bytes, format_parameters, format_percent, format_seconds
+from shardwright.units import format_bytes, format_percent, format_seconds
 
 BAR_WIDTH = 30
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _PARTS = {
-    "gemm": "matrix products",
-    "attention": "attention core",
+    "gemm": "GEMMs",
+    "attention": "attention",
     "element": "element-wise kernels",
     "launch": "kernel launches",
     "recompute": "recompute",
-    "tp": "exposed tensor-parallel communication",
-    "cp": "exposed context-parallel communication",
-    "ep": "exposed expert-parallel communication",
-    "pp": "exposed pipeline communication",
-    "sharding": "exposed gathers and reductions",
-    "scales": "reduction of 8-bit scales",
-    "uneven": "waiting for other devices of the stage",
-    "slowdown": "slowdown beside communication",
+    "tp": "exposed TP communication",
+    "cp": "exposed CP communication",
+    "ep": "exposed EP communication",
+    "pp": "exposed PP communication",
+    "sharding": "exposed DP communication",
+    "scales": "reduction of FP8 scales",
+    "uneven": "imbalance within the stage",
+    "slowdown": "slowdown from overlap",
     "optimizer": "optimizer step",
     "bubble": "pipeline bubble",
     "jitter": "jitter between devices",
@@ -51,49 +48,28 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
     """The answer of a search: strategy, speed, time, memory, certificate, next best plans, sensitivity, goodput.
 
     Args:
-        all_stages: every pipeline rank in the memory table, not the worst and a few others.
+        all_stages: every stage in the memory table, not the worst and a few others.
     """
-    parts: list[RenderableType] = [_request_line(answer.request)] if answer.request else []
-    parts += [
-        _strategy_lines(answer.grid, prediction=answer.prediction, runtime=answer.request.runtime if answer.request else ""),
-        *_idle_line(answer.prediction, nearby=answer.nearby),
+    parts: list[RenderableType] = [
+        head(answer_lines(answer)),
         *_prediction_parts(answer.prediction, all_stages=all_stages),
-        _section("Certificate", certificate_text(answer.certificate, search_time_s=answer.search_time_s)),
+        section("Certificate", certificate_text(answer.certificate, search_time_s=answer.search_time_s, whole=all_stages)),
     ]
     if answer.alternatives:
         close = " (~ closer than the prediction's interval)" if any(a.indistinguishable for a in answer.alternatives) else ""
-        parts.append(_section(f"Next best, certified in rank{close}", _alternatives_table(answer)))
+        parts.append(section(f"Next best, certified in rank{close}", _alternatives_table(answer)))
     if answer.sensitivity:
-        parts.append(_section("If the cluster were another", Text(_sensitivity_line(answer.sensitivity, answer=answer))))
+        parts.append(section("If the cluster were another", Text(_sensitivity_line(answer.sensitivity, answer=answer))))
     if answer.goodput:
-        parts.append(_section("Goodput", _goodput_lines(answer.goodput)))
+        parts.append(section("Goodput", _goodput_lines(answer.goodput)))
     return Group(*parts)
 
 
 def render_simulation(simulation: Simulation, *, picture: Picture | None = None, all_stages: bool = False) -> RenderableType:
     """One strategy's time and memory; a small general plan's picture below."""
-    prediction, words = simulation.prediction, strategy_text(simulation)
-    lines = [*_asked(prediction), ("Strategy", words), ("Runtime", simulation.request.runtime), *(("Note", n) for n in simulation.notes)]
-    head = Text("\n").join(Text.assemble((f"{name:<10}", _STYLE["title"]), text) for name, text in lines)
-    drawn = [_section("Devices and layers", PlanText(picture=picture))] if picture else []
-    parts = _prediction_parts(simulation.prediction, all_stages=all_stages, classes=simulation.classes, fitting=simulation.fitting)
-    return Group(Text.assemble("\n", head), *_idle_line(simulation.prediction), *parts, *drawn)
-
-
-def strategy_text(simulation: Simulation) -> str:
-    """The grid that says a simulated strategy, or the name and the size of its plan."""
-    if simulation.grid is not None:
-        return print_grid(simulation.grid)
-    assert simulation.plan is not None
-    plan, name = simulation.plan, printable(simulation.name)
-    stages = sum(len(lane.stages) for lane in plan.lanes)
-    orders = ", ".join(o.schedule if isinstance(o, Named) else "a table" for o in plan.orders)
-    counts = (_count(plan.devices, "device"), _count(len(plan.lanes), "lane"), _count(stages, "stage"))
-    return f"{name or 'a plan'}: {', '.join(counts)}, order {orders}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    drawn = [section("Devices and layers", PlanText(picture=picture))] if picture else []
+    parts = _prediction_parts(simulation.prediction, all_stages=all_stages, classes=simulation.classes)
+    return Group(head(simulation_lines(simulation)), *parts, *drawn)
 
 
 def render_explained(simulation: Simulation, *, picture: Picture | None = None) -> RenderableType:
@@ -102,13 +78,13 @@ def render_explained(simulation: Simulation, *, picture: Picture | None = None) 
 
 
 def render_explanation(answer: Answer) -> RenderableType:
-    """The answer with every pipeline rank, and the source of each number that went into it."""
+    """The answer with every stage, and the source of each number that went into it."""
     return Group(render_answer(answer, all_stages=True), _sources(answer.prediction))
 
 
 def _sources(prediction: Prediction) -> RenderableType:
     rows = [(s.quantity, s.value, s.origin.evidence.value, s.origin.reference) for s in prediction.sources]
-    return _section("Inputs and their sources", plain_table(("quantity", "value", "known by", "source"), rows))
+    return section("Inputs and their sources", plain_table(("quantity", "value", "known by", "source"), rows))
 
 
 def render_comparison(simulations: Sequence[Simulation]) -> RenderableType:
@@ -122,99 +98,64 @@ def render_comparison(simulations: Sequence[Simulation]) -> RenderableType:
             f"+{format_percent(p.step_time_s / best.step_time_s - 1)}",
             f"{p.tokens_per_s_per_device:,.0f}",
             format_percent(p.mfu_causal),
-            format_bytes(p.allocated_bytes),
+            format_bytes(p.reserved_bytes),
             "yes" if p.reserved_bytes <= p.capacity_bytes else "no",
             text,
         )
         for rank, (text, p) in enumerate(ranked, start=1)
     ]
-    header = ("", "s/step", "slower", "tok/s/dev", "MFU", "memory", "fits", "strategy")
-    names = list(dict.fromkeys(name for _, p in ranked for name, _ in p.breakdown_s))
+    header = ("", "s/step", "slower", "tok/s/dev", "MFU", "reserved", "fits", "strategy")
+    names = list(dict.fromkeys(name for name, _ in sorted((part for _, p in ranked for part in p.breakdown_s), key=_place)))
     parts = [dict(p.breakdown_s) for _, p in ranked]
-    times = [(name, *(f"{part.get(name, 0.0):.4g}" for part in parts)) for name in names]
+    times = [(part_name(name), *(f"{part.get(name, 0.0):.4g}" for part in parts)) for name in names]
     return Group(
-        plain_table(header, rows, right=(1, 2, 3, 4, 5)),
-        _section(
+        head([*request_lines(simulations[0].request), ("", "")]),
+        plain_table(header, rows, right=(1, 2, 3, 4, 5), spare=(3, 4)),
+        section(
             "Where the time goes, in seconds",
-            plain_table(("", *(row[0] for row in rows)), times, right=tuple(range(1, len(rows) + 1))),
+            plain_table(("", *(row[0] for row in rows)), times, right=range(1, len(rows) + 1), spare=range(len(rows), 1, -1)),
         ),
     )
 
 
-def _section(title: str, body: RenderableType) -> RenderableType:
-    return Group(Text(f"\n{title}", style=_STYLE["title"]), Padding(body, (0, 0, 0, 2)))
+def head(lines: Sequence[Line]) -> RenderableType:
+    """Lines with their labels, those that warn in colour."""
+    return Group(*(Words(_line(label, words), hanging=LABEL if label else 0) for label, words in lines))
 
 
-def _request_line(request: Request) -> Text:
-    devices = f", at most {request.max_devices:,} devices" if request.max_devices else ""
-    chosen = [f"{axis}={','.join(values)}" for axis, values in request.pins]
-    chosen += [f"not {axis}={','.join(values)}" for axis, values in request.excludes]
-    limits = f"\npinned: {', '.join(chosen)}" if chosen else ""
-    return Text(
-        f"{request.model} on {request.cluster}{devices}: "
-        f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step, {request.precision}; "
-        f"{format_percent(request.headroom, digits=0)} of memory kept free{limits}"
-    )
+def _line(label: str, words: str) -> Text:
+    text = Text.assemble((f"{label:<{LABEL}}", _STYLE["title"]) if label else "", words)
+    for loud, style in ((NO_FIT, "bold red"), (WARNING, "yellow")):
+        text.highlight_words((loud,), style)
+    return text
 
 
-def model_text(model: Counted) -> str:
-    """The model's own name, how large it is, how much of it a token uses and is trained, where that is less; and what nobody read."""
-    whole, active, trained = (format_parameters(count) for count in (model.parameters, model.active, model.trainable))
-    text = f"{printable(model.name)}, {whole} parameters"
-    text += f", {active} of them for a token" if active != whole else ""
-    text += f", {trained} trained" if trained != whole else ""
-    return text + (f"; not read: {', '.join(model.unread)}" if model.unread else "")
+def section(title: str, body: RenderableType) -> RenderableType:
+    """A title behind an empty line, and what stands under it."""
+    wrapped = Words(body) if isinstance(body, Text) and not body.no_wrap else body
+    return Group(Words(Text(f"\n{title}", style=_STYLE["title"])), Indented(wrapped))
 
 
-def _asked(prediction: Prediction) -> list[tuple[str, str]]:
-    """What was planned, in the tool's own words."""
-    return [("Model", model_text(prediction.model)), ("Cluster", prediction.cluster)]
-
-
-def _strategy_lines(grid: Grid, *, prediction: Prediction, runtime: str) -> RenderableType:
-    lines = [*_asked(prediction), ("Strategy", print_grid(grid)), *([("Runtime", runtime)] if runtime else [])]
-    return Text.assemble("\n", Text("\n").join(Text.assemble((f"{name:<10}", _STYLE["title"]), text) for name, text in lines))
-
-
-def _idle_line(prediction: Prediction, *, nearby: tuple[Nearby, ...] = ()) -> list[RenderableType]:
-    """How many devices the plan leaves idle, and what else could be asked for."""
-    used, idle = prediction.devices, prediction.idle_devices
-    if not (idle or nearby):
-        return []
-    others = [
-        f"{n.global_batch:,} sequences a step on {n.devices:,} devices: {n.step_time_s:.4g} s, {n.gain:+.0%} tokens/s/device"
-        for n in nearby
-    ]
-    lines = [f"{used:,} of {used + idle:,}; {idle:,} stay idle"] if idle else []
-    words = "\n          ".join([*lines, *(f"better: {text}" for text in others)])
-    return [Text.assemble(("Devices   ", _STYLE["title"]), words)]
-
-
-def _prediction_parts(
-    prediction: Prediction, *, all_stages: bool, classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()
-) -> list[RenderableType]:
-    low, high = prediction.interval_s
-    speed = Text.assemble(
-        ("Step      ", _STYLE["title"]),
-        f"{prediction.step_time_s:.4g} s (80 % interval {low:.4g} to {high:.4g} s)\n",
-        ("Speed     ", _STYLE["title"]),
-        f"{prediction.tokens_per_s:,.0f} tokens/s, {prediction.tokens_per_s_per_device:,.1f} tokens/s/device, ",
-        f"MFU {format_percent(prediction.mfu_causal)} (causal attention), {format_percent(prediction.mfu_full)} (full)\n",
-        ("Memory    ", _STYLE["title"]),
-        verdict(prediction, classes=classes, fitting=fitting),
-    )
-    assumed = [s.quantity for s in prediction.sources if s.origin.evidence is Evidence.ASSUMED]
-    parts: list[RenderableType] = [speed]
-    if assumed:
-        parts.append(Text.assemble(("Assumed   ", _STYLE["title"]), ", ".join(dict.fromkeys(assumed))))
+def _prediction_parts(prediction: Prediction, *, all_stages: bool, classes: tuple[str, ...] = ()) -> list[RenderableType]:
     capacity = format_bytes(prediction.capacity_bytes)
     share = format_percent(prediction.reserved_bytes / prediction.capacity_bytes) if prediction.capacity_bytes else "-"
     worst = f"{format_bytes(prediction.allocated_bytes)} allocated, {format_bytes(prediction.reserved_bytes)} reserved"
-    title = f"Memory of the worst device: {worst} of {capacity} ({share})"
-    parts.append(_section("Where the time of the critical device goes", _breakdown_table(prediction)))
+    title = f"Memory of the fullest device: {worst} of {capacity} ({share})"
     by = "class of devices" if classes else "stage"
-    parts.append(_section(f"{title}; by {by}, in GiB", memory_table(prediction, all_stages=all_stages, classes=classes)))
-    return parts
+    return [
+        section("Where the time of the critical device goes", _breakdown_table(prediction)),
+        section(f"{title}; by {by}, in GiB", memory_table(prediction, all_stages=all_stages, classes=classes)),
+    ]
+
+
+def _place(part: tuple[str, float]) -> int:
+    """Parts stand in one order everywhere, whatever order they were stored in."""
+    return list(_PARTS).index(part[0]) if part[0] in _PARTS else len(_PARTS)
+
+
+def part_name(name: str) -> str:
+    """What a part of the step is called on a screen."""
+    return _PARTS.get(name, name)
 
 
 def _breakdown_table(prediction: Prediction) -> RenderableType:
@@ -223,41 +164,47 @@ def _breakdown_table(prediction: Prediction) -> RenderableType:
     scale, unit = next(((k, u) for k, u in _TIME_UNITS if total >= k), _TIME_UNITS[-1])
     rows = [
         (
-            _PARTS.get(name, name),
+            part_name(name),
             f"{seconds / scale:.3f} {unit}",
             format_percent(seconds / total),
             "█" * round(BAR_WIDTH * min(max(seconds / total, 0.0), 1.0)),
         )
-        for name, seconds in prediction.breakdown_s
+        for name, seconds in sorted(prediction.breakdown_s, key=_place)
         if seconds
     ]
     covered = sum(seconds for _, seconds in prediction.breakdown_s)
     rows.append(("the step", f"{covered / scale:.3f} {unit}", format_percent(covered / total), ""))
-    return plain_table(("", "", "", ""), rows, right=(1, 2))
+    return plain_table(("", "", "", ""), rows, right=(1, 2), whole=(0, 3), spare=(3,))
 
 
-def certificate_text(c: Certificate, *, search_time_s: float) -> Text:
-    """Whether the answer is proven best, every member of the space by its fate, the bounds, and the space."""
-    if c.optimal:
-        words = "Optimal: no other strategy of the space is faster."
-    else:
-        words = f"Not proven optimal: no strategy of the space takes less than {c.lower_bound_s:.4g} s."
-    parts = (
-        f"{c.illegal:,} illegal + {c.duplicates:,} duplicates + {c.infeasible:,} infeasible + "
-        f"{c.bounded_b0:,} + {c.bounded_b1:,} bounded + {c.simulated:,} simulated"
+def certificate_text(c: Certificate, *, search_time_s: float, whole: bool = True) -> Text:
+    """Whether the answer is proven best, every member of the space by its fate, the bounds, and the space, shortened unless `whole`."""
+    lines = (
+        claimed(c, search_time_s=search_time_s),
+        f"{c.enumerated:,} enumerated = {c.illegal:,} illegal + {c.duplicates:,} duplicates + {c.infeasible:,} infeasible + "
+        f"{c.bounded_b0:,} + {c.bounded_b1:,} bounded + {c.simulated:,} simulated",
+        *bound_lines(c),
+        f"Space {c.digest[:12]}: {c.space if whole else _shortened(c.space)}",
     )
-    lines = [
-        words + (f" Searched in {format_seconds(search_time_s)}." if search_time_s else ""),
-        f"{c.enumerated:,} enumerated = {parts}",
-        f"Best {c.best_s:.6g} s, lower bound {c.lower_bound_s:.6g} s, gap {format_percent(c.gap, digits=2)}",
-        f"Any plan whatever, in the space or not, takes at least {format_percent(1 - c.universal_gap)} of the best's time.",
-        f"Space {c.digest[:12]}: {_shortened(c.space)}",
-    ]
     return Text("\n".join(lines))
 
 
+def claimed(c: Certificate, *, search_time_s: float) -> str:
+    """What is proven, and how long that took."""
+    spent = f" Searched in {format_seconds(search_time_s)}." if search_time_s else ""
+    return claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s) + spent
+
+
+def bound_lines(c: Certificate) -> tuple[str, str]:
+    """The best against the bound of the space, and against that of any plan."""
+    return (
+        f"Best {c.best_s:.6g} s, lower bound {c.lower_bound_s:.6g} s, gap {format_percent(c.gap, digits=2)}",
+        f"Any plan at all, in the space or not, takes at least {format_percent(1 - c.universal_gap)} of the best's time.",
+    )
+
+
 def _shortened(text: str, limit: int = 96) -> str:
-    return text if len(text) <= limit else text[: limit - 4].rstrip() + " ..."
+    return text if len(text) <= limit else text[: limit - 4].rstrip() + " ... (explain prints all of it)"
 
 
 def difference(grid: Grid, *, best: Grid) -> str:
@@ -274,12 +221,13 @@ def _key(word: str) -> str:
 
 def _alternatives_table(answer: Answer) -> RenderableType:
     rows = [_alternative_row(a, rank=rank, answer=answer) for rank, a in enumerate(answer.alternatives, start=2)]
-    return plain_table(("", "s/step", "slower", "memory", "differs in", "against the best"), rows, right=(0, 1, 2, 3))
+    header = ("", "s/step", "slower", "allocated", "differs in", "against the best")
+    return plain_table(header, rows, right=(0, 1, 2, 3), spare=(3, 5))
 
 
 def _alternative_row(alternative: Alternative, *, rank: int, answer: Answer) -> tuple[str, ...]:
     slower = alternative.step_time_s / answer.prediction.step_time_s - 1
-    changes = ", ".join(f"{name} {_signed(seconds)}" for name, seconds in telling(alternative.changes))
+    changes = ", ".join(f"{part_name(name)} {_signed(seconds)}" for name, seconds in telling(alternative.changes))
     return (
         str(rank),
         f"{alternative.step_time_s:.4g}",

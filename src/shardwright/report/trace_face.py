@@ -10,12 +10,13 @@ from rich.text import Text
 
 from shardwright.program.step_trace import StepTrace
 from shardwright.program.trace_times import Compared, DeviceTimes, device_times
+from shardwright.report.layout import Words
 from shardwright.report.tables import plain_table
 from shardwright.units import format_bytes, format_seconds
 
 MOST_ROWS: Final = 24
 """Devices on the screen; all are in the JSON."""
-_NOTE: Final = "communication: nothing else runs; waiting: bubbles and messages of the pipeline"
+_NOTE: Final = "communication: time in which nothing else runs; waiting: pipeline bubbles and messages"
 
 
 def trace_document(trace: StepTrace) -> dict[str, Any]:
@@ -57,9 +58,9 @@ def render_trace(trace: StepTrace) -> RenderableType:
     rows = [(*_names(times), *_cells(times), _bytes(times)) for times in device_times(trace)]
     header = ("device", "runs", "compute", "communication", "waiting", "held")
     return Group(
-        Text(f"{trace.plan}: a step takes {format_seconds(trace.step_s)} ({trace.origin.value}), {len(trace.spans):,} spans"),
-        plain_table(header, _few(rows, columns=len(header)), right=(2, 3, 4, 5), whole=(0,)),
-        Text(_NOTE, style="dim"),
+        Words(Text(f"{trace.plan}: a step takes {format_seconds(trace.step_s)} ({trace.origin.value}), {len(trace.spans):,} spans")),
+        plain_table(header, _few(rows, columns=len(header)), right=(2, 3, 4, 5), whole=(0,), spare=(5,)),
+        Words(Text(_NOTE, style="dim")),
     )
 
 
@@ -72,12 +73,14 @@ def render_comparison(found: Compared) -> RenderableType:
     header = ("device", "runs", "compute", "communication", "waiting", "held")
     simulated, measured = found.simulated.step_s, found.measured.step_s
     return Group(
-        Text(
-            f"{found.simulated.plan}: a step is predicted to take {format_seconds(simulated)} and took {format_seconds(measured)}: "
-            f"the prediction is off by {100 * found.error:+.1f} %"
+        Words(
+            Text(
+                f"{found.simulated.plan}: a step is predicted to take {format_seconds(simulated)} and took {format_seconds(measured)}: "
+                f"the prediction is off by {100 * found.error:+.1f} %"
+            )
         ),
-        plain_table(header, _few(rows, columns=len(header)), right=(2, 3, 4, 5), whole=(0,)),
-        Text(f"predicted | measured; {_NOTE}", style="dim"),
+        plain_table(header, _few(rows, columns=len(header)), right=(2, 3, 4, 5), whole=(0,), spare=(5,)),
+        Words(Text(f"predicted | measured; {_NOTE}", style="dim")),
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwright.search.certificate import Certificate
+from shardwright.search.certificate import Certificate, claim
 from shardwright.search.request import Request
+from shardwright.search.summary import Line, summary, text_of
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.grid_notation import print_grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +87,18 @@ class Answer:
     nearby: tuple[Nearby, ...] = ()
     plan: Plan | None = None
     request: Request | None = None
+
+    def __str__(self) -> str:
+        """What was asked, what was found, and whether it is proven best, in a few lines."""
+        c = self.certificate
+        return text_of([*answer_lines(self), ("", claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s))])
+
+
+def answer_lines(answer: Answer) -> list[Line]:
+    """What was asked and what was found, a line each; and what would do much better."""
+    better = [
+        f"{n.global_batch:,} sequences a step on {n.devices:,} devices: {n.step_time_s:.4g} s, {n.gain:+.0%} tokens/s/device"
+        for n in answer.nearby
+    ]
+    lines = summary(answer.request, answer.prediction, strategy=print_grid(answer.grid), searched=True)
+    return [*lines, *(("Better", text) for text in better)]

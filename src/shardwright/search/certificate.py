@@ -59,6 +59,13 @@ class Certificate:
     joint: JointPart | None = None
 
 
+def claim(*, optimal: bool, lower_bound_s: float) -> str:
+    """What a certificate proves, in a sentence."""
+    if optimal:
+        return "Optimal: no other strategy of the space is faster."
+    return f"Not proven optimal: no strategy of the space takes less than {lower_bound_s:.4g} s."
+
+
 def assert_sound(*, best_s: float, lower_bound_s: float, universal_gap: float) -> None:
     """No bound lies above the answer: a claim of ours, which every search makes of what it found."""
     assert 0 <= lower_bound_s <= best_s < float("inf"), f"{lower_bound_s} s is called a bound of {best_s} s"

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwright.search.request import Request
+from shardwright.search.summary import Line, summary, text_of
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.plan.order import Named
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.grid_notation import print_grid
+from shardwright.strategy.text.printable import MAX_STRATEGY, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,33 @@ class Simulation:
     classes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     fitting: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """What was asked and what was found, in a few lines."""
+        return text_of(simulation_lines(self))
+
+
+def simulation_lines(simulation: Simulation) -> list[Line]:
+    """What was asked and what was found, a line each."""
+    given = {name: getattr(simulation, name) for name in ("classes", "fitting", "notes")}
+    return summary(simulation.request, simulation.prediction, strategy=strategy_text(simulation), **given)
+
+
+def strategy_text(simulation: Simulation) -> str:
+    """The grid that says a simulated strategy, or the name and the size of its plan, and its orders where it has a pipeline."""
+    if simulation.grid is not None:
+        return print_grid(simulation.grid)
+    assert simulation.plan is not None
+    plan, name = simulation.plan, printable(simulation.name, length=MAX_STRATEGY)
+    stages = sum(len(lane.stages) for lane in plan.lanes)
+    counts = (_count(plan.devices, "device"), _count(len(plan.lanes), "lane"), _count(stages, "stage"))
+    orders = ", ".join(o.schedule if isinstance(o, Named) else "a table" for o in plan.orders)
+    pipelined = any(len(lane.stages) > 1 for lane in plan.lanes)
+    return f"{name or 'a plan'}: {', '.join(counts)}{f', order {orders}' if pipelined else ''}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

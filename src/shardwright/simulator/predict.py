@@ -14,6 +14,7 @@ from shardwright.cost.model_flops import model_flops
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.simulator.breakdown import breakdown, critical_class
+from shardwright.simulator.cluster_sources import cluster_sources
 from shardwright.simulator.interval import doubts, interval
 from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
 from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_plan
@@ -114,7 +115,7 @@ def predict(problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *
 def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Source, ...]:
     """Those of every kind of node that the plan uses, each said once; then what answered for its kernels."""
     known = dict.fromkeys(s for kind in sorted(_kinds(problem, plan)) for s in problem_sources(_of_kind(problem, kind)))
-    return (*known, *_answers(problem, result))
+    return (*cluster_sources(problem.cluster), *known, *_answers(problem, result))
 
 
 def _answers(problem: Problem, result: SimulatedPlan) -> tuple[Source, ...]:

@@ -11,8 +11,8 @@ from shardwright.program.step_trace import StepTrace
 TEXT = "text"
 OWN = "shardwright"
 NATIVE = "torch-native"
-FORMATS = {"job": "the job's own number formats", "fp32": "float32 throughout", "fp64": "float64 throughout"}
-BACKENDS = {OWN: "the plan's Program, interpreted", NATIVE: "grids alone: DTensor, FSDP2 and torch.distributed.pipelining"}
+FORMATS = {"job": "the data types of the job", "fp32": "float32 throughout", "fp64": "float64 throughout"}
+BACKENDS = {OWN: "its own interpreter, for every plan", NATIVE: "PyTorch's own DTensor, FSDP2 and pipelining, for grids only"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from shardwright.hardware.catalog.catalog import accelerator, accelerator_names,
 from shardwright.hardware.catalog.instances import find_instance, instance_names
 from shardwright.hardware.catalog.nodes import node_of
 from shardwright.hardware.catalog.sheet import accelerator_from_sheet
-from shardwright.hardware.cluster import Cluster, FabricTier, Host, NodeGroup, NodeKind
+from shardwright.hardware.cluster import ONE_SWITCH, Cluster, FabricTier, Host, NodeGroup, NodeKind
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 from shardwright.hardware.expression import MAX_DEVICES, parse_cluster
 from shardwright.hardware.files.yaml_schema import (
@@ -92,7 +92,9 @@ def cluster_from_yaml(text: str) -> Cluster:
             "two accelerators of the cluster file have the same name", hint="case, hyphens, dots and underscores do not count"
         )
     groups = tuple(_group(r, index=i, own=own) for i, r in enumerate(record.nodes))
-    cluster = Cluster(expression=record.name, groups=groups, fabric=_fabric(record.fabric, groups))
+    fabric = _fabric(record.fabric, groups)
+    origin = _origin(record.fabric_origin, otherwise=_FILE if fabric else ONE_SWITCH)
+    cluster = Cluster(expression=record.name, groups=groups, fabric=fabric, fabric_origin=origin)
     if cluster.num_devices > MAX_DEVICES:
         raise ClusterError(f"{cluster.num_devices} devices in the cluster file", hint=f"at most {MAX_DEVICES}")
     return cluster
@@ -122,6 +124,7 @@ _PARTS: Mapping[str, type[Record]] = {
     "attention": AttentionRecord,
     "origin": OriginRecord,
     "failures_origin": OriginRecord,
+    "fabric_origin": OriginRecord,
 }
 
 

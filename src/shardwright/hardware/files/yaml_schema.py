@@ -131,3 +131,4 @@ class ClusterRecord(Record):
     accelerators: Annotated[dict[Word, AcceleratorRecord], Field(max_length=64)] = {}
     nodes: Annotated[list[NodesRecord], Field(min_length=1, max_length=1024)]
     fabric: Annotated[list[TierRecord], Field(max_length=16)] = []
+    fabric_origin: OriginRecord | None = None

@@ -20,7 +20,7 @@ from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_network import kind_problem
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
-from shardwright.search.certificate import Certificate, assert_sound
+from shardwright.search.certificate import Certificate, assert_sound, claim
 from shardwright.search.exact.options import StageOption, chain_blocks, price_stage, stage_of_blocks
 from shardwright.search.exact.orders import num_orders, pipeline_orders
 from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
@@ -46,6 +46,11 @@ class ExactAnswer:
     certificate: Certificate
     search_time_s: float = field(default=0.0, compare=False)
     simulation: Simulation | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        """What was asked, what was found, and whether it is proven best, in a few lines."""
+        c = self.certificate
+        return f"{self.simulation or ''}\n{claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s)}".strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

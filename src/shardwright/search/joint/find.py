@@ -13,7 +13,7 @@ from shardwright.cost.critical_path import order_table
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
-from shardwright.search.certificate import assert_sound
+from shardwright.search.certificate import assert_sound, claim
 from shardwright.search.grid.find import find, problem_text, universal_bound
 from shardwright.search.grid.prepare import facts_of
 from shardwright.search.grid.space import Space
@@ -84,6 +84,11 @@ class JointAnswer:
     certificate: JointCertificate
     search_time_s: float
     simulation: Simulation | None = None
+
+    def __str__(self) -> str:
+        """What was asked, what was found, and whether it is proven best, in a few lines."""
+        c = self.certificate
+        return f"{self.simulation or ''}\n{claim(optimal=c.gap == 0, lower_bound_s=c.lower_bound_s)}".strip()
 
 
 def find_joint(

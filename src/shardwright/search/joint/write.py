@@ -63,6 +63,6 @@ def short_text(plan: JointPlan) -> str:
         ranks = [str(r) for r, other in enumerate(plan.grids) if other == g]
         splits.append(" ".join(words) + ("" if plan.is_uniform else f" on ranks {','.join(ranks)}"))
     g = plan.grids[0]
-    order = plan.schedule if plan.table is None else "found order"
+    order = ", found order" if plan.table is not None else f", {plan.schedule}" if len(plan.chunks) > 1 else ""
     order += " on a V" if plan.folded else ""
-    return f"pp{g.pp} vpp{g.vpp} zero{g.zero} {', '.join(splits)}; {plan.microbatches} microbatches, {order}, layers {layers}"
+    return f"pp{g.pp} vpp{g.vpp} zero{g.zero} {', '.join(splits)}; {plan.microbatches} microbatches{order}, layers {layers}"

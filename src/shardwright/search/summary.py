@@ -1,0 +1,138 @@
+"""What was found in a few lines, the same words on every screen and of every ``print``: what was asked, the strategy, time and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from shardwright.hardware.device import Evidence
+from shardwright.search.request import Request
+from shardwright.simulator.prediction import Counted, Prediction
+from shardwright.strategy.text.printable import printable
+from shardwright.units import format_bytes, format_parameters, format_percent
+
+Line = tuple[str, str]
+"""A label (empty = none) and what stands behind it."""
+
+LABEL: Final = 10
+"""Columns of the labels."""
+TIGHT: Final = 0.95
+"""Share of a device's memory beyond which a prediction, a few percent off, is no promise."""
+NO_FIT: Final = "DOES NOT FIT"
+WARNING: Final = f"above {format_percent(TIGHT, digits=0)} it may run out in practice: keep some free"
+
+
+def text_of(lines: Iterable[Line]) -> str:
+    """The lines as ``print`` shows them."""
+    return "\n".join(f"{label:<{LABEL}}{words}" if label else words for label, words in lines)
+
+
+def answer_line(strategy: str, *, step_time_s: float) -> str:
+    """What ``--quiet`` prints of whatever has a step: seconds, a tab, the strategy or whose seconds they are."""
+    return f"{step_time_s:.9g} s\t{strategy}\n"
+
+
+def summary(
+    request: Request | None,
+    prediction: Prediction,
+    *,
+    strategy: str,
+    classes: tuple[str, ...] = (),
+    fitting: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+    searched: bool = False,
+) -> list[Line]:
+    """What was asked and what was found, a line each.
+
+    Args:
+        request: None = not known. strategy: as text. classes, fitting, notes: as in `search.simulation.Simulation`. searched: among plans that
+            leave the request's headroom free.
+    """
+    asked = [*request_lines(request), ("", "")] if request else []
+    runtime = [("Runtime", request.runtime)] if request and request.runtime else []
+    return [
+        *asked,
+        ("Model", model_text(prediction.model)),
+        ("Strategy", strategy),
+        *runtime,
+        *(("Note", note) for note in notes),
+        *prediction_lines(prediction, kept=kept_free(request, searched=searched), classes=classes, fitting=fitting),
+    ]
+
+
+def request_lines(request: Request) -> list[Line]:
+    """What was asked, without the runtime."""
+    devices = f", at most {request.max_devices:,} devices" if request.max_devices else ""
+    chosen = [f"{axis}={','.join(values)}" for axis, values in request.pins]
+    chosen += [f"not {axis}={','.join(values)}" for axis, values in request.excludes]
+    asked = (
+        f"{request.model} on {request.cluster}{devices}: "
+        f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step, {request.precision}"
+    )
+    return [("", asked), *([("", f"pinned: {', '.join(chosen)}")] if chosen else [])]
+
+
+def model_text(model: Counted) -> str:
+    """The model's own name, how large it is, how much of it a token uses and is trained, where that is less; and what nobody read."""
+    whole, active, trained = (format_parameters(count) for count in (model.parameters, model.active, model.trainable))
+    text = f"{printable(model.name)}, {whole} parameters"
+    text += f", {active} of them for a token" if active != whole else ""
+    text += f", {trained} trained" if trained != whole else ""
+    return text + (f"; not read: {', '.join(model.unread)}" if model.unread else "")
+
+
+def kept_free(request: Request | None, *, searched: bool) -> str:
+    """What of each device's memory is left alone: what programs do not have, and what plans of a search leave."""
+    if request is None:
+        return ""
+    size = format_bytes(request.reserve_bytes) if request.reserve_bytes else format_percent(request.reserve_fraction)
+    reserve = [f"{size} more is kept free (--memory-reserve)"] if request.reserve_bytes or request.reserve_fraction else []
+    share = f"plans leave {format_percent(request.headroom, digits=0)} of it free (--headroom)"
+    return ", ".join([*([share] if searched and request.headroom else []), *reserve])
+
+
+def prediction_lines(p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()) -> list[Line]:
+    """The cluster, the step, its speed, whether it fits, and which inputs are assumed.
+
+    Args:
+        kept: what memory is kept free, as text. classes, fitting: as `verdict` takes them.
+    """
+    low, high = p.interval_s
+    said = {source.quantity: source for source in p.sources}
+    parts = [said[name] for name in ("nodes", "switches") if name in said]
+    cluster = [(f"{s.value} (assumed)" if s.origin.evidence is Evidence.ASSUMED else s.value) for s in parts] or [p.cluster]
+    idle = f"{p.devices:,} of {p.devices + p.idle_devices:,}; {p.idle_devices:,} stay idle"
+    assumed = dict.fromkeys(s.quantity for s in p.sources if s.origin.evidence is Evidence.ASSUMED)
+    return [
+        ("Cluster", "; ".join(cluster)),
+        *([("Devices", idle)] if p.idle_devices else []),
+        ("Step", f"{p.step_time_s:.4g} s (80 % interval {low:.4g} to {high:.4g} s)"),
+        (
+            "Speed",
+            f"{p.tokens_per_s:,.0f} tokens/s, {p.tokens_per_s_per_device:,.1f} tokens/s/device, "
+            f"MFU {format_percent(p.mfu_causal)} (causal attention), {format_percent(p.mfu_full)} (full)",
+        ),
+        ("Memory", verdict(p, kept=kept, classes=classes, fitting=fitting)),
+        *([("Assumed", ", ".join(assumed))] if assumed else []),
+    ]
+
+
+def verdict(p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()) -> str:
+    """That it fits, how full the fullest device is and how much is kept free, with a warning where it is nearly full; or that it does not
+    fit, by how much, and what would.
+
+    Args:
+        kept: what memory is kept free, as text. classes: devices of each class as text, of a general plan. fitting: changes
+            that fit.
+    """
+    room = p.capacity_bytes
+    share = p.reserved_bytes / room
+    if p.fits:
+        fits = f"fits: the fullest device holds {format_percent(share)} of the {format_bytes(room)} that a program can allocate"
+        more = WARNING if share > TIGHT else kept
+        return f"{fits}; {more}" if more else fits
+    worst = max(p.stages, key=lambda stage: stage.reserved / (stage.capacity or room))
+    where = f"devices {classes[worst.rank]}" if classes else f"stage {worst.rank}"
+    over = format_bytes(worst.reserved - (worst.capacity or room))
+    hint = f"; fits with {' or '.join(fitting)}" if fitting else ""
+    return f"{NO_FIT}: {where} by {over}{hint}"

@@ -1,0 +1,44 @@
+"""The cluster as a prediction understood it, in words: its nodes and its switches."""
+
+from __future__ import annotations
+
+from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup
+from shardwright.hardware.device import Origin
+from shardwright.simulator.prediction import Source
+from shardwright.units import BITS_PER_BYTE, GIGA
+
+
+def cluster_sources(cluster: Cluster) -> tuple[Source, ...]:
+    """The nodes, and the switches that join them where there are several."""
+    nodes = Source(
+        quantity="nodes",
+        value=" + ".join(_nodes(group) for group in cluster.groups),
+        origin=Origin(evidence=cluster.node.nic.origin.evidence, reference=" + ".join(group.kind.name for group in cluster.groups)),
+    )
+    if sum(group.count for group in cluster.groups) == 1:
+        return (nodes,)
+    return (nodes, Source(quantity="switches", value=fabric_text(cluster), origin=cluster.fabric_origin))
+
+
+def _nodes(group: NodeGroup) -> str:
+    """``2 nodes of 8 h100-sxm (scale-up domain of 8), 8 NICs of 400 Gb/s each``."""
+    kind = group.kind
+    rate = kind.nic.bandwidth * BITS_PER_BYTE / GIGA
+    nodes = "1 node" if group.count == 1 else f"{group.count:,} nodes"
+    cards = f"{kind.nics} NIC{'' if kind.nics == 1 else 's'} of {rate:.4g} Gb/s{'' if group.count == 1 else ' each'}"
+    return f"{nodes} of {kind.num_devices} {kind.accelerator.name} (scale-up domain of {kind.island}), {cards}"
+
+
+def fabric_text(cluster: Cluster) -> str:
+    """The switch tiers from the nodes upward."""
+    if not cluster.fabric:
+        return f"a single non-blocking switch for all {cluster.num_devices:,} devices"
+    return ", ".join(_tier(tier) for tier in cluster.fabric)
+
+
+def _tier(tier: FabricTier) -> str:
+    below = f"of {tier.num_devices:,} devices" if tier.num_devices else "over all devices"
+    rails = ", rail-optimised" if tier.rails else ""
+    ratio = f", oversubscribed {tier.oversubscription:.4g}:1" if tier.oversubscription > 1 else ""
+    marks = f" ({(rails + ratio).removeprefix(', ')})" if rails or ratio else ""
+    return f"{tier.name} {below}{marks}"

@@ -1,0 +1,178 @@
+"""Every verb with answers that are wide: long names, full tables, numbers of many digits. Nothing is searched or measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shardwright.api import checks, execution, grids, simulations
+from shardwright.calibrate import request as calibration
+from shardwright.calibrate.settings import CheckRow
+from shardwright.cli import validate
+from shardwright.execute.launch.run_report import RunMemory, RunReport, RunStep
+from shardwright.files.stored import document_of, plan_document, simulation_document, stored_plan
+from shardwright.files.text import to_text
+from shardwright.hardware.device import Evidence, Origin
+from shardwright.search.certificate import JointPart
+from shardwright.search.grid.recheck import Recheck
+from shardwright.search.simulation import Simulation
+from shardwright.simulator.prediction import Source
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.text.grid_notation import parse_grid
+from shardwright.strategy.text.parser import parse_plan
+from shardwright.units import GIB
+from shardwright.validation.judge import ErrorStatistics, SourceResult, Validation
+from tests.calibrate.profiles import profile
+from tests.cli.answers import ANSWER, CERTIFICATE, PREDICTION, REQUEST, stage
+
+ITEMS = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "workspace",
+    "activations",
+    "logits",
+    "temporary",
+    "fragmentation",
+    "communication",
+    "context",
+)
+STAGES = tuple(
+    replace(
+        stage(rank, layers=layers),
+        items=tuple((name, (place + 1) * (rank + 10) * GIB) for place, name in enumerate(ITEMS)),
+        allocated=(600 + rank) * GIB,
+        reserved=(700 + rank) * GIB,
+    )
+    for rank, layers in enumerate(("embed + 3 dense layer + 12 expert layer", "15 expert layer + mtp + head"))
+)
+SOURCES = (
+    Source(
+        quantity="nodes",
+        value="2,048 nodes of 8 h100-sxm (scale-up domain of 8), 8 NICs of 400 Gb/s each",
+        origin=Origin(evidence=Evidence.ASSUMED, reference="h100-sxm-x8"),
+    ),
+    Source(
+        quantity="switches",
+        value="a single non-blocking switch for all 16,384 devices",
+        origin=Origin(evidence=Evidence.ASSUMED, reference="no switch tiers are given"),
+    ),
+    *PREDICTION.sources,
+    Source(
+        quantity="all_reduce of 16,384 devices",
+        value="336.1 GB/s, 1.29 us",
+        origin=Origin(evidence=Evidence.MEASURED, reference=f"https://example.org/{'a-page-without-blanks/' * 4}table.csv"),
+    ),
+)
+WIDE = replace(
+    PREDICTION,
+    tokens_per_s=123_456_789.0,
+    tokens_per_s_per_device=123_456.7,
+    allocated_bytes=601 * GIB,
+    reserved_bytes=701 * GIB,
+    capacity_bytes=720 * GIB,
+    stages=STAGES,
+    sources=SOURCES,
+    breakdown_s=(("gemm", 1.25), ("attention", 0.25), ("tp", 0.1), ("sharding", 0.1), ("slowdown", 0.1), ("bubble", 0.2)),
+)
+LAYERS = parse_grid("tp2 sp pp16 dp2 layers=8,8,8,8,8,8,8,8,8,8,8,8,7,7,7,7 zero1")
+PIPELINE = parse_plan(
+    """plan pair devices 4
+lane main samples 8 in 4
+  stages embed+8 on 0
+    all = t2
+  stages 8+head on 2
+    all = b2
+order 1f1b(main)
+"""
+)
+SPACE = "standard: 16,384 devices; tp {1, 2, 4, 8}; cp {1, 2, 4}; pp {1, 2, 4, 8, 16}; recompute {none, selective, full}; zero {0, 1, 2, 3}"
+BEST = replace(
+    ANSWER, prediction=WIDE, certificate=replace(CERTIFICATE, enumerated=44_236_800, illegal=44_027_188, duplicates=149_782, space=SPACE)
+)
+ALL_MEASURED = ErrorStatistics(n=123, mean=0.0321, median=0.0273, worst=0.1812, bias=-0.0123)
+VALIDATION = Validation(
+    fold="none",
+    rows=(),
+    by_source=tuple(
+        SourceResult(source_id=name, time=ALL_MEASURED, memory=ALL_MEASURED, infeasible=12) for name in ("nemo-perf", "llama-3")
+    ),
+    skipped=(),
+)
+RUN = RunReport(
+    steps=(RunStep(step=1, loss=2.5, norm=1.0, seconds=0.5), RunStep(step=2, loss=2.25, norm=0.9, seconds=0.25)),
+    tokens=1_048_576,
+    predicted_s=0.2,
+    memory=(RunMemory(devices=(0,), holds="embed + 32 layer + head", predicted=30 * GIB, measured=31 * GIB),),
+    on="cuda",
+    checkpoint=Path("/data/checkpoints/of-a-long-name/step-000000002"),
+)
+
+
+def general(name: str) -> Simulation:
+    """A plan that no grid says."""
+    request = replace(REQUEST, model="llama-3.2-1b", cluster="h100-sxm:4", global_batch=8, pins=(), excludes=())
+    return Simulation(request=request, name=name, grid=None, plan=PIPELINE, prediction=WIDE, classes=("0-1", "2-3"))
+
+
+def write_files(folder: Path) -> None:
+    """best.json: of a search; joint.json: of a joint one; alone.json: on one device; pair.plan; some.txt."""
+    text = "pp2 vpp1 zero0 tp2 dp1 mbs2 on ranks 0, tp1 dp2 mbs2 on ranks 1; 4 microbatches, 1f1b, layers 8 8"
+    joint = JointPart(pipelines=270, complete=True, tolerance=0.0, grids=2_211_840, grid_lower_s=2.0, grid_stopped_at=0)
+    request = replace(general("").request, space="joint")
+    certificate = replace(BEST.certificate, joint=joint)
+    alone = Simulation(request=replace(general("").request, cluster="h100-sxm:1"), name="", grid=Grid(), plan=None, prediction=WIDE)
+    (folder / "best.json").write_text(to_text(plan_document(BEST)))
+    (folder / "joint.json").write_text(to_text(document_of(stored_plan(replace(general(text), request=request), certificate))))
+    (folder / "alone.json").write_text(to_text(simulation_document(alone)))
+    (folder / "some.txt").write_text("Some text.\n")
+
+
+JOB = ("--seq-len", "4096", "--global-batch", "256")
+SCREENS: dict[str, tuple[str, ...]] = {
+    "plan": ("plan", "llama-2-7b", "h100-sxm:64", *JOB),
+    "simulate": ("simulate", "llama-2-7b", "h100-sxm:64", *JOB, "--strategy", "tp2"),
+    "compare": ("compare", "llama-2-7b", "h100-sxm:64", *JOB, *(word for n in (1, 2, 4, 8) for word in ("--strategy", f"tp{n}"))),
+    "explain": ("explain", "best.json"),
+    "explain, of a joint search": ("explain", "joint.json"),
+    "check": ("check", "best.json"),
+    "draw": ("draw", "joint.json"),
+    "trace": ("trace", "joint.json"),
+    "run": ("run", "alone.json", "--data", "some.npy", "--steps", "2"),
+    "validate": ("validate", "table.csv"),
+    "calibrate": ("calibrate", "--check"),
+    "tokenise": ("tokenise", "some.txt", "-o", "some.npy"),
+    "schema": ("schema", "trace", "--output", "schema.json"),
+    "catalog": ("catalog",),
+    "catalog schedules": ("catalog", "schedules"),
+}
+CATALOGS = {f"catalog {kind}": ("catalog", kind) for kind in ("accelerators", "instances", "clusters", "models", "runtimes")}
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """The library answers at once."""
+
+    def simulation(request: Any, *, strategy: str) -> Simulation:
+        seconds = 2.0 + int(strategy.removeprefix("tp")) / 8
+        grid = replace(LAYERS, tp=int(strategy.removeprefix("tp")))
+        return Simulation(request=REQUEST, name="", grid=grid, plan=None, prediction=replace(WIDE, step_time_s=seconds))
+
+    checked = Recheck(enumerated=44_236_800, sampled=400, contenders=3, drift=1e-9, leaves=160)
+    row = CheckRow("dense of many layers", 1.0, 0.9, 1.1, 0.8, 2**30, 2**31)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grids, "plan", lambda *_, **__: BEST)
+        patch.setattr(simulations, "simulation", simulation)
+        patch.setattr(checks, "check_file", lambda *_, **__: checked)
+        patch.setattr(execution, "run", lambda *_, **__: RUN)
+        patch.setattr(validate, "facts_of", lambda *_, **__: None)
+        patch.setattr(validate, "accuracy", lambda *_, **__: SimpleNamespace(validation=lambda _: VALIDATION))
+        patch.setattr(calibration, "calibrate", lambda *_, **__: profile())
+        patch.setattr(calibration, "check_calibration", lambda *_, **__: (row,))
+        yield

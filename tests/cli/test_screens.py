@@ -1,0 +1,125 @@
+"""Screens of every verb on narrow and wide terminals: golden, no wider than the terminal, and with every number whole."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.text import Text
+
+from shardwright.cli.main import help_text, run
+from shardwright.cli.screen import plain
+from shardwright.cli.screen import show as show_on_screen
+from shardwright.cli.verbs import VERBS
+from shardwright.report.tables import plain_table
+from shardwright.report.terminal import section
+from tests.cli.screens import CATALOGS, SCREENS, answering, write_files
+from tests.golden.files import assert_golden
+from tests.tiers import examples
+
+NARROW, WIDE, ENDLESS = 80, 140, 1000
+LEFT_OUT = re.compile(r"not\s+shown:\s+([^;]*);\s+a\s+screen\s+of\s+\d+\s+columns\s+shows\s+all,\s+and\s+so\s+does\s+--json")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("screens")
+    write_files(found)
+    return found
+
+
+@pytest.fixture
+def show(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> object:
+    """What words print at a width."""
+
+    def shown(words: tuple[str, ...], width: int) -> str:
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("COLUMNS", str(width))
+        with answering():
+            assert run(words) == 0, capsys.readouterr().err
+        return capsys.readouterr().out
+
+    return shown
+
+
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_screens_are_golden(width: int, show) -> None:  # type: ignore[no-untyped-def]
+    assert {words[0] for words in SCREENS.values()} == set(VERBS), "every verb has its screen here"
+    text = "".join(f"$ shardwright {' '.join(words)}\n{show(words, width)}\n" for words in SCREENS.values())
+    assert_golden(f"screens-{width}.txt", text)
+
+
+@pytest.mark.parametrize("name", [*SCREENS, *CATALOGS])
+def test_nothing_is_wider_than_the_terminal_and_no_word_is_cut(name: str, show) -> None:  # type: ignore[no-untyped-def]
+    words = {**SCREENS, **CATALOGS}[name]
+    narrow, endless = show(words, NARROW), show(words, ENDLESS)
+    for line in narrow.splitlines():
+        assert cell_len(line) <= NARROW or max(map(cell_len, line.split())) > NARROW // 2, line
+    if words[0] == "draw":
+        return  # a picture leaves columns out in its own way: tests/report/test_plan_picture.py
+    said, whole = set(LEFT_OUT.sub("", narrow).split()), set(endless.split())
+    assert {word for word in said if set(word) != {"█"}} <= whole
+    if "not shown" not in narrow:
+        assert whole <= said | {word for word in whole if set(word) == {"█"}}
+
+
+def test_help_fits_the_terminal(show) -> None:  # type: ignore[no-untyped-def]
+    texts = [help_text(), *(show((verb, "--help"), NARROW) for verb in VERBS)]
+    assert max(cell_len(line) for text in texts for line in text.splitlines()) <= NARROW
+
+
+@pytest.mark.parametrize("name", [name for name in SCREENS if name not in ("schema", "catalog", "catalog schedules")])
+def test_quiet_is_one_line(name: str, show) -> None:  # type: ignore[no-untyped-def]
+    line = show((*SCREENS[name], "--quiet"), NARROW)
+    assert line.count("\n") == 1
+    if name.split(",")[0] in ("plan", "simulate", "compare", "explain", "trace", "run"):
+        assert re.fullmatch(r"[0-9.e-]+ s\t\S.*\n", line)
+
+
+CELLS = st.text(st.sampled_from("ab 7"), max_size=24)
+TABLES = st.integers(1, 5).flatmap(
+    lambda size: st.tuples(
+        st.tuples(*[CELLS] * size),
+        st.lists(st.tuples(*[CELLS] * size), max_size=4),
+        st.sets(st.integers(0, size - 1)),
+        st.permutations(range(size)),
+        st.integers(20, 90),
+    )
+)
+
+
+@examples(50, 1000)
+@given(TABLES)
+def test_a_table_keeps_its_words(table: tuple[tuple[str, ...], list[tuple[str, ...]], set[int], list[int], int]) -> None:
+    header, rows, right, spare, width = table
+    text = plain(plain_table(header, rows, right=sorted(right), spare=spare[:-1]), width=width)
+    kept = [column for column in range(len(header)) if column not in _left_out(header, text)]
+    words = {word for row in (header, *rows) for cell in row for word in cell.split()}
+    assert set(LEFT_OUT.sub("", text).split()) <= words
+    assert {word for row in rows for column in kept if header[column].strip() for word in row[column].split()} <= set(text.split())
+    longest = max((cell_len(cell) for row in (header, *rows) for cell in row), default=0)
+    assert all(cell_len(line) <= max(width, longest) for line in text.splitlines())
+
+
+def _left_out(header: tuple[str, ...], text: str) -> set[int]:
+    found = LEFT_OUT.search(text)
+    names = [name.strip() for name in found[1].split(",")] if found else []
+    return {column for column, title in enumerate(header) if " ".join(title.split()) in [" ".join(n.split()) for n in names]}
+
+
+def test_a_terminal_gets_whole_names_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is wider than the terminal goes on in its next line, and is copied as one."""
+    name, file = "a-name-without-blanks/" * 5, StringIO()
+    monkeypatch.setattr(file, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout", file)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "dumb")
+    show_on_screen(plain_table(("name", "number"), [(name, "123,456.7")], right=(1,)))
+    show_on_screen(section("Names", Text(f"one {name}")))
+    assert file.getvalue().count(name) == 2
+    assert "123,456.7" in file.getvalue()
