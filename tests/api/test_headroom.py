@@ -9,8 +9,9 @@ import pytest
 from shardwright.api.grids import plan
 from shardwright.api.problems import capacity_of, problem_of
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.report.verdict import TIGHT
+
 from shardwright.search.request import HEADROOM, Request
+from shardwright.search.summary import TIGHT
 
 ASKED = Request(model="mixtral-8x7b", cluster="h100-sxm:64", seq_len=4096, global_batch=256, top=0)
 

@@ -51,10 +51,12 @@ def test_a_nearly_full_device_is_warned_of(share: float, words: str) -> None:
 
 
 def test_what_is_kept_free_is_said() -> None:
-    assert kept_free(ASKED) == ""
-    assert "none is kept free (--memory-reserve)" in verdict(PREDICTION)
-    assert "5.0 % more is kept free" in verdict(PREDICTION, kept=kept_free(replace(ASKED, reserve_fraction=0.05)))
-    assert "4 GiB more is kept free" in verdict(PREDICTION, kept=kept_free(replace(ASKED, reserve_bytes=4 * GIB)))
+    half = replace(PREDICTION, reserved_bytes=PREDICTION.capacity_bytes // 2)
+    assert kept_free(ASKED, searched=False) == ""
+    assert "plans leave 5 % of it free (--headroom)" in verdict(half, kept=kept_free(ASKED, searched=True))
+    assert "5.0 % more is kept free" in verdict(half, kept=kept_free(replace(ASKED, reserve_fraction=0.05), searched=False))
+    assert "4 GiB more is kept free" in verdict(half, kept=kept_free(replace(ASKED, reserve_bytes=4 * GIB), searched=False))
+    assert "free" not in verdict(half, kept=kept_free(replace(ASKED, headroom=0.0), searched=True))
 
 
 def test_a_prediction_fits_exactly_where_the_simulation_does() -> None:

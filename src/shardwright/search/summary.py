@@ -45,8 +45,8 @@ def summary(
     """What was asked and what was found, a line each.
 
     Args:
-        request: None = not known. strategy: as text. classes, fitting, notes: as in `search.simulation.Simulation`. searched: among plans that
-            leave the request's headroom free.
+        request: None = not known. strategy: as text. classes, fitting, notes: as in `search.simulation.Simulation`. searched: among plans
+            that leave the request's headroom free.
     """
     asked = [*request_lines(request), ("", "")] if request else []
     runtime = [("Runtime", request.runtime)] if request and request.runtime else []
