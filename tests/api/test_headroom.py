@@ -9,7 +9,6 @@ import pytest
 from shardwright.api.grids import plan
 from shardwright.api.problems import capacity_of, problem_of
 from shardwright.errors import InfeasibleError, UsageError
-
 from shardwright.search.request import HEADROOM, Request
 from shardwright.search.summary import TIGHT
 
