@@ -52,6 +52,10 @@ Top = Annotated[int, typer.Option("--top", metavar="N", min=0, max=1000, help="N
 Strategy = Annotated[
     str, typer.Option("--strategy", help='Such as "tp8 pp16 vpp8 dp128 zero1"; or a file in the general notation or from -o; - = read it.')
 ]
+Train = Annotated[
+    str,
+    typer.Option("--train", metavar="WHAT", help="What is trained: all, lora:r16, lora:r16:attn,mlp, frozen:embed.", show_default="all"),
+]
 ProfileFile = Annotated[str, typer.Option("--profile", metavar="FILE", help="Measured rates that `shardwright calibrate -o` wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a screen.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress, and only the result's first line.")]
