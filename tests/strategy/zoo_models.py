@@ -9,8 +9,8 @@ from shardwright.model.blocks.dense import decoder_block, embedding_block, mlp_o
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.graph import Model, Run
-from shardwright.model.ir.operator import AttentionShape, Operator
-from shardwright.model.ir.tensor import ParameterClass
+from shardwright.model.ir.operator import AttentionShape
+from shardwright.model.trained import trained
 from tests.strategies import dense_model, expert_model
 
 
@@ -29,14 +29,7 @@ def sparse(*, dense_layers: int = 2, layers: int = 6, predictors: int = 0) -> Mo
 @lru_cache(maxsize=8)
 def adapted(*, layers: int = 32) -> Model:
     """A frozen decoder with trained adapters on its attention."""
-    model = dense_model(layers=layers)
-
-    def frozen(operator: Operator) -> Operator:
-        base = tuple(replace(p, klass=ParameterClass.BASE, trainable=False) for p in operator.parameters)
-        adapter = (replace(base[0], name="lora", klass=ParameterClass.LORA, trainable=True),) if operator.name == "qkv" else ()
-        return replace(operator, parameters=base + adapter)
-
-    return replace(model, blocks=tuple(replace(b, operators=tuple(frozen(o) for o in b.operators)) for b in model.blocks))
+    return trained(dense_model(layers=layers), "lora:r16:qkv")
 
 
 @lru_cache(maxsize=1)

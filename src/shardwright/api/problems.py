@@ -17,6 +17,7 @@ from shardwright.hardware.overrides import effective_memory, limit_devices, rese
 from shardwright.hardware.profile.apply import apply_profile, profiled_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.catalog.catalog import load_model
+from shardwright.model.trained import trained
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime
 from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space
@@ -59,7 +60,7 @@ def problem_of(request: Request) -> Problem:
         ModelError, ClusterError, RuntimeModelError, UsageError: by what is wrong with it.
     """
     request = with_defaults(request)
-    model = load_model(request.model)
+    model = trained(load_model(request.model), request.train)
     needed = {b.sequence for b in model.blocks} | {b.memory for b in model.blocks if b.memory}
     job = job_from_flags(
         seq_len=request.seq_len,

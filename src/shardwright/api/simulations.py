@@ -13,7 +13,6 @@ from shardwright.errors import DataError, InfeasibleError, StrategyError
 from shardwright.files.leaves import require_same
 from shardwright.files.plan_source import read_strategy
 from shardwright.files.stored import StoredSimulation, document_of, stored_simulation
-from shardwright.model.catalog.catalog import load_model
 from shardwright.program.orders.check import action_violations
 from shardwright.program.orders.rows import action_rows
 from shardwright.program.problem import Problem
@@ -152,4 +151,4 @@ def small_picture(simulation: Simulation) -> Picture | None:
     plan = simulation.plan
     if plan is None or simulation.grid is not None or plan.devices > SMALL or sum(len(lane.stages) for lane in plan.lanes) > SMALL:
         return None
-    return picture_of(plan, model=load_model(simulation.request.model), name=simulation.name or "plan")
+    return picture_of(plan, model=problem_of(simulation.request).model, name=simulation.name or "plan")

@@ -29,6 +29,7 @@ def compare(
     precision: flags.Precision = "",
     encoder_len: flags.EncoderLen = 0,
     image_tokens: flags.ImageTokens = 0,
+    train: flags.Train = "",
     profile: flags.ProfileFile = "",
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,

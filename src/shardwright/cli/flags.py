@@ -69,6 +69,10 @@ Strategy = Annotated[
         "--strategy", help='Such as "tp8 pp16 vpp8 dp128 zero1"; or a file in plan notation or written by -o; or - for standard input.'
     ),
 ]
+Train = Annotated[
+    str,
+    typer.Option("--train", metavar="WHAT", help="What is trained: all, lora:r16, lora:r16:attn,mlp, frozen:embed.", show_default="all"),
+]
 ProfileFile = Annotated[
     str, typer.Option("--profile", metavar="FILE", help="Profile of measured rates, written by `shardwright calibrate -o`.")
 ]

@@ -12,7 +12,8 @@ from shardwright.program.problem import Problem
 def model_flops(problem: Problem) -> tuple[float, float]:
     """Model FLOPs of a step (forward and backward, no recompute): with scores under the mask, and with the full square.
 
-    3 x forward: GEMMs 2 x active parameters x tokens, attention 2 x tokens x keys x (head_dim + value_dim) x heads. Leaves out
+    Forward: GEMMs 2 x active parameters x tokens, attention 2 x tokens x keys x (head_dim + value_dim) x heads; as much for input
+    gradients of GEMMs and for weight gradients of what is trained, twice as much for attention: 3 x forward where all is. Leaves out
     element-wise work, and the embedding lookup.
     """
     causal: float = 0.0
@@ -22,12 +23,14 @@ def model_flops(problem: Problem) -> tuple[float, float]:
         block = problem.model.blocks[run_.block]
         tokens = job.tokens(block.sequence) or job.sequence_length
         for o in block.operators:
-            weight = float(sum(p.size for p in o.parameters)) if o.kind.value in ("linear", "grouped-linear") else 0.0
+            weight, trained = (float(sum(p.size for p in o.parameters if p.trainable >= least)) for least in (False, True))
+            if o.kind.value not in ("linear", "grouped-linear"):
+                weight = trained = 0.0
             if o.kind.value == "grouped-linear" and o.experts is not None:
-                weight = weight * o.experts.topk / o.experts.experts
+                weight, trained = (size * o.experts.topk / o.experts.experts for size in (weight, trained))
             # Keys of cross-attention are projected once for every position of the memory.
             own = job.tokens(block.memory) if o.inputs == (MEMORY,) else tokens
-            dense = 2.0 * weight * own
+            dense = 2.0 * (2.0 * weight + trained) * own
             scores = square = 0.0
             if o.attention is not None:
                 context = (job.tokens(block.memory) or tokens) if o.attention.cross else tokens
@@ -35,6 +38,6 @@ def model_flops(problem: Problem) -> tuple[float, float]:
                 count = np.array([tokens])
                 scores = float(attention_flops(o.attention, tokens=count, heads=heads, context=context)[0])
                 square = float(attention_flops(o.attention, tokens=count, heads=heads, context=context, causal=False)[0])
-            causal += 3 * run_.count * (dense + scores)
-            full += 3 * run_.count * (dense + square)
+            causal += run_.count * (dense + 3 * scores)
+            full += run_.count * (dense + 3 * square)
     return causal * job.global_batch, full * job.global_batch

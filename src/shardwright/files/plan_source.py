@@ -13,6 +13,7 @@ from shardwright.files.stored import StoredPlan
 from shardwright.files.text import read_text
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
+from shardwright.model.trained import trained
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
@@ -132,7 +133,7 @@ def _is_path(source: str) -> bool:
 
 def _from_file(text: str, *, path: Path, model: str) -> NamedPlan:
     saved = parse_saved(text, name=str(path))
-    chosen, plan = load_model(model or saved.request.model), saved.plan
+    chosen, plan = trained(load_model(model or saved.request.model), saved.request.train), saved.plan
     if plan is None:
         assert saved.grid is not None
         plan = plan_of(saved.grid, model=chosen, global_batch=saved.request.global_batch)

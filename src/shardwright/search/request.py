@@ -24,6 +24,7 @@ class Request:
         search leave free, as predictions of memory are a few percent off.
         encoder_len, image_tokens: tokens of a sample's encoder text and patches of its images, for models that read them (else 0).
         space: ``standard`` or ``exhaustive``. top: next best plans to rank.
+        train: what is trained (`model.trained.parse_training`); empty = all.
         profile: path of a profile whose measured rates take the place of the catalog's; empty = none.
     """
 
@@ -45,3 +46,4 @@ class Request:
     space: str = "standard"
     top: int = 3
     profile: str = ""
+    train: str = ""

@@ -11,7 +11,6 @@ from shardwright.execute.numerics.boxes import given, only, returned
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
-from shardwright.model.ir.tensor import ParameterClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +18,7 @@ class Linear:
     """y_i = x W_i (+ b_i) for every extent written; x: the first extent of every input, side by side.
 
     Where the contracted dim is cut, y is a part of a sum, and the device of the first part adds the bias (and has its gradient).
-    An adapter (class lora) is added to the first weight. Another parameter beside weights and biases (the position table of a patch
+    Adapters A, B_i add (x A) B_i to each. Another parameter beside weights and biases (the position table of a patch
     projection) is not used; its gradient is zero.
     """
 
@@ -41,11 +40,15 @@ class Linear:
             )
         _check_whole(place)
         outputs = [x @ weights[name] for name in matrices]
-        for name in adapters(place):
-            outputs[0] = outputs[0] + x @ weights[name]
+        own: Values = ()
+        for down, *ups in adapters(place):
+            made = x @ weights[down]
+            outputs = [y + made @ weights[up] for y, up in zip(outputs, ups, strict=True)]
+            # Room for the cotangent of `made`: the input gradient leaves it for the weight gradient.
+            own = (made, torch.zeros_like(made))
         if biases and first_part(place):
             outputs = [y + weights[name] for y, name in zip(outputs, biases, strict=True)]
-        return tuple(outputs), SavedTensors(inputs=tuple(only(values, 0) for values in inputs))
+        return tuple(outputs), SavedTensors(inputs=tuple(only(values, 0) for values in inputs), own=own)
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
@@ -54,7 +57,11 @@ class Linear:
         yield from ()
         matrices, _ = names(place)
         terms = [given(g) @ weights[name].T for g, name in zip(grads, matrices, strict=True)]
-        dx = sum_of(terms + [given(grads[0]) @ weights[name].T for name in adapters(place)])
+        for down, *ups in adapters(place):
+            cotangent = sum_of([given(g) @ weights[up].T for g, up in zip(grads, ups, strict=True)])
+            saved.own[1].copy_(cotangent)
+            terms.append(cotangent @ weights[down].T)
+        dx = sum_of(terms)
         pieces = torch.split(dx, [values[0].shape[-1] for values in saved.inputs], dim=-1)
         return tuple(returned(values, {0: piece}) for values, piece in zip(saved.inputs, pieces, strict=True))
 
@@ -64,8 +71,11 @@ class Linear:
         x = _joined(saved.inputs).flatten(0, 1)
         matrices, biases = names(place)
         frozen = {p.name for p in place.operator.parameters if not p.trainable}
-        pairs = [*zip(matrices, grads, strict=True), *((name, grads[0]) for name in adapters(place))]
-        found = {name: x.T @ given(g).flatten(0, 1) for name, g in pairs if name not in frozen}
+        found = {name: x.T @ given(g).flatten(0, 1) for name, g in zip(matrices, grads, strict=True) if name not in frozen}
+        for down, *ups in adapters(place):
+            made, cotangent = (one.flatten(0, 1) for one in saved.own)
+            found |= {down: x.T @ cotangent}
+            found |= {up: made.T @ given(g).flatten(0, 1) for g, up in zip(grads, ups, strict=True)}
         if biases and first_part(place):
             found |= {name: given(g).sum((0, 1)) for name, g in zip(biases, grads, strict=True)}
         return {
@@ -83,9 +93,9 @@ def names(place: OperatorShare) -> tuple[list[str], list[str]]:
     return listed[:count], biases
 
 
-def adapters(place: OperatorShare) -> list[str]:
-    """Names of the adapters of the first weight."""
-    return [p.name for p in place.operator.parameters if p.klass is ParameterClass.LORA]
+def adapters(place: OperatorShare) -> tuple[tuple[str, ...], ...]:
+    """Names of A and of every B, where the operator has adapters."""
+    return (tuple(p.name for p in place.operator.adapters),) if place.operator.rank else ()
 
 
 def _check_whole(place: OperatorShare) -> None:

@@ -29,7 +29,8 @@ class InitialValues:
     """A source of parameters. A device makes what it holds, and the same element is the same number under every plan.
 
     Weights: normal with standard deviation `std`, those that end a residual branch over the square root of the number of branches (Radford
-    et al. 2019, Language models are unsupervised multitask learners, section 2.3). Gains 1, biases 0. State-space models: convolutions as
+    et al. 2019, Language models are unsupervised multitask learners, section 2.3). Gains 1, biases 0, second factors of adapters 0 (Hu et
+    al. 2021, arXiv 2106.09685). State-space models: convolutions as
     torch has them, steps log-uniform in `STEPS`, rates uniform in `RATES` or 1, 2, .. by state (Gu and Dao 2023, arXiv 2312.00752,
     section 3.6; Dao and Gu 2024, arXiv 2405.21060). The generator is SplitMix64 (Steele, Lea and Flood 2014, Fast splittable
     pseudorandom number generators, figure 19).
@@ -71,7 +72,7 @@ class InitialValues:
             return np.asarray((2 * self._uniform(key, numbers) - 1) * taps**-0.5)
         if operator.kind is OperatorKind.ROUTE:
             return np.full(numbers.shape, 1.0 if parameter.endswith("expert_scale") else 0.0)
-        if ".bias" in parameter:
+        if ".bias" in parameter or parameter in {p.name for p in operator.adapters[1:]}:
             return np.zeros(numbers.shape)
         return np.asarray(self._normal(key, numbers) * (self.std * self._branch(operator)))
 

@@ -125,6 +125,7 @@ class Operator:
         experts: set on operators of a mixture of experts; tokens are then routed tokens (T x topk / experts an expert).
         attention, scan: shape of a core.
         gated: ACTIVATION that multiplies two halves (SwiGLU, GeGLU): reads twice what it writes.
+        rank: of the product that is added to its weights (see `adapters`); 0 = none is.
     """
 
     name: str
@@ -139,6 +140,17 @@ class Operator:
     experts: ExpertShape | None = None
     scan: ScanShape | None = None
     gated: bool = False
+    rank: int = 0
+
+    @property
+    def adapters(self) -> tuple[Parameter, ...]:
+        """The factors of what is added to the weights: A, and a B for each extent written; its last parameters."""
+        return self.parameters[-1 - len(self.writes) :] if self.rank else ()
+
+    @property
+    def trains_own(self) -> bool:
+        """Some parameter that is no adapter has a gradient."""
+        return any(p.trainable for p in self.parameters[: len(self.parameters) - len(self.adapters)])
 
     def __hash__(self) -> int:
         # Cheap and lawful, as of blocks: operators are keys of many caches.

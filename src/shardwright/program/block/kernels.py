@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
 
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.block import eager
@@ -110,6 +112,26 @@ def _grouped(o: Operator, x: Local) -> tuple[BlockWork, ...]:
         BlockWork(operator=o.name, phase=Phase.W, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True, accumulate=x.fused_accumulate),
         *_added(o, x, tuple(n * k * g for n in x.writes)),
     )
+
+
+def adapter_works(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Kernels of y += (x A) B beside a product: two products in each phase, and the sums of outputs and of input gradients.
+
+    The input gradient of B, which the weight gradient of A needs too, is kept between them.
+    """
+    k = prod(x.reads[1:], start=x.reads[0])
+    rank = Size(times=o.rank)
+    each: dict[str, Any] = {"kernel": Kernel.GEMM, "m": x.tokens}
+    if o.experts is not None and x.experts is not None:
+        each = {"kernel": Kernel.GROUPED_GEMM, "m": x.expert_tokens, "groups": x.experts, "apart": True}
+    factors: tuple[dict[str, Any], ...] = ({"n": (rank,), "k": k}, {"n": x.writes, "k": rank})
+    products = tuple(BlockWork(operator=o.name, phase=phase, **each, **factor) for phase in Phase for factor in factors)
+    written, read = _per_token(x, x.writes), (x.tokens * k,)
+    sums = (
+        _element(o, Phase.F, written + written, written, x.element, native=True),
+        _element(o, Phase.I, read + read, read, x.element, native=True),
+    )
+    return (*products, *sums)
 
 
 def _element(

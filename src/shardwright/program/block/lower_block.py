@@ -16,7 +16,7 @@ from shardwright.model.ir.block import MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Move, Phase, Stored
-from shardwright.program.block.kernels import TASKS, Local
+from shardwright.program.block.kernels import TASKS, Local, adapter_works
 from shardwright.program.block.local_size import Context, dispatched_tokens, local_tokens, operator_tokens, part, per_token
 from shardwright.program.block.placement import Change, Placing, is_routed
 from shardwright.program.block.saved import saved_tensors, stream_volume
@@ -35,7 +35,7 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
     here = [o for o in block.operators if structure.runs(o)]
     for operator in block.operators:
         if structure.runs(operator):
-            tasks = TASKS[operator.kind](operator, _local(operator, structure, context))
+            tasks = _tasks(operator, _local(operator, structure, context))
             works += tasks
             if _sorts_again(operator, structure, context):
                 # Whole chunks of tokens: a copy, not a gather of rows.
@@ -49,6 +49,8 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
                     moves.setdefault((name, move.phase, move.kind, *move.axes, *move.group, between), move)
     for between, move in _exit_moves(block.operators[-1], structure, context):
         moves.setdefault((block.operators[-1].name, move.phase, move.kind, *move.axes, *move.group, between, "exit"), move)
+    weighed = {w.operator for w in works if w.phase is Phase.W}
+    moves = {key: move for key, move in moves.items() if move.phase is not Phase.W or move.operator in weighed}
     return BlockProgram(
         block=block.name,
         works=tuple(works),
@@ -58,6 +60,14 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
         input_volume=stream_volume(block, structure, context),
         operators=tuple(o for o in block.operators if structure.runs(o) or any(m.operator == o.name for m in moves.values())),
     )
+
+
+def _tasks(operator: Operator, local: Local) -> tuple[BlockWork, ...]:
+    """Its kernels, those of its adapters first; frozen parameters have no weight gradient."""
+    own = TASKS[operator.kind](operator, local)
+    if operator.parameters and not operator.trains_own:
+        own = tuple(work for work in own if work.phase is not Phase.W)
+    return (*(adapter_works(operator, local) if operator.rank else ()), *own)
 
 
 def _sorts_again(operator: Operator, structure: Placing, context: Context) -> bool:

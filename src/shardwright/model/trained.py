@@ -1,0 +1,134 @@
+"""What of a model is trained: all of it, low-rank adapters on frozen weights (LoRA), or all but what is frozen.
+
+Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models (arXiv 2106.09685), section 4.1: y = x W + x A B with W frozen, A of
+(in, r), B of (r, out). A fused projection (q, k and v; gate and up) has one A and a B for each of its parts, as Megatron's linear layers
+have. The factor alpha / r is part of B. Frozen parameters have no gradient, no state of the optimizer and nothing to sum; a frozen product
+has no weight gradient and keeps its input for nobody; its input gradient is needed as before.
+
+Left out: what lies before the first trained parameter still has its backward (one layer's input gradient, a frozen image tower's).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from shardwright.errors import UsageError, nearest
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.tensor import Dim, Extent, Parameter, ParameterClass
+
+LINEAR: Final = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
+ADAPTED: Final = tuple(
+    k.value for k in (OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.EXPERTS, OperatorClass.SHARED, OperatorClass.SSM)
+)
+"""Classes whose products have adapters where no target is named: not the router, the embedding and the head."""
+MAX_RANK: Final = 65536
+_LORA: Final = re.compile(r"lora:r([0-9]{1,6})(?::(.+))?")
+_HINT: Final = "lora:r16, lora:r16:attn,mlp (classes or operators), or frozen:embed (classes or blocks)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """What is trained.
+
+    Args:
+        rank: of the adapters; 0 = there are none, and all that is not frozen is trained. adapted: classes or operators with adapters.
+        frozen: classes or blocks without gradients.
+    """
+
+    rank: int = 0
+    adapted: tuple[str, ...] = ADAPTED
+    frozen: tuple[str, ...] = ()
+
+
+def parse_training(text: str) -> Training:
+    """``lora:r16``, ``lora:r16:attn``, ``frozen:embed,head``, or several of them with spaces between; ``all`` or nothing = all is.
+
+    Raises:
+        UsageError: a word is none of these, or stands twice.
+    """
+    rank, adapted = 0, ADAPTED
+    frozen: tuple[str, ...] = ()
+    seen: set[str] = set()
+    for word in text.split() if text.strip() != "all" else ():
+        kind, _, rest = word.partition(":")
+        found = _LORA.fullmatch(word)
+        names = tuple(name for name in (found[2] or "" if found else rest).split(",") if name)
+        if kind in seen or (kind == "lora" and not found) or kind not in ("lora", "frozen") or (kind == "frozen" and not names):
+            raise UsageError(f"--train {word[:40]!r} {'stands twice' if kind in seen else 'says nothing known'}", hint=_HINT)
+        seen.add(kind)
+        if found:
+            rank, adapted = int(found[1]), names or ADAPTED
+            if not 1 <= rank <= MAX_RANK:
+                raise UsageError(f"--train {word[:40]!r}: rank {rank} is out of range", hint=f"1 to {MAX_RANK}")
+        else:
+            frozen = names
+    return Training(rank=rank, adapted=adapted, frozen=frozen)
+
+
+def trained(model: Model, text: str) -> Model:
+    """`model` with the adapters and the frozen parameters that `text` (see `parse_training`) says.
+
+    Raises:
+        UsageError: `text` cannot be read, or names nothing of this model, or leaves nothing to train.
+    """
+    training = parse_training(text)
+    if training == Training():
+        return model
+    operators = [(b, o) for b in model.blocks for o in b.operators]
+    if training.rank:
+        products = [o for _, o in operators if o.kind in LINEAR]
+        _require(training.adapted, {n for o in products for n in (o.klass.value, o.name)}, default=training.adapted is ADAPTED)
+    _require(training.frozen, {n for b, o in operators for n in (o.klass.value, b.name)})
+    result = replace(model, blocks=tuple(_block(block, training) for block in model.blocks))
+    if not result.num_trainable_parameters:
+        raise UsageError(f"--train {text[:60]!r} leaves nothing to train", hint=_HINT)
+    return result
+
+
+def _require(names: Iterable[str], known: Iterable[str], *, default: bool = False) -> None:
+    """Each name is known; of the default ones the model may lack some."""
+    for name in names:
+        if name not in known and not default:
+            raise UsageError(f"--train: the model has no {name[:40]!r}", hint=nearest(name[:40], known))
+
+
+def _block(block: Block, training: Training) -> Block:
+    def changed(operator: Operator) -> Operator:
+        if training.rank:
+            adapts = operator.kind in LINEAR and {operator.klass.value, operator.name} & set(training.adapted)
+            own = frozen(operator)
+            gone = {operator.klass.value, block.name} & set(training.frozen)
+            return adapted(own, rank=training.rank, source=operator) if adapts and not gone else own
+        return frozen(operator) if {operator.klass.value, block.name} & set(training.frozen) else operator
+
+    return replace(block, operators=tuple(map(changed, block.operators)))
+
+
+def frozen(operator: Operator) -> Operator:
+    """`operator` without gradients of its parameters; a product then needs its input no more."""
+
+    def base(parameter: Parameter) -> Parameter:
+        klass = ParameterClass.BASE if parameter.klass is ParameterClass.DENSE else parameter.klass
+        return replace(parameter, klass=klass, trainable=False)
+
+    keeps = () if operator.kind in LINEAR else operator.keeps
+    return replace(operator, parameters=tuple(map(base, operator.parameters)), keeps=keeps)
+
+
+def adapted(operator: Operator, *, rank: int, source: Operator) -> Operator:
+    """`operator` with a trained product of `rank` beside its weights, which needs the input that `source` kept."""
+    grouped = operator.kind is OperatorKind.GROUPED_LINEAR
+    each = tuple(e for e in operator.parameters[0].extents if grouped and e.dim is Dim.EXPERTS)
+    inner = Extent(dim=Dim.HIDDEN, size=rank)
+    klass = ParameterClass.EXPERTS if grouped else ParameterClass.LORA
+    down = Parameter(name=f"{operator.name}.lora_a", extents=(*each, *operator.reads, inner), klass=klass)
+    up = tuple(
+        Parameter(name=f"{operator.name}.lora_b{f'.{i}' if i else ''}", extents=(*each, inner, extent), klass=klass)
+        for i, extent in enumerate(operator.writes)
+    )
+    return replace(operator, parameters=(*operator.parameters, down, *up), rank=rank, keeps=source.keeps)
