@@ -14,6 +14,7 @@ import typer
 
 from shardwright.errors import UsageError
 from shardwright.search.request import Choices, Request
+from shardwright.strategy.text.grid_notation import name_and_value
 from shardwright.units import GIB
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Catalog name or path of a Hugging Face config.json.")]
@@ -37,7 +38,7 @@ MemoryReserve = Annotated[
     str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory of every device to leave free: 4 (GiB) or 5%.")
 ]
 MaxDevices = Annotated[int, typer.Option("--max-devices", min=0, help="Use at most so many devices; 0 = all.")]
-Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=VALUE[,VALUE]", help="Hold an axis to a value. Repeatable.")]
+Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=VALUE[,VALUE]", help="Hold an axis to a value: tp=8 or tp8. Repeatable.")]
 Excludes = Annotated[list[str] | None, typer.Option("--exclude", metavar="AXIS=VALUE[,VALUE]", help="Leave values out. Repeatable.")]
 Top = Annotated[int, typer.Option("--top", min=0, max=1000, help="Next best plans to certify and show.")]
 Strategy = Annotated[
@@ -51,18 +52,17 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the r
 
 
 def read_choices(words: Sequence[str] | None, *, flag: str) -> Choices:
-    """``["tp=4,8", "zero=1"]`` as ``(("tp", ("4", "8")), ("zero", ("1",)))``.
+    """``["tp=4,8", "zero1"]`` as ``(("tp", ("4", "8")), ("zero", ("1",)))``.
 
     Raises:
-        UsageError: a word is not axis=value, or names an axis again.
+        UsageError: a word is neither axis=value nor a degree such as tp8, or names an axis again.
     """
     choices: dict[str, tuple[str, ...]] = {}
     for word in words or ():
-        axis, equals, text = word.partition("=")
+        axis, text = name_and_value(word.strip())
         values = tuple(v.strip() for v in text.split(","))
-        axis = axis.strip()
-        if not equals or not axis or not all(values):
-            raise UsageError(f"{flag} {word[:60]!r} is not axis=value", hint=f"for example {flag} tp=8")
+        if not axis or not all(values):
+            raise UsageError(f"{flag} {word[:60]!r} is not axis=value", hint=f"for example {flag} tp=8, or {flag} tp8")
         if axis in choices:
             raise UsageError(f"{flag} names {axis[:40]} twice", hint=f"give all its values at once: {flag} {axis[:40]}=4,8")
         choices[axis] = values
