@@ -29,6 +29,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "simulate": Verb(target="shardwright.cli.simulate:main", summary="predict time and memory of one strategy"),
     "compare": Verb(target="shardwright.cli.compare:main", summary="predict several strategies side by side"),
     "explain": Verb(target="shardwright.cli.explain:main", summary="a plan file's answer, with the inputs and the source of each number"),
+    "why": Verb(target="shardwright.cli.why:main", summary="what another strategy would gain and lose against a plan, or why it cannot be"),
     "draw": Verb(
         target="shardwright.cli.draw:main", summary="a picture of a plan: devices x layers and split trees, on the screen or as SVG"
     ),

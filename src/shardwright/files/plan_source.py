@@ -60,6 +60,11 @@ def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 
     return NamedStrategy(name=_notation_name(text), strategy=parse_plan(text, model=model))
 
 
+def is_grid_text(source: str) -> bool:
+    """A grid's words, not a path, a notation or a file's JSON."""
+    return not _is_text(source) and not _is_path(source)
+
+
 def _is_text(source: str) -> bool:
     """The notation itself, or a file's JSON, not a path or a grid."""
     return "\n" in source.strip() or source.lstrip().startswith(("plan ", "{"))

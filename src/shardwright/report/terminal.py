@@ -47,6 +47,11 @@ _PARTS = {
 _STYLE = {"title": "bold", "good": "green", "dim": "dim"}
 
 
+def part_name(part: str) -> str:
+    """A part of the breakdown in words."""
+    return _PARTS.get(part, part)
+
+
 def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType:
     """The answer of a search: strategy, speed, time, memory, certificate, next best plans, sensitivity, goodput.
 
@@ -57,15 +62,15 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
     parts += [
         _strategy_lines(answer.grid, runtime=answer.request.runtime if answer.request else ""),
         *_prediction_parts(answer.prediction, all_stages=all_stages),
-        _section("Certificate", certificate_text(answer.certificate, search_time_s=answer.search_time_s)),
+        section("Certificate", certificate_text(answer.certificate, search_time_s=answer.search_time_s)),
     ]
     if answer.alternatives:
         close = " (~ closer than the prediction's interval)" if any(a.indistinguishable for a in answer.alternatives) else ""
-        parts.append(_section(f"Next best, certified in rank{close}", _alternatives_table(answer)))
+        parts.append(section(f"Next best, certified in rank{close}", _alternatives_table(answer)))
     if answer.sensitivity:
-        parts.append(_section("If the cluster were another", Text(_sensitivity_line(answer.sensitivity, answer=answer))))
+        parts.append(section("If the cluster were another", Text(_sensitivity_line(answer.sensitivity, answer=answer))))
     if answer.goodput:
-        parts.append(_section("Goodput", _goodput_lines(answer.goodput)))
+        parts.append(section("Goodput", _goodput_lines(answer.goodput)))
     return Group(*parts)
 
 
@@ -73,7 +78,7 @@ def render_simulation(simulation: Simulation, *, picture: Picture | None = None,
     """One strategy's time and memory; a small general plan's picture below."""
     lines = [("Strategy", strategy_text(simulation)), ("Runtime", simulation.request.runtime), *(("Note", n) for n in simulation.notes)]
     head = Text("\n").join(Text.assemble((f"{name:<10}", _STYLE["title"]), text) for name, text in lines)
-    drawn = [_section("Devices and layers", PlanText(picture=picture))] if picture else []
+    drawn = [section("Devices and layers", PlanText(picture=picture))] if picture else []
     parts = _prediction_parts(simulation.prediction, all_stages=all_stages, classes=simulation.classes, fitting=simulation.fitting)
     return Group(Text.assemble("\n", head), *parts, *drawn)
 
@@ -106,7 +111,7 @@ def render_explanation(answer: Answer) -> RenderableType:
 
 def _sources(prediction: Prediction) -> RenderableType:
     rows = [(s.quantity, s.value, s.origin.evidence.value, s.origin.reference) for s in prediction.sources]
-    return _section("Inputs and their sources", plain_table(("quantity", "value", "known by", "source"), rows))
+    return section("Inputs and their sources", plain_table(("quantity", "value", "known by", "source"), rows))
 
 
 def render_comparison(simulations: Sequence[Simulation]) -> RenderableType:
@@ -132,14 +137,15 @@ def render_comparison(simulations: Sequence[Simulation]) -> RenderableType:
     times = [(name, *(f"{part.get(name, 0.0):.4g}" for part in parts)) for name in names]
     return Group(
         plain_table(header, rows, right=(1, 2, 3, 4, 5)),
-        _section(
+        section(
             "Where the time goes, in seconds",
             plain_table(("", *(row[0] for row in rows)), times, right=tuple(range(1, len(rows) + 1))),
         ),
     )
 
 
-def _section(title: str, body: RenderableType) -> RenderableType:
+def section(title: str, body: RenderableType) -> RenderableType:
+    """A part of a screen under its title."""
     return Group(Text(f"\n{title}", style=_STYLE["title"]), Padding(body, (0, 0, 0, 2)))
 
 
@@ -180,9 +186,9 @@ def _prediction_parts(
     share = format_percent(prediction.reserved_bytes / prediction.capacity_bytes) if prediction.capacity_bytes else "-"
     worst = f"{format_bytes(prediction.allocated_bytes)} allocated, {format_bytes(prediction.reserved_bytes)} reserved"
     title = f"Memory of the worst device: {worst} of {capacity} ({share})"
-    parts.append(_section("Where the time of the critical device goes", _breakdown_table(prediction)))
+    parts.append(section("Where the time of the critical device goes", _breakdown_table(prediction)))
     by = "class of devices" if classes else "stage"
-    parts.append(_section(f"{title}; by {by}, in GiB", memory_table(prediction, all_stages=all_stages, classes=classes)))
+    parts.append(section(f"{title}; by {by}, in GiB", memory_table(prediction, all_stages=all_stages, classes=classes)))
     return parts
 
 
@@ -192,7 +198,7 @@ def _breakdown_table(prediction: Prediction) -> RenderableType:
     scale, unit = next(((k, u) for k, u in _TIME_UNITS if total >= k), _TIME_UNITS[-1])
     rows = [
         (
-            _PARTS.get(name, name),
+            part_name(name),
             f"{seconds / scale:.3f} {unit}",
             format_percent(seconds / total),
             "█" * round(BAR_WIDTH * min(max(seconds / total, 0.0), 1.0)),

@@ -224,12 +224,12 @@ _LAYERS: Final = ("first", "last", "layers")
 def changed_grid(grid: Grid, text: str) -> Grid:
     """`grid` with the axes that `text` names changed: ``zero3``, ``tp4 dp16``, ``recompute=full``.
 
-    Where dp is not named it is what the other degrees leave over of the grid's devices. What only goes with an axis that changed follows:
+    Where dp is not named it is as large as the grid's devices have room for. What only goes with an axis that changed follows:
     sp ends with tp, layers by number with pp and vpp, an interleaved schedule with vpp. A text that says dp, mbs, zero and recompute, as
     the printer does, is a whole strategy.
 
     Raises:
-        StrategyError: as `parse_grid`.
+        StrategyError: a word, number or combination that has no meaning.
     """
     read = _read_words(text)
     if read.keys() >= _WHOLE:
@@ -244,5 +244,6 @@ def changed_grid(grid: Grid, text: str) -> Grid:
     elif "vpp" in fields and grid.schedule in ("1f1b", _INTERLEAVED):
         fields["schedule"] = _INTERLEAVED if fields["vpp"] > 1 else "1f1b"
     if "dp" not in fields:
-        fields["dp"] = _dp_left({"tp": grid.tp, "cp": grid.cp, "pp": grid.pp} | fields, devices=grid.devices)
+        tp, cp, pp = (int(fields.get(name, getattr(grid, name))) for name in ("tp", "cp", "pp"))
+        fields["dp"] = max(grid.devices // (tp * cp * pp), 1)
     return replace(grid, **fields)
