@@ -118,7 +118,7 @@ def test_simulate_and_compare(asked: list[Any], capsys: pytest.CaptureFixture[st
     assert run(["simulate", "m", "c", *JOB, "--strategy", "tp2 dp32", "--memory-reserve", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time_s"] == 2.0
     assert asked[0] == (Request(model="m", cluster="c", seq_len=4096, global_batch=256, reserve_bytes=4 * GIB), {"strategy": "tp2 dp32"})
-    assert run(["compare", "m", "c", *JOB, "--strategy", "tp2 dp32", "--strategy", "tp4 dp16", "--json"]) == 0
+    assert run(["compare", "llama-2-7b", "h100-sxm:64", *JOB, "--strategy", "tp2 dp32", "--strategy", "tp4 dp16", "--json"]) == 0
     assert [row["strategy"][:3] for row in json.loads(capsys.readouterr().out)["strategies"]] == ["tp2", "tp4"]
 
 

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from shardwright.errors import UsageError
+from shardwright.hardware.catalog.prices import price_name
 from shardwright.search.request import Choices, Request
 from shardwright.strategy.text.grid_notation import name_and_value
-from shardwright.units import GIB
+from shardwright.units import GIB, parse_count
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Catalog name or path of a Hugging Face config.json.")]
 Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="Expression such as h100-sxm:16384, or path of a YAML file.")]
@@ -38,9 +40,7 @@ MemoryReserve = Annotated[
     str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory of every device to leave free: 4 (GiB) or 5%.")
 ]
 MaxDevices = Annotated[int, typer.Option("--max-devices", min=0, help="Use at most so many devices; 0 = all.")]
-Pins = Annotated[
-    list[str] | None, typer.Option("--pin", metavar="AXIS=VALUE[,VALUE]", help="Hold an axis to a value. Repeatable.")
-]
+Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=VALUE[,VALUE]", help="Hold an axis to a value. Repeatable.")]
 Excludes = Annotated[list[str] | None, typer.Option("--exclude", metavar="AXIS=VALUE[,VALUE]", help="Leave values out. Repeatable.")]
 Top = Annotated[int, typer.Option("--top", min=0, max=1000, help="Next best plans to certify and show.")]
 Strategy = Annotated[
@@ -87,6 +87,37 @@ def read_reserve(text: str) -> tuple[int, float]:
     if not 0 <= value < (100 if percent else 2**40):
         raise UsageError(f"--memory-reserve {text[:40]!r} is out of range", hint=hint)
     return (0, value / 100) if percent else (round(value * GIB), 0.0)
+
+
+def read_tokens(text: str) -> float:
+    """``"15T"`` as 15e12; nothing as 0.
+
+    Raises:
+        UsageError: it is no count.
+    """
+    try:
+        return parse_count(text) if text else 0.0
+    except ValueError:
+        raise UsageError(f"--tokens {text[:40]!r} is no number of tokens", hint="such as 15T or 300B") from None
+
+
+def read_prices(words: Sequence[str] | None) -> dict[str, float]:
+    """``["2.5"]`` as {"": 2.5}, ``["h100-sxm=2.5"]`` as {"h100-sxm": 2.5}: dollars a device-hour.
+
+    Raises:
+        UsageError: no price, or for no accelerator or instance that there is.
+    """
+    prices: dict[str, float] = {}
+    for word in words or ():
+        name, _, text = word.rpartition("=")
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < inf:
+            raise UsageError(f"--price {word[:60]!r} is no price", hint="dollars a device-hour: 2.5, or h100-sxm=2.5")
+        prices[price_name(name.strip()) if name else ""] = value
+    return prices
 
 
 def read_request(given: Mapping[str, Any]) -> Request:

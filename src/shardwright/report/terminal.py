@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -112,36 +110,6 @@ def render_explanation(answer: Answer) -> RenderableType:
 def _sources(prediction: Prediction) -> RenderableType:
     rows = [(s.quantity, s.value, s.origin.evidence.value, s.origin.reference) for s in prediction.sources]
     return section("Inputs and their sources", plain_table(("quantity", "value", "known by", "source"), rows))
-
-
-def render_comparison(simulations: Sequence[Simulation]) -> RenderableType:
-    """Strategies side by side, fastest first: what each does better or worse than the fastest."""
-    ranked = sorted(((strategy_text(one), one.prediction) for one in simulations), key=lambda pair: pair[1].step_time_s)
-    best = ranked[0][1]
-    rows = [
-        (
-            str(rank),
-            f"{p.step_time_s:.4g}",
-            f"+{format_percent(p.step_time_s / best.step_time_s - 1)}",
-            f"{p.tokens_per_s_per_device:,.0f}",
-            format_percent(p.mfu_causal),
-            format_bytes(p.allocated_bytes),
-            "yes" if p.reserved_bytes <= p.capacity_bytes else "no",
-            text,
-        )
-        for rank, (text, p) in enumerate(ranked, start=1)
-    ]
-    header = ("", "s/step", "slower", "tok/s/dev", "MFU", "memory", "fits", "strategy")
-    names = list(dict.fromkeys(name for _, p in ranked for name, _ in p.breakdown_s))
-    parts = [dict(p.breakdown_s) for _, p in ranked]
-    times = [(name, *(f"{part.get(name, 0.0):.4g}" for part in parts)) for name in names]
-    return Group(
-        plain_table(header, rows, right=(1, 2, 3, 4, 5)),
-        section(
-            "Where the time goes, in seconds",
-            plain_table(("", *(row[0] for row in rows)), times, right=tuple(range(1, len(rows) + 1))),
-        ),
-    )
 
 
 def section(title: str, body: RenderableType) -> RenderableType:
