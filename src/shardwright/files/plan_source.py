@@ -13,6 +13,7 @@ from shardwright.files.stored import StoredPlan
 from shardwright.files.text import read_text
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
+from shardwright.search.request import Request
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
@@ -25,11 +26,12 @@ _HINT: Final = "a .plan text, or what `shardwright plan -o` wrote"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPlan:
-    """A plan, its name and the model it is for."""
+    """A plan, its name and the model it is for; what it was asked for, where a file says so."""
 
     name: str
     plan: Plan
     model: Model
+    request: Request | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,8 @@ def _from_file(text: str, *, path: Path, model: str) -> NamedPlan:
     if plan is None:
         assert saved.grid is not None
         plan = plan_of(saved.grid, model=chosen, global_batch=saved.request.global_batch)
-    return NamedPlan(name=path.stem, plan=plan, model=chosen)
+    same = not model or model == saved.request.model
+    return NamedPlan(name=path.stem, plan=plan, model=chosen, request=saved.request if same else None)
 
 
 def _model(name: str) -> Model:

@@ -88,7 +88,7 @@ def strategy_text(simulation: Simulation) -> str:
     assert simulation.plan is not None
     plan, name = simulation.plan, printable(simulation.name)
     stages = sum(len(lane.stages) for lane in plan.lanes)
-    orders = ", ".join(o.schedule if isinstance(o, Named) else "a table" for o in plan.orders)
+    orders = ", ".join(o.schedule if isinstance(o, Named) else "of its own" for o in plan.orders)
     counts = (_count(plan.devices, "device"), _count(len(plan.lanes), "lane"), _count(stages, "stage"))
     return f"{name or 'a plan'}: {', '.join(counts)}, order {orders}"
 
