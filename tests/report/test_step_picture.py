@@ -6,6 +6,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -96,7 +97,7 @@ def test_bubbles_are_what_no_action_covers(step: StepPicture, result: SimulatedP
     trace = simulated_trace(result, plan="plan")
     for row in step.rows:
         spans = sorted((s for s in trace.spans if s.device == row.device and s.track is Track.COMPUTE), key=lambda s: s.start_s)
-        gaps = sum(max(after.start_s - before.end_s, 0.0) for before, after in zip(spans, spans[1:], strict=False)) + spans[0].start_s
+        gaps = sum(max(after.start_s - before.end_s, 0.0) for before, after in pairwise(spans)) + spans[0].start_s
         assert row.idle_s == pytest.approx(gaps)
         assert {s.kind for s in row.compute} <= {*ACTIONS, "STEP"}
 

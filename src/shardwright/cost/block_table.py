@@ -205,9 +205,8 @@ def moved_again(program: BlockProgram, runtime: Runtime) -> Callable[[Move], boo
     """
     if runtime.selective_recompute is SelectiveRecompute.CORE:
         return lambda move: move.axes[0] == "ring"
-    if runtime.selective_recompute is not SelectiveRecompute.OPERATORS or saved_products(program.operators) is None:
-        return lambda move: False
-    return lambda move: move.axes[0] != "ring" and move.kind is not Collective.REDUCE_SCATTER
+    has_policy = saved_products(program.operators) is not None
+    return lambda move: has_policy and move.axes[0] != "ring" and move.kind is not Collective.REDUCE_SCATTER
 
 
 def _phase(phase: Phase) -> int:
