@@ -134,7 +134,8 @@ def test_general_plans_and_whole_strategies(answer: Answer) -> None:
 
 
 def test_plans_are_read_from_standard_input(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", StringIO(path.read_text()))
+    printed = json.loads(path.read_text()) | {"search_time_s": 0.5}
+    monkeypatch.setattr("sys.stdin", StringIO(json.dumps(printed)))
     assert run(["why", "-", "recompute=full", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["legal"], found["search"]["fate"]) == (True, "bounded")
