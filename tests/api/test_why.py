@@ -103,6 +103,9 @@ def test_every_member_is_where_the_certificate_counted_it() -> None:
         assert found.other.prediction.fits is (fate is not Fate.INFEASIBLE)
         assert found.placed.bound_s <= step or fate is Fate.INFEASIBLE
         assert found.placed.bound_s >= last or fate is not Fate.BOUNDED
+        if fate is Fate.SIMULATED:
+            stopped = replace(answer, certificate=replace(answer.certificate, optimal=False))
+            assert why(stopped, print_grid(grid)).placed.fate is Fate.UNSEARCHED
     certificate = answer.certificate
     assert (fates[Fate.BEST], fates[Fate.RANKED]) == (1, 2)
     assert fates[Fate.SIMULATED] + 3 == certificate.simulated

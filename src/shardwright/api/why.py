@@ -100,4 +100,6 @@ def _placed(stored: StoredSimulation, problem: Problem, grid: Grid | None, other
     found = placed_in(problem, space, facts, grid, capacity=capacity, known_s=known)
     if found.fate is Fate.SIMULATED and not other.prediction.fits:
         return replace(found, fate=Fate.INFEASIBLE, reason="it was simulated, and a device has not the memory")
+    if found.fate is Fate.SIMULATED and not stored.certificate.optimal:
+        return replace(found, fate=Fate.UNSEARCHED, reason="the search was stopped before it was ruled out, or simulated")
     return found
