@@ -27,12 +27,10 @@ class Verb:
 VERBS: Final[Mapping[str, Verb]] = {
     "plan": Verb(target="shardwright.cli.plan:main", summary="find the best training plan of a space, and prove it"),
     "simulate": Verb(target="shardwright.cli.simulate:main", summary="predict time and memory of one strategy"),
-    "compare": Verb(target="shardwright.cli.compare:main", summary="predict several strategies side by side"),
+    "compare": Verb(target="shardwright.cli.compare:main", summary="strategies or clusters side by side, with what training costs"),
     "explain": Verb(target="shardwright.cli.explain:main", summary="a plan file's answer, with the inputs and the source of each number"),
     "why": Verb(target="shardwright.cli.why:main", summary="what another strategy would gain and lose against a plan, or why it cannot be"),
-    "draw": Verb(
-        target="shardwright.cli.draw:main", summary="a picture of a plan: devices x layers and split trees, on the screen or as SVG"
-    ),
+    "draw": Verb(target="shardwright.cli.draw:main", summary="a picture of a plan and its simulated step, on the screen or as SVG"),
     "tokenise": Verb(target="shardwright.cli.tokenise:main", summary="make a file of tokens of texts, for run"),
     "trace": Verb(target="shardwright.cli.trace:main", summary="what each device does in a step, and when; beside what was measured"),
     "check": Verb(target="shardwright.cli.check:main", summary="verify a plan file and its certificate again"),
