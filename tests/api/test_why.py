@@ -35,7 +35,7 @@ FEW = (
     *(("tp", ("1", "2")), ("cp", ("1",)), ("pp", ("2", "4")), ("vpp", ("16",)), ("mbs", ("1", "2")), ("zero", ("1",)), ("offload", ("0",))),
     *(("order", ("tp-cp-ep-dp-pp",)), ("sp", ("0", "1")), ("recompute", ("none", "full")), ("recompute_layers", ("0",))),
 )
-EVERY_FATE = replace(REQUEST, pins=FEW, reserve_bytes=45 * GIB, top=2)
+EVERY_FATE = replace(REQUEST, pins=FEW, reserve_bytes=45 * GIB, top=2, headroom=0.0, use_all=True)
 """A space of 16 plans with some of every fate."""
 
 
@@ -113,6 +113,17 @@ def test_every_member_is_where_the_certificate_counted_it() -> None:
     assert fates[Fate.INFEASIBLE] == certificate.infeasible
     assert fates[Fate.OUTSIDE] == 0
     assert set(fates) == set(Fate) - {Fate.ILLEGAL, Fate.OUTSIDE, Fate.UNSEARCHED}
+
+
+def test_members_that_leave_devices_idle_are_placed_too() -> None:
+    answer = shardwright.plan(replace(REQUEST, global_batch=30, top=0))
+    for change, fate in (("tp1 dp6 mbs1", Fate.OUTSIDE), ("tp2 dp3 mbs1 recompute=full", Fate.BOUNDED), ("tp2 dp2 mbs1", Fate.OUTSIDE)):
+        found = why(answer, change)
+        assert found.other is not None
+        assert found.other.prediction.idle_devices > 0
+        assert found.placed.fate is fate, found.placed
+        assert found.placed.bound_s <= found.other.prediction.step_time_s
+    assert found.placed.reason == "4 devices are not whole nodes of 1, 5 to 8 devices"
 
 
 def test_screens(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

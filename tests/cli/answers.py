@@ -32,6 +32,8 @@ def stage(rank: int, *, layers: str = "8 layer", activations: int = 10 * GIB) ->
 
 
 PREDICTION = Prediction(
+    devices=8,
+    idle_devices=0,
     step_time_s=2.0,
     interval_s=(1.9, 2.125),
     tokens_per_s=524288.0,

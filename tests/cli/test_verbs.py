@@ -178,7 +178,8 @@ def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "llama-3.1-405b", "h100-sxm:8", *JOB, "--quiet"]) == InfeasibleError.exit_code
     error = capsys.readouterr().err
     assert re.match(
-        r"error: nothing fits: .* needs [\d.]+ GiB on stage .*, [\d.]+ GiB more than the [\d.]+ GiB of a device\nhint: what would fit: ",
+        r"error: nothing fits: .* needs [\d.]+ GiB on stage .*, [\d.]+ GiB more than the [\d.]+ GiB of a device that plans may fill\n"
+        r"hint: what would fit: ",
         error,
     )
 
@@ -240,6 +241,17 @@ def test_memory_reserve(text: str, value: tuple[int, float]) -> None:
 def test_bad_memory_reserve(text: str) -> None:
     with pytest.raises(UsageError):
         flags.read_reserve(text)
+
+
+@pytest.mark.parametrize(("text", "value"), [("5%", 0.05), ("0", 0.0), (" 12.5 % ", 0.125)])
+def test_headroom(text: str, value: float) -> None:
+    assert flags.read_headroom(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "-1", "nan", "100%", "5 GiB", "1e1", "٥"])
+def test_bad_headroom(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a percentage"):
+        flags.read_headroom(text)
 
 
 def _clock(times: list[float]) -> Callable[[], float]:

@@ -3,6 +3,7 @@
 import json
 import math
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,13 @@ def test_names_of_the_simulate_face() -> None:
 def test_floats_have_nine_digits_and_keys_are_sorted() -> None:
     text = to_text({"b": 1 / 3, "a": [math.inf, 1.0], "c": (2, True, None)})
     assert text == '{\n "a": [\n  null,\n  1.0\n ],\n "b": 0.333333333,\n "c": [\n  2,\n  true,\n  null\n ]\n}\n'
+
+
+def test_a_space_may_have_more_members_than_a_machine_word_counts() -> None:
+    """80 layers have 4e143 joint plans: the certificate counts them all, and its file is read again."""
+    many = replace(ANSWER.certificate, enumerated=4 * 10**143, bounded_b0=4 * 10**143 - 400)
+    text = to_text(plan_document(replace(ANSWER, certificate=many)))
+    assert parse_saved(text, name="plan.json").certificate == many  # type: ignore[attr-defined]
 
 
 def test_the_way_back() -> None:

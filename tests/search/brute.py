@@ -21,12 +21,14 @@ from shardwright.strategy.grid.rules import GridFacts, canonical, violations
 from tests.cost.prices import rows_of
 
 
-def raw_grids(space: Space) -> Iterator[Grid | None]:
+def raw_grids(space: Space, batch: int) -> Iterator[Grid | None]:
     """A grid of every raw member, in the space's order; None where the values contradict one another."""
-    for values in itertools.product(*(space.of(axis) for axis, _ in space.values)):
+    whole = [d for d in range(1, batch + 1) if batch % d == 0]
+    for *values, dp in itertools.product(*(space.of(axis) for axis, _ in space.values), range(1, space.devices + 1)):
         member = dict(zip((axis for axis, _ in space.values), values, strict=True))
-        cut = int(member["tp"]) * int(member["cp"]) * int(member["pp"])
-        if space.devices % cut or (space.dp and space.devices // cut not in space.dp):
+        used = int(member["tp"]) * int(member["cp"]) * int(member["pp"]) * dp
+        idle = space.fewest and space.fewest <= used < space.devices and used % space.node == 0 and dp in whole
+        if not (used == space.devices or idle) or (space.dp and dp not in space.dp):
             continue
         try:
             yield Grid(
@@ -37,7 +39,7 @@ def raw_grids(space: Space) -> Iterator[Grid | None]:
                 gather=bool(member["gather"]),
                 ep=int(member["ep"]),
                 etp=int(member["etp"]),
-                dp=space.devices // cut,
+                dp=dp,
                 pp=int(member["pp"]),
                 vpp=int(member["vpp"]),
                 microbatch=int(member["mbs"]),
@@ -90,7 +92,7 @@ class Counted:
 def count(problem: Problem, space: Space, facts: GridFacts) -> Counted:
     enumerated = illegal = duplicates = 0
     grids: dict[Grid, Grid] = {}
-    for grid in raw_grids(space):
+    for grid in raw_grids(space, problem.job.global_batch):
         enumerated += 1
         if grid is None or violations(grid, facts=facts) or not runs(grid, problem):
             illegal += 1

@@ -17,7 +17,9 @@ from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
-from shardwright.search.grid.space import Space, exhaustive_space, standard_space
+from shardwright.search.grid.members import Members, enumerate_members
+from shardwright.search.grid.meshes import idle_meshes
+from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, standard_space
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import GridFacts
@@ -125,7 +127,13 @@ def small_case(seed: int, *, most: int = 3000) -> Case:
     problem = small_problem(generator)
     facts = facts_of(problem)
     whole = generator.choice((standard_space, exhaustive_space))(problem, facts)
-    return Case(problem=problem, facts=facts, space=thinned(whole, generator, most=most))
+    space = thinned(whole, generator, most=most)
+    return Case(problem=problem, facts=facts, space=space if generator.random() < 0.5 else on_all_devices(space))
+
+
+def every_member(problem: Problem, space: Space, facts: GridFacts) -> tuple[Members, ...]:
+    """Members on all devices, and those that leave some idle."""
+    return enumerate_members(problem, space, facts), enumerate_members(problem, space, facts, meshes=idle_meshes(space, facts))
 
 
 def real_problem(model: str, cluster: str, *, seq_len: int, global_batch: int, runtime: str = "megatron-core") -> Problem:

@@ -9,7 +9,7 @@ from shardwright.hardware.overrides import effective_memory
 from shardwright.search.grid.bounded import bound_space, smallest
 from shardwright.search.grid.find import find
 from shardwright.search.grid.infeasible import lean
-from shardwright.search.grid.space import exhaustive_space, restricted, standard_space
+from shardwright.search.grid.space import exhaustive_space, on_all_devices, restricted, standard_space
 from tests.golden.files import assert_golden
 from tests.search.brute import count, judge
 from tests.search.problems import Case, facts_of, real_problem, small_case
@@ -27,11 +27,12 @@ def asked(
     runtime: str = "megatron-core",
     pins: Pins | None = None,
     wide: bool = False,
+    use_all: bool = False,
 ) -> Case:
     problem = real_problem(model, cluster, seq_len=seq_len, global_batch=global_batch, runtime=runtime)
     facts = facts_of(problem)
-    space = (exhaustive_space if wide else standard_space)(problem, facts)
-    return Case(problem=problem, facts=facts, space=restricted(space, pins=pins or {}, excludes={}))
+    space = restricted((exhaustive_space if wide else standard_space)(problem, facts), pins=pins or {}, excludes={})
+    return Case(problem=problem, facts=facts, space=on_all_devices(space) if use_all else space)
 
 
 def refusal(case: Case) -> InfeasibleError:
@@ -49,10 +50,10 @@ CASES = {
     "a long sequence, no recompute": asked(
         "llama-2-7b", "h100-sxm:8", seq_len=524288, global_batch=8, pins={"recompute": ("none",), "offload": ("0",)}
     ),
-    "a batch that does not divide": asked("llama-2-7b", "h100-sxm:7", seq_len=4096, global_batch=256, pins={"pp": ("1",)}),
+    "a batch that does not divide": asked("llama-2-7b", "h100-sxm:7", seq_len=4096, global_batch=256, pins={"pp": ("1",)}, use_all=True),
     "a batch that does not divide by a pinned dp": asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=6, pins={"dp": ("8",)}),
     "a pinned tp that does not divide": asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=8, pins={"tp": ("3",)}),
-    "a pinned dp that does not divide": asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=9, pins={"dp": ("3",)}),
+    "a pinned dp that does not divide": asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=9, pins={"dp": ("3",)}, use_all=True),
     "sp without tp": asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=8, pins={"tp": ("1",), "sp": ("1",)}),
     "first and last that leave a rest": asked(
         "llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=8, pins={"pp": ("4",), "first": ("5",), "last": ("6",)}

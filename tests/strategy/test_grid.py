@@ -210,7 +210,7 @@ def test_chunks_hold_all_layers(layers: int, pp: int, vpp: int, first: int, last
 
 
 RULE_BREAKERS = [
-    ("grid.devices", "tp8 sp pp16 vpp8 dp64 zero1"),
+    ("grid.devices", "tp8 sp pp16 dp256 zero1"),
     ("grid.batch", "tp8 sp pp16 vpp8 dp128 zero1 mbs3"),
     ("grid.sp", "sp pp8 dp2048"),
     ("grid.sequence", "tp2 cp8192 dp1 mbs1 sp"),

@@ -117,7 +117,16 @@ IN_THE_SPACE = [rule for rule in RULES if not any(names <= set(rule.holds.__code
 def _legal(seed: int) -> int:
     """Legal members of a small space with degrees that it would not offer by itself; -1: one of them is no grid."""
     case, generator = small_case(seed, most=300), random.Random(seed)
-    degrees = {"cp": (1, 2, 4), "ulysses": (1, 2), "sp": (0, 1), "ep": (1, 2, 4), "etp": (1, 2), "pp": (1, 2, 4), "vpp": (1, 2)}
+    degrees = {
+        "tp": (1, 2, 3, 4, 6, 8),
+        "cp": (1, 2, 4),
+        "ulysses": (1, 2),
+        "sp": (0, 1),
+        "ep": (1, 2, 4),
+        "etp": (1, 2),
+        "pp": (1, 2, 4),
+        "vpp": (1, 2),
+    }
     values = {**dict(case.space.values), **degrees, "schedule": ("1f1b", "interleaved-1f1b")}
     space = replace(case.space, values=tuple((axis, values[axis]) for axis, _ in case.space.values))
     runtime = replace(

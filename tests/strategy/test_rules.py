@@ -93,7 +93,7 @@ FACTS = GridFacts(
 )
 GRIDS = [
     ("grid.degree", "cp4 ulysses3 dp4"),
-    ("grid.devices", "tp2 dp4"),
+    ("grid.devices", "tp2 dp16"),
     ("grid.batch", "tp2 dp8 mbs3"),
     ("grid.heads", "tp16"),
     ("grid.ffn", "tp8 dp2"),

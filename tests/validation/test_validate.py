@@ -52,6 +52,8 @@ def _stage(rank: int, allocated: int) -> StageMemory:
 
 def _prediction(*, seconds: float, allocated: int = 10, capacity: int = 0) -> Prediction:
     return Prediction(
+        devices=8,
+        idle_devices=0,
         step_time_s=seconds,
         interval_s=(0.9 * seconds, 1.1 * seconds),
         tokens_per_s=1.0,

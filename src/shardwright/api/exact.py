@@ -7,6 +7,7 @@ from dataclasses import replace
 from shardwright.api.problems import Progress, problem_of, with_defaults
 from shardwright.api.simulations import simulated
 from shardwright.errors import UsageError
+from shardwright.hardware.overrides import keep_free
 from shardwright.search.exact.find import ExactAnswer, find_exact
 from shardwright.search.exact.options import chain_blocks
 from shardwright.search.exact.space import exact_space
@@ -26,6 +27,7 @@ def plan_exact(
         raise UsageError("the exact space has no axes to pin or to exclude", hint="drop --pin and --exclude, or search a space of grids")
     request = with_defaults(request)
     problem = problem_of(request)
-    space = exact_space(problem, blocks=chain_blocks(problem))
-    answer = find_exact(problem, space, time_limit_s=time_limit_s, stop_at=stop_at, progress=progress)
+    roomy = replace(problem, cluster=keep_free(problem.cluster, share=request.headroom))
+    space = exact_space(roomy, blocks=chain_blocks(roomy))
+    answer = find_exact(roomy, space, time_limit_s=time_limit_s, stop_at=stop_at, progress=progress)
     return replace(answer, simulation=simulated(request, problem, name="exact", grid=None, plan=answer.plan))

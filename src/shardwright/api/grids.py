@@ -6,14 +6,15 @@ import random
 from dataclasses import dataclass, replace
 from math import sqrt
 
-from shardwright.api.problems import Progress, facts_of, problem_of, space_of, with_defaults
+from shardwright.api.nearby import nearby
+from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
 from shardwright.files.leaves import require_same
 from shardwright.files.stored import StoredPlan, document_of, stored_answer
-from shardwright.hardware.overrides import effective_memory, scale_network
+from shardwright.hardware.overrides import scale_network
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer, Goodput, Sensitivity
-from shardwright.search.grid.bounded import Bounded, bound_space
-from shardwright.search.grid.find import find, find_bounded
+from shardwright.search.grid.find import answer_of, find, search
+from shardwright.search.grid.idle import Searched
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.recheck import Recheck, recheck
 from shardwright.search.grid.space import Space
@@ -48,7 +49,7 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
     problem = problem_of(request)
     facts = facts_of(problem)
     space = space_of(request, problem, facts)
-    capacity = effective_memory(problem.cluster)
+    capacity = capacity_of(request, problem)
     answer = find(problem, space, facts, capacity=capacity, top=request.top + 1, time_limit_s=time_limit_s, progress=progress)
     return _completed(request, problem, space, facts, answer, sensitive=time_limit_s == float("inf"), progress=progress)
 
@@ -59,18 +60,21 @@ def _completed(
     """`answer` with all that is not of the search itself."""
     return replace(
         answer,
-        sensitivity=_sensitivity(problem, space, facts, answer.grid, progress) if sensitive else None,
+        sensitivity=_sensitivity(problem, space, facts, answer.grid, capacity_of(request, problem), progress) if sensitive else None,
+        nearby=nearby(request, problem, answer, progress=progress) if sensitive else (),
         goodput=_goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None,
         plan=plan_of(answer.grid, model=problem.model, global_batch=problem.job.global_batch),
         request=request,
     )
 
 
-def _sensitivity(problem: Problem, space: Space, facts: GridFacts, grid: Grid, progress: Progress | None) -> Sensitivity | None:
+def _sensitivity(
+    problem: Problem, space: Space, facts: GridFacts, grid: Grid, capacity: int, progress: Progress | None
+) -> Sensitivity | None:
     if problem.cluster.num_devices <= problem.cluster.node.island:
         return None
     slower = replace(problem, cluster=scale_network(problem.cluster, factor=0.9))
-    again = find(slower, space, facts, capacity=effective_memory(slower.cluster), top=1, progress=progress)
+    again = find(slower, space, facts, capacity=capacity, top=1, progress=progress)
     return Sensitivity(
         change="10 % less bandwidth between nodes",
         same_plan_s=simulate_grid(slower, grid).step_time_s,
@@ -81,7 +85,7 @@ def _sensitivity(problem: Problem, space: Space, facts: GridFacts, grid: Grid, p
 
 def _goodput(problem: Problem, answer: Answer) -> Goodput:
     """Young 1974, equation 1: the interval sqrt(2 c M) loses least to checkpoints of c seconds and failures every M seconds."""
-    devices = problem.cluster.num_devices
+    devices = answer.prediction.devices
     rate = problem.cluster.node.accelerator.failures_per_device_hour or FAILURES_PER_DEVICE_HOUR
     between = 3600.0 / (rate * devices)
     state = problem.model.num_parameters * (problem.job.optimizer.state_bytes + problem.job.parameter.bits // 8)
@@ -121,9 +125,9 @@ def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None
         found.space,
         found.facts,
         answer,
-        capacity=effective_memory(found.problem.cluster),
+        capacity=capacity_of(stored.request, found.problem),
         generator=random.Random(seed),
-        repeated=found.bounded,
+        repeated=found.searched,
         progress=progress,
     )
     return replace(done, leaves=leaves)
@@ -136,7 +140,7 @@ class Repeated:
     problem: Problem
     space: Space
     facts: GridFacts
-    bounded: Bounded
+    searched: Searched
     answer: Answer
 
 
@@ -144,12 +148,10 @@ def repeated(request: Request, stopped_at: int, *, sensitive: bool, progress: Pr
     """The search that `request` asks for, stopped at a look at the clock (`search.limit.Limit`); `sensitive`: with its sensitivity."""
     problem = problem_of(request)
     facts = facts_of(problem)
-    space, capacity = space_of(request, problem, facts), effective_memory(problem.cluster)
+    space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
     load_kernels()
-    if progress is not None:
-        progress("search again", 0, 1)
-    bounded = bound_space(problem, space, facts, capacity=capacity)
     limit = Limit(stop_at=stopped_at)
-    found = find_bounded(problem, space, facts, bounded, capacity=capacity, top=request.top + 1, limit=limit, progress=progress)
+    searched = search(problem, space, facts, capacity=capacity, top=request.top + 1, limit=limit, progress=progress)
+    found = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit)
     answer = _completed(request, problem, space, facts, found, sensitive=sensitive, progress=progress)
-    return Repeated(problem=problem, space=space, facts=facts, bounded=bounded, answer=answer)
+    return Repeated(problem=problem, space=space, facts=facts, searched=searched, answer=answer)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.api.problems import Progress, facts_of, problem_of, space_of, with_defaults
+from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
 from shardwright.api.simulations import simulated
-from shardwright.hardware.overrides import effective_memory
 from shardwright.program.problem import Problem
 from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointAnswer, find_joint
 from shardwright.search.joint.write import general_plan, short_text
@@ -40,7 +39,7 @@ def plan_joint(
     problem = problem_of(request)
     facts = facts_of(problem)
     grids = replace(request, space="standard") if request.space in SPACES else request
-    space, capacity = space_of(grids, problem, facts), effective_memory(problem.cluster)
+    space, capacity = space_of(grids, problem, facts), capacity_of(request, problem)
     answer = find_joint(
         problem,
         space,

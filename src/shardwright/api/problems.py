@@ -19,7 +19,7 @@ from shardwright.job.border import job_from_flags
 from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime
-from shardwright.search.grid.space import Space, exhaustive_space, restricted, standard_space
+from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space
 from shardwright.search.request import Request
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import GridFacts
@@ -129,6 +129,17 @@ def _load_cluster(text: str) -> Cluster:
     return parse_cluster(text)
 
 
+def capacity_of(request: Request, problem: Problem) -> int:
+    """Bytes of a device that a plan of a search may fill: what programs have, less the headroom.
+
+    Raises:
+        UsageError: no share of the memory is left.
+    """
+    if not 0 <= request.headroom < 1:
+        raise UsageError(f"a headroom of {request.headroom:g} of a device's memory", hint="0 or more, and less than all of it: 5%")
+    return int(effective_memory(problem.cluster) * (1 - request.headroom))
+
+
 def facts_of(problem: Problem) -> GridFacts:
     """The counts that grids are checked against."""
     return grid_facts(
@@ -145,4 +156,5 @@ def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
         raise UsageError(f"unknown space {request.space!r}", hint=nearest(request.space, SPACES))
     if not problem.cluster.is_uniform:
         raise UsageError("mixed clusters are not searched yet", hint="plan each kind of device alone")
-    return restricted(SPACES[request.space](problem, facts), pins=dict(request.pins), excludes=dict(request.excludes))
+    space = SPACES[request.space](problem, facts)
+    return restricted(on_all_devices(space) if request.use_all else space, pins=dict(request.pins), excludes=dict(request.excludes))

@@ -7,13 +7,12 @@ from typing import Final
 
 from shardwright.api.general import stored_general
 from shardwright.api.joint import SPACES as JOINT
-from shardwright.api.problems import SPACES, facts_of, problem_of, space_of
+from shardwright.api.problems import SPACES, capacity_of, facts_of, problem_of, space_of
 from shardwright.api.rules import grid_violations, plan_violations
 from shardwright.api.simulations import simulated
 from shardwright.errors import StrategyError
 from shardwright.files.plan_source import is_grid_text, read_strategy
 from shardwright.files.stored import StoredPlan, StoredSimulation, stored_answer, stored_simulation
-from shardwright.hardware.overrides import effective_memory
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.exact.find import ExactAnswer
@@ -21,7 +20,7 @@ from shardwright.search.grid.placed import Fate, Placed, placed_in
 from shardwright.search.joint.find import JointAnswer
 from shardwright.search.orders.resolve_plan import is_open
 from shardwright.search.simulation import Simulation
-from shardwright.search.why import Why
+from shardwright.search.why import Why, fullest
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.match import grid_of
 from shardwright.strategy.grid.rules import canonical
@@ -96,10 +95,10 @@ def _placed(stored: StoredSimulation, problem: Problem, grid: Grid | None, other
             return Placed(fate=Fate.BEST if rank == 1 else Fate.RANKED, reason=f"rank {rank}", bound_s=least)
     grids = replace(stored.request, space="standard") if stored.space in JOINT else stored.request
     known = max(stored.certificate.best_s, *(other.step_time_s for other in stored.alternatives), 0.0)
-    space, capacity = space_of(grids, problem, facts), effective_memory(problem.cluster)
+    space, capacity = space_of(grids, problem, facts), capacity_of(grids, problem)
     found = placed_in(problem, space, facts, grid, capacity=capacity, known_s=known)
-    if found.fate is Fate.SIMULATED and not other.prediction.fits:
-        return replace(found, fate=Fate.INFEASIBLE, reason="it was simulated, and a device has not the memory")
+    if found.fate is Fate.SIMULATED and fullest(other.prediction).reserved > capacity:
+        return replace(found, fate=Fate.INFEASIBLE, reason="it was simulated, and needs more memory than a device may fill")
     if found.fate is Fate.SIMULATED and not stored.certificate.optimal:
         return replace(found, fate=Fate.UNSEARCHED, reason="the search was stopped before it was ruled out, or simulated")
     return found

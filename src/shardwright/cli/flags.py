@@ -5,6 +5,7 @@ Keys carry the unit; it is converted here, once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from math import inf
@@ -39,7 +40,14 @@ ImageTokens = Annotated[int, typer.Option("--image-tokens", min=0, help="Image p
 MemoryReserve = Annotated[
     str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory of every device to leave free: 4 (GiB) or 5%.")
 ]
+Headroom = Annotated[
+    str,
+    typer.Option(
+        "--headroom", metavar="PERCENT", help="Share of each device's memory that a plan leaves free; predictions are a few % off."
+    ),
+]
 MaxDevices = Annotated[int, typer.Option("--max-devices", min=0, help="Use at most so many devices; 0 = all.")]
+UseAll = Annotated[bool, typer.Option("--use-all", help="Leave no device idle, even where that is slower.")]
 Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=VALUE[,VALUE]", help="Hold an axis to a value. Repeatable.")]
 Excludes = Annotated[list[str] | None, typer.Option("--exclude", metavar="AXIS=VALUE[,VALUE]", help="Leave values out. Repeatable.")]
 Top = Annotated[int, typer.Option("--top", min=0, max=1000, help="Next best plans to certify and show.")]
@@ -120,9 +128,25 @@ def read_prices(words: Sequence[str] | None) -> dict[str, float]:
     return prices
 
 
+def read_headroom(text: str) -> float:
+    """``"5%"`` as 0.05.
+
+    Raises:
+        UsageError: it is no percentage below 100.
+    """
+    number = text.strip().removesuffix("%").strip()
+    if not (re.fullmatch(r"[0-9]{1,2}(\.[0-9]{1,9})?", number)):
+        raise UsageError(
+            f"--headroom {text[:40]!r} is not a percentage", hint="5% leaves a twentieth of each device's memory free; 0 nothing"
+        )
+    return float(number) / 100
+
+
 def read_request(given: Mapping[str, Any]) -> Request:
     """The request that the flags of a verb say, each by its name; flags of other things are left out. Raises as what reads their text."""
     named = {field.name: given[field.name] for field in fields(Request) if field.name in given}
     reserve_bytes, reserve_fraction = read_reserve(given.get("memory_reserve", "0"))
+    if "headroom" in given:
+        named["headroom"] = read_headroom(given["headroom"])
     pins, excludes = (read_choices(given.get(name), flag=f"--{name}") for name in ("pin", "exclude"))
     return Request(**named, pins=pins, excludes=excludes, reserve_bytes=reserve_bytes, reserve_fraction=reserve_fraction)

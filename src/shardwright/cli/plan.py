@@ -14,6 +14,7 @@ from shardwright.cli.command import verb
 from shardwright.files.stored import plan_document
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
+from shardwright.search.request import HEADROOM
 from shardwright.strategy.text.grid_notation import print_grid
 
 GENERAL = ("joint", "joint-named", "exact")
@@ -33,7 +34,9 @@ def plan(
     pin: flags.Pins = None,
     exclude: flags.Excludes = None,
     max_devices: flags.MaxDevices = 0,
+    use_all: flags.UseAll = False,
     memory_reserve: flags.MemoryReserve = "0",
+    headroom: flags.Headroom = f"{HEADROOM:.0%}",
     top: flags.Top = 3,
     runtime: flags.RuntimeName = "",
     precision: flags.Precision = "",

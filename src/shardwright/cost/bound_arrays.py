@@ -95,7 +95,7 @@ class Patterns(NamedTuple):
 
 class Outer(NamedTuple):
     """Strategies but for their memory choices; i = row. layer, mesh, pattern: rows of the tables (mesh: that of the whole group);
-    schedule; microbatches; border: tier of the fastest border; start: first member's place in the output.
+    schedule; microbatches; border: tier of the fastest border; start: first member's place in the output. jitter: factor on its seconds.
     """
 
     layer: IntArray
@@ -107,6 +107,7 @@ class Outer(NamedTuple):
     zero_list: IntArray
     redo_list: IntArray
     start: IntArray
+    jitter: FloatArray
 
 
 class ChoiceArrays(NamedTuple):

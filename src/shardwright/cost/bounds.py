@@ -357,7 +357,7 @@ def _bound_outer(
                         ready = _ready(scratch, patterns, facts, p, r, m, border, first_reduce, first_gather, tied)
                     spent = ready + scratch.update[oi] + group["norm"]
                     # Clocks of B1 and S are whole picoseconds: a rounding of each task stays below this margin.
-                    time_out[at] = spent * facts["jitter"] * (1.0 - 1e-9)
+                    time_out[at] = spent * row["jitter"] * (1.0 - 1e-9)
                 at += 1
 
 

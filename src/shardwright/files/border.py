@@ -24,6 +24,8 @@ from shardwright.strategy.text.grid_notation import parse_grid
 LARGEST: Final = 1e30
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+Members = Annotated[int, Field(ge=0)]
+"""Of a space: joint ones have more than any machine word counts."""
 FromOne = Annotated[int, Field(ge=1, lt=2**63)]
 Number = Annotated[float, Field(ge=0, le=LARGEST)]
 Signed = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.files.border import FromOne, Mirror, body_of
+from shardwright.files.border import FromOne, Members, Mirror, body_of
 from shardwright.files.stored import (
     NAMES,
     PLAN_SCHEMA,
@@ -19,11 +19,13 @@ from shardwright.files.stored import (
 )
 from shardwright.files.text import decoded, read_text
 from shardwright.search.answer import Answer
+from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
 
 _HINT: Final = "write the file again with `shardwright plan ... -o FILE`"
 _SIMULATION_HINT: Final = "write the file again with `shardwright simulate ... -o FILE`"
-_LIMITS: Final = {Request: {"seq_len": FromOne, "global_batch": FromOne}}
+_FATES: Final = ("enumerated", "illegal", "duplicates", "infeasible", "bounded_b0", "bounded_b1", "simulated")
+_LIMITS: Final = {Request: {"seq_len": FromOne, "global_batch": FromOne}, Certificate: dict.fromkeys(_FATES, Members)}
 PLAN: Final = Mirror(kind=StoredPlan, names=NAMES, limits=_LIMITS)
 SIMULATION: Final = Mirror(kind=StoredSimulation, names=NAMES, limits=_LIMITS)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from shardwright.files.faces import Names, filed
 from shardwright.files.text import digest_of
 from shardwright.runtime.registry import load_runtime
-from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
+from shardwright.search.answer import Alternative, Answer, Goodput, Nearby, Sensitivity
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
@@ -63,6 +63,7 @@ class StoredPlan(StoredSimulation):
     alternatives: tuple[Alternative, ...]
     sensitivity: Sensitivity | None
     goodput: Goodput | None
+    nearby: tuple[Nearby, ...]
 
     @property
     def answer(self) -> Answer | None:
@@ -77,6 +78,7 @@ class StoredPlan(StoredSimulation):
             search_time_s=0.0,
             sensitivity=self.sensitivity,
             goodput=self.goodput,
+            nearby=self.nearby,
             plan=self.plan,
             request=self.request,
         )
@@ -103,7 +105,14 @@ def stored_answer(answer: Answer) -> StoredPlan:
     """What a file holds of a grid search's answer."""
     assert answer.request is not None
     found = Simulation(request=answer.request, name="", grid=answer.grid, plan=answer.plan, prediction=answer.prediction)
-    return stored_plan(found, answer.certificate, alternatives=answer.alternatives, sensitivity=answer.sensitivity, goodput=answer.goodput)
+    return stored_plan(
+        found,
+        answer.certificate,
+        alternatives=answer.alternatives,
+        sensitivity=answer.sensitivity,
+        goodput=answer.goodput,
+        nearby=answer.nearby,
+    )
 
 
 def stored_plan(
@@ -113,6 +122,7 @@ def stored_plan(
     alternatives: tuple[Alternative, ...] = (),
     sensitivity: Sensitivity | None = None,
     goodput: Goodput | None = None,
+    nearby: tuple[Nearby, ...] = (),
 ) -> StoredPlan:
     """What a file holds of the best strategy of a space."""
     found = stored_simulation(simulation)
@@ -123,6 +133,7 @@ def stored_plan(
         alternatives=alternatives,
         sensitivity=sensitivity,
         goodput=goodput,
+        nearby=nearby,
     )
 
 

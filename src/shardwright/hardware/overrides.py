@@ -56,6 +56,15 @@ def reserve_memory(cluster: Cluster, *, reserve_bytes: int) -> Cluster:
     return replace(cluster, groups=tuple(replace(g, kind=reserved(g.kind)) for g in cluster.groups))
 
 
+def keep_free(cluster: Cluster, *, share: float) -> Cluster:
+    """`cluster` with `share` less to allocate on every device, of each what it has."""
+
+    def less(kind: NodeKind) -> NodeKind:
+        return replace(kind, accelerator=replace(kind.accelerator, memory_bytes=int(kind.accelerator.memory_bytes * (1 - share))))
+
+    return replace(cluster, groups=tuple(replace(g, kind=less(g.kind)) for g in cluster.groups))
+
+
 def effective_memory(cluster: Cluster) -> int:
     """Bytes that a program may allocate on every device of `cluster`: the smallest of its kinds, reserves already taken off."""
     return min(g.kind.accelerator.memory_bytes for g in cluster.groups)

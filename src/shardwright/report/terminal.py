@@ -12,7 +12,7 @@ from shardwright.report.plan_picture import Picture, printable
 from shardwright.report.plan_text import PlanText
 from shardwright.report.tables import plain_table
 from shardwright.report.verdict import verdict
-from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity
+from shardwright.search.answer import Alternative, Answer, Goodput, Nearby, Sensitivity
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
@@ -59,6 +59,7 @@ def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType
     parts: list[RenderableType] = [_request_line(answer.request)] if answer.request else []
     parts += [
         _strategy_lines(answer.grid, runtime=answer.request.runtime if answer.request else ""),
+        *_idle_line(answer.prediction, nearby=answer.nearby),
         *_prediction_parts(answer.prediction, all_stages=all_stages),
         section("Certificate", certificate_text(answer.certificate, search_time_s=answer.search_time_s)),
     ]
@@ -78,7 +79,7 @@ def render_simulation(simulation: Simulation, *, picture: Picture | None = None,
     head = Text("\n").join(Text.assemble((f"{name:<10}", _STYLE["title"]), text) for name, text in lines)
     drawn = [section("Devices and layers", PlanText(picture=picture))] if picture else []
     parts = _prediction_parts(simulation.prediction, all_stages=all_stages, classes=simulation.classes, fitting=simulation.fitting)
-    return Group(Text.assemble("\n", head), *parts, *drawn)
+    return Group(Text.assemble("\n", head), *_idle_line(simulation.prediction), *parts, *drawn)
 
 
 def strategy_text(simulation: Simulation) -> str:
@@ -124,13 +125,28 @@ def _request_line(request: Request) -> Text:
     limits = f"\npinned: {', '.join(chosen)}" if chosen else ""
     return Text(
         f"{request.model} on {request.cluster}{devices}: "
-        f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step, {request.precision}{limits}"
+        f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step, {request.precision}; "
+        f"{format_percent(request.headroom, digits=0)} of memory kept free{limits}"
     )
 
 
 def _strategy_lines(grid: Grid, *, runtime: str) -> RenderableType:
     lines = Text.assemble(("\nStrategy  ", _STYLE["title"]), print_grid(grid))
     return Text.assemble(lines, ("\nRuntime   ", _STYLE["title"]), runtime) if runtime else lines
+
+
+def _idle_line(prediction: Prediction, *, nearby: tuple[Nearby, ...] = ()) -> list[RenderableType]:
+    """How many devices the plan leaves idle, and what else could be asked for."""
+    used, idle = prediction.devices, prediction.idle_devices
+    if not (idle or nearby):
+        return []
+    others = [
+        f"{n.global_batch:,} sequences a step on {n.devices:,} devices: {n.step_time_s:.4g} s, {n.gain:+.0%} tokens/s/device"
+        for n in nearby
+    ]
+    lines = [f"{used:,} of {used + idle:,}; {idle:,} stay idle"] if idle else []
+    words = "\n          ".join([*lines, *(f"better: {text}" for text in others)])
+    return [Text.assemble(("Devices   ", _STYLE["title"]), words)]
 
 
 def _prediction_parts(

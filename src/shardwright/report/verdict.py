@@ -23,7 +23,7 @@ def verdict(prediction: Prediction, *, classes: tuple[str, ...] = (), fitting: t
         fits = Text(f"fits: the fullest device holds {format_percent(share)} of {format_bytes(room)}")
         if share > TIGHT:
             limit = format_percent(TIGHT, digits=0)
-            fits.append(f"; above {limit} it may fail in practice: leave some free with --memory-reserve", style="yellow")
+            fits.append(f"; above {limit} it may fail in practice: leave some free", style="yellow")
         return fits
     worst = max(prediction.stages, key=lambda stage: stage.reserved / (stage.capacity or room))
     where = f"devices {classes[worst.rank]}" if classes else f"stage {worst.rank}"

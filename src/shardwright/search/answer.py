@@ -38,6 +38,21 @@ class Sensitivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Nearby:
+    """Another number of devices or batch close to what was asked, whose best plan leaves no device idle.
+
+    Args:
+        devices, global_batch: of it. step_time_s: seconds of its best plan. gain: tokens a second and device of the cluster, idle ones too,
+            over the answer's, less one.
+    """
+
+    devices: int
+    global_batch: int
+    step_time_s: float
+    gain: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
     """Useful share of the time under failures.
 
@@ -57,7 +72,7 @@ class Answer:
     """What `plan` returns.
 
     Args:
-        grid: the best strategy. plan: the same as a whole plan. request: what was asked.
+        grid: the best strategy. plan: the same as a whole plan. request: what was asked. nearby: what would do much better.
     """
 
     grid: Grid
@@ -67,5 +82,6 @@ class Answer:
     search_time_s: float
     sensitivity: Sensitivity | None = None
     goodput: Goodput | None = None
+    nearby: tuple[Nearby, ...] = ()
     plan: Plan | None = None
     request: Request | None = None

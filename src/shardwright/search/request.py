@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+HEADROOM: Final = 0.05
 Choices = tuple[tuple[str, tuple[str, ...]], ...]
 """(axis, values) pairs of pins or exclusions."""
 
@@ -17,7 +19,9 @@ class Request:
         seq_len: tokens. global_batch: samples a step.
         precision: recipe of the job; empty = bf16, or fp16 where the devices have no units for it.
         runtime: catalog name; empty = the devices' default.
-        pins, excludes: (axis, values) pairs. max_devices: 0 = all. reserve_bytes, reserve_fraction: of each device's memory.
+        pins, excludes: (axis, values) pairs. max_devices: 0 = all. use_all: no device of them is left idle.
+        reserve_bytes, reserve_fraction: of each device's memory, which programs do not have. headroom: share of the rest that plans of a
+        search leave free, as predictions of memory are a few percent off.
         encoder_len, image_tokens: tokens of a sample's encoder text and patches of its images, for models that read them (else 0).
         space: ``standard`` or ``exhaustive``. top: next best plans to rank.
         profile: path of a profile whose measured rates take the place of the catalog's; empty = none.
@@ -32,8 +36,10 @@ class Request:
     pins: Choices = ()
     excludes: Choices = ()
     max_devices: int = 0
+    use_all: bool = False
     reserve_bytes: int = 0
     reserve_fraction: float = 0.0
+    headroom: float = HEADROOM
     encoder_len: int = 0
     image_tokens: int = 0
     space: str = "standard"

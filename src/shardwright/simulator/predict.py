@@ -48,6 +48,8 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
     return Prediction(
         step_time_s=step,
         interval_s=interval(step, found),
+        devices=plan.devices,
+        idle_devices=problem.cluster.num_devices - plan.devices,
         doubts=found,
         tokens_per_s=problem.job.tokens_per_step / step,
         tokens_per_s_per_device=problem.job.tokens_per_step / step / plan.devices,

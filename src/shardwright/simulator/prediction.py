@@ -58,8 +58,8 @@ class Prediction:
     """Time and memory of one step.
 
     Args:
-        step_time_s: seconds. interval_s: 80 % interval (low, high).
-        tokens_per_s, tokens_per_s_per_device: of text tokens.
+        step_time_s: seconds. interval_s: 80 % interval (low, high). devices: of the plan. idle_devices: of the cluster that it leaves idle.
+        tokens_per_s, tokens_per_s_per_device: of text tokens, a device of the plan.
         mfu_causal, mfu_full: model FLOPs over peak, counting the scores under the mask, or the full square.
         allocated_bytes, reserved_bytes: worst device. capacity_bytes: what a device has for the program. fits: it has room for all.
         stages: one a pipeline rank. breakdown_s: (name, seconds) of the critical device, tiling the step.
@@ -68,6 +68,8 @@ class Prediction:
 
     step_time_s: float
     interval_s: tuple[float, float]
+    devices: int
+    idle_devices: int
     tokens_per_s: float
     tokens_per_s_per_device: float
     mfu_causal: float

@@ -47,7 +47,7 @@ class Outcome:
 
     Args:
         ranked: simulated members, best first, certified in this order. simulated, paths: how many reached S and B1.
-        too_large: members whose exact peak exceeds the capacity. lower_bound_s: no member is faster. certified: the first is the best.
+        too_large: members whose exact peak exceeds the capacity. lower_bound_s: no member that is not ranked is faster.
     """
 
     ranked: list[Simulated] = field(default_factory=list)
@@ -55,7 +55,27 @@ class Outcome:
     paths: int = 0
     too_large: int = 0
     lower_bound_s: float = float("inf")
-    certified: bool = True
+
+    @property
+    def certified(self) -> bool:
+        """Nothing is faster than the first."""
+        return not self.ranked or self.lower_bound_s >= self.ranked[0].step_time_s
+
+    def worst_of(self, top: int) -> float:
+        """Seconds that a member must be under to be among the `top` best."""
+        return self.ranked[top - 1].step_time_s if len(self.ranked) >= top else float("inf")
+
+
+def merged(one: Outcome, other: Outcome, *, top: int) -> Outcome:
+    """What both found of two parts of a space; of members as fast as each other, those of `one` first."""
+    ranked = sorted([*one.ranked, *other.ranked], key=lambda s: s.step_time_s)[:top]
+    return Outcome(
+        ranked=ranked,
+        simulated=one.simulated + other.simulated,
+        paths=one.paths + other.paths,
+        too_large=one.too_large + other.too_large,
+        lower_bound_s=min(one.lower_bound_s, other.lower_bound_s),
+    )
 
 
 def refine(
@@ -65,10 +85,11 @@ def refine(
     *,
     capacity: float,
     top: int,
+    until: float = float("inf"),
     limit: Limit | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Rank the `top` best members.
+    """Rank the `top` best members under `until` seconds.
 
     Args:
         bounds: B0 seconds of every member, inf = infeasible. capacity: bytes of a device. limit: past it the best so far stands with
@@ -80,10 +101,12 @@ def refine(
     heap: list[tuple[float, int, int, object]] = []
     while len(outcome.ranked) < top:
         bound = waiting.bound()
-        if not heap and bound == float("inf"):
-            break
         outcome.lower_bound_s = min(bound, heap[0][0] if heap else float("inf"))
-        if limit.passed() and (outcome.ranked or any(isinstance(entry[3], Simulated) for entry in heap)):
+        if outcome.lower_bound_s >= until:
+            break
+        found = [entry[3] for entry in heap if isinstance(entry[3], Simulated)] if limit.passed() else []
+        if limit.stopped_at and (outcome.ranked or found):
+            outcome.ranked = outcome.ranked or [min(found, key=lambda s: s.step_time_s)]
             break
         if heap and heap[0][0] <= bound:
             _advance(problem, heap, capacity, outcome)
@@ -91,12 +114,6 @@ def refine(
             _path(problem, prepared, waiting.pop(), bound, capacity, heap, outcome)
         if progress is not None:
             progress("refine", outcome.simulated, top)
-    if outcome.ranked:
-        outcome.lower_bound_s = outcome.ranked[0].step_time_s
-    else:
-        found = sorted((entry[3] for entry in heap if isinstance(entry[3], Simulated)), key=lambda s: s.step_time_s)
-        outcome.ranked = found[:1]
-        outcome.certified = not found or outcome.lower_bound_s >= found[0].step_time_s
     return outcome
 
 

@@ -13,6 +13,7 @@ from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import step_costs
 from shardwright.program.problem import Problem
 from shardwright.search.grid.members import Members, enumerate_members, member_grid
+from shardwright.search.grid.meshes import Meshes
 from shardwright.search.grid.prepare import Prepared, bound_all, prepare
 from shardwright.search.grid.space import Space
 from shardwright.simulator.prediction import StageMemory
@@ -38,13 +39,13 @@ class Bounded:
     memory: FloatArray
 
 
-def bound_space(problem: Problem, space: Space, facts: GridFacts, *, capacity: float) -> Bounded:
-    """Enumerate `space` and bound all its members.
+def bound_space(problem: Problem, space: Space, facts: GridFacts, *, capacity: float, meshes: Meshes | None = None) -> Bounded:
+    """Enumerate the members of `space` on all devices, or on some `meshes`, and bound them.
 
     Args:
         capacity: bytes of a device.
     """
-    members = enumerate_members(problem, space, facts)
+    members = enumerate_members(problem, space, facts, meshes=meshes)
     prepared = prepare(problem, members)
     seconds, memory = bound_all(problem, prepared, capacity=capacity)
     return Bounded(members=members, prepared=prepared, seconds=seconds, memory=memory)

@@ -14,8 +14,9 @@ from shardwright.cost.model_flops import model_flops
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Alternative, Answer
 from shardwright.search.certificate import Certificate, assert_sound
-from shardwright.search.grid.best_first import Outcome, Simulated, refine
-from shardwright.search.grid.bounded import Bounded, bound_space
+from shardwright.search.grid.best_first import Simulated, refine
+from shardwright.search.grid.bounded import bound_space
+from shardwright.search.grid.idle import Searched, with_idle
 from shardwright.search.grid.infeasible import nothing_fits
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.space import Space
@@ -53,60 +54,70 @@ def find(
         progress("load compiled kernels (the first run compiles them)", 0, 1)
     load_kernels()
     begun, limit = time.monotonic(), limit_of(time_limit_s, stop_at=stop_at)
-    if progress is not None:
-        progress("bound", 0, 1)
-    bounded = bound_space(problem, space, facts, capacity=capacity)
-    answer = find_bounded(problem, space, facts, bounded, capacity=capacity, top=top, limit=limit, progress=progress)
-    return replace(answer, search_time_s=time.monotonic() - begun)
+    searched = search(problem, space, facts, capacity=capacity, top=top, limit=limit, progress=progress)
+    return replace(answer_of(problem, space, facts, searched, capacity=capacity, limit=limit), search_time_s=time.monotonic() - begun)
 
 
-def find_bounded(
+def search(
     problem: Problem,
     space: Space,
     facts: GridFacts,
-    bounded: Bounded,
     *,
     capacity: int,
     top: int,
-    limit: Limit,
+    limit: Limit | None = None,
     progress: Progress | None = None,
-) -> Answer:
-    """The same of a space whose bounds are known already; the seconds that it took are left out."""
-    outcome = refine(problem, bounded.prepared, bounded.seconds, capacity=capacity, top=max(top, 1), limit=limit, progress=progress)
-    if not outcome.ranked:
-        raise nothing_fits(problem, space, facts, bounded, capacity=capacity)
-    best = outcome.ranked[0]
-    prediction = predict(problem, best.grid, best.result)
+) -> Searched:
+    """Bound and refine the members on all devices; then, where the space has them, those that leave devices idle."""
+    limit = limit or Limit()
+    if progress is not None:
+        progress("bound", 0, 1)
+    full = bound_space(problem, space, facts, capacity=capacity)
+    outcome = refine(problem, full.prepared, full.seconds, capacity=capacity, top=max(top, 1), limit=limit, progress=progress)
+    return with_idle(problem, space, facts, full, outcome, capacity=capacity, top=max(top, 1), limit=limit, progress=progress)
+
+
+def answer_of(problem: Problem, space: Space, facts: GridFacts, searched: Searched, *, capacity: int, limit: Limit) -> Answer:
+    """What a search found, certified; the seconds that it took are left out.
+
+    Raises:
+        InfeasibleError: no member fits.
+    """
+    ranked = searched.outcome.ranked
+    if not ranked:
+        raise nothing_fits(problem, space, facts, searched.crossed, capacity=capacity)
+    prediction = predict(problem, ranked[0].grid, ranked[0].result)
     return Answer(
-        grid=best.grid,
+        grid=ranked[0].grid,
         prediction=prediction,
-        certificate=replace(certify(problem, space, bounded, outcome), stopped_at=limit.stopped_at),
-        alternatives=tuple(_alternative(prediction, other) for other in outcome.ranked[1:]),
+        certificate=replace(certify(problem, space, searched), stopped_at=limit.stopped_at),
+        alternatives=tuple(_alternative(prediction, other) for other in ranked[1:]),
         search_time_s=0.0,
     )
 
 
-def certify(problem: Problem, space: Space, bounded: Bounded, outcome: Outcome) -> Certificate:
-    """Account for every member of `space` after a refinement that ranked at least one."""
-    members = bounded.members
+def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
+    """Account for every member of `space` after a search that ranked at least one."""
+    members, outcome = [part.members for part in searched.crossed], searched.outcome
     best = outcome.ranked[0].step_time_s
-    infeasible = int(np.isinf(bounded.seconds).sum())
+    infeasible = sum(int(np.isinf(part.seconds).sum()) for part in searched.crossed)
     refined = outcome.paths + outcome.too_large
     lower, universal = min(outcome.lower_bound_s, best), 1.0 - universal_bound(problem, space.devices) / best
     assert_sound(best_s=best, lower_bound_s=lower, universal_gap=universal)
+    barren = searched.left.take(np.isinf(searched.left_s)).enumerated + searched.left.illegal * searched.left.each
     return Certificate(
         space=space.text(),
         digest=space.digest(problem_text(problem)),
-        enumerated=members.enumerated,
-        illegal=members.illegal,
-        duplicates=members.duplicates,
+        enumerated=sum(m.enumerated for m in members) + searched.left.enumerated,
+        illegal=sum(m.illegal for m in members) + barren,
+        duplicates=sum(m.duplicates for m in members),
         infeasible=infeasible + outcome.too_large,
-        bounded_b0=members.num_members - infeasible - refined,
+        bounded_b0=sum(m.num_members for m in members) - infeasible - refined + searched.left.enumerated - barren,
         bounded_b1=outcome.paths - outcome.simulated,
         simulated=outcome.simulated,
         best_s=best,
         lower_bound_s=lower,
-        gap=max(best - outcome.lower_bound_s, 0.0) / best,
+        gap=(best - lower) / best,
         optimal=outcome.certified,
         universal_gap=universal,
         infeasible_by_reason=(("memory bound", infeasible), ("simulated memory", outcome.too_large)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.overrides import limit_devices
+from shardwright.hardware.overrides import effective_memory, limit_devices
 from shardwright.program.problem import Problem
 from shardwright.search.grid.bounded import Bounded, bound_space, smallest
 from shardwright.search.grid.members import enumerate_members
@@ -38,23 +38,24 @@ class _Change:
     space: Space
 
 
-def nothing_fits(problem: Problem, space: Space, facts: GridFacts, bounded: Bounded, *, capacity: int) -> InfeasibleError:
+def nothing_fits(problem: Problem, space: Space, facts: GridFacts, crossed: tuple[Bounded, ...], *, capacity: int) -> InfeasibleError:
     """The error of a space without a member that fits in `capacity` bytes a device.
 
     The hint names changes that were tried and fit: pins dropped, a wider space, more devices (doubled), a shorter sequence (halved),
     more memory, another runtime. Each probe looks only at the members of least memory.
     """
-    found = smallest(problem, bounded, enough=capacity)
-    if found is None:
-        return _nothing_legal(problem, space, facts, bounded.members.enumerated)
-    grid, stage = found
+    found = [least for part in crossed if (least := smallest(problem, part, enough=capacity)) is not None]
+    if not found:
+        return _nothing_legal(problem, space, facts, sum(part.members.enumerated for part in crossed))
+    grid, stage = min(found, key=lambda least: least[1].reserved)
     need, more = format_bytes(stage.reserved), format_bytes(stage.reserved - capacity)
     name, most = max(stage.items, key=lambda item: item[1])
     fitting = (next((c.text for c in series if _fits(c, capacity)), "") for series in _roomier(problem, space, facts))
-    hints = [*itertools.islice(filter(None, fitting), MOST_SHOWN - 1), f"{need} a device"]
+    roomy = ["--headroom 0"] if stage.reserved <= effective_memory(problem.cluster) else []
+    hints = [*roomy, *itertools.islice(filter(None, fitting), MOST_SHOWN - 1 - len(roomy)), f"{need} a device"]
     return InfeasibleError(
         f"nothing fits: the smallest strategy ({print_grid(grid)}) needs {need} on stage {stage.rank} ({format_bytes(most)} of it {name}), "
-        f"{more} more than the {format_bytes(capacity)} of a device",
+        f"{more} more than the {format_bytes(capacity)} of a device that plans may fill",
         hint=f"what would fit: {'; or '.join(hints)}",
     )
 

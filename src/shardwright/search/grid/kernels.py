@@ -20,7 +20,7 @@ def load_kernels() -> None:
     bound_members(
         Costs(*(np.zeros((1, 1, 1)) if name == "saved" else np.zeros(1) if name in _FLAT else np.zeros((2, 1)) for name in Costs._fields)),
         Patterns(*_pattern_arrays()),
-        Outer(*(np.zeros(1 if name == "start" else 0, dtype=np.int64) for name in Outer._fields)),
+        Outer(*(np.zeros(int(name == "start"), dtype=float if name == "jitter" else np.int64) for name in Outer._fields)),
         ChoiceArrays(
             *(np.zeros((1, 1), dtype=np.int64) if name.endswith("_lists") else np.zeros(1, dtype=np.int64) for name in ChoiceArrays._fields)
         ),

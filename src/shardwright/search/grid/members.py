@@ -5,10 +5,7 @@ The rules are those of `strategy.grid.rules`, each judged as soon as what it rea
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -16,15 +13,14 @@ import numpy as np
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.bound_arrays import SCHEDULE_1F1B, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED
 from shardwright.program.problem import Problem
+from shardwright.search.grid.columns import Columns, extended, select
 from shardwright.search.grid.memory_choices import MemoryColumns, memory_choices
-from shardwright.search.grid.space import AXES, Space, require_searchable
+from shardwright.search.grid.meshes import MESH, Meshes, full_meshes
+from shardwright.search.grid.space import Space, require_searchable
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expert_mesh import fold
 from shardwright.strategy.grid.rules import GridFacts, keeps, largest_chunk
 
-Columns = dict[str, IntArray]
-
-MESH = ("tp", "cp", "pp", "ep", "etp", "dp")
 SCHEDULES = {"gpipe": SCHEDULE_GPIPE, "1f1b": SCHEDULE_1F1B, "interleaved-1f1b": SCHEDULE_INTERLEAVED}
 
 
@@ -49,7 +45,7 @@ class Members:
     """
 
     space: Space
-    meshes: Options
+    meshes: Meshes
     outers: Options
     inner: MemoryColumns
     start: IntArray
@@ -63,17 +59,17 @@ class Members:
         return int(self.start[-1])
 
 
-def enumerate_members(problem: Problem, space: Space, facts: GridFacts) -> Members:
-    """Apply the rules to the whole space.
+def enumerate_members(problem: Problem, space: Space, facts: GridFacts, *, meshes: Meshes | None = None) -> Members:
+    """Apply the rules to the space on all devices, or on some `meshes` of it.
 
     Raises:
         RuntimeModelError, UsageError: a value of the space is nothing that the runtime has, or that is searched.
     """
     require_searchable(space, problem)
-    meshes, enumerated = _meshes(space, facts)
-    outers = _outers(space, facts, meshes)
+    meshes = full_meshes(space, facts) if meshes is None else meshes
+    enumerated, outers = meshes.enumerated, _outers(space, facts, meshes)
     used, outers.columns["mesh"] = np.unique(outers.columns["mesh"], return_inverse=True)
-    meshes = Options(columns=_kept(meshes.columns, used))
+    meshes = meshes.take(used)
     inner, start, legal = memory_choices(problem, space, facts, meshes.columns, outers.columns)
     return Members(
         space=space,
@@ -87,68 +83,24 @@ def enumerate_members(problem: Problem, space: Space, facts: GridFacts) -> Membe
     )
 
 
-def _extended(columns: Columns, axis: str, values: Iterable[object], facts: GridFacts) -> Columns:
-    """Each row with each of the `values` of `axis`, without those that break a rule which now has all that it reads."""
-    listed = np.array(list(values))
-    size = len(next(iter(columns.values())))
-    crossed = {name: np.repeat(column, len(listed)) for name, column in columns.items()} | {axis: np.tile(listed, size)}
-    return _kept(crossed, keeps(crossed, facts, judged=columns))
-
-
-def _kept(columns: Columns, kept: BoolArray | IntArray | bool) -> Columns:
-    return columns if kept is True else {name: column[kept] for name, column in columns.items()}
-
-
-def _meshes(space: Space, facts: GridFacts) -> tuple[Options, int]:
-    """The legal (order, tp, cp, pp, ep, etp) whose dp is whole, one for all orders with the same groups; and the number of raw members."""
-    axes = ("tp", "cp", "pp", "ep", "etp")
-    table = np.stack(np.meshgrid(*(np.array(space.of(a), dtype=np.int64) for a in axes), indexing="ij"), axis=-1).reshape(-1, len(axes))
-    dp, rest = np.divmod(space.devices, table[:, 0] * table[:, 1] * table[:, 2])
-    raw = (rest == 0) & (np.isin(dp, space.dp) if space.dp else True)
-    columns = dict(zip(MESH, (*table[raw].T, dp[raw]), strict=True))
-    kept = keeps(columns, facts)
-    orders = space.orders
-    rows: list[list[int]] = []
-    for row in np.stack([column[kept] for column in columns.values()], axis=1).tolist():
-        seen: dict[tuple[tuple[str, ...], tuple[str, ...]], list[int]] = {}
-        for index, order in enumerate(orders):
-            grid = Grid(**dict(zip(MESH, row, strict=True)), order=order)
-            groups = _groups(grid)
-            if groups not in seen:
-                seen[groups] = [*row, index, *itemgetter("tp", "cp", "dp", "pp")(grid.strides()), 0]
-            seen[groups][-1] += 1
-        rows += seen.values()
-    names = (*MESH, "order", "s_tp", "s_cp", "s_dp", "s_pp", "copies")
-    array = np.array(rows, dtype=np.int64).reshape(-1, len(names))
-    meshes = Options(columns={name: np.ascontiguousarray(array[:, i]) for i, name in enumerate(names)})
-    return meshes, int(raw.sum()) * prod(len(space.of(axis)) for axis in AXES if axis not in axes)
-
-
-def _groups(grid: Grid) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The axes that exceed one, in their order, for the dense and the expert mesh: what the groups depend on."""
-    sizes = {"tp": grid.tp, "cp": grid.cp, "dp": grid.dp, "pp": grid.pp}
-    expert = {"tp": grid.etp, "ep": grid.ep, "dp": grid.edp} if grid.ep * grid.etp > 1 else {}
-    return tuple(a for a in grid.order if sizes.get(a, 1) > 1), tuple(a for a in grid.order if expert.get(a, 1) > 1)
-
-
-def _outers(space: Space, facts: GridFacts, meshes: Options) -> Options:
+def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
     """Cross the meshes with the legal switches, microbatches, chunks and schedules."""
     columns = {"mesh": np.arange(len(meshes))} | {name: meshes.columns[name] for name in (*MESH, "copies")}
     for axis in ("sp", "ulysses"):
-        columns = _extended(columns, axis, space.of(axis), facts)
-    columns = _kept(columns, keeps({"folds": _folds(space, meshes, columns)}, facts))
+        columns = extended(columns, axis, space.of(axis), facts)
+    columns = select(columns, keeps({"folds": _folds(space, meshes, columns)}, facts))
     # Without a ring there is nothing to gather: one value stands for all.
     gathers = np.array(space.of("gather"))
-    columns = _extended(columns, "gather", gathers, facts)
+    columns = extended(columns, "gather", gathers, facts)
     ringless = columns["ulysses"] == columns["cp"]
     columns["copies"] = columns["copies"] * np.where(ringless, len(gathers), 1)
-    columns = _kept(columns, ~ringless | (columns["gather"] == gathers[0]))
+    columns = select(columns, ~ringless | (columns["gather"] == gathers[0]))
     columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
     left = {name: columns[name] for name in ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")}
-    return _chunked(space, facts, _extended(left, "microbatch", space.of("mbs"), facts))
+    return _chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
 
 
-def _folds(space: Space, meshes: Options, columns: Columns) -> BoolArray:
+def _folds(space: Space, meshes: Meshes, columns: Columns) -> BoolArray:
     """Which rows' expert meshes fold over their dense ones."""
     folds, orders = np.ones(len(columns["mesh"]), dtype=np.bool_), space.orders
     for row in np.flatnonzero(columns["ep"] * columns["etp"] > 1).tolist():
@@ -160,14 +112,14 @@ def _folds(space: Space, meshes: Options, columns: Columns) -> BoolArray:
 
 def _chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
     """Cross with the legal (vpp, schedule) of each pp."""
-    lines = _extended({"pp": np.unique(columns["pp"])}, "vpp", space.of("vpp"), facts)
+    lines = extended({"pp": np.unique(columns["pp"])}, "vpp", space.of("vpp"), facts)
     cuts = zip(lines["pp"].tolist(), lines["vpp"].tolist(), strict=True)
     grids = (Grid(pp=pp, vpp=vpp, first=space.first, last=space.last) for pp, vpp in cuts)
     lines["largest"] = np.array([largest_chunk(grid, layers=facts.layers) for grid in grids], dtype=np.int64)
-    lines = _extended(lines, "schedule", (SCHEDULES[str(name)] for name in space.of("schedule")), facts)
+    lines = extended(lines, "schedule", (SCHEDULES[str(name)] for name in space.of("schedule")), facts)
     # All members have whole sequences, and every schedule of a space is one that is searched.
     alike: dict[str, Any] = {"slices": 1, "searched": True}
-    lines = _kept(lines, keeps(lines | {"interleaved": lines["schedule"] == SCHEDULE_INTERLEAVED} | alike, facts))
+    lines = select(lines, keeps(lines | {"interleaved": lines["schedule"] == SCHEDULE_INTERLEAVED} | alike, facts))
     start = np.searchsorted(lines["pp"], columns["pp"])
     count = np.searchsorted(lines["pp"], columns["pp"], side="right") - start
     repeat = np.repeat(np.arange(len(count)), count)
@@ -181,7 +133,7 @@ def _chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
     if {"gpipe", "1f1b"} <= set(space.of("schedule")):
         # One microbatch has one order.
         outer["copies"] = outer["copies"] * np.where((outer["schedule"] == SCHEDULE_1F1B) & (outer["microbatches"] == 1), 2, 1)
-        outer = _kept(outer, (outer["schedule"] != SCHEDULE_GPIPE) | (outer["microbatches"] > 1))
+        outer = select(outer, (outer["schedule"] != SCHEDULE_GPIPE) | (outer["microbatches"] > 1))
     return Options(columns={name: column for name, column in outer.items() if name not in MESH})
 
 
@@ -198,7 +150,7 @@ def member_grid(members: Members, place: int) -> Grid:
     mesh: dict[str, Any] = {name: int(column[outer["mesh"][i]]) for name, column in members.meshes.columns.items()}
     space = members.space
     holders = mesh["cp"] * mesh["dp"]
-    stage, shard = int(choices.zero_stage[zero]), int(space.of("shard")[int(choices.zero_shard[zero])])
+    stage, shard = int(inner.stages[zero]), int(space.of("shard")[int(choices.zero_shard[zero])])
     mode = int(choices.redo_mode[redo])
     k = int(space.of("recompute_layers")[int(choices.redo_layers[redo])]) if mode == 2 else 0
     return Grid(

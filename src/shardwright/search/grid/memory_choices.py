@@ -22,10 +22,12 @@ class MemoryColumns:
     """Memory choices, with places in the space's values of shard and of recompute_layers; lists hold the legal, distinct options by key.
 
     Args:
-        zero_key, redo_key: (outers,) which list applies.
+        zero_key, redo_key: (outers,) which list applies. stages: of each zero option, as the space has it: `choices.zero_stage` is 0 where
+            there is nothing to shard.
     """
 
     choices: ChoiceArrays
+    stages: IntArray
     zero_key: IntArray
     redo_key: IntArray
 
@@ -52,15 +54,16 @@ def memory_choices(
     distinct = _counts(len(chosen) for chosen, _ in zero_sets)[z] * _counts(len(chosen) for chosen, _ in redo_sets)[r] * offloads
     legal = _counts(count for _, count in zero_sets)[z] * _counts(count for _, count in redo_sets)[r] * offloads * outer["copies"]
     choices = ChoiceArrays(
-        zero_stage=np.array([s for s, _ in zeros], dtype=np.int64),
-        zero_shard=np.array([g for _, g in zeros], dtype=np.int64),
+        zero_stage=np.array([*(s for s, _ in zeros), *(0 for _ in zeros)], dtype=np.int64),
+        zero_shard=np.array([g for _, g in (*zeros, *zeros)], dtype=np.int64),
         redo_mode=np.array([m for m, _ in redos], dtype=np.int64),
         redo_layers=np.array([k for _, k in redos], dtype=np.int64),
         offload=np.array(space.of("offload"), dtype=np.int64),
         zero_lists=_lists([chosen for chosen, _ in zero_sets]),
         redo_lists=_lists([chosen for chosen, _ in redo_sets]),
     )
-    inner = MemoryColumns(choices=choices, zero_key=z.astype(np.int64), redo_key=r.astype(np.int64))
+    stages = np.array([s for s, _ in (*zeros, *zeros)], dtype=np.int64)
+    inner = MemoryColumns(choices=choices, stages=stages, zero_key=z.astype(np.int64), redo_key=r.astype(np.int64))
     return inner, np.concatenate([[0], np.cumsum(distinct)]).astype(np.int64), int(legal.sum())
 
 
@@ -76,7 +79,7 @@ def _lists(options: list[list[int]]) -> IntArray:
 def _zero_options(
     problem: Problem, space: Space, facts: GridFacts, zeros: list[tuple[int, int]], key: tuple[int, ...]
 ) -> tuple[list[int], int]:
-    """Legal, distinct zero options of meshes with this key, and how many are legal."""
+    """Legal, distinct zero options of meshes with this key, and how many are legal; those that shard nothing stand behind all others."""
     holders, inner_axis, experts_sharded, pipelined = key
     sizes = space.of("shard")
     stages, shards = np.array([(stage, sizes[place]) for stage, place in zeros], dtype=np.int64).T
@@ -89,7 +92,9 @@ def _zero_options(
         whole = 0 if shard in (0, holders) else shard
         return (stage, whole) if stage and shard != 1 and (holders > 1 or experts_sharded) else (0, 0)
 
-    return _distinct(kept, [meaning(stage, shard) for stage, shard in zip(stages.tolist(), shards.tolist(), strict=True)])
+    meanings = [meaning(stage, shard) for stage, shard in zip(stages.tolist(), shards.tolist(), strict=True)]
+    chosen, legal = _distinct(kept, meanings)
+    return [place + len(zeros) * (meanings[place] == (0, 0)) for place in chosen], legal
 
 
 def _distinct(kept: BoolArray, meanings: list[tuple[int, int] | None]) -> tuple[list[int], int]:

@@ -12,6 +12,7 @@ from shardwright.cost.step_costs import step_costs
 from shardwright.program.problem import Problem
 from shardwright.search.grid.bounded import Bounded, bound_space
 from shardwright.search.grid.members import member_grid
+from shardwright.search.grid.meshes import full_meshes, idle_meshes
 from shardwright.search.grid.space import AXES, Space, Value
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts, canonical
@@ -47,17 +48,19 @@ def placed_in(problem: Problem, space: Space, facts: GridFacts, grid: Grid, *, c
     """Where a search of `space` puts a legal `grid`, by the bounds that the search itself takes.
 
     Args:
-        capacity: bytes of a device. known_s: step of the last strategy that the search ranked: what takes longer is bounded away.
+        capacity: bytes of a device that a plan may fill. known_s: step of the last strategy that the search ranked: what takes
+            longer is bounded away.
     """
     one, missing = _space_of(space, grid, facts)
     if one is None:
         return Placed(fate=Fate.OUTSIDE, reason=", ".join(missing))
-    bounded = bound_space(problem, one, facts, capacity=capacity)
+    meshes = full_meshes(one, facts) if grid.devices == one.devices else idle_meshes(one, facts)
+    bounded = bound_space(problem, one, facts, capacity=capacity, meshes=meshes)
     if not len(bounded.seconds):
         return Placed(fate=Fate.OUTSIDE, reason="the search leaves this combination out")
     bound = float(bounded.seconds[0])
     if math.isinf(bound):
-        return Placed(fate=Fate.INFEASIBLE, reason="a lower bound of its memory is more than a device has")
+        return Placed(fate=Fate.INFEASIBLE, reason="a lower bound of its memory is more than a device may fill")
     if bound >= known_s:
         return Placed(fate=Fate.BOUNDED, reason="a bound of its work and its pipeline", bound_s=bound)
     return _refined(problem, bounded, bound, capacity=capacity, known_s=known_s)
@@ -69,7 +72,7 @@ def _refined(problem: Problem, bounded: Bounded, bound: float, *, capacity: int,
     costs = step_costs(problem, grid, bounded.prepared.priced(0))
     table = order_table(grid, microbatches=microbatches_of(problem, grid))
     if reserved_bytes(problem, table, costs).max() > capacity:
-        return Placed(fate=Fate.INFEASIBLE, reason="its order needs more memory than a device has", bound_s=bound)
+        return Placed(fate=Fate.INFEASIBLE, reason="its order needs more memory than a device may fill", bound_s=bound)
     path = max(path_seconds(problem, grid, costs), bound)
     fate = Fate.BOUNDED if path >= known_s else Fate.SIMULATED
     return Placed(fate=fate, reason="the longest path through its order", bound_s=path)
@@ -90,6 +93,9 @@ def _space_of(space: Space, grid: Grid, facts: GridFacts) -> tuple[Space | None,
             found[axis] = wanted[axis] if wanted[axis] in has else also[axis]
         if found[axis] not in has:
             missing.append(f"{axis} {wanted[axis]} is not among {', '.join(map(str, has))}")
+    fewest = space.fewest or space.devices
+    if plain.devices < fewest or plain.devices % space.node:
+        missing.append(f"{plain.devices} devices are not whole nodes of {space.node}, {fewest} to {space.devices} devices")
     if space.dp and plain.dp not in space.dp:
         missing.append(f"dp {plain.dp} is not among {', '.join(map(str, space.dp))}")
     missing += [

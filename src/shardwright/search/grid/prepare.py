@@ -216,6 +216,21 @@ def _pattern(problem: Problem, layout: ChunkLayout, ks: IntArray) -> dict[str, n
     }
 
 
+def least_jitter(problem: Problem, devices: int) -> float:
+    """Factor on the seconds of a bound: that of the step, less what clocks round.
+
+    Clocks of B1 and S are whole picoseconds, and no task is shorter than a microsecond.
+    """
+    return jitter(problem, devices) * (1 - 1e-6)
+
+
+def jitters(problem: Problem, devices: IntArray) -> FloatArray:
+    """The same of each of many plans, by the number of devices that it uses."""
+    numbers, place = np.unique(devices, return_inverse=True)
+    each = np.array([least_jitter(problem, int(number)) for number in numbers])
+    return each[place.reshape(-1)]
+
+
 def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
     """Numbers of the problem for the kernel."""
     device, runtime, job = problem.cluster.node.accelerator, problem.runtime, problem.job
@@ -233,8 +248,7 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         update_bytes=update_bytes(problem),
         bandwidth=device.memory_bandwidth * device.element_efficiency,
         host_rate=host_update_rate(problem),
-        # Clocks of B1 and S are whole picoseconds, and no task is shorter than a microsecond.
-        jitter=jitter(problem, devices) * (1 - 1e-6),
+        jitter=least_jitter(problem, devices),
         every_microbatch=runtime.reduce_every_microbatch,
         overlap_gather=runtime.overlap_param_gather,
         blocking=not runtime.overlap_p2p,
@@ -269,6 +283,7 @@ def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple
             zero_list=inner.zero_key,
             redo_list=inner.redo_key,
             start=members.start,
+            jitter=jitters(problem, members.meshes.devices)[outer["mesh"]],
         ),
         inner.choices,
         facts_of(problem, devices=members.space.devices, capacity=capacity),

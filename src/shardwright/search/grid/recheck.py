@@ -14,11 +14,12 @@ from shardwright.errors import DataError
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate
-from shardwright.search.grid.best_first import refine
 from shardwright.search.grid.bounded import Bounded, bound_space
-from shardwright.search.grid.find import certify, problem_text, universal_bound
+from shardwright.search.grid.find import certify, problem_text, search, universal_bound
+from shardwright.search.grid.idle import Searched
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.space import Space
+from shardwright.search.limit import Limit
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.rules import GridFacts, canonical, violations
 from shardwright.strategy.text.grid_notation import print_grid
@@ -32,6 +33,8 @@ SIMULATED = 20
 """Of the sample, those that are simulated though their B1 is above the best."""
 DRIFT = 1e-8
 """What a plan file may differ by: its numbers have nine digits."""
+CROSSED = 3
+"""Of the meshes that no search crossed."""
 REPLAYED = ("infeasible", "bounded_b0", "bounded_b1", "simulated")
 
 
@@ -58,7 +61,7 @@ def recheck(
     *,
     capacity: int,
     generator: random.Random,
-    repeated: Bounded | None = None,
+    repeated: Searched | None = None,
     progress: Progress | None = None,
 ) -> Recheck:
     """Verify `answer`'s certificate.
@@ -67,7 +70,7 @@ def recheck(
     are checked against S: B0 <= B1 <= S, and none that fits beats the claimed lower bound.
 
     Args:
-        repeated: bounds of the space, where the search was repeated and compared with the claim already.
+        repeated: the same search, where it was repeated and compared with the claim already.
 
     Raises:
         DataError: a count, a bound or the claim does not hold; says which.
@@ -75,19 +78,35 @@ def recheck(
     claim = answer.certificate
     _same_question(claim, problem, space)
     drift = _holds(problem, facts, answer, capacity)
-    bounded = repeated or bound_space(problem, space, facts, capacity=capacity)
-    _counted(claim, bounded)
-    if claim.optimal and repeated is None:
-        _replayed(problem, space, facts, answer, bounded, capacity)
-    feasible = np.flatnonzero(np.isfinite(bounded.seconds))
-    contenders = feasible[bounded.seconds[feasible] < claim.lower_bound_s * (1 - 1e-9)].tolist()
-    sample = generator.sample(feasible.tolist(), min(MOST, max(round(SHARE * len(feasible)), 1)))
+    searched = repeated or _replayed(problem, space, facts, answer, capacity)
+    _counted(claim, certify(problem, space, searched))
+    parts = (*searched.crossed, *_left(problem, space, facts, searched, claim, capacity, generator))
+    bounds = np.concatenate([part.seconds for part in parts])
+    start = np.cumsum([0, *(len(part.seconds) for part in parts)])
+    feasible = np.flatnonzero(np.isfinite(bounds))
+    contenders = feasible[bounds[feasible] < claim.lower_bound_s * (1 - 1e-9)].tolist()
+    sample = generator.sample(feasible.tolist(), min(MOST, len(feasible), max(round(SHARE * len(feasible)), 1)))
     simulated = set(sample[:SIMULATED])
     for done, place in enumerate(dict.fromkeys([*contenders, *sample])):
         if progress is not None:
             progress("check", done, len(contenders) + len(sample))
-        _member(problem, bounded, place, claim, capacity, always=place in simulated)
-    return Recheck(enumerated=bounded.members.enumerated, sampled=len(sample), contenders=len(contenders), drift=drift)
+        part = int(np.searchsorted(start, place, side="right")) - 1
+        _member(problem, parts[part], place - int(start[part]), claim, capacity, always=place in simulated)
+    return Recheck(enumerated=claim.enumerated, sampled=len(sample), contenders=len(contenders), drift=drift)
+
+
+def _left(
+    problem: Problem, space: Space, facts: GridFacts, searched: Searched, claim: Certificate, capacity: int, generator: random.Random
+) -> tuple[Bounded, ...]:
+    """Some of the meshes that were never crossed, whose bounds are between the claimed one and those of their members."""
+    if float(searched.left_s.min(initial=float("inf"))) < claim.lower_bound_s * (1 - 1e-9):
+        raise DataError("a mesh that no member was looked at could be faster than the plan's bound", hint="plan again")
+    rows = np.array(generator.sample(range(len(searched.left)), min(CROSSED, len(searched.left))), dtype=np.int64)
+    found = tuple(bound_space(problem, space, facts, capacity=capacity, meshes=searched.left.take(rows[[at]])) for at in range(len(rows)))
+    for row, part in zip(rows.tolist(), found, strict=True):
+        least = float(part.seconds.min(initial=float("inf")))
+        _ordered(grid_text=f"mesh {row}", lower=float(searched.left_s[row]), upper=least, names="the mesh's bound and B0")
+    return found
 
 
 def _same_question(claim: Certificate, problem: Problem, space: Space) -> None:
@@ -123,30 +142,32 @@ def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) ->
     return drift
 
 
-def _counted(claim: Certificate, bounded: Bounded) -> None:
+def _counted(claim: Certificate, again: Certificate) -> None:
     """What needs no refinement to be counted, and the sum."""
-    members = bounded.members
-    found = (members.enumerated, members.illegal, members.duplicates)
+    found = (again.enumerated, again.illegal, again.duplicates)
     if found != (claim.enumerated, claim.illegal, claim.duplicates):
         raise DataError(f"enumerated, illegal, duplicates are {found}, the certificate says otherwise", hint="plan again")
-    parts = (claim.infeasible, claim.bounded_b0, claim.bounded_b1, claim.simulated)
-    if sum(parts) != members.num_members or min(parts) < 0 or claim.infeasible < int(np.isinf(bounded.seconds).sum()):
-        raise DataError(f"infeasible, bounded and simulated members {parts} do not make {members.num_members}", hint="plan again")
+    parts, least = (claim.infeasible, claim.bounded_b0, claim.bounded_b1, claim.simulated), dict(again.infeasible_by_reason)["memory bound"]
+    left = claim.enumerated - claim.illegal - claim.duplicates
+    if sum(parts) != left or min(parts) < 0 or claim.infeasible < least:
+        raise DataError(f"infeasible, bounded and simulated members {parts} do not make {left}", hint="plan again")
 
 
-def _replayed(problem: Problem, space: Space, facts: GridFacts, answer: Answer, bounded: Bounded, capacity: int) -> None:
-    """The refinement, run again, ranks the same strategies and counts the same members."""
+def _replayed(problem: Problem, space: Space, facts: GridFacts, answer: Answer, capacity: int) -> Searched:
+    """The search, run again; one that was not stopped ranks the same strategies and counts the same members."""
     ranked = 1 + len(answer.alternatives)
     claims = [canonical(grid, facts=facts) for grid in (answer.grid, *(a.grid for a in answer.alternatives))]
     # A search that ranked fewer than it was asked for went through all members, and counted those too large on its way.
     for top in (ranked, ranked + 1):
-        outcome = refine(problem, bounded.prepared, bounded.seconds, capacity=capacity, top=top)
-        again = certify(problem, space, bounded, outcome)
-        same = [canonical(s.grid, facts=facts) for s in outcome.ranked[:ranked]] == claims
-        if same and all(getattr(again, name) == getattr(answer.certificate, name) for name in REPLAYED):
-            return
+        limit = Limit(stop_at=answer.certificate.stopped_at)
+        searched = search(problem, space, facts, capacity=capacity, top=top, limit=limit)
+        again = certify(problem, space, searched)
+        same = [canonical(s.grid, facts=facts) for s in searched.outcome.ranked[:ranked]] == claims
+        counted = all(getattr(again, name) == getattr(answer.certificate, name) for name in REPLAYED)
+        if not answer.certificate.optimal or (same and counted):
+            return searched
     if not same:
-        raise DataError(f"the best strategies of the space begin with {print_grid(outcome.ranked[0].grid)}", hint="plan again")
+        raise DataError(f"the best strategies of the space begin with {print_grid(searched.outcome.ranked[0].grid)}", hint="plan again")
     counts = ", ".join(f"{name} {getattr(again, name)}" for name in REPLAYED)
     raise DataError(f"the search counts {counts}; the certificate says otherwise", hint="plan again")
 

@@ -49,10 +49,11 @@ class Space:
     """Values of each axis, in the order of AXES.
 
     Args:
-        values: of each axis. `shard` counts members of a sharding group (0 = all holders); `recompute_layers` goes with full
-            recompute (0 = all).
+        devices: of the cluster. values: of each axis. `shard` counts members of a sharding group (0 = all holders); `recompute_layers`
+            goes with full recompute (0 = all).
         dp: the only data parallel degrees that count; empty = any.
         first, last: layers of the first and last pipeline rank of every member; 0 = as the rest.
+        fewest: devices that a member uses at least, where its dp divides the batch; 0 = all of them. node: devices that are idle together.
     """
 
     name: str
@@ -61,6 +62,8 @@ class Space:
     dp: tuple[int, ...] = ()
     first: int = 0
     last: int = 0
+    fewest: int = 0
+    node: int = 1
 
     def of(self, axis: str) -> tuple[Value, ...]:
         """Values of `axis`."""
@@ -73,14 +76,21 @@ class Space:
 
     def text(self) -> str:
         """The space for a person and for the digest."""
-        axes = "; ".join(f"{axis} {{{', '.join(map(str, values))}}}" for axis, values in self.values)
+        axes = "; ".join(f"{axis} {{{_listed(values)}}}" for axis, values in self.values)
         only = f" in {{{', '.join(map(str, self.dp))}}}" if self.dp else ""
         ends = "".join(f"; {name} {count}" for name, count in (("first", self.first), ("last", self.last)) if count)
-        return f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp pp){only}{ends}"
+        idle = f", or dp that divides the batch on whole nodes of {self.node}, at least {self.fewest} devices" if self.fewest else ""
+        return f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp pp){only}{idle}{ends}"
 
     def digest(self, problem: str) -> str:
         """SHA-256 of the space and the problem's text."""
         return hashlib.sha256(f"{self.text()}\n{problem}".encode()).hexdigest()
+
+
+def _listed(values: tuple[Value, ...]) -> str:
+    """Values one by one; whole numbers that count up as their ends."""
+    counts_up = len(values) > 4 and all(isinstance(v, int) and v - i == values[0] for i, v in enumerate(values))
+    return f"{values[0]} to {values[-1]}" if counts_up else ", ".join(map(str, values))
 
 
 def _alike(model: Model) -> bool:
@@ -98,7 +108,9 @@ def _ladder(top: int) -> tuple[int, ...]:
 
 
 def standard_space(problem: Problem, facts: GridFacts) -> Space:
-    """What users of the runtime choose from: tp within an island, both orders of dp and pp, ZeRO as the runtime has it."""
+    """What users of the runtime choose from: tp within an island, both orders of dp and pp, ZeRO as the runtime has it; on all devices, or
+    on more than half of the nodes.
+    """
     return _space(problem, facts, name="standard", wide=False)
 
 
@@ -107,17 +119,23 @@ def exhaustive_space(problem: Problem, facts: GridFacts) -> Space:
     return _space(problem, facts, name="exhaustive", wide=True)
 
 
+def on_all_devices(space: Space) -> Space:
+    """`space` without the members that leave devices idle."""
+    return replace(space, fewest=0)
+
+
 def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Space:
     runtime, devices = problem.runtime, facts.devices
     island = problem.cluster.node.island
     layers = num_layers(problem.model)
-    tp = _divisors(devices, min(facts.heads or facts.scan_heads or devices, 64 if wide else island))
+    heads = facts.heads or facts.scan_heads
+    tp = _divisors(heads or devices, min(heads or devices, devices, 64 if wide else island))
     has_context = runtime.context_ring or runtime.context_gather or runtime.context_ulysses
-    cp = _divisors(devices, max(facts.seq_len // 1024, 1) if not wide else max(facts.seq_len // 256, 1)) if has_context else (1,)
-    cp = tuple(c for c in cp if c <= (16 if not wide else 64))
+    longest = min(devices, 64 if wide else 16, max(facts.seq_len // (256 if wide else 1024), 1))
+    cp = _divisors(facts.seq_len, longest) if has_context else (1,)
     scans = any(o.scan is not None for b in problem.model.blocks for o in b.operators)
     chain = all(len(r.inputs) <= 1 for r in problem.model.runs)
-    pp = tuple(p for p in _divisors(devices, layers + 2) if p == 1 or chain)
+    pp = tuple(p for p in range(1, min(devices, layers + 2) + 1) if p == 1 or chain)
     chunks = tuple(v for v in range(1, layers + 3) if v <= (64 if wide else 16))
     holders = tuple(d for d in _divisors(devices, devices) if d > 1)
     inner = tuple(d for d in holders if d <= (512 if wide else island)) if runtime.hybrid_sharding else ()
@@ -129,7 +147,7 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
         "pp": pp,
         "order": _orders(wide=wide),
         "ep": _divisors(facts.experts, devices) if moe else (1,),
-        "etp": (_divisors(devices, island) if wide else (1,)) if moe else (1,),
+        "etp": (tuple(range(1, min(devices, island) + 1)) if wide else (1,)) if moe else (1,),
         "sp": (0, 1) if runtime.sequence_parallel else (0,),
         "ulysses": cp if runtime.context_ulysses and not scans else (1,),
         "gather": (0, 1) if runtime.context_gather and wide else (0,),
@@ -142,7 +160,9 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
         "recompute_layers": redo,
         "offload": ((0, 50, 100) if wide else (0, 100)) if runtime.optimizer_offload else (0,),
     }
-    return Space(name=name, devices=devices, values=tuple((axis, values[axis]) for axis in AXES))
+    fewest = devices // 2 + 1 if devices > 1 else 0
+    node = problem.cluster.node.num_devices if devices > problem.cluster.node.num_devices else 1
+    return Space(name=name, devices=devices, values=tuple((axis, values[axis]) for axis in AXES), fewest=fewest, node=node)
 
 
 def _orders(*, wide: bool) -> tuple[str, ...]:

@@ -115,7 +115,9 @@ def find_joint(
     begun, (grid_stop, stop) = time.monotonic(), stop_at or (None, None)
     limit = limit_of(time_limit_s, stop_at=stop)
     grid, refusal = _best_grid(problem, space, facts, capacity, time_limit_s / 2, grid_stop, progress)
-    joint = joint_space(space, any_order=orders == FOUND_ORDERS)
+    # Devices that the best grid leaves idle are idle in every pipeline.
+    devices = grid.grid.devices if grid else space.devices
+    joint = joint_space(space, devices=devices, any_order=orders == FOUND_ORDERS)
     shaped = shaped_space(problem, joint, facts)
     best_s = grid.certificate.best_s if grid else OPEN_LIMIT
     lower, sizes, search = float("inf"), [], None
@@ -123,7 +125,7 @@ def find_joint(
     if shaped is not None:
         search = Search(problem=problem, shaped=shaped, capacity=capacity, best_s=best_s, tolerance=tolerance, effort=effort)
         search.limit = limit
-        kernel_facts = facts_of(problem, devices=space.devices, capacity=capacity)
+        kernel_facts = facts_of(problem, devices=devices, capacity=capacity)
         complete &= _search(search, kernel_facts, progress)
         more = any_order_pipelines(shaped, facts.layers) if joint.any_order else ()
         if more:

@@ -80,8 +80,12 @@ class JointSpace:
         return hashlib.sha256(f"{self.text()}\n{problem}".encode()).hexdigest()
 
 
-def joint_space(space: Space, *, any_order: bool = False) -> JointSpace:
-    """The joint space over the grids of `space`; empty of pipelines if they have no 1F1B or no pipeline."""
+def joint_space(space: Space, *, devices: int | None = None, any_order: bool = False) -> JointSpace:
+    """The joint space over the grids of `space`; empty of pipelines if they have no 1F1B or no pipeline.
+
+    Args:
+        devices: that its pipelines use; all of the space if None.
+    """
     schedules = space.of("schedule")
     values: dict[str, tuple[Value, ...]] = dict(space.values)
     values |= {"vpp": (1,), "schedule": ("1f1b",), "shard": (0,), "recompute": ("none",), "recompute_layers": (0,), "offload": (0,)}
@@ -89,7 +93,8 @@ def joint_space(space: Space, *, any_order: bool = False) -> JointSpace:
     zeros = tuple(sorted({min(int(z), 1) for z in space.of("zero") if int(z) <= 1}))
     values["zero"] = (0,)
     chunks = tuple(sorted(int(v) for v in space.of("vpp") if (int(v) == 1) or "interleaved-1f1b" in schedules))
-    base = replace(space, name="joint", values=tuple((axis, values[axis]) for axis in AXES), first=0, last=0)
+    base = replace(space, name="joint", values=tuple((axis, values[axis]) for axis in AXES), first=0, last=0, fewest=0)
+    base = replace(base, devices=devices or space.devices)
     return JointSpace(grids=space, base=base, chunks=chunks, zeros=zeros, any_order=any_order)
 
 

@@ -29,7 +29,7 @@ class GridFacts:
     """What a grid is checked against, as plain counts.
 
     Args:
-        devices: of the cluster that the plan uses. global_batch: samples a step. seq_len: tokens a sample.
+        devices: of the cluster, of which a plan may leave some idle. global_batch: samples a step. seq_len: tokens a sample.
         layers: blocks between embedding and head. vocab: rows of the embedding.
         heads, kv_heads: of attention (the greatest common divisor if layers differ; 0 = no attention).
         ffn: width of the dense and shared feed-forward (greatest common divisor; 0 = none).
@@ -56,8 +56,8 @@ _COMMON: Final = (
     *BORN,
     Rule(
         rule="grid.devices",
-        holds=lambda g, f: g.tp * g.cp * g.dp * g.pp == f.devices,
-        message=lambda g, f: f"tp x cp x dp x pp = {g.tp} x {g.cp} x {g.dp} x {g.pp} = {g.devices}, not the {f.devices} devices",
+        holds=lambda g, f: g.tp * g.cp * g.dp * g.pp <= f.devices,
+        message=lambda g, f: f"tp x cp x dp x pp = {g.tp} x {g.cp} x {g.dp} x {g.pp} = {g.devices}, more than the {f.devices} devices",
         hint="ep folds over tp x cp x dp and does not count",
     ),
     Rule(

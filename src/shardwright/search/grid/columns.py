@@ -1,0 +1,25 @@
+"""Choices as columns: crossed with the values of one more axis, and left with those that keep the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from shardwright.arrays import BoolArray, IntArray
+from shardwright.strategy.grid.rules import GridFacts, keeps
+
+Columns = dict[str, IntArray]
+
+
+def extended(columns: Columns, axis: str, values: Iterable[object], facts: GridFacts) -> Columns:
+    """Each row with each of the `values` of `axis`, without those that break a rule which now has all that it reads."""
+    listed = np.array(list(values))
+    size = len(next(iter(columns.values())))
+    crossed = {name: np.repeat(column, len(listed)) for name, column in columns.items()} | {axis: np.tile(listed, size)}
+    return select(crossed, keeps(crossed, facts, judged=columns))
+
+
+def select(columns: Columns, kept: BoolArray | IntArray | bool) -> Columns:
+    """The rows that are kept; True = all."""
+    return columns if kept is True else {name: column[kept] for name, column in columns.items()}

@@ -1,0 +1,177 @@
+"""A lower bound of all members of a mesh at once: compute and the communication inside layers, on the ranks that B0 looks at.
+
+With stages of s_r seconds a microbatch, forward and backward, p of them and m microbatches::
+
+    T >= min over microbatch sizes and chunks a rank of max over ranks r of (m s_r + the first chunks of the ranks before r)
+      >= m (s_0 + ... + s_p-1) / p + f, the mean over ranks
+
+where f is the mean of what stands before a rank: of l layers over p ranks and v chunks each, every first chunk has floor(l / p v) of the
+least block, but for the first of all, which may have one less, so f >= floor(l / p v) (p - 1) / 2 - (p - 1) / p of these.
+
+Every term is one of B0's, which adds sums of gradients, ZeRO's gathers, recompute, borders and updates: none of them is negative. With 4
+ranks of 2 s, one chunk of two layers each, and 8 microbatches the last rank gives 8 x 2 + 3 x 2 = 22 s, the mean 16 + 3 - 0.75 = 18.25 s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.cost.block_table import EP
+from shardwright.cost.chunk_layout import is_layer, layout_of
+from shardwright.cost.columns import LayerTable, layer_table
+from shardwright.cost.degree_rows import Rows
+from shardwright.errors import StrategyError
+from shardwright.program.problem import Problem
+from shardwright.search.grid.columns import Columns, extended
+from shardwright.search.grid.meshes import Meshes
+from shardwright.search.grid.prepare import Prepared, jitters
+from shardwright.search.grid.space import Space
+from shardwright.strategy.grid.rules import SCHEDULES, GridFacts
+
+_PLACED = ("tp", "cp", "ep", "etp", "s_tp", "s_cp")
+_MARGIN = 1 - 1e-8
+"""B0 adds the same seconds in another order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """Least seconds of blocks, forward and backward, whatever else a member chooses.
+
+    Args:
+        seconds: (blocks, kinds, sizes of microbatches); a kind is the degrees and strides inside a layer. kind: (meshes,).
+        count: (meshes, sizes) microbatches of a replica. legal: (meshes, sizes) some member has them.
+    """
+
+    seconds: FloatArray
+    kind: IntArray
+    count: IntArray
+    legal: BoolArray
+
+
+def mesh_bounds(
+    problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, *, known: Prepared, until: float = float("inf")
+) -> FloatArray:
+    """(meshes,) seconds that no member of each is under; inf where none has a legal microbatch or pipeline.
+
+    Args:
+        known: members on all devices: what is priced there is not priced again. until: a mesh whose mean over ranks is no less is looked
+            at no closer.
+    """
+    if not len(meshes):
+        return np.empty(0)
+    noise = jitters(problem, meshes.devices) * _MARGIN
+    work = _work(problem, space, facts, meshes, known)
+    found = _means(problem, space, facts, meshes, work) * noise
+    close = np.flatnonzero(found < until)
+    found[close] = _by_rank(problem, space, facts, meshes, work, close) * noise[close]
+    return found
+
+
+def _work(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, known: Prepared) -> _Work:
+    kinds, kind = np.unique(_placed(meshes.columns), axis=0, return_inverse=True)
+    sizes = np.array([int(size) for size in space.of("mbs")], dtype=np.int64)
+    seconds = _priced_already(problem, known, kinds, sizes)
+    missing = np.flatnonzero(np.isinf(seconds[0]).any(axis=1))
+    if len(missing):
+        priced = _priced(problem, space, facts, dict(zip(_PLACED, kinds[missing].T, strict=True)), sizes)
+        seconds[:, missing] = np.minimum(seconds[:, missing], priced)
+    kind = kind.reshape(-1)
+    count, rest = np.divmod((facts.global_batch // meshes.columns["dp"])[:, None], sizes)
+    legal = (rest == 0) & np.isfinite(seconds[0])[kind]
+    return _Work(seconds=np.where(np.isfinite(seconds), seconds, 0.0), kind=kind, count=count, legal=legal)
+
+
+def _placed(columns: Columns) -> IntArray:
+    """(rows, _PLACED): a group of one has no place on the network."""
+    stride = {f"s_{axis}": np.where(columns[axis] > 1, columns[f"s_{axis}"], 1) for axis in ("tp", "cp")}
+    return np.stack([(columns | stride)[name] for name in _PLACED], axis=1)
+
+
+def _both_ways(table: LayerTable, *, without_experts: bool) -> FloatArray:
+    """(blocks, rows) seconds forward and backward; what experts exchange depends on where replicas lie, and can be left out."""
+    spent = table.seconds.sum(axis=2) - (table.seconds[:, :, EP] if without_experts else 0.0)
+    both: FloatArray = spent[:, :3].sum(axis=1)
+    return np.maximum(both, 0.0)
+
+
+def _priced_already(problem: Problem, known: Prepared, kinds: IntArray, sizes: IntArray) -> FloatArray:
+    """(blocks, kinds, sizes), inf for what no member of `known` has.
+
+    Which other choices a layer has depends on the kind alone where there are no experts: where one is met, all are.
+    """
+    found = np.full((len(problem.model.blocks), len(kinds), len(sizes)), np.inf)
+    outer, members = known.members.outers.columns, known.members
+    if not len(members.outers) or any(o.experts is not None for b in problem.model.blocks for o in b.operators):
+        return found
+    place = {tuple(row): at for at, row in enumerate(kinds.tolist())}
+    of_mesh = np.array([place.get(tuple(row), -1) for row in _placed(members.meshes.columns).tolist()], dtype=np.int64)
+    rows = np.unique(np.stack([of_mesh[outer["mesh"]], np.searchsorted(sizes, outer["mbs"]), known.layer_row], axis=1), axis=0)
+    kind, size, row = rows[rows[:, 0] >= 0].T
+    for block, seconds in zip(found, _both_ways(known.layers, without_experts=False), strict=True):
+        np.minimum.at(block, (kind, size), seconds[row])
+    return found
+
+
+def _priced(problem: Problem, space: Space, facts: GridFacts, kinds: Columns, sizes: IntArray) -> FloatArray:
+    """(blocks, kinds, sizes), inf where no choice is legal."""
+    columns: Columns = kinds | {"kind": np.arange(len(kinds["tp"]))}
+    for axis in ("sp", "ulysses", "gather"):
+        columns = extended(columns, axis, space.of(axis), facts)
+    rows = {name: np.repeat(column, len(sizes)) for name, column in columns.items()} | {"mbs": np.tile(sizes, len(columns["kind"]))}
+    rows["gather"] = np.where(rows["ulysses"] == rows["cp"], 0, rows["gather"])
+    kind, place = rows.pop("kind"), np.tile(np.arange(len(sizes)), len(columns["kind"]))
+    ones = np.ones_like(kind)
+    table = layer_table(problem, Rows(columns=rows | dict.fromkeys(("dp", "pp", "s_dp", "s_pp"), ones)))
+    found = np.full((len(table.seconds), len(kinds["tp"]), len(sizes)), np.inf)
+    for block, seconds in zip(found, _both_ways(table, without_experts=True), strict=True):
+        np.minimum.at(block, (kind, place), seconds)
+    return found
+
+
+def _means(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, work: _Work) -> FloatArray:
+    """(meshes,) the mean over ranks, whatever the chunks."""
+    blocks = np.zeros(len(problem.model.blocks))
+    for run in problem.model.runs:
+        blocks[run.block] += run.count
+    whole: FloatArray = np.einsum("b,bks->ks", blocks, work.seconds)[work.kind]
+    pp = meshes.columns["pp"][:, None]
+    chunks = np.where(_interleaves(space, pp, work.count), max(int(v) for v in space.of("vpp")), 1)
+    ahead = np.maximum(facts.layers // (pp * chunks) * (pp - 1) / 2 - (pp - 1) / pp, 0.0) * (not (space.first or space.last))
+    layers = np.array([is_layer(b) for b in problem.model.blocks])
+    spent = work.count * whole / pp + ahead * work.seconds[layers].min(axis=0)[work.kind]
+    least: FloatArray = np.where(work.legal, spent, np.inf).min(axis=1)
+    return least
+
+
+def _interleaves(space: Space, pp: IntArray, count: IntArray) -> BoolArray:
+    """Several chunks a rank are legal for so many ranks and microbatches."""
+    legal: BoolArray = (pp > 1) & (count % pp == 0) & any(SCHEDULES[str(name)] for name in space.of("schedule"))
+    return legal
+
+
+def _by_rank(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, work: _Work, rows: IntArray) -> FloatArray:
+    """The bound of some `rows`, rank by rank."""
+    found, degrees = np.full(len(meshes), np.inf), meshes.columns["pp"]
+    plain = any(not SCHEDULES[str(name)] for name in space.of("schedule"))
+    for pp in np.unique(degrees[rows]).tolist():
+        some = rows[degrees[rows] == pp]
+        count, kind = work.count[some], work.kind[some]
+        several = work.legal[some] & _interleaves(space, np.full(1, pp), count)
+        for vpp in map(int, space.of("vpp")):
+            legal = several if vpp > 1 else work.legal[some] & plain
+            if pp * vpp > facts.layers + 2 or not legal.any():
+                continue
+            try:
+                layout = layout_of(problem.model, pp=pp, vpp=vpp, first=space.first, last=space.last)
+            except StrategyError:
+                continue
+            ranks = np.array([0, min(1, pp - 1), max(pp - 2, 0), pp - 1])
+            first = np.concatenate([np.zeros((1, layout.counts.shape[1])), np.cumsum(layout.counts[:pp], axis=0)])[ranks]
+            stage = layout.by_rank[ranks].astype(np.float64)
+            seconds = work.seconds[:, kind]
+            spent = (count * np.einsum("rb,bks->rks", stage, seconds) + np.einsum("rb,bks->rks", first, seconds)).max(axis=0)
+            found[some] = np.minimum(found[some], np.where(legal, spent, np.inf).min(axis=1, initial=np.inf))
+    return found[rows]
