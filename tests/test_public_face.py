@@ -47,6 +47,7 @@ def test_public_names_change_only_on_purpose() -> None:
         "simulate",
         "simulation",
         "validate",
+        "why",
     ]
 
 

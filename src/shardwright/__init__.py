@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shardwright.api.joint import plan_joint as plan_joint
     from shardwright.api.simulations import simulate as simulate
     from shardwright.api.simulations import simulation as simulation
+    from shardwright.api.why import why as why
     from shardwright.errors import ClusterError as ClusterError
     from shardwright.errors import DataError as DataError
     from shardwright.errors import InfeasibleError as InfeasibleError
@@ -39,6 +40,7 @@ _HOMES: Final = {
     "simulate": "shardwright.api.simulations",
     "simulation": "shardwright.api.simulations",
     "check": "shardwright.api.grids",
+    "why": "shardwright.api.why",
     "validate": "shardwright.validation.accuracy",
     "read_plan_file": "shardwright.files.plan_file",
     "Request": "shardwright.search.request",

@@ -60,6 +60,23 @@ def format_percent(fraction: float, *, digits: int = 1) -> str:
     return f"{100 * fraction:.{digits}f} %"
 
 
+_COUNT_LETTERS: Final = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12, "p": 10**15}
+
+
+def parse_count(text: str) -> float:
+    """A positive count as people write it: ``15T``, ``300B``, ``1.5e12``.
+
+    Raises:
+        ValueError: it is none.
+    """
+    word = text.strip().lower().replace("_", "")
+    scale = _COUNT_LETTERS.get(word[-1:], 1)
+    value = float(word[:-1] if scale > 1 else word) * scale
+    if not 0 < value < 1e30:
+        raise ValueError(text)
+    return value
+
+
 def scale_decimal(value: float, power: int) -> float:
     """`value` times 10^power, shifted in decimal: 1.29 us is 1.29e-06 s and not its neighbour. `value` is finite."""
     return float(Decimal(repr(float(value))).scaleb(power))

@@ -171,7 +171,7 @@ def test_check_refuses_what_does_not_hold(tmp_path: Path, capsys: pytest.Capture
 
 BAD = {
     "order.ranks": "tp8 schedule=chimera",
-    "grid.devices": "tp4 pp4 schedule=zb-h1",
+    "grid.devices": "tp2 pp2 dp4 schedule=zb-h1",
     "grid.schedule": "pp8 schedule=zbh1",
     "grid.lanes": "pp2 dp4 mbs4 schedule=dualpipe",
     "order.microbatches": "pp8 mbs2 schedule=dualpipe",

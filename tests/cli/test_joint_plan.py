@@ -44,6 +44,10 @@ def test_a_joint_plan_is_stored_and_checked(tmp_path: Path, capsys: pytest.Captu
     code, out, err = run(["check", str(path)], capsys)
     assert code == 0, err
     assert "The plan holds." in out
+    code, out, err = run(["why", str(path), "tp2 sp pp4 dp1 mbs1 zero1 recompute=full", "--json"], capsys)
+    assert code == 0, err
+    assert json.loads(out)["search"]["fate"] == "bounded", "the joint space has the grids of the standard one"
+    assert json.loads(out)["search"]["bound_s"] >= certificate["best_s"]
     # The same question with named orders is never answered faster.
     code, out, err = run([*WORDS, "--space", "joint-named", "--quiet"], capsys)
     assert code == 0, err

@@ -6,14 +6,17 @@ import pytest
 
 from shardwright.api.grids import plan
 from shardwright.cli.screen import WIDTH, plain
+from shardwright.hardware.catalog.prices import ListPrice
+from shardwright.report.comparison import render_comparison
 from shardwright.report.memory_table import equal_ranks
 from shardwright.report.proof_face import render_checked
-from shardwright.report.terminal import difference, render_answer, render_comparison, render_explanation, render_simulation, telling
+from shardwright.report.terminal import difference, render_answer, render_explanation, render_simulation, telling
+from shardwright.search.compared import Compared
 from shardwright.search.grid.recheck import Recheck
 from shardwright.search.request import Request
 from shardwright.strategy.grid.axes import Grid
 from shardwright.units import GIB
-from tests.cli.answers import ANSWER, BEST, CERTIFICATE, PREDICTION, simulated, stage
+from tests.cli.answers import ANSWER, BEST, CERTIFICATE, PREDICTION, REQUEST, simulated, stage
 from tests.golden.files import assert_golden
 
 
@@ -35,8 +38,13 @@ def test_explanation_names_every_source() -> None:
 
 
 def test_comparison_is_ordered_by_time() -> None:
-    slow = replace(PREDICTION, step_time_s=3.0, reserved_bytes=90 * GIB)
-    text = plain(render_comparison([simulated(Grid(tp=4, dp=16), slow), simulated()]))
+    slow = replace(PREDICTION, step_time_s=3.0, reserved_bytes=90 * GIB, fits=False)
+    price = ListPrice(of="h100-sxm-x8", usd_per_hour=2.5, source="as given")
+    one = Compared(simulation=simulated(), devices=64, prices=(price,), usd_per_hour=160.0, tokens=15e12)
+    elsewhere = simulated(Grid(tp=4, dp=16), slow)
+    other = replace(one, simulation=replace(elsewhere, request=replace(REQUEST, cluster="mi300x:64")), prices=(), usd_per_hour=None)
+    text = plain(render_comparison([other, one]))
+    assert max(map(len, text.splitlines())) <= WIDTH
     assert_golden("comparison.txt", text)
     assert text.index("tp2") < text.index("tp4")
 

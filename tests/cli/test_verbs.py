@@ -80,6 +80,14 @@ def test_plan_passes_everything_on(asked: list[Any]) -> None:
     assert options == {"time_limit_s": 9.0, "progress": None}
 
 
+def test_degrees_are_pinned_as_grids_write_them(asked: list[Any]) -> None:
+    for written in (["--pin", "tp=8", "--pin", "sp=1", "--exclude", "mbs=1,2"], ["--pin", "tp8", "--pin", "sp", "--exclude", "mbs1,2"]):
+        assert run([*PLAN, *written, "--quiet"]) == 0
+    (one, _), (other, _) = asked
+    assert one == other
+    assert (one.pins, one.excludes) == ((("tp", ("8",)), ("sp", ("1",))), (("mbs", ("1", "2")),))
+
+
 def test_defaults_are_the_librarys(asked: list[Any]) -> None:
     assert run([*PLAN, "--quiet"]) == 0
     assert asked[0][0] == Request(model="llama-2-7b", cluster="h100-sxm:64", seq_len=4096, global_batch=256)
@@ -110,7 +118,7 @@ def test_simulate_and_compare(asked: list[Any], capsys: pytest.CaptureFixture[st
     assert run(["simulate", "m", "c", *JOB, "--strategy", "tp2 dp32", "--memory-reserve", "4", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_time_s"] == 2.0
     assert asked[0] == (Request(model="m", cluster="c", seq_len=4096, global_batch=256, reserve_bytes=4 * GIB), {"strategy": "tp2 dp32"})
-    assert run(["compare", "m", "c", *JOB, "--strategy", "tp2 dp32", "--strategy", "tp4 dp16", "--json"]) == 0
+    assert run(["compare", "llama-2-7b", "h100-sxm:64", *JOB, "--strategy", "tp2 dp32", "--strategy", "tp4 dp16", "--json"]) == 0
     assert [row["strategy"][:3] for row in json.loads(capsys.readouterr().out)["strategies"]] == ["tp2", "tp4"]
 
 

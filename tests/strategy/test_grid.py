@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from shardwright.strategy.grid.match import grid_of
 from shardwright.strategy.grid.rules import GridFacts, canonical, require_legal, violations
 from shardwright.strategy.plan.plan import ALL
 from shardwright.strategy.plan.split import devices_of
-from shardwright.strategy.text.grid_notation import complete_order, parse_grid, print_grid
+from shardwright.strategy.text.grid_notation import changed_grid, complete_order, parse_grid, print_grid
 from shardwright.strategy.text.notation import print_plan
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.strategy.verify.check import verify
@@ -66,6 +67,10 @@ def test_grid_text_round_trips(grid: Grid) -> None:
         ("sp sp", "said twice"),
         ("tp\u0668", "unknown word"),
         ("first=-1", "whole number"),
+        ("tp", "did you mean tpN"),
+        ("tp=", "whole number"),
+        ("sp=2", "neither on nor off"),
+        ("foo=3", "unknown word"),
     ],
 )
 def test_grid_text_errors(text: str, part: str) -> None:
@@ -83,6 +88,55 @@ def test_grid_parser_lets_only_strategy_errors_escape(text: str) -> None:
     except StrategyError:
         return
     assert parse_grid(print_grid(grid)) == grid
+
+
+@examples(40, 500)
+@given(grid=grids())
+def test_a_degree_is_written_one_way_or_the_other(grid: Grid) -> None:
+    words = print_grid(grid).split()
+    assert parse_grid(" ".join(re.sub("^([a-z]+)([0-9]+)$", r"\1=\2", word) for word in words)) == grid
+    assert parse_grid(" ".join(word.replace("=", "") if re.fullmatch("[a-z]+=[0-9]+", word) else word for word in words)) == grid
+
+
+def test_dp_is_what_the_other_degrees_leave_over() -> None:
+    assert print_grid(parse_grid("tp8 pp4", devices=64)).startswith("tp8 pp4 dp2 mbs1")
+    assert parse_grid("tp8 pp4", devices=32).dp == 1
+    assert parse_grid("tp8 pp4 dp1", devices=64).devices == 32, "as it is written"
+    assert parse_grid("tp=2 ep4", devices=16).dp == 8, "experts fold over the others"
+    for text, devices in (("tp3", 64), ("tp8 pp4", 16)):
+        with pytest.raises(StrategyError, match=rf"does not divide the {devices} devices") as error:
+            parse_grid(text, devices=devices)
+        assert error.value.rule == "grid.devices"
+
+
+def test_a_printed_grid_needs_no_devices() -> None:
+    assert parse_grid(print_grid(Grid(tp=8)), devices=64) == Grid(tp=8)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("zero3", {"zero": 3}),
+        ("tp4", {"tp": 4, "dp": 4}),
+        ("tp=4 dp16", {"tp": 4, "dp": 16}),
+        ("tp1", {"tp": 1, "sp": False, "dp": 16}),
+        ("sp=0", {"sp": False}),
+        ("recompute=full", {"recompute": Recompute.FULL, "recompute_layers": 0}),
+        ("vpp1", {"vpp": 1, "schedule": "1f1b", "first": 0}),
+        ("schedule=1f1b", {"vpp": 1, "schedule": "1f1b", "first": 0}),
+        ("pp1 vpp1", {"pp": 1, "vpp": 1, "dp": 8, "schedule": "1f1b", "first": 0}),
+        ("last=5", {"last": 5}),
+    ],
+)
+def test_changes_of_a_grid(change: str, expected: dict[str, object]) -> None:
+    base = Grid(tp=8, sp=True, pp=4, vpp=2, dp=2, first=4, schedule="interleaved-1f1b", recompute=Recompute.FULL, recompute_layers=2)
+    assert changed_grid(base, change) == replace(base, **expected)  # type: ignore[arg-type]
+
+
+@examples(40, 500)
+@given(grid=grids(), other=grids())
+def test_a_printed_grid_is_a_whole_strategy(grid: Grid, other: Grid) -> None:
+    assert changed_grid(grid, print_grid(other)) == other
 
 
 def test_full_zero_is_none_and_orders_complete() -> None:

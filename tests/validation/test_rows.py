@@ -50,7 +50,7 @@ def test_every_row_of_the_copy_is_a_case() -> None:
 
 def test_korthikanti_175b_with_sequence_parallelism() -> None:
     case = _case(_row("korthikanti", "gpt3-175B selective"))
-    assert print_grid(case.grid).startswith("tp8 sp pp8 vpp3 mbs1 zero0 recompute=selective schedule=interleaved-1f1b")
+    assert print_grid(case.grid).startswith("tp8 sp pp8 vpp3 dp1 mbs1 zero0 recompute=selective schedule=interleaved-1f1b")
     assert (case.measured_kind, case.measured_s, case.runtime) == (MeasuredKind.ITERATION_TIME, 13.75, "megatron-2022")
     assert case.cluster.expression == "a100-sxm-80gb:64"
     assert case.cluster.num_devices == 64

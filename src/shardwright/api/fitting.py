@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from shardwright.api.rules import check_grid
 from shardwright.errors import ShardwrightError
 from shardwright.program.problem import Problem
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.text.grid_notation import changed_grid
 
 TOLD = 3
 """Most changes that are named."""
@@ -23,8 +23,9 @@ def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
     value alone is named: ``recompute=selective``, ``pp8``, ``mbs1``.
     """
     best: dict[str, tuple[float, str]] = {}
-    for axis, text, other in _changes(grid):
+    for axis, text in _changes(grid):
         try:
+            other = changed_grid(grid, text)
             check_grid(problem, other)
             done = simulate_grid(problem, other)
         except ShardwrightError:
@@ -34,22 +35,20 @@ def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
     return tuple(text for _, text in sorted(best.values())[:TOLD])
 
 
-def _changes(grid: Grid) -> Iterator[tuple[str, str, Grid]]:
-    """(axis, its new value as text, the grid) of every change that is tried."""
+def _changes(grid: Grid) -> Iterator[tuple[str, str]]:
+    """(axis, change as text) of all that is tried."""
     kept = tuple(Recompute)
     for recompute in kept[kept.index(grid.recompute) + 1 :]:
-        yield "recompute", f"recompute={recompute}", replace(grid, recompute=recompute, recompute_layers=0)
+        yield "recompute", f"recompute={recompute}"
     for zero in range(grid.zero + 1, 4):
-        yield "zero", f"zero{zero}", replace(grid, zero=zero)
+        yield "zero", f"zero{zero}"
     for factor in _GROWN:
         if grid.microbatch % factor == 0:
-            yield "mbs", f"mbs{grid.microbatch // factor}", replace(grid, microbatch=grid.microbatch // factor)
+            yield "mbs", f"mbs{grid.microbatch // factor}"
         if grid.dp % factor:
             continue
-        dp = grid.dp // factor
-        yield "tp", f"tp{grid.tp * factor}", replace(grid, tp=grid.tp * factor, sp=True, dp=dp)
-        yield "cp", f"cp{grid.cp * factor}", replace(grid, cp=grid.cp * factor, dp=dp)
+        yield "tp", f"tp{grid.tp * factor}{'' if grid.sp else ' sp'}"
+        yield "cp", f"cp{grid.cp * factor}"
         if not grid.layers:
             vpp = max(grid.vpp // factor, 1)
-            chunks = "" if vpp == grid.vpp else f" vpp{vpp}"
-            yield "pp", f"pp{grid.pp * factor}{chunks}", replace(grid, pp=grid.pp * factor, vpp=vpp, dp=dp)
+            yield "pp", f"pp{grid.pp * factor}{'' if vpp == grid.vpp else f' vpp{vpp}'}"

@@ -57,7 +57,7 @@ def simulation(request: Request, *, strategy: str) -> Simulation:
     """
     request = with_defaults(request)
     problem = problem_of(request)
-    given = read_strategy(strategy, model=problem.model, model_name=request.model)
+    given = read_strategy(strategy, model=problem.model, model_name=request.model, devices=problem.cluster.num_devices)
     if isinstance(given.strategy, Grid):
         check_grid(problem, given.strategy)
         return simulated(request, problem, name=given.name, grid=given.strategy)

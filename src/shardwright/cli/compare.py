@@ -1,4 +1,4 @@
-"""``shardwright compare``: several strategies side by side."""
+"""``shardwright compare``: several strategies or clusters side by side."""
 
 from __future__ import annotations
 
@@ -6,25 +6,39 @@ from typing import Annotated
 
 import typer
 
-from shardwright.api import simulations
+from shardwright.api import comparisons
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
-from shardwright.files.stored import simulation_document
 from shardwright.files.text import to_text
-from shardwright.report.terminal import render_comparison
+from shardwright.report.comparison import comparison_document, render_comparison
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import answer_line
+
+Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER...", help="One or more, as `plan` takes them.")]
+Strategies = Annotated[
+    list[str] | None, typer.Option("--strategy", help="A strategy; repeatable. Without any, the best plan of each cluster is searched.")
+]
+Tokens = Annotated[str, typer.Option("--tokens", metavar="N", help="Tokens to train on, such as 15T: shows days and cost.")]
+Prices = Annotated[
+    list[str] | None,
+    typer.Option("--price", metavar="[NAME=]USD", help="Dollars a device-hour, of all or of an accelerator or instance. Repeatable."),
+]
 
 
 def compare(
     model: flags.Model,
-    cluster: flags.Cluster,
+    clusters: Clusters,
     *,
-    strategy: Annotated[list[str], typer.Option("--strategy", help="Strategy to compare, as for simulate; give two or more.")],
+    strategy: Strategies = None,
     seq_len: flags.SeqLen,
     global_batch: flags.GlobalBatch = "",
     global_batch_tokens: flags.GlobalBatchTokens = "",
+    tokens: Tokens = "",
+    price: Prices = None,
+    pin: flags.Pins = None,
+    exclude: flags.Excludes = None,
+    memory_reserve: flags.MemoryReserve = "0",
     runtime: flags.RuntimeName = "",
     precision: flags.Precision = "",
     encoder_len: flags.EncoderLen = 0,
@@ -35,17 +49,24 @@ def compare(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Predict the step time and memory of MODEL on CLUSTER under several strategies, side by side."""
-    if len(strategy) < 2:
-        raise UsageError("compare needs two strategies or more", hint='give --strategy "..." once for each')
-    request = flags.read_request(locals())
-    texts = [screen.given(text) for text in strategy]
-    with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING):
-        found = [simulations.simulation(request, strategy=text) for text in texts]
+    """Predict strategies of MODEL, or the best plans, on one CLUSTER or several side by side, with what training costs."""
+    texts = [screen.given(text) for text in strategy or ()]
+    if len(clusters) * max(len(texts), 1) < 2:
+        raise UsageError("compare needs two strategies or clusters, or more", hint='give --strategy "..." once for each, or clusters')
+    request = flags.read_request(locals() | {"cluster": clusters[0]})
+    with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING) as report:
+        found = comparisons.compare(
+            request,
+            clusters=clusters,
+            strategies=texts,
+            tokens=flags.read_tokens(tokens),
+            prices=flags.read_prices(price),
+            progress=report,
+        )
     if as_json:
-        screen.write(to_text({"strategies": [simulation_document(one) for one in found]}))
+        screen.write(to_text(comparison_document(found)))
     elif quiet:
-        best = min(found, key=lambda one: one.prediction.step_time_s)
+        best = min((row.simulation for row in found), key=lambda one: one.prediction.step_time_s)
         screen.write(answer_line(strategy_text(best), step_time_s=best.prediction.step_time_s))
     else:
         screen.show(render_comparison(found))

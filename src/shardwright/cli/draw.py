@@ -24,6 +24,10 @@ Devices = Annotated[
 Batch = Annotated[
     int, typer.Option("--global-batch", min=0, help="Global batch size of a grid, in sequences; 0 means one microbatch per pipeline stage.")
 ]
+Cluster = Annotated[
+    str, typer.Option("--cluster", help="Simulate the step of a grid or a notation on it, and draw it; a plan file says its own.")
+]
+SeqLen = Annotated[int, typer.Option("--seq-len", min=0, help="Tokens of a sequence, with --cluster.")]
 
 
 def draw(
@@ -32,14 +36,22 @@ def draw(
     *,
     devices: Devices = 0,
     global_batch: Batch = 0,
+    cluster: Cluster = "",
+    seq_len: SeqLen = 0,
+    runtime: flags.RuntimeName = "",
     output: flags.Output = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Draw PLAN: devices by layers, the split tree of each stage, and short schedules; on the screen, or as SVG with -o FILE."""
+    """Draw PLAN: devices x layers, the split tree of each stage and small orders; and, of a plan file or on a cluster, the simulated step:
+    its timeline, memory against capacity, nodes, and what is sent over each tier. With -o FILE as SVG, else on the screen.
+    """
     screen.check_writable(output)
-    picture = drawings.draw(source, model=model, devices=devices, global_batch=global_batch)
+    with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING):
+        picture = drawings.draw(
+            source, model=model, devices=devices, global_batch=global_batch, cluster=cluster, seq_len=seq_len, runtime=runtime
+        )
     if output is not None:
         screen.save(output, plan_svg(picture))
     if as_json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +16,10 @@ import typer
 
 from shardwright.cli.counts import read_batch, read_count
 from shardwright.errors import UsageError
+from shardwright.hardware.catalog.prices import price_name
 from shardwright.search.request import Choices, Request
-from shardwright.units import GIB
+from shardwright.strategy.text.grid_notation import name_and_value
+from shardwright.units import GIB, parse_count
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Catalog name, or path of a Hugging Face config.json.")]
 Cluster = Annotated[
@@ -86,18 +89,17 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", help="Also write 
 
 
 def read_choices(words: Sequence[str] | None, *, flag: str) -> Choices:
-    """``["tp=4,8", "zero=1"]`` as ``(("tp", ("4", "8")), ("zero", ("1",)))``.
+    """``["tp=4,8", "zero1"]`` as ``(("tp", ("4", "8")), ("zero", ("1",)))``.
 
     Raises:
-        UsageError: a word is not axis=value, or names an axis again.
+        UsageError: a word is neither axis=value nor a degree such as tp8, or names an axis again.
     """
     choices: dict[str, tuple[str, ...]] = {}
     for word in words or ():
-        axis, equals, text = word.partition("=")
+        axis, text = name_and_value(word.strip())
         values = tuple(v.strip() for v in text.split(","))
-        axis = axis.strip()
-        if not equals or not axis or not all(values):
-            raise UsageError(f"{flag} {word[:60]!r} is not axis=value", hint=f"for example {flag} tp=8")
+        if not axis or not all(values):
+            raise UsageError(f"{flag} {word[:60]!r} is not axis=value", hint=f"for example {flag} tp=8, or {flag} tp8")
         if axis in choices:
             raise UsageError(f"{flag} names {axis[:40]} twice", hint=f"give all its values at once: {flag} {axis[:40]}=4,8")
         choices[axis] = values
@@ -120,6 +122,37 @@ def read_reserve(text: str) -> tuple[int, float]:
     if not 0 <= value < (100 if percent else 2**40):
         raise UsageError(f"--memory-reserve {text[:40]!r} is out of range", hint=hint)
     return (0, value / 100) if percent else (round(value * GIB), 0.0)
+
+
+def read_tokens(text: str) -> float:
+    """``"15T"`` as 15e12; nothing as 0.
+
+    Raises:
+        UsageError: it is no count.
+    """
+    try:
+        return parse_count(text) if text else 0.0
+    except ValueError:
+        raise UsageError(f"--tokens {text[:40]!r} is no number of tokens", hint="such as 15T or 300B") from None
+
+
+def read_prices(words: Sequence[str] | None) -> dict[str, float]:
+    """``["2.5"]`` as {"": 2.5}, ``["h100-sxm=2.5"]`` as {"h100-sxm": 2.5}: dollars a device-hour.
+
+    Raises:
+        UsageError: no price, or for no accelerator or instance that there is.
+    """
+    prices: dict[str, float] = {}
+    for word in words or ():
+        name, _, text = word.rpartition("=")
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < inf:
+            raise UsageError(f"--price {word[:60]!r} is no price", hint="dollars a device-hour: 2.5, or h100-sxm=2.5")
+        prices[price_name(name.strip()) if name else ""] = value
+    return prices
 
 
 def read_headroom(text: str) -> float:

@@ -27,9 +27,10 @@ class Verb:
 VERBS: Final[Mapping[str, Verb]] = {
     "plan": Verb(target="shardwright.cli.plan:main", summary="find the fastest training plan in a search space, and prove it"),
     "simulate": Verb(target="shardwright.cli.simulate:main", summary="predict the step time and memory of one strategy"),
-    "compare": Verb(target="shardwright.cli.compare:main", summary="predict several strategies side by side"),
+    "compare": Verb(target="shardwright.cli.compare:main", summary="predict strategies or clusters side by side, with costs"),
     "explain": Verb(target="shardwright.cli.explain:main", summary="show a plan file's answer in full, with the source of every number"),
-    "draw": Verb(target="shardwright.cli.draw:main", summary="draw a plan: devices by layers, splits and schedule, as text or SVG"),
+    "why": Verb(target="shardwright.cli.why:main", summary="say what another strategy would gain or lose, or why it cannot be"),
+    "draw": Verb(target="shardwright.cli.draw:main", summary="draw a plan and its simulated step, as text or SVG"),
     "tokenise": Verb(target="shardwright.cli.tokenise:main", summary="turn text into a token file for run"),
     "trace": Verb(target="shardwright.cli.trace:main", summary="show how each device spends a step, simulated and measured"),
     "check": Verb(target="shardwright.cli.check:main", summary="recompute a plan file and its certificate, and compare"),

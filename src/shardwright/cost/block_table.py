@@ -118,8 +118,7 @@ def block_table(
     overlappable = np.zeros(n)
     gemms = products(program)
     beside = by_operator if runtime.tp_overlap is not TpOverlap.DGRAD or products_yield(machine.accelerator.name) else {}
-    core_again = runtime.selective_recompute is SelectiveRecompute.CORE
-    by_operator_policy = runtime.selective_recompute is SelectiveRecompute.OPERATORS and saved_products(program.operators) is not None
+    again_moved = moved_again(program, runtime)
     for move in program.moves:
         held = wait_s if _on_own_kernels(move, runtime) else 0.0
         lying = spans(move)
@@ -139,10 +138,7 @@ def block_table(
                 pair.kernel(move.operator, phase, axis_seconds)
             if move.axes[0] != "ep" or not runtime.expert_overlap:
                 clock.move(move.operator, phase, axis_seconds, behind=move.behind, hidden=hidden)
-            # A core that runs again exchanges its keys again; a per-operator policy keeps it and what reduce_scatter made.
-            exchanged = move.axes[0] == "ring"
-            redone = exchanged if core_again else by_operator_policy and not exchanged and move.kind is not Collective.REDUCE_SCATTER
-            if phase is Phase.F and redone:
+            if phase is Phase.F and again_moved(move):
                 seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds
     overlappable += _wait_for_host(seconds, clock, pair if runtime.expert_overlap else None)
     seconds[4] = seconds[0]
@@ -200,6 +196,17 @@ def _on_own_kernels(move: Move, runtime: Runtime) -> bool:
         return runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL and not runtime.expert_overlap
     fused = runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC) and move.exposure is not Exposure.BLOCKING
     return move.axes[0] in ("tp", "ulysses") and not fused
+
+
+def moved_again(program: BlockProgram, runtime: Runtime) -> Callable[[Move], bool]:
+    """Whether a selective recompute repeats a forward move.
+
+    A core that runs again exchanges its keys again; a per-operator policy keeps it and what reduce_scatter made.
+    """
+    if runtime.selective_recompute is SelectiveRecompute.CORE:
+        return lambda move: move.axes[0] == "ring"
+    has_policy = saved_products(program.operators) is not None
+    return lambda move: has_policy and move.axes[0] != "ring" and move.kind is not Collective.REDUCE_SCATTER
 
 
 def _phase(phase: Phase) -> int:

@@ -12,7 +12,7 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import collective_seconds
 from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, span_of
-from shardwright.cost.communication import Axes, Network, axes_of, move_seconds, tokens_copied
+from shardwright.cost.communication import Axes, Network, axes_of, move_seconds, tokens_copied, wire_bytes
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.parameters import ELEMENTS, parameter_elements
 from shardwright.job.training import TrainingJob
@@ -169,11 +169,9 @@ def wire_shares(groups: SumSpans, *, network: Network, bucket: int) -> FloatArra
     sent, spent = np.zeros((len(network.tiers), len(whole))), np.zeros(len(whole))
     parts = (Collective.REDUCE_SCATTER, groups.inner, whole), (Collective.ALL_REDUCE, groups.across, whole // groups.shard)
     for kind, span, volume in parts:
-        algorithms, buffer, several = algorithms_for(kind, library=network.library), volume.astype(np.float64), span.size > 1
-        seconds, chosen = collective_seconds(kind, volume=buffer, span=span, algorithms=algorithms)
-        spent += np.where(several, seconds, 0.0)
-        for index in set(chosen[several].tolist()):
-            sent += np.stack(algorithms[index].wire_bytes(kind, volume=buffer, span=span)) * (several & (chosen == index))
+        algorithms, buffer = algorithms_for(kind, library=network.library), volume.astype(np.float64)
+        spent += np.where(span.size > 1, collective_seconds(kind, volume=buffer, span=span, algorithms=algorithms)[0], 0.0)
+        sent += np.stack(wire_bytes(kind, volume=buffer, span=span, network=network))
     capacity = spent * np.array([[tier.bandwidth] for tier in network.tiers])
     shares: FloatArray = np.minimum(np.divide(sent, capacity, out=np.zeros_like(sent), where=capacity > 0.0), 1.0)
     return shares

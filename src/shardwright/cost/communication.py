@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.choose import PriceList, price_list
+from shardwright.collectives.choose import PriceList, collective_seconds, price_list
 from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, lie_alike, span_of
 from shardwright.cost.degree_rows import Rows
@@ -147,6 +147,16 @@ def move_seconds(kind: Collective, *, volume: FloatArray, span: Span, network: N
     return seconds
 
 
+def wire_bytes(kind: Collective, *, volume: FloatArray, span: Span, network: Network) -> tuple[FloatArray, ...]:
+    """Bytes that the busiest member of each group sends over each tier's links, by the algorithm that the library would choose."""
+    algorithms = algorithms_for(kind, library=network.library)
+    _, chosen = collective_seconds(kind, volume=volume, span=span, algorithms=algorithms)
+    sent = np.zeros((len(network.tiers), len(span.size)))
+    for index in set(chosen.tolist()):
+        sent += np.stack(algorithms[index].wire_bytes(kind, volume=volume, span=span)) * ((chosen == index) & (span.size > 1))
+    return tuple(sent)
+
+
 def least_seconds(kind: Collective, *, volume: FloatArray, spans: tuple[Span, ...], network: Network) -> FloatArray:
     """(n,) the least of `move_seconds` over `spans`."""
     return np.asarray(np.min([move_seconds(kind, volume=volume, span=span, network=network) for span in spans], axis=0))
@@ -179,17 +189,26 @@ def dispatch_seconds(*, volume: FloatArray, copies: int, span: Span) -> FloatArr
     Leaves out: the notification that precedes the tokens, imbalance, quantised dispatch, multiprocessors that the kernel takes.
     Source: DeepSeek-AI, DeepEP (github.com/deepseek-ai/DeepEP): forwarding from network to NVLink inside a node.
     """
+    seconds, latency_s = np.zeros_like(volume), np.zeros_like(volume)
+    sent = dispatch_bytes(volume=volume, copies=copies, span=span)
+    for moved, members, bandwidth, hop in zip(sent, span.members, span.bandwidth, span.latency_s, strict=True):
+        seconds = np.maximum(seconds, moved / bandwidth)
+        latency_s = latency_s + np.where(members > 1, hop, 0.0)
+    return seconds + latency_s
+
+
+def dispatch_bytes(*, volume: FloatArray, copies: int, span: Span) -> tuple[FloatArray, ...]:
+    """Bytes that a device sends over each tier's links in a `dispatch_seconds`: a copy of a token for each device, or unit, it goes to."""
     size = span.size.astype(np.float64)
-    token = volume / copies
-    seconds, latency_s, below = np.zeros_like(token), np.zeros_like(token), np.ones_like(size)
-    for tier, (members, bandwidth, hop) in enumerate(zip(span.members, span.bandwidth, span.latency_s, strict=True)):
+    token, below = volume / copies, np.ones_like(size)
+    sent: list[FloatArray] = []
+    for tier, members in enumerate(span.members):
         units = size if tier == 0 else size / below
         beyond = 1.0 - 1.0 / (members if tier == 0 else units)
         reached = units * (1.0 - (1.0 - 1.0 / units) ** copies)
-        seconds = np.maximum(seconds, np.where(members > 1, token * reached * beyond / bandwidth, 0.0))
-        latency_s = latency_s + np.where(members > 1, hop, 0.0)
+        sent.append(np.where(members > 1, token * reached * beyond, 0.0))
         below = below * members
-    return seconds + latency_s
+    return tuple(sent)
 
 
 def border_seconds(rows: Rows, network: Network, *, volume: FloatArray) -> FloatArray:

@@ -191,12 +191,12 @@ def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, layers:
 
 
 def _sum_spans(network: Network, group: tuple[int, ...], near: tuple[int, ...], shard: int) -> SumSpans:
-    inner, across = _sharing(group, near, shard)
+    inner, across = sharing_groups(group, near, shard)
     spans = [group_span(members, network) for members in (inner, across, group)]
     return SumSpans(spans[0], spans[1], spans[2], np.array([shard], dtype=np.int64))
 
 
-def _sharing(group: tuple[int, ...], near: tuple[int, ...], shard: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def sharing_groups(group: tuple[int, ...], near: tuple[int, ...], shard: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Devices that share one copy of the states, and those that hold the same piece; other stages' holders of a tied weight come last.
 
     States of 64 sharded over eight are runs of eight consecutive members; the same piece is held by every eighth (zoo 6).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from shardwright.files.text import read_text
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
+from shardwright.search.request import Request
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
@@ -26,11 +27,12 @@ _HINT: Final = "a .plan text, or what `shardwright plan -o` wrote"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPlan:
-    """A plan, its name and the model it is for."""
+    """A plan, its name and the model it is for; what it was asked for, where a file says so."""
 
     name: str
     plan: Plan
     model: Model
+    request: Request | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +43,12 @@ class NamedStrategy:
     strategy: Grid | Plan
 
 
-def read_strategy(source: str, *, model: Model, model_name: str) -> NamedStrategy:
+def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 0) -> NamedStrategy:
     """The strategy that `source` is or names.
 
     Args:
         source: a grid's text; a text in the general notation; or the path of one, or of what `plan -o` or `simulate -o` wrote.
-        model, model_name: the model that it is to be for.
+        model, model_name: the model that it is to be for. devices: what a grid that does not say dp is to use; 0 = not known.
 
     Raises:
         DataError: the file cannot be read. StrategyError: it says no strategy, or a stored plan is for another model (``plan.model``).
@@ -57,8 +59,13 @@ def read_strategy(source: str, *, model: Model, model_name: str) -> NamedStrateg
     if text.lstrip().startswith("{"):
         return _saved_strategy(text, name=name or "the plan", model_name=model_name)
     if not name and not _is_text(source):
-        return NamedStrategy(name=source, strategy=parse_grid(source))
+        return NamedStrategy(name=source, strategy=parse_grid(source, devices=devices))
     return NamedStrategy(name=_notation_name(text), strategy=parse_plan(text, model=model))
+
+
+def is_grid_text(source: str) -> bool:
+    """A grid's words, not a path, a notation or a file's JSON."""
+    return not _is_text(source) and not _is_path(source)
 
 
 def _is_text(source: str) -> bool:
@@ -93,7 +100,7 @@ def read_plan(source: str, *, model: str = "", devices: int = 0, global_batch: i
 
     Args:
         model: catalog name or path; a plan file names its own, which is used when this is empty.
-        devices: of a grid; what its degrees leave over is data parallel. 0 = the product of its degrees.
+        devices: of a grid; dp, unless it says one, is what its other degrees leave over. 0 = the product of its degrees.
         global_batch: of a grid, in samples. 0 = one microbatch for each pipeline rank.
 
     Raises:
@@ -109,15 +116,11 @@ def read_plan(source: str, *, model: str = "", devices: int = 0, global_batch: i
             raise UsageError("--devices and --global-batch are for grids; a plan says its own", hint="leave them out")
         chosen = _model(model)
         return NamedPlan(name=_notation_name(text) or path.stem, plan=parse_plan(text, model=chosen), model=chosen)
-    grid = parse_grid(source)
+    grid = parse_grid(source, devices=devices)
     if devices and grid.devices != devices:
-        if grid.dp > 1 or devices % grid.devices:
-            raise StrategyError(
-                f"the grid has {grid.devices} devices, --devices says {devices}",
-                hint="leave out dp: it takes the rest",
-                rule="grid.devices",
-            )
-        grid = replace(grid, dp=devices // grid.devices)
+        raise StrategyError(
+            f"the grid has {grid.devices} devices, --devices says {devices}", hint="leave out dp: it takes the rest", rule="grid.devices"
+        )
     chosen = _model(model)
     batch = global_batch or grid.dp * grid.microbatch * grid.pp
     return NamedPlan(name=source, plan=plan_of(grid, model=chosen, global_batch=batch), model=chosen)
@@ -137,7 +140,8 @@ def _from_file(text: str, *, path: Path, model: str) -> NamedPlan:
     if plan is None:
         assert saved.grid is not None
         plan = plan_of(saved.grid, model=chosen, global_batch=saved.request.global_batch)
-    return NamedPlan(name=path.stem, plan=plan, model=chosen)
+    same = not model or model == saved.request.model
+    return NamedPlan(name=path.stem, plan=plan, model=chosen, request=saved.request if same else None)
 
 
 def _model(name: str) -> Model:

@@ -53,7 +53,7 @@ def order_pictures(plan: Plan, *, rows: Sequence[IntArray], takes: Sequence[Stag
 def _title(order: Named | Table) -> str:
     among = ", ".join(name if name.isprintable() else repr(name) for name in order.lanes)
     if isinstance(order, Table):
-        return f"table({among})"
+        return f"an order of its own ({among}): {sum(len(row) for _, row in order.rows):,} entries on {len(order.rows):,} ranks"
     return " ".join([f"{order.schedule}({among})", *(f"{key}={value}" for key, value in order.parameters)])
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from shardwright.program.step_trace import Span
 from shardwright.report.plan_picture import Picture
 from shardwright.report.split_tree import TreeNode
+from shardwright.report.step_picture import StepPicture, room_of
 
 SCHEMA: Final = "shardwright.picture"
 VERSION: Final = 1
@@ -13,7 +15,7 @@ VERSION: Final = 1
 
 def picture_document(picture: Picture) -> dict[str, Any]:
     """Rows, columns and cells by their numbers, the split trees, the orders. Cells of a lane and a chunk are that stage."""
-    return {
+    found: dict[str, Any] = {
         "schema": SCHEMA,
         "version": VERSION,
         "name": picture.name,
@@ -38,6 +40,37 @@ def picture_document(picture: Picture) -> dict[str, Any]:
         ],
         "orders": [{"title": order.title, "rows": [{"device": d, "slots": slots} for d, slots in order.lines]} for order in picture.orders],
     }
+    return found if picture.step is None else found | {"step": _step(picture.step)}
+
+
+def _step(step: StepPicture) -> dict[str, Any]:
+    """The whole step: spans in seconds, bytes of memory, bytes sent over each tier."""
+    return {
+        "cluster": step.cluster,
+        "step_s": step.step_s,
+        "end_s": step.end_s,
+        "tiers": list(step.tiers),
+        "nodes": [{"first": nodes.first, "count": nodes.count, "rows": list(nodes.rows)} for nodes in step.nodes],
+        "rows": [
+            {
+                "device": row.device,
+                "alike": row.alike,
+                "runs": row.runs,
+                "idle_s": row.idle_s,
+                "capacity_bytes": room_of(step, row),
+                "reserved_bytes": row.memory.reserved,
+                "memory_bytes": dict(row.memory.items),
+                "spans": [_span(span) for span in (*row.compute, *row.beside)],
+                "sent": [{"part": one.part, "group": list(one.group), "bytes": list(one.sent)} for one in row.traffic],
+            }
+            for row in step.rows
+        ],
+    }
+
+
+def _span(span: Span) -> dict[str, Any]:
+    where = {"lane": span.lane, "chunk": span.chunk, "microbatch": span.microbatch, "slice": span.slice}
+    return {"track": span.track.value, "kind": span.kind, "start_s": span.start_s, "end_s": span.end_s, **where}
 
 
 def _tree(node: TreeNode) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from shardwright.report.order_picture import OrderPicture, order_pictures
 from shardwright.report.plan_columns import Stretch, stretches
 from shardwright.report.plan_ways import classes_of, device_text, ways
 from shardwright.report.split_tree import TreeNode, split_tree
+from shardwright.report.step_picture import StepPicture
 from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Placement, Stage
@@ -77,7 +78,8 @@ class Picture:
     """All that is drawn of a plan.
 
     Args:
-        lanes: (name, what it takes). letters: by lane and chunk, the trees it uses.
+        lanes: (name, what it takes). letters: by lane and chunk, the trees it uses. step: as simulated, where it is known what it trains
+            and where.
     """
 
     name: str
@@ -89,6 +91,7 @@ class Picture:
     trees: tuple[Trees, ...]
     letters: tuple[tuple[str, ...], ...]
     orders: tuple[OrderPicture, ...]
+    step: StepPicture | None = None
 
 
 def picture_of(plan: Plan, *, model: Model, name: str = "plan") -> Picture:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Final
 
@@ -11,51 +10,14 @@ from shardwright.report.palette import PALETTE
 from shardwright.report.plan_fold import Band, View, clipped, folded, words_of
 from shardwright.report.plan_picture import Cell, Picture, Trees
 from shardwright.report.split_tree import TreeNode
+from shardwright.report.step_svg import step_parts
+from shardwright.report.svg_sheet import FAINT, FONT, INK, LETTER, LINE, MARGIN, PAD, Sheet, coordinate
 
 MAX_COLUMNS: Final = 40
 MAX_ROWS: Final = 48
 MAX_TREES: Final = 12
 MAX_SLOTS: Final = 160
-FONT: Final = 11
-LETTER: Final = 0.62 * FONT
-"""Width of a character of a monospace font, rounded up."""
-LINE: Final = 16
 ROW: Final = 24
-PAD: Final = 6
-MARGIN: Final = 20
-_INK: Final = "#222"
-_FAINT: Final = "#777"
-
-
-@dataclass(slots=True)
-class _Sheet:
-    """Elements so far, and how far right they reach."""
-
-    parts: list[str]
-    right: float = 0.0
-
-    def text(self, x: float, y: float, words: str, *, colour: str = _INK, bold: bool = False, middle: bool = False) -> None:
-        weight = ' font-weight="bold"' if bold else ""
-        anchor = ' text-anchor="middle"' if middle else ""
-        self.parts.append(f'<text x="{_n(x)}" y="{_n(y)}" fill="{colour}"{weight}{anchor}>{escape(words)}</text>')
-        self.right = max(self.right, x + len(words) * LETTER * (0.5 if middle else 1.0))
-
-    def rect(self, x: float, y: float, width: float, height: float, *, fill: str, kind: str = "", title: str = "") -> None:
-        named = f' class="{kind}"' if kind else ""
-        inside = f"><title>{escape(title)}</title></rect>" if title else "/>"
-        self.parts.append(
-            f'<rect{named} x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" fill="{fill}" stroke="{_FAINT}" '
-            f'stroke-width="0.5"{inside}'
-        )
-        self.right = max(self.right, x + width)
-
-    def line(self, x1: float, y1: float, x2: float, y2: float) -> None:
-        self.parts.append(f'<path d="M{_n(x1)} {_n(y1)}L{_n(x2)} {_n(y2)}" stroke="{_FAINT}" stroke-width="0.8"/>')
-
-
-def _n(value: float) -> str:
-    """A coordinate: at most one decimal."""
-    return f"{value:.1f}".removesuffix(".0")
 
 
 def plan_svg(picture: Picture) -> str:
@@ -63,16 +25,18 @@ def plan_svg(picture: Picture) -> str:
 
     Widths of columns grow with the blocks they hold; lanes after the first are hatched. Every drawn cell is a rect of class ``cell``.
     """
-    sheet = _Sheet(parts=[])
+    sheet = Sheet(parts=[])
     y = float(MARGIN + LINE)
     sheet.text(MARGIN, y, f"{picture.name}: {picture.devices:,} devices", bold=True)
     y = _lanes(sheet, picture, y + LINE)
     y = _grid(sheet, picture, y + LINE)
     y = _all_trees(sheet, picture, y + 2 * LINE)
     y = _orders(sheet, picture, y + LINE)
-    width, height = sheet.right + MARGIN, y + MARGIN
+    if picture.step is not None:
+        y = step_parts(sheet, picture.step, y + LINE)
+    width, height = coordinate(sheet.right + MARGIN), coordinate(y + MARGIN)
     head = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(width)}" height="{_n(height)}" viewBox="0 0 {_n(width)} {_n(height)}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'font-family="monospace" font-size="{FONT}">',
         f"<title>{escape(picture.name)}</title>",
         '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
@@ -82,7 +46,7 @@ def plan_svg(picture: Picture) -> str:
     return "\n".join([*head, *sheet.parts, "</svg>"]) + "\n"
 
 
-def _lanes(sheet: _Sheet, picture: Picture, y: float) -> float:
+def _lanes(sheet: Sheet, picture: Picture, y: float) -> float:
     for number, (name, takes) in enumerate(picture.lanes[:MAX_ROWS]):
         if len(picture.lanes) > 1:
             sheet.rect(MARGIN, y - 10, 18, 12, fill="#eee")
@@ -93,7 +57,7 @@ def _lanes(sheet: _Sheet, picture: Picture, y: float) -> float:
     return y
 
 
-def _grid(sheet: _Sheet, picture: Picture, y: float) -> float:
+def _grid(sheet: Sheet, picture: Picture, y: float) -> float:
     """Headers, cells and notes; the y below them."""
     view = folded(picture, columns=MAX_COLUMNS, rows=MAX_ROWS)
     level = 0 if len(view.columns) <= MAX_COLUMNS // 2 else 1
@@ -105,30 +69,30 @@ def _grid(sheet: _Sheet, picture: Picture, y: float) -> float:
     labels = [_label(picture, band) for band in view.rows]
     left = MARGIN + max(map(len, [*labels, "devices"])) * LETTER + 2 * PAD
     top = y + max(map(len, headers)) * LINE
-    sheet.text(MARGIN, top - PAD, "devices", colour=_FAINT)
+    sheet.text(MARGIN, top - PAD, "devices", colour=FAINT)
     x = left
     for header, width in zip(headers, widths, strict=True):
         for place, words in enumerate(reversed(header)):
-            sheet.text(x + width / 2, top - PAD - place * LINE, words, colour=_FAINT, middle=True)
+            sheet.text(x + width / 2, top - PAD - place * LINE, words, colour=FAINT, middle=True)
         x += width
     y = top
     for row, label in zip(view.rows, labels, strict=True):
-        sheet.text(MARGIN, y + ROW / 2 + 4, label, colour=_FAINT if row.hidden else _INK)
+        sheet.text(MARGIN, y + ROW / 2 + 4, label, colour=FAINT if row.hidden else INK)
         x = left
         for column, width in zip(view.columns, widths, strict=True):
             if row.hidden or column.hidden:
-                sheet.text(x + width / 2, y + ROW / 2 + 4, "..", colour=_FAINT, middle=True)
+                sheet.text(x + width / 2, y + ROW / 2 + 4, "..", colour=FAINT, middle=True)
             else:
                 _cell(sheet, picture, cells.get((row.members[0], column.members[0]), []), x, y, width, level=level)
             x += width
         y += ROW
     if any(band.repeat for band in view.columns):
-        sheet.text(left, y + LINE, "xN @P: drawn once for N columns, P apart", colour=_FAINT)
+        sheet.text(left, y + LINE, "xN @P: drawn once for N columns, P apart", colour=FAINT)
         y += LINE
     return y
 
 
-def _cell(sheet: _Sheet, picture: Picture, cells: Sequence[Cell], x: float, y: float, width: float, *, level: int) -> None:
+def _cell(sheet: Sheet, picture: Picture, cells: Sequence[Cell], x: float, y: float, width: float, *, level: int) -> None:
     """A faint frame, or one rect a lane side by side."""
     if not cells:
         sheet.rect(x, y, width, ROW, fill="#f7f7f7")
@@ -172,33 +136,33 @@ def _width(
     return max(words * LETTER + 2 * PAD, min(16 + 4.0 * blocks, 160))
 
 
-def _all_trees(sheet: _Sheet, picture: Picture, y: float) -> float:
+def _all_trees(sheet: Sheet, picture: Picture, y: float) -> float:
     sheet.text(MARGIN, y, "Split trees", bold=True)
     y += LINE
     for trees in picture.trees[:MAX_TREES]:
         y = _trees(sheet, trees, y, lettered=len(picture.trees) > 1)
     if len(picture.trees) > MAX_TREES:
-        sheet.text(MARGIN, y, f".. {len(picture.trees) - MAX_TREES} more", colour=_FAINT)
+        sheet.text(MARGIN, y, f".. {len(picture.trees) - MAX_TREES} more", colour=FAINT)
         y += LINE
     return y
 
 
-def _trees(sheet: _Sheet, trees: Trees, y: float, *, lettered: bool) -> float:
+def _trees(sheet: Sheet, trees: Trees, y: float, *, lettered: bool) -> float:
     """The trees of some stages, each growing to the right, one below the other."""
     for line in trees.stages[:MAX_TREES]:
         sheet.text(MARGIN, y, f"{trees.letter}  {line}" if lettered else line)
         y += LINE
     if len(trees.stages) > MAX_TREES:
-        sheet.text(MARGIN, y, f".. {len(trees.stages) - MAX_TREES} more lanes", colour=_FAINT)
+        sheet.text(MARGIN, y, f".. {len(trees.stages) - MAX_TREES} more lanes", colour=FAINT)
         y += LINE
     indent = MARGIN + PAD + max(len(title) for title, _ in trees.trees) * LETTER + 3 * PAD if trees.trees else MARGIN
     for title, root in trees.trees:
-        sheet.text(MARGIN + PAD, y + ROW / 2 + 2, title, colour=_FAINT)
+        sheet.text(MARGIN + PAD, y + ROW / 2 + 2, title, colour=FAINT)
         y = _node(sheet, root, indent, y) + PAD
     return y + PAD
 
 
-def _node(sheet: _Sheet, node: TreeNode, x: float, y: float) -> float:
+def _node(sheet: Sheet, node: TreeNode, x: float, y: float) -> float:
     """A node with its children to the right of it; the y below them all."""
     width, height = len(node.label) * LETTER + 2 * PAD, ROW - 6
     sheet.rect(x, y, width, height, fill="#eef3f8" if node.children else "#f4f4ea", kind="node")
@@ -214,12 +178,12 @@ def _node(sheet: _Sheet, node: TreeNode, x: float, y: float) -> float:
             sheet.line(start, middle, start, at)
         sheet.line(start, at, x + width + reach + PAD, at)
         if child.branch:
-            sheet.text(x + width + PAD, at - 4, child.branch, colour=_FAINT)
+            sheet.text(x + width + PAD, at - 4, child.branch, colour=FAINT)
         below = _node(sheet, child, x + width + reach + PAD, below)
     return below
 
 
-def _orders(sheet: _Sheet, picture: Picture, y: float) -> float:
+def _orders(sheet: Sheet, picture: Picture, y: float) -> float:
     sheet.text(MARGIN, y, "Order" if len(picture.orders) == 1 else "Orders", bold=True)
     y += LINE
     for order in picture.orders[:MAX_ROWS]:

@@ -13,6 +13,7 @@ from shardwright.report.palette import PALETTE
 from shardwright.report.plan_fold import Band, View, clipped, folded, lane_mark, whole, words_of
 from shardwright.report.plan_picture import Cell, Picture, Trees
 from shardwright.report.split_tree import tree_lines
+from shardwright.report.step_text import render_step
 
 MAX_ROWS = 40
 MAX_TREES = 8
@@ -31,6 +32,8 @@ class PlanText:
             line.truncate(max(options.max_width, 30))
             line.no_wrap = True
             yield line
+        if self.picture.step is not None:
+            yield render_step(self.picture.step, width=max(options.max_width, 30))
 
 
 def _lines(picture: Picture, *, width: int) -> Iterator[Text]:

@@ -14,8 +14,8 @@ from shardwright.report.plan_text import PlanText
 from shardwright.report.tables import plain_table
 from shardwright.search.answer import Alternative, Answer, Goodput, Sensitivity, answer_lines
 from shardwright.search.certificate import Certificate, claim
-from shardwright.search.simulation import Simulation, simulation_lines, strategy_text
-from shardwright.search.summary import LABEL, NO_FIT, WARNING, Line, request_lines
+from shardwright.search.simulation import Simulation, simulation_lines
+from shardwright.search.summary import LABEL, NO_FIT, WARNING, Line
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.text.grid_notation import print_grid
@@ -42,6 +42,11 @@ _PARTS = {
     "jitter": "jitter between devices",
 }
 _STYLE = {"title": "bold", "good": "green", "dim": "dim"}
+
+
+def part_name(part: str) -> str:
+    """A part of the breakdown in words."""
+    return _PARTS.get(part, part)
 
 
 def render_answer(answer: Answer, *, all_stages: bool = False) -> RenderableType:
@@ -87,37 +92,6 @@ def _sources(prediction: Prediction) -> RenderableType:
     return section("Inputs and their sources", plain_table(("quantity", "value", "known by", "source"), rows))
 
 
-def render_comparison(simulations: Sequence[Simulation]) -> RenderableType:
-    """Strategies side by side, fastest first: what each does better or worse than the fastest."""
-    ranked = sorted(((strategy_text(one), one.prediction) for one in simulations), key=lambda pair: pair[1].step_time_s)
-    best = ranked[0][1]
-    rows = [
-        (
-            str(rank),
-            f"{p.step_time_s:.4g}",
-            f"+{format_percent(p.step_time_s / best.step_time_s - 1)}",
-            f"{p.tokens_per_s_per_device:,.0f}",
-            format_percent(p.mfu_causal),
-            format_bytes(p.reserved_bytes),
-            "yes" if p.reserved_bytes <= p.capacity_bytes else "no",
-            text,
-        )
-        for rank, (text, p) in enumerate(ranked, start=1)
-    ]
-    header = ("", "s/step", "slower", "tok/s/dev", "MFU", "reserved", "fits", "strategy")
-    names = list(dict.fromkeys(name for name, _ in sorted((part for _, p in ranked for part in p.breakdown_s), key=_place)))
-    parts = [dict(p.breakdown_s) for _, p in ranked]
-    times = [(part_name(name), *(f"{part.get(name, 0.0):.4g}" for part in parts)) for name in names]
-    return Group(
-        head([*request_lines(simulations[0].request), ("", "")]),
-        plain_table(header, rows, right=(1, 2, 3, 4, 5), spare=(3, 4)),
-        section(
-            "Where the time goes, in seconds",
-            plain_table(("", *(row[0] for row in rows)), times, right=range(1, len(rows) + 1), spare=range(len(rows), 1, -1)),
-        ),
-    )
-
-
 def head(lines: Sequence[Line]) -> RenderableType:
     """Lines with their labels, those that warn in colour."""
     return Group(*(Words(_line(label, words), hanging=LABEL if label else 0) for label, words in lines))
@@ -148,14 +122,9 @@ def _prediction_parts(prediction: Prediction, *, all_stages: bool, classes: tupl
     ]
 
 
-def _place(part: tuple[str, float]) -> int:
+def place_of_part(part: tuple[str, float]) -> int:
     """Parts stand in one order everywhere, whatever order they were stored in."""
     return list(_PARTS).index(part[0]) if part[0] in _PARTS else len(_PARTS)
-
-
-def part_name(name: str) -> str:
-    """What a part of the step is called on a screen."""
-    return _PARTS.get(name, name)
 
 
 def _breakdown_table(prediction: Prediction) -> RenderableType:
@@ -169,7 +138,7 @@ def _breakdown_table(prediction: Prediction) -> RenderableType:
             format_percent(seconds / total),
             "█" * round(BAR_WIDTH * min(max(seconds / total, 0.0), 1.0)),
         )
-        for name, seconds in sorted(prediction.breakdown_s, key=_place)
+        for name, seconds in sorted(prediction.breakdown_s, key=place_of_part)
         if seconds
     ]
     covered = sum(seconds for _, seconds in prediction.breakdown_s)

@@ -1,6 +1,7 @@
 """The grid's one-line notation, both ways: ``tp8 sp pp16 vpp8 dp128 mbs1 zero1 recompute=none schedule=interleaved-1f1b order=...``.
 
-Words may come in any order, each at most once. What is left out has its default (docs/notation.md lists them).
+Words may come in any order, each at most once; ``tp8`` and ``tp=8`` are the same word. What is left out has its default
+(docs/notation.md lists them); dp, where the number of devices is known, what the other degrees leave over.
 The printer is canonical: equal grids print equal text, and the text parses to the same grid.
 """
 
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from shardwright.errors import StrategyError, nearest
@@ -35,20 +38,28 @@ _FLAGS: Final = {"sp": "sp", "cp-gather": "gather"}
 _KEYS: Final = ("recompute", "offload", "schedule", "slices", "first", "last", "layers", "order")
 _WORDS: Final = (*(f"{w}N" for w in _DEGREES), *_FLAGS, *(f"{k}=" for k in _KEYS))
 
-_DEGREE_WORD: Final = re.compile(r"([a-z]+)([0-9]+)", re.ASCII)
+_SHORT_WORD: Final = re.compile(r"([a-z_-]*[a-z])([0-9][0-9,]*)", re.ASCII)
 _KEY_WORD: Final = re.compile(r"([^=]*)=(.*)", re.DOTALL)
+
+
+def name_and_value(word: str) -> tuple[str, str]:
+    """``tp8`` and ``tp=8`` as ("tp", "8"), and a flag such as ``sp`` as ("sp", "1"); the value of any other word is empty."""
+    if word in _FLAGS:
+        return word, "1"
+    found = _KEY_WORD.fullmatch(word) or _SHORT_WORD.fullmatch(word)
+    return (found[1].strip(), found[2].strip()) if found else (word, "")
 
 
 def print_grid(grid: Grid) -> str:
     """The canonical text of a grid.
 
-    Degrees of 1, flags that are off and keys at their default are left out, but for what a reader always wants to see: ``mbs``,
+    Degrees of 1, flags that are off and keys at their default are left out, but for what a reader always wants to see: ``dp``, ``mbs``,
     ``zero`` and ``recompute``; the schedule when there is a pipeline; the order of the axes when two or more exceed 1.
     """
     words: list[str] = []
     for word, (field, default) in _DEGREES.items():
         value = getattr(grid, field)
-        if value != default or word in ("mbs", "zero") or (word == "vpp" and value != grid_schedule(grid.schedule).chunks):
+        if value != default or word in ("dp", "mbs", "zero") or (word == "vpp" and value != grid_schedule(grid.schedule).chunks):
             words.append(f"{word}{value}")
         if word == "tp" and grid.sp:
             words.append("sp")
@@ -57,8 +68,6 @@ def print_grid(grid: Grid) -> str:
         if word == "vpp":
             words += [f"{key}={getattr(grid, key)}" for key in ("first", "last") if getattr(grid, key)]
             words += [f"layers={','.join(map(str, grid.layers))}"] if grid.layers else []
-    if grid.devices == 1:
-        words.insert(0, "dp1")
     layers = f":{grid.recompute_layers}" if grid.recompute_layers else ""
     words.append(f"recompute={grid.recompute.value}{layers}")
     if grid.offload:
@@ -85,7 +94,7 @@ def _number(text: str, *, word: str, smallest: int = 0) -> int:
     """A count written in digits."""
     if not text.isascii() or not text.isdigit() or len(text) > 10 or not smallest <= int(text) <= MAX_DEGREE:
         raise StrategyError(
-            f"{word[:40]!r}: {text[:20]!r} is not a whole number of at least {smallest}", hint="write a degree as tp8, a key as first=9"
+            f"{word[:40]!r}: {text[:20]!r} is not a whole number of at least {smallest}", hint="write a degree as tp8 or tp=8"
         )
     return int(text)
 
@@ -96,7 +105,7 @@ def _recompute(text: str) -> dict[str, Any]:
     if kind not in [r.value for r in Recompute] or (colon and kind != Recompute.FULL):
         raise StrategyError(f"recompute={text[:40]} is not known", hint="one of none, selective, full, full:N")
     if not colon:
-        return {"recompute": Recompute(kind)}
+        return {"recompute": Recompute(kind), "recompute_layers": 0}
     count = _number(layers, word=f"recompute={text}")
     return {"recompute": Recompute.FULL if count else Recompute.NONE, "recompute_layers": count}
 
@@ -124,59 +133,117 @@ def _layers(text: str) -> dict[str, Any]:
     return {"layers": tuple(_number(count, word=f"layers={text}") for count in text.split(","))}
 
 
+def _degree(text: str, *, name: str) -> dict[str, Any]:
+    field, smallest = _DEGREES[name]
+    value = _number(text, word=name, smallest=smallest)
+    if field == "zero" and value > 3:
+        raise StrategyError(f"zero{value} is not a ZeRO stage", hint="zero0, zero1, zero2 or zero3")
+    return {field: value}
+
+
+def _flag(text: str, *, name: str) -> dict[str, Any]:
+    if text not in ("0", "1"):
+        raise StrategyError(f"{name}={text[:20]} is neither on nor off", hint=f"{name}, or {name}=0 to switch it off")
+    return {_FLAGS[name]: text == "1"}
+
+
 _READERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
+    **{name: partial(_degree, name=name) for name in _DEGREES},
+    **{name: partial(_flag, name=name) for name in _FLAGS},
     "recompute": _recompute,
     "offload": _offload,
     "schedule": lambda text: {"schedule": text},
-    "slices": lambda text: {"slices": _number(text, word=f"slices={text}", smallest=1)},
-    "first": lambda text: {"first": _number(text, word=f"first={text}")},
-    "last": lambda text: {"last": _number(text, word=f"last={text}")},
+    "slices": lambda text: {"slices": _number(text, word="slices", smallest=1)},
+    "first": lambda text: {"first": _number(text, word="first")},
+    "last": lambda text: {"last": _number(text, word="last")},
     "layers": _layers,
     "order": _order,
 }
 
 
-def _read_word(word: str) -> tuple[str, dict[str, Any]]:
-    """(name of the word, fields it sets)."""
-    if word in _FLAGS:
-        return word, {_FLAGS[word]: True}
-    keyed = _KEY_WORD.fullmatch(word)
-    if keyed:
-        key, value = keyed.groups()
-        if key not in _READERS:
-            raise StrategyError(f"unknown key {key[:40]!r} in a grid", hint=nearest(key[:40], _KEYS))
-        return key, _READERS[key](value)
-    degree = _DEGREE_WORD.fullmatch(word)
-    if degree and degree[1] in _DEGREES:
-        field, smallest = _DEGREES[degree[1]]
-        value = _number(degree[2], word=word, smallest=smallest)
-        if field == "zero" and value > 3:
-            raise StrategyError(f"zero{value} is not a ZeRO stage", hint="zero0, zero1, zero2 or zero3")
-        return degree[1], {field: value}
-    raise StrategyError(f"unknown word {word[:40]!r} in a grid", hint=nearest(re.sub(r"[0-9]+$", "N", word[:40]), _WORDS))
+def _read_words(text: str) -> dict[str, dict[str, Any]]:
+    """By the name of each word, the fields that it sets.
+
+    Raises:
+        StrategyError: a word or a number that has no meaning.
+    """
+    words = text.split() if len(text) <= _MAX_TEXT else []
+    if not words:
+        raise StrategyError(f"a grid is 1 to {_MAX_TEXT} characters of words, not {len(text)}", hint="such as 'tp8 pp4 dp2 mbs1 zero1'")
+    found: dict[str, dict[str, Any]] = {}
+    for word in words:
+        name, value = name_and_value(word)
+        if name not in _READERS or not (value or "=" in word):
+            raise StrategyError(f"unknown word {word[:40]!r} in a grid", hint=nearest(re.sub(r"=?[0-9]+$", "N", word[:40]), _WORDS))
+        if name in found:
+            raise StrategyError(f"{name!r} is said twice in a grid", hint="keep one of them")
+        found[name] = _READERS[name](value)
+    return found
 
 
-def parse_grid(text: str) -> Grid:
+def _dp_left(fields: dict[str, Any], *, devices: int) -> int:
+    """The data parallel degree with which a grid of these fields has so many devices."""
+    tp, cp, pp = (int(fields.get(name, 1)) for name in ("tp", "cp", "pp"))
+    dp, rest = divmod(devices, tp * cp * pp)
+    if rest or not dp:
+        raise StrategyError(
+            f"tp x cp x pp = {tp} x {cp} x {pp} = {tp * cp * pp} does not divide the {devices:,} devices, so no dp takes the rest",
+            hint="other degrees; or say dp",
+            rule="grid.devices",
+        )
+    return dp
+
+
+def parse_grid(text: str, *, devices: int = 0) -> Grid:
     """The grid that `text` says; any order of words, each at most once.
 
     Left out words have their defaults; ``vpp`` above 1 without a schedule means ``interleaved-1f1b``, and a schedule in waves without
     ``vpp`` has two chunks a rank.
 
+    Args:
+        devices: that a text which does not say dp is for: dp is what its other degrees leave over. 0 = not known, and dp is 1.
+
     Raises:
-        StrategyError: a word, number or combination that has no meaning (the rules against model and cluster are in `grid_rules`).
+        StrategyError: a word, number or combination that has no meaning (the rules against model and cluster are in `grid_rules`), or the
+            degrees do not divide the devices.
     """
-    words = text.split() if len(text) <= _MAX_TEXT else ["x"]
-    if len(text) > _MAX_TEXT or not words:
-        raise StrategyError(f"a grid is 1 to {_MAX_TEXT} characters of words, not {len(text)}", hint="such as 'tp8 pp4 dp2 mbs1 zero1'")
-    fields: dict[str, Any] = {}
-    seen: set[str] = set()
-    for word in words:
-        name, values = _read_word(word)
-        if name in seen:
-            raise StrategyError(f"{name!r} is said twice in a grid", hint="keep one of them")
-        seen.add(name)
-        fields |= values
+    read = _read_words(text)
+    fields: dict[str, Any] = {field: value for values in read.values() for field, value in values.items()}
     if fields.get("vpp", 1) > 1 and "schedule" not in fields:
         fields["schedule"] = _INTERLEAVED
     fields.setdefault("vpp", grid_schedule(fields.get("schedule", "")).chunks)
+    if devices and "dp" not in fields:
+        fields["dp"] = _dp_left(fields, devices=devices)
     return Grid(**fields)
+
+
+_WHOLE: Final = frozenset(("dp", "mbs", "zero", "recompute"))
+_LAYERS: Final = ("first", "last", "layers")
+
+
+def changed_grid(grid: Grid, text: str) -> Grid:
+    """`grid` with the axes that `text` names changed: ``zero3``, ``tp4 dp16``, ``recompute=full``.
+
+    Where dp is not named it is as large as the grid's devices have room for. What only goes with an axis that changed follows:
+    sp ends with tp, layers by number with pp and vpp, an interleaved schedule with vpp. A text that says dp, mbs, zero and recompute, as
+    the printer does, is a whole strategy.
+
+    Raises:
+        StrategyError: a word, number or combination that has no meaning.
+    """
+    read = _read_words(text)
+    if read.keys() >= _WHOLE:
+        return parse_grid(text)
+    fields: dict[str, Any] = {field: value for values in read.values() for field, value in values.items()}
+    if fields.get("tp") == 1:
+        fields.setdefault("sp", False)
+    if {"pp", "vpp", "schedule"} & fields.keys() and not set(_LAYERS) & fields.keys():
+        fields |= {"first": 0, "last": 0, "layers": ()}
+    if "schedule" in fields:
+        fields.setdefault("vpp", grid.vpp if fields["schedule"] == _INTERLEAVED else grid_schedule(fields["schedule"]).chunks)
+    elif "vpp" in fields and grid.schedule in ("1f1b", _INTERLEAVED):
+        fields["schedule"] = _INTERLEAVED if fields["vpp"] > 1 else "1f1b"
+    if "dp" not in fields:
+        tp, cp, pp = (int(fields.get(name, getattr(grid, name))) for name in ("tp", "cp", "pp"))
+        fields["dp"] = max(grid.devices // (tp * cp * pp), 1)
+    return replace(grid, **fields)

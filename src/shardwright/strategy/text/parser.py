@@ -110,7 +110,7 @@ def parse_plan(text: str, *, model: Model | None = None) -> Plan:
 def _from_grid(reader: _Reader, grid: re.Match[str], *, devices: int, model: Model | None) -> Plan:
     if model is None:
         raise StrategyError("a plan by its grid needs the model it is for", hint="give the model, or print the plan in its general form")
-    plan = plan_of(parse_grid(grid[2]), model=model, global_batch=_count(reader, grid[1], smallest=1))
+    plan = plan_of(parse_grid(grid[2], devices=devices), model=model, global_batch=_count(reader, grid[1], smallest=1))
     if plan.devices != devices:
         raise StrategyError(f"the grid has {plan.devices} devices, the first line says {devices}", rule="grid.devices")
     if reader.place < len(reader.lines):

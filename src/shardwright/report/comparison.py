@@ -1,0 +1,120 @@
+"""Strategies and clusters side by side, fastest first: on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from shardwright.files.stored import simulation_document
+from shardwright.report.tables import plain_table
+from shardwright.report.terminal import head, part_name, place_of_part, section
+from shardwright.search.compared import Compared
+from shardwright.search.simulation import strategy_text
+from shardwright.search.summary import request_lines
+from shardwright.units import MEGA, format_bytes, format_count, format_percent
+
+SECONDS_PER_DAY: Final = 86400.0
+
+
+def comparison_document(rows: Sequence[Compared]) -> dict[str, Any]:
+    """``compare --json``: what a simulation file holds of each, and what each costs."""
+    return {
+        "strategies": [simulation_document(row.simulation) for row in rows],
+        "costs": [
+            {
+                "cluster": row.simulation.request.cluster,
+                "devices": row.devices,
+                "prices": [{"of": p.of, "usd_per_device_hour": p.usd_per_hour, "source": p.source} for p in row.prices],
+                "usd_per_hour": row.usd_per_hour,
+                "usd_per_token": row.usd_per_token,
+                "tokens": row.tokens or None,
+                "training_s": row.seconds or None,
+                "training_usd": row.usd if row.tokens else None,
+            }
+            for row in rows
+        ],
+    }
+
+
+def render_comparison(rows: Sequence[Compared]) -> RenderableType:
+    """What each is worth and costs, its strategy, where the prices come from, and where its time goes."""
+    ranked = sorted(rows, key=lambda row: row.simulation.prediction.step_time_s)
+    columns = _columns(ranked)
+    titles = [title for title, _ in columns]
+    cells = list(zip(*(values for _, values in columns), strict=True))
+    times = _times(ranked)
+    strategies = [(str(rank), strategy_text(row.simulation)) for rank, row in enumerate(ranked, start=1)]
+    several = len({row.simulation.request.cluster for row in ranked}) > 1
+    places = {title: place for place, title in enumerate(titles)}
+    return Group(
+        *([] if several else [head([*request_lines(ranked[0].simulation.request), ("", "")])]),
+        plain_table(
+            titles,
+            cells,
+            right=[place for title, place in places.items() if title in _NUMBERS],
+            whole=(0, len(titles) - 1),
+            spare=[places[title] for title in ("tok/s/dev", "MFU", "slower", "$/Mtok", "memory") if title in places],
+        ),
+        section("Strategies", plain_table(("", ""), strategies)),
+        *_notes(ranked),
+        section(
+            "Where the time goes, in seconds",
+            plain_table(
+                ("", *map(str, range(1, len(ranked) + 1))),
+                times,
+                right=range(1, len(ranked) + 1),
+                spare=range(len(ranked), 1, -1),
+            ),
+        ),
+    )
+
+
+_NUMBERS: Final = frozenset(("s/step", "slower", "tok/s/dev", "MFU", "memory", "$/dev/h", "$/Mtok", "days", "cost $"))
+
+
+def _columns(ranked: Sequence[Compared]) -> list[tuple[str, list[str]]]:
+    """(title, cells) of every column; what all have in common has none."""
+    predictions = [row.simulation.prediction for row in ranked]
+    best = predictions[0].step_time_s
+    clusters = [row.simulation.request.cluster for row in ranked]
+    columns = [
+        ("", [str(rank) for rank in range(1, len(ranked) + 1)]),
+        ("s/step", [f"{p.step_time_s:.4g}" for p in predictions]),
+        ("slower", [f"+{format_percent(p.step_time_s / best - 1)}" for p in predictions]),
+        ("tok/s/dev", [f"{p.tokens_per_s_per_device:,.0f}" for p in predictions]),
+        ("MFU", [format_percent(p.mfu_causal) for p in predictions]),
+        ("memory", [format_bytes(p.allocated_bytes) for p in predictions]),
+        ("fits", ["yes" if p.fits else "no" for p in predictions]),
+        ("$/dev/h", [_dollars(None if row.usd_per_hour is None else row.usd_per_hour / row.devices) for row in ranked]),
+        ("$/Mtok", [_dollars(None if row.usd_per_token is None else row.usd_per_token * MEGA) for row in ranked]),
+    ]
+    if ranked[0].tokens:
+        columns += [
+            ("days", [f"{row.seconds / SECONDS_PER_DAY:,.1f}" for row in ranked]),
+            ("cost $", ["-" if row.usd is None else format_count(row.usd) for row in ranked]),
+        ]
+    return columns + ([("cluster", clusters)] if len(set(clusters)) > 1 else [])
+
+
+def _dollars(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _times(ranked: Sequence[Compared]) -> list[tuple[str, ...]]:
+    parts = [dict(row.simulation.prediction.breakdown_s) for row in ranked]
+    return [
+        (part_name(name), *(f"{part.get(name, 0.0):.4g}" for part in parts))
+        for name, _ in sorted({name: 0.0 for part in parts for name in part}.items(), key=place_of_part)
+    ]
+
+
+def _notes(ranked: Sequence[Compared]) -> list[RenderableType]:
+    """What the tokens are, and where each price comes from."""
+    tokens = ranked[0].tokens
+    lines = [f"{format_count(tokens)} tokens, step after step: no failures, checkpoints or evaluation"] if tokens else []
+    known = dict.fromkeys(price for row in ranked for price in row.prices)
+    lines += [f"{price.usd_per_hour:.4g} $ a device-hour: {price.of}, {price.source}" for price in known]
+    return [Text("\n" + "\n".join(lines), style="dim")] if lines else []

@@ -1,0 +1,133 @@
+"""Where a space, or the certificate of its search, put one grid."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
+from shardwright.cost.rank_memory import reserved_bytes
+from shardwright.cost.step_costs import step_costs
+from shardwright.program.problem import Problem
+from shardwright.search.grid.bounded import Bounded, bound_space
+from shardwright.search.grid.members import member_grid
+from shardwright.search.grid.meshes import full_meshes, idle_meshes
+from shardwright.search.grid.space import AXES, Space, Value
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.rules import GridFacts, canonical
+
+
+class Fate(StrEnum):
+    """What became of a strategy in a search."""
+
+    BEST = "best"
+    RANKED = "ranked"
+    SIMULATED = "simulated"
+    BOUNDED = "bounded"
+    INFEASIBLE = "infeasible"
+    ILLEGAL = "illegal"
+    OUTSIDE = "outside"
+    UNSEARCHED = "unsearched"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Where a search put a strategy, and why.
+
+    Args:
+        fate: what became of it. reason: in words. bound_s: its step takes at least so many seconds (0 = nothing was bounded).
+    """
+
+    fate: Fate
+    reason: str
+    bound_s: float = 0.0
+
+
+def placed_in(problem: Problem, space: Space, facts: GridFacts, grid: Grid, *, capacity: int, known_s: float) -> Placed:
+    """Where a search of `space` puts a legal `grid`, by the bounds that the search itself takes.
+
+    Args:
+        capacity: bytes of a device that a plan may fill. known_s: step of the last strategy that the search ranked: what takes
+            longer is bounded away.
+    """
+    one, missing = _space_of(space, grid, facts)
+    if one is None:
+        return Placed(fate=Fate.OUTSIDE, reason=", ".join(missing))
+    meshes = full_meshes(one, facts) if grid.devices == one.devices else idle_meshes(one, facts)
+    bounded = bound_space(problem, one, facts, capacity=capacity, meshes=meshes)
+    if not len(bounded.seconds):
+        return Placed(fate=Fate.OUTSIDE, reason="the search leaves this combination out")
+    bound = float(bounded.seconds[0])
+    if math.isinf(bound):
+        return Placed(fate=Fate.INFEASIBLE, reason="a lower bound of its memory is more than a device may fill")
+    if bound >= known_s:
+        return Placed(fate=Fate.BOUNDED, reason="a bound of its work and its pipeline", bound_s=bound)
+    return _refined(problem, bounded, bound, capacity=capacity, known_s=known_s)
+
+
+def _refined(problem: Problem, bounded: Bounded, bound: float, *, capacity: int, known_s: float) -> Placed:
+    """The same of the first member that its first bound leaves, by its order."""
+    grid = member_grid(bounded.members, 0)
+    costs = step_costs(problem, grid, bounded.prepared.priced(0))
+    table = order_table(grid, microbatches=microbatches_of(problem, grid))
+    if reserved_bytes(problem, table, costs).max() > capacity:
+        return Placed(fate=Fate.INFEASIBLE, reason="its order needs more memory than a device may fill", bound_s=bound)
+    path = max(path_seconds(problem, grid, costs), bound)
+    fate = Fate.BOUNDED if path >= known_s else Fate.SIMULATED
+    return Placed(fate=fate, reason="the longest path through its order", bound_s=path)
+
+
+def _space_of(space: Space, grid: Grid, facts: GridFacts) -> tuple[Space | None, tuple[str, ...]]:
+    """The part of `space` that is `grid` alone; None, and what the space lacks, where it has not got it."""
+    plain = canonical(grid, facts=facts)
+    wanted, also = _values(plain), _values(grid)
+    found: dict[str, Value] = {}
+    missing: list[str] = []
+    for axis in AXES:
+        has = space.of(axis)
+        if axis == "order":
+            same = [o for o in space.orders if canonical(replace(plain, order=o), facts=facts).order == plain.order]
+            found[axis] = "-".join(same[0]) if same else ""
+        else:
+            found[axis] = wanted[axis] if wanted[axis] in has else also[axis]
+        if found[axis] not in has:
+            missing.append(f"{axis} {wanted[axis]} is not among {', '.join(map(str, has))}")
+    fewest = space.fewest or space.devices
+    if plain.devices < fewest or plain.devices % space.node:
+        missing.append(f"{plain.devices} devices are not whole nodes of {space.node}, {fewest} to {space.devices} devices")
+    if space.dp and plain.dp not in space.dp:
+        missing.append(f"dp {plain.dp} is not among {', '.join(map(str, space.dp))}")
+    missing += [
+        f"{end} {getattr(plain, end) or 'as the rest'} is not {getattr(space, end) or 'as the rest'}"
+        for end in ("first", "last")
+        if getattr(plain, end) != getattr(space, end)
+    ]
+    missing += ["layers by number are not searched"] if plain.layers else []
+    missing += ["slices are not searched"] if plain.slices > 1 else []
+    if missing:
+        return None, tuple(missing)
+    return replace(space, values=tuple((axis, (found[axis],)) for axis in AXES), dp=(plain.dp,)), ()
+
+
+def _values(grid: Grid) -> dict[str, Value]:
+    """The value of each axis of the space that a grid has."""
+    return {
+        "tp": grid.tp,
+        "cp": grid.cp,
+        "pp": grid.pp,
+        "order": "-".join(grid.order),
+        "ep": grid.ep,
+        "etp": grid.etp,
+        "sp": int(grid.sp),
+        "ulysses": grid.ulysses,
+        "gather": int(grid.gather),
+        "mbs": grid.microbatch,
+        "vpp": grid.vpp,
+        "schedule": grid.schedule,
+        "zero": grid.zero,
+        "shard": grid.shard,
+        "recompute": grid.recompute.value,
+        "recompute_layers": grid.recompute_layers,
+        "offload": grid.offload,
+    }

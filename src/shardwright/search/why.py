@@ -1,0 +1,55 @@
+"""A strategy beside a plan: what it gains and loses, or why it cannot be, and where the search put it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwright.search.grid.placed import Placed
+from shardwright.search.simulation import Simulation
+from shardwright.simulator.prediction import Prediction, StageMemory
+from shardwright.strategy.violation import Violation
+
+Beside = tuple[tuple[str, float, float], ...]
+"""(part, of the plan, of the other strategy)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """What `api.why.why` returns.
+
+    Args:
+        plan: what the other strategy is held against. strategy: the other one, as text. broken: every rule that it breaks.
+        other: it, simulated; None where it breaks a rule. placed: where the search put it.
+    """
+
+    plan: Simulation
+    strategy: str
+    broken: tuple[Violation, ...]
+    other: Simulation | None
+    placed: Placed
+
+    @property
+    def seconds(self) -> Beside:
+        """Seconds of each part of the step, of both; each column adds up to its step."""
+        return () if self.other is None else _beside(self.plan.prediction.breakdown_s, self.other.prediction.breakdown_s)
+
+    @property
+    def memory(self) -> Beside:
+        """Bytes of each item of the fullest device's memory, of both; each column adds up to what it reserves."""
+        return () if self.other is None else _beside(fullest(self.plan.prediction).items, fullest(self.other.prediction).items)
+
+
+def _beside(one: tuple[tuple[str, float], ...], other: tuple[tuple[str, float], ...]) -> Beside:
+    here, there = dict(one), dict(other)
+    return tuple((name, here.get(name, 0), there.get(name, 0)) for name in dict.fromkeys([*here, *there]))
+
+
+def fullest(prediction: Prediction) -> StageMemory:
+    """The stage, or class of devices, that fills most of its memory."""
+    return max(prediction.stages, key=lambda stage: (stage.reserved / (stage.capacity or prediction.capacity_bytes), -stage.rank))
+
+
+def missing_bytes(prediction: Prediction) -> tuple[tuple[int, int], ...]:
+    """(rank, bytes that it lacks) of every stage, or class of devices, that has no room for what it holds."""
+    lacks = ((stage.rank, stage.reserved - (stage.capacity or prediction.capacity_bytes)) for stage in prediction.stages)
+    return tuple((rank, count) for rank, count in lacks if count > 0)

@@ -1,0 +1,213 @@
+"""What a device of each class sends in a step, and over which tier of the network: the bytes behind the seconds of a simulated plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import FloatArray
+from shardwright.collectives.algorithm import Collective
+from shardwright.cost.block_table import PART_OF_AXIS, PARTS, moved_again
+from shardwright.cost.column_sums import gradient_bytes
+from shardwright.cost.columns import block_context
+from shardwright.cost.communication import dispatch_bytes, wire_bytes
+from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_tiers, tiers_between
+from shardwright.cost.family_costs import local_sizes, recompute_mode
+from shardwright.cost.gradient_sums import ShardRule, degree, in_buckets, shard_rule, sharing_groups
+from shardwright.program.block.block import Move, Phase
+from shardwright.program.block.cell_structure import on_replica
+from shardwright.program.block.lower_block import lower_block
+from shardwright.program.block.sizes import evaluate
+from shardwright.program.instances import TaskKind
+from shardwright.program.problem import Problem
+from shardwright.program.stages.edges import Messages
+from shardwright.program.stages.holdings import HeldParameters, held_by_families
+from shardwright.program.stages.parts import Segment, StageParts
+from shardwright.simulator.simulate import SimulatedPlan, summings_of
+
+PIPELINE: Final = "pp"
+SHARDING: Final = "sharding"
+_BACKWARDS: Final = (int(TaskKind.B), int(TaskKind.I))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What one device sends to a group in a step.
+
+    Args:
+        part: tp, cp, ep, pp, or sharding (gathers of parameters and sums of gradients), as in the breakdown.
+        group: devices, itself included. sent: bytes over the links of each tier, innermost first; what crosses a tier of the network also
+            passes those below it, but for the island's.
+    """
+
+    part: str
+    group: tuple[int, ...]
+    sent: tuple[float, ...]
+
+
+def plan_traffic(problem: Problem, result: SimulatedPlan) -> tuple[tuple[Traffic, ...], ...]:
+    """What the first device of each class sends in a step, by part and group.
+
+    Collectives move what the busiest member sends by the algorithm that the library chooses. Left out: 4 bytes of the gradients' norm,
+    scales of 8-bit operands, and notifications of experts.
+    """
+    program = result.program
+    holdings = held_by_families(program.stages, summings_of(problem, program.stages))
+    runs = _runs(result)
+    found = []
+    for number, device_class in enumerate(program.classes):
+        sums = _Sums(problem, device_class.devices[0])
+        for lane, chunk, _ in device_class.families:
+            stage = program.stages[lane][chunk]
+            held = [holdings.get((lane, chunk, n, sums.device), ()) for n in range(len(stage.segments))]
+            _of_blocks(sums, result, stage, runs[number])
+            _of_gradients(sums, stage, held, rule=shard_rule(program.plan), runs=runs[number])
+        _of_edges(sums, result)
+        found.append(sums.traffic())
+    return tuple(found)
+
+
+_Runs = Counter[tuple[int, int, int, int]]
+"""(lane, chunk, slice, kind) -> how often a class runs that action in a step."""
+
+
+def _runs(result: SimulatedPlan) -> list[_Runs]:
+    program, templates = result.program, result.program.templates
+    times = np.bincount(program.instances.template, minlength=len(templates))
+    found: list[_Runs] = [Counter() for _ in program.classes]
+    at = np.flatnonzero((templates.kind <= int(TaskKind.R)) & (templates.piece == 0))
+    columns = (templates.klass, templates.lane, templates.chunk, templates.slice, templates.kind)
+    for klass, *key, count in zip(*(column[at].tolist() for column in columns), times[at].tolist(), strict=True):
+        found[klass][key[0], key[1], key[2], key[3]] += count
+    return found
+
+
+class _Sums:
+    """Bytes of one device so far, by part and group."""
+
+    def __init__(self, problem: Problem, device: int) -> None:
+        self.problem, self.own, self.device = problem, kind_problem(problem, device), device
+        self.tiers = plan_tiers(problem)
+        self._sent: dict[tuple[str, tuple[int, ...]], FloatArray] = {}
+
+    def add(self, part: str, group: tuple[int, ...], sent: FloatArray) -> None:
+        """Count `sent`, bytes over each tier."""
+        key = part, group
+        self._sent[key] = self._sent.get(key, np.zeros(len(self.tiers))) + sent
+
+    def collective(self, part: str, kind: Collective, group: tuple[int, ...], *, volume: float, times: float = 1.0) -> None:
+        """Count a collective of `volume` bytes over `group`, so many times."""
+        if len(group) > 1 and volume > 0.0 and times > 0.0:
+            network = network_of_devices(self.problem, group)
+            sent = wire_bytes(kind, volume=np.array([volume]), span=group_span(group, network), network=network)
+            self.add(part, group, self._padded(sent) * times)
+
+    def move(self, move: Move, group: tuple[int, ...], *, volume: float, times: float) -> None:
+        """Count a move of a block."""
+        part = PARTS[PART_OF_AXIS[move.axes[0]]]
+        if not move.copies:
+            self.collective(part, move.kind, group, volume=volume, times=times * (len(group) - 1 if move.hops else 1))
+        elif len(group) > 1:
+            span = group_span(group, network_of_devices(self.problem, group))
+            self.add(part, group, self._padded(dispatch_bytes(volume=np.array([volume]), copies=move.copies, span=span)) * times)
+
+    def _padded(self, sent: tuple[FloatArray, ...]) -> FloatArray:
+        values = [float(one[0]) for one in sent]
+        return np.array(values + [0.0] * (len(self.tiers) - len(values)))
+
+    def traffic(self) -> tuple[Traffic, ...]:
+        """All of it, sorted."""
+        found = (Traffic(part=part, group=group, sent=tuple(sent.tolist())) for (part, group), sent in sorted(self._sent.items()))
+        return tuple(one for one in found if any(one.sent))
+
+
+def _of_blocks(sums: _Sums, result: SimulatedPlan, stage: StageParts, runs: _Runs) -> None:
+    """Collectives inside the blocks of a stage, forward, backward and where they run again."""
+    lengths = result.costs.lengths[stage.lane]
+    for part in range(len(lengths)):
+        forward = runs[stage.lane, stage.chunk, part, int(TaskKind.F)]
+        backward = sum(runs[stage.lane, stage.chunk, part, kind] for kind in _BACKWARDS)
+        cut = lengths[: part + 1] if len(lengths) > 1 else None
+        for segment in stage.segments:
+            _of_block(sums, stage, segment, cut=cut, forward=forward, backward=backward)
+
+
+def _of_block(sums: _Sums, stage: StageParts, segment: Segment, *, cut: tuple[int, ...] | None, forward: int, backward: int) -> None:
+    own, local = sums.own, sums.device - stage.base
+    context = block_context(own, segment.block)
+    if cut is not None:
+        context = replace(context, tokens=cut[-1], before=cut[:-1])
+    structure, first = on_replica(segment.cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices)
+    program, degrees = lower_block(segment.block, structure, context), local_sizes(structure)
+    mode, again = recompute_mode(segment.keeps), moved_again(program, own.runtime)
+    for move in program.moves:
+        group = tuple(d + first + stage.base for d in move.group)
+        volume = float(sum(int(evaluate(size, degrees)[0]) for size in move.volume))
+        repeated = mode == 2 or (mode == 1 and again(move))
+        times = forward + (backward if repeated else 0) if move.phase is Phase.F else backward
+        sums.move(move, group, volume=volume, times=times * segment.count)
+
+
+def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameters, ...]], *, rule: ShardRule, runs: _Runs) -> None:
+    """Sums of gradients and gathers of parameters, as often as the ZeRO stage has them."""
+    runtime, job = sums.own.runtime, sums.own.job
+    wire, stored = gradient_bytes(job, runtime), job.parameter.bits // 8
+    layers = tuple(segment.count for segment in stage.segments)
+    forward = sum(n for (lane, chunk, _, kind), n in runs.items() if (lane, chunk, kind) == (stage.lane, stage.chunk, int(TaskKind.F)))
+    backward = sum(n for (lane, chunk, _, kind), n in runs.items() if (lane, chunk) == (stage.lane, stage.chunk) and kind in _BACKWARDS)
+    reduced = backward if rule.zero >= 2 and runtime.reduce_every_microbatch else 1
+    gathered = (0, 1, 1, forward + backward)[rule.zero]
+    bucketed, beyond = in_buckets(held, layers=layers)
+    for items, count in zip(bucketed, layers, strict=True):
+        together: Counter[tuple[tuple[int, ...], tuple[int, ...], int]] = Counter()
+        for h in (h for h in items if h.trainable and len(h.group) > 1):
+            together[h.group, h.near, degree(rule, h.klass, len(h.near))] += h.elements * h.layers
+        for (group, near, shard), elements in together.items():
+            inner, across = sharing_groups(group, near, shard)
+            times = count * (1 if near != group else reduced)
+            each = elements / count
+            if rule.zero == 0:
+                sums.collective(SHARDING, Collective.ALL_REDUCE, group, volume=each * wire, times=times)
+                continue
+            sums.collective(SHARDING, Collective.REDUCE_SCATTER, inner, volume=each * wire, times=times)
+            sums.collective(SHARDING, Collective.ALL_REDUCE, across, volume=each * wire / shard, times=times)
+            if runtime.zero1_broadcasts:
+                sums.collective(SHARDING, Collective.BROADCAST, inner, volume=each * stored / shard, times=count * gathered * shard)
+            else:
+                sums.collective(SHARDING, Collective.ALL_GATHER, inner, volume=each * stored, times=count * gathered)
+    for one in beyond:
+        sums.collective(SHARDING, Collective.ALL_REDUCE, one.members, volume=one.elements * layers[one.segment] * wire, times=reduced)
+
+
+def _of_edges(sums: _Sums, result: SimulatedPlan) -> None:
+    """Messages between stages, and the collectives around them."""
+    program, costs = result.program, result.costs
+    templates = program.templates
+    times = np.bincount(program.instances.template, minlength=len(templates))
+    seen: set[tuple[int, int, int]] = set()
+    for index in np.flatnonzero(templates.edge >= 0).tolist():
+        kind, edge, part = (int(column[index]) for column in (templates.kind, templates.edge, templates.slice))
+        if (kind, edge, part) in seen:
+            continue
+        seen.add((kind, edge, part))
+        one = program.edges[edge]
+        lengths = costs.lengths[one.lane]
+        scale = costs.element * lengths[part] / sum(lengths) * int(times[index])
+        _of_messages(sums, one.forward if kind == TaskKind.SEND_F else one.backward, scale)
+
+
+def _of_messages(sums: _Sums, messages: Messages, scale: float) -> None:
+    """What the device sends of one edge; `scale`: bytes of an element in a step."""
+    for source, target, elements in messages.sends.tolist():
+        if source + messages.base == sums.device:
+            ends = np.array([source, target]) + messages.base
+            tier = int(tiers_between(ends[:1], ends[1:], sums.tiers)[0])
+            passed = np.array([t == tier if tier == 0 else 0 < t <= tier for t in range(len(sums.tiers))], dtype=np.float64)
+            sums.add(PIPELINE, tuple(sorted(ends.tolist())), passed * elements * scale)
+    for kind, group, elements in messages.collectives:
+        members = tuple(d + messages.base for d in group)
+        if sums.device in members:
+            sums.collective(PIPELINE, kind, members, volume=elements * scale)
