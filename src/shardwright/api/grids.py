@@ -13,8 +13,8 @@ from shardwright.files.stored import StoredPlan, document_of, stored_answer
 from shardwright.hardware.overrides import scale_network
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer, Goodput, Sensitivity
-from shardwright.search.grid.find import answer_of, find, search
-from shardwright.search.grid.idle import Searched
+from shardwright.search.grid.by_mesh import Searched, search
+from shardwright.search.grid.find import answer_of, find
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.recheck import Recheck, recheck
 from shardwright.search.grid.space import Space
@@ -51,7 +51,8 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
     space = space_of(request, problem, facts)
     capacity = capacity_of(request, problem)
     answer = find(problem, space, facts, capacity=capacity, top=request.top + 1, time_limit_s=time_limit_s, progress=progress)
-    return _completed(request, problem, space, facts, answer, sensitive=time_limit_s == float("inf"), progress=progress)
+    sensitive = time_limit_s == float("inf") and not answer.certificate.stopped_at
+    return _completed(request, problem, space, facts, answer, sensitive=sensitive, progress=progress)
 
 
 def _completed(
@@ -118,7 +119,8 @@ def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None
     """
     answer = stored.answer
     assert answer is not None
-    found = repeated(stored.request, answer.certificate.stopped_at, sensitive=answer.sensitivity is not None, progress=progress)
+    sensitive = answer.sensitivity is not None or bool(answer.nearby)
+    found = repeated(stored.request, answer.certificate.stopped_at, sensitive=sensitive, progress=progress)
     leaves = require_same(document_of(stored), document_of(stored_answer(found.answer)))
     done = recheck(
         found.problem,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from shardwright.api import grids
-from shardwright.cli import flags, screen
+from shardwright.cli import flags, interrupt, screen
 from shardwright.cli.command import verb
 from shardwright.files.stored import plan_document
 from shardwright.files.text import to_text
@@ -64,7 +64,7 @@ def plan(
         general = import_module("shardwright.cli.plan_general")
         general.plan(request, time_limit=time_limit, output=output, as_json=as_json, quiet=quiet)
         return
-    with screen.progress(quiet=quiet or as_json) as report:
+    with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
         answer = grids.plan(request, time_limit_s=time_limit, progress=report)
     document = plan_document(answer)
     if output is not None:
@@ -75,6 +75,7 @@ def plan(
         screen.write(answer_line(print_grid(answer.grid), step_time_s=answer.prediction.step_time_s))
     else:
         screen.show(render_answer(answer))
+    interrupt.end()
 
 
 main = verb(plan, name="plan")

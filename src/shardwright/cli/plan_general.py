@@ -8,7 +8,7 @@ from shardwright.api.exact import plan_exact
 from shardwright.api.general import stored_general
 from shardwright.api.joint import plan_joint
 from shardwright.api.problems import problem_of
-from shardwright.cli import screen
+from shardwright.cli import interrupt, screen
 from shardwright.files.stored import document_of
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_general
@@ -20,7 +20,7 @@ from shardwright.search.summary import answer_line
 def plan(request: Request, *, time_limit: float, output: Path | None, as_json: bool, quiet: bool) -> None:
     """Search the space of general plans that the request names."""
     search = plan_exact if request.space == "exact" else plan_joint
-    with screen.progress(quiet=quiet or as_json) as report:
+    with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
         answer = search(request, time_limit_s=time_limit, progress=report)
     stored = stored_general(answer)
     document = document_of(stored)
@@ -33,3 +33,4 @@ def plan(request: Request, *, time_limit: float, output: Path | None, as_json: b
     else:
         model = problem_of(request).model
         screen.show(render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s))
+    interrupt.end()

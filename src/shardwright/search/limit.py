@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
+from typing import Final
+
+STOP: Final = threading.Event()
+"""Set by who wants every search of this process to end at its next look at the clock."""
 
 
 @dataclass(slots=True)
@@ -27,7 +32,7 @@ class Limit:
         """Look at the clock: whether the limit has cut in."""
         if not self.stopped_at:
             self.looks += 1
-            if self.looks == self.stop_at if self.stop_at else time.monotonic() > self.deadline_s:
+            if self.looks == self.stop_at if self.stop_at else STOP.is_set() or time.monotonic() > self.deadline_s:
                 self.stopped_at = self.looks
         return self.stopped_at > 0
 

@@ -26,9 +26,10 @@ from shardwright.search.exact.orders import num_orders, pipeline_orders
 from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace, Partition, partitions, stage_trees
 from shardwright.search.exact.trees import split_on
-from shardwright.search.grid.find import problem_text, universal_bound
+from shardwright.search.grid.find import problem_text
 from shardwright.search.limit import Limit, limit_of
 from shardwright.search.simulation import Simulation
+from shardwright.search.universal import universal_bound
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
 

@@ -9,18 +9,16 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.cost.columns import problem_machine
-from shardwright.cost.model_flops import model_flops
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Alternative, Answer
 from shardwright.search.certificate import Certificate, assert_sound
-from shardwright.search.grid.best_first import Simulated, refine
-from shardwright.search.grid.bounded import bound_space
-from shardwright.search.grid.idle import Searched, with_idle
+from shardwright.search.grid.best_first import Simulated
+from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.infeasible import nothing_fits
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit, limit_of
+from shardwright.search.universal import universal_bound
 from shardwright.simulator.breakdown import breakdown
 from shardwright.simulator.predict import predict
 from shardwright.simulator.prediction import Prediction
@@ -58,25 +56,6 @@ def find(
     return replace(answer_of(problem, space, facts, searched, capacity=capacity, limit=limit), search_time_s=time.monotonic() - begun)
 
 
-def search(
-    problem: Problem,
-    space: Space,
-    facts: GridFacts,
-    *,
-    capacity: int,
-    top: int,
-    limit: Limit | None = None,
-    progress: Progress | None = None,
-) -> Searched:
-    """Bound and refine the members on all devices; then, where the space has them, those that leave devices idle."""
-    limit = limit or Limit()
-    if progress is not None:
-        progress("bound", 0, 1)
-    full = bound_space(problem, space, facts, capacity=capacity)
-    outcome = refine(problem, full.prepared, full.seconds, capacity=capacity, top=max(top, 1), limit=limit, progress=progress)
-    return with_idle(problem, space, facts, full, outcome, capacity=capacity, top=max(top, 1), limit=limit, progress=progress)
-
-
 def answer_of(problem: Problem, space: Space, facts: GridFacts, searched: Searched, *, capacity: int, limit: Limit) -> Answer:
     """What a search found, certified; the seconds that it took are left out.
 
@@ -85,7 +64,7 @@ def answer_of(problem: Problem, space: Space, facts: GridFacts, searched: Search
     """
     ranked = searched.outcome.ranked
     if not ranked:
-        raise nothing_fits(problem, space, facts, searched.crossed, capacity=capacity)
+        raise nothing_fits(problem, space, facts, tuple(searched.crossed), capacity=capacity)
     prediction = predict(problem, ranked[0].grid, ranked[0].result)
     return Answer(
         grid=ranked[0].grid,
@@ -104,15 +83,16 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
     refined = outcome.paths + outcome.too_large
     lower, universal = min(outcome.lower_bound_s, best), 1.0 - universal_bound(problem, space.devices) / best
     assert_sound(best_s=best, lower_bound_s=lower, universal_gap=universal)
-    barren = searched.left.take(np.isinf(searched.left_s)).enumerated + searched.left.illegal * searched.left.each
+    left = sum(meshes.enumerated for meshes, _ in searched.left)
+    barren = sum(meshes.take(np.isinf(seconds), illegal=meshes.illegal).enumerated for meshes, seconds in searched.left)
     return Certificate(
         space=space.text(),
         digest=space.digest(problem_text(problem)),
-        enumerated=sum(m.enumerated for m in members) + searched.left.enumerated,
+        enumerated=sum(m.enumerated for m in members) + left,
         illegal=sum(m.illegal for m in members) + barren,
         duplicates=sum(m.duplicates for m in members),
         infeasible=infeasible + outcome.too_large,
-        bounded_b0=sum(m.num_members for m in members) - infeasible - refined + searched.left.enumerated - barren,
+        bounded_b0=sum(m.num_members for m in members) - infeasible - refined + left - barren,
         bounded_b1=outcome.paths - outcome.simulated,
         simulated=outcome.simulated,
         best_s=best,
@@ -122,13 +102,6 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
         universal_gap=universal,
         infeasible_by_reason=(("memory bound", infeasible), ("simulated memory", outcome.too_large)),
     )
-
-
-def universal_bound(problem: Problem, devices: int) -> float:
-    """Seconds that no plan whatever can beat: model FLOPs of a step over the rate that all devices reach on endless GEMMs."""
-    machine = problem_machine(problem)
-    rate = machine.peak * machine.gemm.compute_efficiency / machine.gemm.sustained
-    return model_flops(problem)[0] / (max(rate, machine.attention_peak) * devices)
 
 
 def problem_text(problem: Problem) -> str:

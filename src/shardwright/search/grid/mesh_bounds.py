@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.block_table import EP
+from shardwright.cost.block_table import CP, EP
 from shardwright.cost.chunk_layout import is_layer, layout_of
 from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.degree_rows import Rows
@@ -52,13 +52,13 @@ class _Work:
 
 
 def mesh_bounds(
-    problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, *, known: Prepared, until: float = float("inf")
+    problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, *, known: Prepared | None = None, until: float = float("inf")
 ) -> FloatArray:
     """(meshes,) seconds that no member of each is under; inf where none has a legal microbatch or pipeline.
 
     Args:
-        known: members on all devices: what is priced there is not priced again. until: a mesh whose mean over ranks is no less is looked
-            at no closer.
+        known: members on all devices, None = none: what is priced there is not priced again. until: a mesh whose mean over ranks is no
+            less is looked at no closer.
     """
     if not len(meshes):
         return np.empty(0)
@@ -70,29 +70,37 @@ def mesh_bounds(
     return found
 
 
-def _work(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, known: Prepared) -> _Work:
-    kinds, kind = np.unique(_placed(meshes.columns), axis=0, return_inverse=True)
+def _work(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, known: Prepared | None) -> _Work:
+    moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
+    kinds, kind = np.unique(_placed(meshes.columns, near=moe), axis=0, return_inverse=True)
     sizes = np.array([int(size) for size in space.of("mbs")], dtype=np.int64)
-    seconds = _priced_already(problem, known, kinds, sizes)
+    seconds = np.full((len(problem.model.blocks), len(kinds), len(sizes)), np.inf)
+    if known is not None and not moe and len(known.members.outers):
+        seconds = _priced_already(problem, known, kinds, sizes)
     missing = np.flatnonzero(np.isinf(seconds[0]).any(axis=1))
     if len(missing):
-        priced = _priced(problem, space, facts, dict(zip(_PLACED, kinds[missing].T, strict=True)), sizes)
+        priced = _priced(problem, space, facts, dict(zip(_PLACED, kinds[missing].T, strict=True)), sizes, moe=moe)
         seconds[:, missing] = np.minimum(seconds[:, missing], priced)
     kind = kind.reshape(-1)
-    count, rest = np.divmod((facts.global_batch // meshes.columns["dp"])[:, None], sizes)
+    count, rest = np.divmod(facts.global_batch, meshes.columns["dp"][:, None] * sizes)
     legal = (rest == 0) & np.isfinite(seconds[0])[kind]
     return _Work(seconds=np.where(np.isfinite(seconds), seconds, 0.0), kind=kind, count=count, legal=legal)
 
 
-def _placed(columns: Columns) -> IntArray:
-    """(rows, _PLACED): a group of one has no place on the network."""
-    stride = {f"s_{axis}": np.where(columns[axis] > 1, columns[f"s_{axis}"], 1) for axis in ("tp", "cp")}
+def _placed(columns: Columns, *, near: bool = False) -> IntArray:
+    """(rows, _PLACED): a group of one has no place on the network.
+
+    Args:
+        near: groups lie as near as they can wherever they lie, as what they exchange is left out.
+    """
+    lying = {"s_tp": np.ones_like(columns["tp"]), "s_cp": columns["tp"]} if near else columns
+    stride = {f"s_{axis}": np.where(columns[axis] > 1, lying[f"s_{axis}"], 1) for axis in ("tp", "cp")}
     return np.stack([(columns | stride)[name] for name in _PLACED], axis=1)
 
 
-def _both_ways(table: LayerTable, *, without_experts: bool) -> FloatArray:
-    """(blocks, rows) seconds forward and backward; what experts exchange depends on where replicas lie, and can be left out."""
-    spent = table.seconds.sum(axis=2) - (table.seconds[:, :, EP] if without_experts else 0.0)
+def _both_ways(table: LayerTable, *, exchanged: bool) -> FloatArray:
+    """(blocks, rows) seconds forward and backward, with what the parts of context and experts exchange or without."""
+    spent = table.seconds.sum(axis=2) - (0.0 if exchanged else table.seconds[:, :, [CP, EP]].sum(axis=2))
     both: FloatArray = spent[:, :3].sum(axis=1)
     return np.maximum(both, 0.0)
 
@@ -104,19 +112,22 @@ def _priced_already(problem: Problem, known: Prepared, kinds: IntArray, sizes: I
     """
     found = np.full((len(problem.model.blocks), len(kinds), len(sizes)), np.inf)
     outer, members = known.members.outers.columns, known.members
-    if not len(members.outers) or any(o.experts is not None for b in problem.model.blocks for o in b.operators):
-        return found
     place = {tuple(row): at for at, row in enumerate(kinds.tolist())}
     of_mesh = np.array([place.get(tuple(row), -1) for row in _placed(members.meshes.columns).tolist()], dtype=np.int64)
     rows = np.unique(np.stack([of_mesh[outer["mesh"]], np.searchsorted(sizes, outer["mbs"]), known.layer_row], axis=1), axis=0)
     kind, size, row = rows[rows[:, 0] >= 0].T
-    for block, seconds in zip(found, _both_ways(known.layers, without_experts=False), strict=True):
+    for block, seconds in zip(found, _both_ways(known.layers, exchanged=True), strict=True):
         np.minimum.at(block, (kind, size), seconds[row])
     return found
 
 
-def _priced(problem: Problem, space: Space, facts: GridFacts, kinds: Columns, sizes: IntArray) -> FloatArray:
-    """(blocks, kinds, sizes), inf where no choice is legal."""
+def _priced(problem: Problem, space: Space, facts: GridFacts, kinds: Columns, sizes: IntArray, *, moe: bool) -> FloatArray:
+    """(blocks, kinds, sizes), inf where no choice is legal.
+
+    Args:
+        moe: what experts exchange depends on where the replicas lie, and the kinds would be too many: it and what context exchanges is
+            left out.
+    """
     columns: Columns = kinds | {"kind": np.arange(len(kinds["tp"]))}
     for axis in ("sp", "ulysses", "gather"):
         columns = extended(columns, axis, space.of(axis), facts)
@@ -126,7 +137,7 @@ def _priced(problem: Problem, space: Space, facts: GridFacts, kinds: Columns, si
     ones = np.ones_like(kind)
     table = layer_table(problem, Rows(columns=rows | dict.fromkeys(("dp", "pp", "s_dp", "s_pp"), ones)))
     found = np.full((len(table.seconds), len(kinds["tp"]), len(sizes)), np.inf)
-    for block, seconds in zip(found, _both_ways(table, without_experts=True), strict=True):
+    for block, seconds in zip(found, _both_ways(table, exchanged=not moe), strict=True):
         np.minimum.at(block, (kind, place), seconds)
     return found
 

@@ -43,9 +43,9 @@ class Meshes:
         """Raw members: choices of all axes over these meshes and those that break a rule."""
         return (int(self.columns["copies"].sum()) + self.illegal) * self.each
 
-    def take(self, rows: IntArray | BoolArray) -> Meshes:
-        """Some of them, without those that break a rule."""
-        return replace(self, columns={name: column[rows] for name, column in self.columns.items()}, illegal=0)
+    def take(self, rows: IntArray | BoolArray, *, illegal: int = 0) -> Meshes:
+        """Some of them, and so many of those that break a rule."""
+        return replace(self, columns={name: column[rows] for name, column in self.columns.items()}, illegal=illegal)
 
 
 def full_meshes(space: Space, facts: GridFacts) -> Meshes:

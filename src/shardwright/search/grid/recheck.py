@@ -15,11 +15,12 @@ from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate
 from shardwright.search.grid.bounded import Bounded, bound_space
-from shardwright.search.grid.find import certify, problem_text, search, universal_bound
-from shardwright.search.grid.idle import Searched
+from shardwright.search.grid.by_mesh import Searched, search
+from shardwright.search.grid.find import certify, problem_text
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
+from shardwright.search.universal import universal_bound
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.rules import GridFacts, canonical, violations
 from shardwright.strategy.text.grid_notation import print_grid
@@ -99,14 +100,15 @@ def _left(
     problem: Problem, space: Space, facts: GridFacts, searched: Searched, claim: Certificate, capacity: int, generator: random.Random
 ) -> tuple[Bounded, ...]:
     """Some of the meshes that were never crossed, whose bounds are between the claimed one and those of their members."""
-    if float(searched.left_s.min(initial=float("inf"))) < claim.lower_bound_s * (1 - 1e-9):
-        raise DataError("a mesh that no member was looked at could be faster than the plan's bound", hint="plan again")
-    rows = np.array(generator.sample(range(len(searched.left)), min(CROSSED, len(searched.left))), dtype=np.int64)
-    found = tuple(bound_space(problem, space, facts, capacity=capacity, meshes=searched.left.take(rows[[at]])) for at in range(len(rows)))
-    for row, part in zip(rows.tolist(), found, strict=True):
-        least = float(part.seconds.min(initial=float("inf")))
-        _ordered(grid_text=f"mesh {row}", lower=float(searched.left_s[row]), upper=least, names="the mesh's bound and B0")
-    return found
+    found: list[Bounded] = []
+    for meshes, seconds in searched.left:
+        if float(seconds.min(initial=float("inf"))) < claim.lower_bound_s * (1 - 1e-9):
+            raise DataError("a mesh that no member was looked at could be faster than the plan's bound", hint="plan again")
+        for row in generator.sample(range(len(meshes)), min(CROSSED, len(meshes))):
+            found.append(bound_space(problem, space, facts, capacity=capacity, meshes=meshes.take(np.array([row]))))
+            least = float(found[-1].seconds.min(initial=float("inf")))
+            _ordered(grid_text=f"mesh {row}", lower=float(seconds[row]), upper=least, names="the mesh's bound and B0")
+    return tuple(found)
 
 
 def _same_question(claim: Certificate, problem: Problem, space: Space) -> None:

@@ -14,7 +14,7 @@ from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import assert_sound, claim
-from shardwright.search.grid.find import find, problem_text, universal_bound
+from shardwright.search.grid.find import find, problem_text
 from shardwright.search.grid.prepare import facts_of
 from shardwright.search.grid.space import Space
 from shardwright.search.joint.any_order import any_order_pipelines, search_orders
@@ -30,6 +30,7 @@ from shardwright.search.joint.solve import Solved, load_label_kernels, solve
 from shardwright.search.joint.state import Progress, Search
 from shardwright.search.limit import limit_of
 from shardwright.search.simulation import Simulation
+from shardwright.search.universal import universal_bound
 from shardwright.strategy.grid.rules import GridFacts
 
 NAMED_ORDERS, FOUND_ORDERS = "named", "found"

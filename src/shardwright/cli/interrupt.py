@@ -1,0 +1,48 @@
+"""Ctrl-C in a search: the first ends it with the best so far, the second at once."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+import typer
+
+from shardwright.search.limit import STOP
+
+INTERRUPTED: Final = 130
+
+
+@contextmanager
+def stopping() -> Iterator[None]:
+    """A search in which the first Ctrl-C is a time limit that has just passed; a second one is raised.
+
+    Searches look at the clock between pieces of compiled work of about a second.
+    """
+    STOP.clear()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if STOP.is_set():
+            raise KeyboardInterrupt
+        STOP.set()
+        sys.stderr.write("\nstopping with the best found so far; Ctrl-C again ends at once\n")
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def end() -> None:
+    """Exit as an interrupted program does, if a search was stopped by hand.
+
+    Raises:
+        Exit: with code 130.
+    """
+    if STOP.is_set():
+        STOP.clear()
+        raise typer.Exit(INTERRUPTED)

@@ -1,0 +1,14 @@
+"""The bound of any plan whatever, in a space or not."""
+
+from __future__ import annotations
+
+from shardwright.cost.columns import problem_machine
+from shardwright.cost.model_flops import model_flops
+from shardwright.program.problem import Problem
+
+
+def universal_bound(problem: Problem, devices: int) -> float:
+    """Seconds that no plan whatever can beat: model FLOPs of a step over the rate that all devices reach on endless GEMMs."""
+    machine = problem_machine(problem)
+    rate = machine.peak * machine.gemm.compute_efficiency / machine.gemm.sustained
+    return model_flops(problem)[0] / (max(rate, machine.attention_peak) * devices)

@@ -1,0 +1,61 @@
+"""Ctrl-C ends a search with the best so far and exit code 130; a second one ends it at once."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardwright.cli.main import run
+from shardwright.search.grid import by_mesh
+from shardwright.search.grid.best_first import refine
+from shardwright.search.limit import STOP
+
+ASKED = ("plan", "llama-3.1-8b", "h100-sxm:72", "--seq-len", "4096", "--global-batch", "64")
+
+
+@pytest.fixture(autouse=True)
+def _not_stopped() -> Iterator[None]:
+    yield
+    STOP.clear()
+
+
+def pressed(times: int) -> Callable[..., Any]:
+    """A refinement at whose first report Ctrl-C is pressed so many times."""
+    left = [times]
+
+    def press(what: str, done: int, of: int) -> None:
+        while left[0]:
+            left[0] -= 1
+            signal.raise_signal(signal.SIGINT)
+
+    return lambda *given, **named: refine(*given, **named | {"progress": press})
+
+
+def test_the_first_ends_the_search_with_an_honest_gap(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "plan.json"
+    with monkeypatch.context() as patched:
+        patched.setattr(by_mesh, "refine", pressed(1))
+        assert run([*ASKED, "-o", str(file)]) == 130
+    said = capsys.readouterr()
+    assert "Not proven optimal" in said.out
+    assert "Ctrl-C again ends at once" in said.err
+    stored = json.loads(file.read_text())["certificate"]
+    assert not stored["optimal"]
+    assert 0 < stored["gap"] < 1
+    assert stored["stopped_at"] > 0
+    assert run(["check", str(file)]) == 0
+
+
+def test_the_second_ends_it_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(by_mesh, "refine", pressed(2))
+    assert run(ASKED) == 130
+    assert not capsys.readouterr().out
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,50 @@
+"""A space that is searched mesh by mesh has the same best members as one that is crossed at once, and stops when it is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardwright.search.grid import by_mesh
+from shardwright.search.grid.by_mesh import search
+from shardwright.search.grid.find import certify
+from shardwright.search.limit import Limit
+from shardwright.search.universal import universal_bound
+from tests.search.problems import small_case
+
+CAPACITY = 10**15
+TOP = 3
+
+
+@pytest.mark.parametrize("seed", range(5000, 5012))
+def test_meshes_one_by_one_find_what_all_at_once_find(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = small_case(seed)
+    whole = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=TOP)
+    monkeypatch.setattr(by_mesh, "WHOLE", 0)
+    monkeypatch.setattr(by_mesh, "MOST_RAW", 1)
+    parts = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=TOP)
+    assert [s.step_time_s for s in parts.outcome.ranked] == [s.step_time_s for s in whole.outcome.ranked]
+    assert all(len(part.members.meshes) <= 1 for part in parts.crossed)
+    if whole.outcome.ranked:
+        one, other = (certify(case.problem, case.space, found) for found in (whole, parts))
+        assert one.enumerated == other.enumerated
+        fates = (other.illegal, other.duplicates, other.infeasible, other.bounded_b0, other.bounded_b1, other.simulated)
+        assert sum(fates) == other.enumerated
+        assert min(fates) >= 0
+
+
+def test_a_limit_between_meshes_leaves_an_honest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped at every look at the clock in turn: the bound never exceeds the true best, and what was left counts."""
+    case = next(case for case in map(small_case, range(5100, 5200)) if case.space.fewest and case.facts.devices >= 8)
+    best = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=1).outcome.ranked[0].step_time_s
+    monkeypatch.setattr(by_mesh, "WHOLE", 0)
+    monkeypatch.setattr(by_mesh, "MOST_RAW", 1)
+    gaps = set()
+    for stop in range(1, 40):
+        limit = Limit(stop_at=stop)
+        found = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=1, limit=limit)
+        claim = certify(case.problem, case.space, found)
+        assert universal_bound(case.problem, case.space.devices) <= claim.lower_bound_s <= best <= claim.best_s
+        gaps.add(claim.gap > 0)
+        if not limit.stopped_at:
+            break
+    assert gaps == {True, False}
