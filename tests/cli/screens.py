@@ -141,6 +141,7 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "compare": ("compare", "llama-2-7b", "h100-sxm:64", *JOB, *(word for n in (1, 2, 4, 8) for word in ("--strategy", f"tp{n}"))),
     "explain": ("explain", "best.json"),
     "explain, of a joint search": ("explain", "joint.json"),
+    "why": ("why", "alone.json", "tp4 zero3"),
     "check": ("check", "best.json"),
     "draw": ("draw", "joint.json"),
     "trace": ("trace", "joint.json"),

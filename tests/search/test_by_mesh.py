@@ -16,7 +16,7 @@ CAPACITY = 10**15
 TOP = 3
 
 
-@pytest.mark.parametrize("seed", range(5000, 5012))
+@pytest.mark.parametrize("seed", range(5000, 5006))
 def test_meshes_one_by_one_find_what_all_at_once_find(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     case = small_case(seed)
     whole = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=TOP)
@@ -35,7 +35,7 @@ def test_meshes_one_by_one_find_what_all_at_once_find(seed: int, monkeypatch: py
 
 def test_a_limit_between_meshes_leaves_an_honest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped at every look at the clock in turn: the bound never exceeds the true best, and what was left counts."""
-    case = max(map(small_case, range(5100, 5140)), key=lambda case: len(full_meshes(case.space, case.facts)))
+    case = max(map(small_case, range(5100, 5112)), key=lambda case: len(full_meshes(case.space, case.facts)))
     best = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=1).outcome.ranked[0].step_time_s
     monkeypatch.setattr(by_mesh, "WHOLE", 0)
     monkeypatch.setattr(by_mesh, "MOST_RAW", 1)
