@@ -84,7 +84,7 @@ def trained(model: Model, text: str) -> Model:
         products = [o for _, o in operators if o.kind in LINEAR]
         _require(training.adapted, {n for o in products for n in (o.klass.value, o.name)}, default=training.adapted is ADAPTED)
     _require(training.frozen, {n for b, o in operators for n in (o.klass.value, b.name)})
-    result = replace(model, blocks=tuple(_block(block, training) for block in model.blocks))
+    result = replace(model, blocks=tuple(_block(block, training) for block in model.blocks), base=model)
     if not result.num_trainable_parameters:
         raise UsageError(f"--train {text[:60]!r} leaves nothing to train", hint=_HINT)
     return result
@@ -131,4 +131,4 @@ def adapted(operator: Operator, *, rank: int, source: Operator) -> Operator:
         Parameter(name=f"{operator.name}.lora_b{f'.{i}' if i else ''}", extents=(*each, inner, extent), klass=klass)
         for i, extent in enumerate(operator.writes)
     )
-    return replace(operator, parameters=(*operator.parameters, down, *up), rank=rank, keeps=source.keeps)
+    return replace(operator, parameters=(*operator.parameters, down, *up), adapted=True, keeps=source.keeps)

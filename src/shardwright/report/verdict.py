@@ -21,6 +21,9 @@ def verdict(prediction: Prediction, *, classes: tuple[str, ...] = (), fitting: t
     share = prediction.reserved_bytes / room
     if prediction.fits:
         fits = Text(f"fits: the fullest device holds {format_percent(share)} of {format_bytes(room)}")
+        if prediction.full_bytes:
+            saved = format_bytes(prediction.full_bytes - prediction.reserved_bytes)
+            fits.append(f", {saved} less than if all parameters were trained")
         if share > TIGHT:
             limit = format_percent(TIGHT, digits=0)
             fits.append(f"; above {limit} it may fail in practice: leave some free with --memory-reserve", style="yellow")
