@@ -40,6 +40,7 @@ def _check_zero(problem: Problem, *, zero: int, pipeline: bool) -> None:
     if zero not in runtime.zero_stages or (pipeline and zero > runtime.zero_with_pipeline):
         raise StrategyError(
             f"{runtime.name} has no zero{zero}{' with pp above 1' if pipeline else ''}",
-            hint=f"stages {', '.join(map(str, runtime.zero_stages))}, with a pipeline up to {runtime.zero_with_pipeline}",
+            hint=f"stages {', '.join(map(str, runtime.zero_stages))}, with a pipeline up to {runtime.zero_with_pipeline}"
+            + ("; zero3 of frozen parameters is not priced yet" if problem.model.base is not None else ""),
             rule="runtime.zero",
         )

@@ -151,7 +151,8 @@ def _request_line(request: Request) -> Text:
     limits = f"\npinned: {', '.join(chosen)}" if chosen else ""
     return Text(
         f"{request.model} on {request.cluster}{devices}: "
-        f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step, {request.precision}{limits}"
+        f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step, {request.precision}"
+        f"{f', trained: {request.train}' if request.train else ''}{limits}"
     )
 
 
