@@ -99,3 +99,16 @@ def test_frozen_products_keep_no_input_and_have_no_gradient() -> None:
                 assert bool(operator.keeps) is not gone
     mlp = 32 * 3 * 4096 * 14336
     assert model.num_trainable_parameters == LLAMA.num_parameters - mlp - 128256 * 4096
+
+
+def test_a_tied_weight_is_trained_where_its_owner_is() -> None:
+    tied = load_model("llama-3.2-1b")
+
+    def of_vocabulary(text: str) -> set[bool]:
+        tables = (ParameterClass.EMBED, ParameterClass.HEAD)
+        return {p.trainable for b in trained(tied, text).blocks for o in b.operators for p in o.parameters if p.klass in tables}
+
+    assert of_vocabulary("frozen:embed") == {False}
+    assert of_vocabulary("frozen:mlp") == {True}
+    with pytest.raises(UsageError, match="nothing to train"):
+        trained(tied, "frozen:embed,layer,head")
