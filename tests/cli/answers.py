@@ -46,6 +46,7 @@ PREDICTION = Prediction(
     reserved_bytes=32 * GIB,
     fits=True,
     capacity_bytes=80 * GIB,
+    full_bytes=0,
     stages=(stage(0, layers="embed + 8 layer", activations=15 * GIB), stage(1), stage(2), stage(3, layers="8 layer + head")),
     breakdown_s=(("gemm", 1.25), ("attention", 0.25), ("tp", 0.2), ("bubble", 0.3)),
     sources=(

@@ -116,13 +116,13 @@ CONFIGS: dict[str, Config] = {
         "hidden_act": "silu",
     },
 }
-GEMMA: Config = {**BASE, "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4}
+GEMMA: Config = {**BASE, "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh"}
 LAYOUTS: dict[str, Config] = {
     **CONFIGS,
     "deepseek v3 mtp": {**CONFIGS["deepseek v3"], "num_nextn_predict_layers": 1},
     "gemma": {**GEMMA, "architectures": ["GemmaForCausalLM"]},
-    "gemma2": {**GEMMA, "architectures": ["Gemma2ForCausalLM"]},
-    "gemma3": {**GEMMA, "architectures": ["Gemma3ForCausalLM"]},
+    "gemma2": {**GEMMA, "architectures": ["Gemma2ForCausalLM"], "sliding_window": 4},
+    "gemma3": {**GEMMA, "architectures": ["Gemma3ForCausalLM"], "sliding_window": 4},
 }
 """Of families that are read and written; of those in CONFIGS we compute what the published model does."""
 

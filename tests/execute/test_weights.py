@@ -21,12 +21,13 @@ from shardwright.execute.training.step import run_step, unsplit
 from shardwright.execute.transport.torch_device import Settings
 from shardwright.execute.weights import read
 from shardwright.execute.weights.families import FAMILIES
-from shardwright.execute.weights.layout import owned
+from shardwright.execute.weights.layout import adapters, owned
 from shardwright.execute.weights.read import HuggingFaceWeights, open_weights
 from shardwright.execute.weights.settings import differences, settings_of
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import load_config, model_from_config
 from shardwright.model.ir.graph import Model
+from shardwright.model.trained import trained
 from tests.execute.huggingface_layouts import CONFIGS, LAYOUTS, checkpoint
 from tests.execute.huggingface_models import loss
 from tests.execute.weights_written import save_weights
@@ -282,3 +283,19 @@ def test_a_rule_of_longer_positions_that_lacks_a_number_is_refused(tmp_path: Pat
     (tmp_path / "config.json").write_text(json.dumps({**LAYOUTS["llama"], "rope_scaling": {**LONGER, **change}}))
     with pytest.raises(DataError, match=said):
         settings_of(tmp_path, model=load_config_of("llama"))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_adapters_begin_as_the_published_model(tmp_path: Path, name: str) -> None:
+    """Their second factor is zero; the file is not asked for them, and what is trained is theirs alone."""
+    tensors = checkpoint(name, tmp_path / "weights")
+    model = trained(load_config(tmp_path / "weights" / "config.json"), "lora:r2")
+    weights = open_weights(tmp_path / "weights", model=model, dtype=torch.float64, seed=5)
+    ids = torch.randint(0, model.vocab, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
+    job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=2)
+    batch = {"text": ids[:, :-1], "labels": ids[:, 1:]}
+    settings = settings_of(tmp_path / "weights", model=model)
+    result = run_step(model, job, unsplit(model, job), batch=batch, source=weights, settings=settings)
+    assert float(result.loss) == pytest.approx(float(loss(name, tensors, ids)), abs=1e-10)
+    (store,) = result.stores.values()
+    assert {key for key, boxes in store.held.items() if any(held.gradient is not None for held in boxes.values())} == adapters(model)

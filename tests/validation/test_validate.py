@@ -65,6 +65,7 @@ def _prediction(*, seconds: float, allocated: int = 10, capacity: int = 0) -> Pr
         allocated_bytes=allocated,
         reserved_bytes=allocated,
         capacity_bytes=capacity,
+        full_bytes=0,
         fits=allocated <= capacity,
         stages=(_stage(1, allocated // 2), _stage(0, allocated)),
         breakdown_s=(),

@@ -17,9 +17,11 @@ from shardwright.hardware.overrides import effective_memory, limit_devices, rese
 from shardwright.hardware.profile.apply import apply_profile, profiled_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.catalog.catalog import load_model
+from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime
+from shardwright.runtime.runtime import Runtime
 from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space
 from shardwright.search.request import Request
 from shardwright.strategy.grid.facts import grid_facts
@@ -70,11 +72,19 @@ def problem_of(request: Request) -> Problem:
         image_tokens=request.image_tokens,
         needed=needed | {"text"},
     )
-    problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=load_runtime(request.runtime))
+    problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=_priced(load_runtime(request.runtime), model))
     for group in problem.cluster.groups:
         _require_units(group.kind.accelerator, problem)
     _require_countable(problem)
     return problem
+
+
+def _priced(runtime: Runtime, model: Model) -> Runtime:
+    """`runtime` without what is not priced for `model`: gathers of frozen parameters, which ZeRO-3 shards too."""
+    if model.base is None:
+        return runtime
+    below = tuple(stage for stage in runtime.zero_stages if stage < 3)
+    return replace(runtime, zero_stages=below, zero_with_pipeline=min(runtime.zero_with_pipeline, 2))
 
 
 def _require_units(device: Accelerator, problem: Problem) -> None:

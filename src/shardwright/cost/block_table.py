@@ -222,7 +222,7 @@ def _redone_share(program: BlockProgram, work: BlockWork, degrees: Degrees, runt
     if kept is None or core:
         return 0.0
     parts = kept.get(work.operator, ())
-    if work.kernel is not Kernel.GEMM or not any(parts):
+    if work.kernel is not Kernel.GEMM or work.adapter or not any(parts):
         return 1.0
     again = tuple(size for size, saved in zip(work.n, parts, strict=True) if not saved)
     if not again:
@@ -292,7 +292,7 @@ def _gemm(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArr
 
 def products(program: BlockProgram) -> dict[tuple[str, Phase], BlockWork]:
     """The linear operators' GEMMs by operator and phase."""
-    return {(w.operator, w.phase): w for w in program.works if w.kernel is Kernel.GEMM and w.attention is None}
+    return {(w.operator, w.phase): w for w in program.works if w.kernel is Kernel.GEMM and w.attention is None and not w.adapter}
 
 
 def cut_product(move: Move, gemms: Mapping[tuple[str, Phase], BlockWork]) -> BlockWork | None:

@@ -32,6 +32,7 @@ from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
+from shardwright.model.ir.tensor import TABLES
 from shardwright.program.block.block import BlockProgram, Move
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.local_size import Context
@@ -228,7 +229,8 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
     )
     n = len(rows)
     norm = least_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), spans=spans_along("world", rows, network), network=network)
-    table_elements = -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
+    trained = any(p.klass in TABLES and p.trainable for b in problem.model.blocks for o in b.operators for p in o.parameters)
+    table_elements = trained * -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
     gather_copy, reduce_copy = copy_seconds(problem, sync)
     # Groups that lie unlike each other in the units of the network are priced by the plan alone.
     alike = lies_in_units(rows, tuple(t.num_devices for t in network.tiers))

@@ -25,7 +25,7 @@ from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.cost.step_costs import Choices, Priced, StepCosts, compose
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim, ParameterClass
+from shardwright.model.ir.tensor import TABLES, Dim, ParameterClass
 from shardwright.program.block.block import BlockProgram
 from shardwright.program.block.cell_structure import CellStructure, on_replica
 from shardwright.program.block.lower_block import lower_block
@@ -388,9 +388,9 @@ def _mesh_table(
 
 
 def _table_elements(segment: Segment, local: int, length: int) -> int:
-    """Elements of the largest embedding or head that a device works with here, whichever of its stages holds the (tied) weight."""
+    """Elements of the largest trained embedding or head that a device works with here, whichever of its stages holds the (tied) weight."""
     structure = CellStructure(stage=segment.cells, device=local, length=length)
-    tables = [(o, p) for o in segment.block.operators for p in o.parameters if p.klass in (ParameterClass.EMBED, ParameterClass.HEAD)]
+    tables = [(o, p) for o in segment.block.operators for p in o.parameters if p.klass in TABLES and p.trainable]
     return max((prod(structure.part(e, o).times for e in p.extents) for o, p in tables if structure.runs(o)), default=0)
 
 

@@ -11,7 +11,7 @@ from shardwright.program.block.sizes import Degrees, evaluate
 
 ELEMENTS = ("dense", "experts", "spread", "shared", "frozen", "tied")
 """Trainable elements whose gradients are summed over dp x cp (dense), over edp (experts), or over more devices (spread); those of dense
-that other blocks use too (shared); elements without a gradient (frozen), and those that another block stores (tied)."""
+that other blocks use too (shared); elements without a gradient (frozen), and trainable ones that another block stores (tied)."""
 
 
 def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: frozenset[str] = frozenset()) -> dict[str, IntArray]:
@@ -25,7 +25,7 @@ def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: froze
     for stored in program.stored:
         elements = evaluate(stored.elements, degrees)
         if stored.tied:
-            counts["tied"] += elements
+            counts["tied"] += elements * stored.trainable
         elif not stored.trainable:
             counts["frozen"] += elements
         else:

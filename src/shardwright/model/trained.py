@@ -84,7 +84,8 @@ def trained(model: Model, text: str) -> Model:
         products = [o for _, o in operators if o.kind in LINEAR]
         _require(training.adapted, {n for o in products for n in (o.klass.value, o.name)}, default=training.adapted is ADAPTED)
     _require(training.frozen, {n for b, o in operators for n in (o.klass.value, b.name)})
-    result = replace(model, blocks=tuple(_block(block, training) for block in model.blocks))
+    owners = frozenset(f"{b.name}.{p.name}" for b, o in operators if _is_named(b, o, training) for p in o.parameters)
+    result = replace(model, blocks=tuple(_block(block, training, owners) for block in model.blocks), base=model)
     if not result.num_trainable_parameters:
         raise UsageError(f"--train {text[:60]!r} leaves nothing to train", hint=_HINT)
     return result
@@ -97,14 +98,20 @@ def _require(names: Iterable[str], known: Iterable[str], *, default: bool = Fals
             raise UsageError(f"--train: the model has no {name[:40]!r}", hint=nearest(name[:40], known))
 
 
-def _block(block: Block, training: Training) -> Block:
+def _is_named(block: Block, operator: Operator, training: Training) -> bool:
+    return bool({operator.klass.value, block.name} & set(training.frozen))
+
+
+def _block(block: Block, training: Training, owners: frozenset[str]) -> Block:
+    """`block` as it is trained; `owners`: frozen parameters, as ``block.parameter``, with which those that are tied to them are frozen."""
+
     def changed(operator: Operator) -> Operator:
-        if training.rank:
-            adapts = operator.kind in LINEAR and {operator.klass.value, operator.name} & set(training.adapted)
-            own = frozen(operator)
-            gone = {operator.klass.value, block.name} & set(training.frozen)
-            return adapted(own, rank=training.rank, source=operator) if adapts and not gone else own
-        return frozen(operator) if {operator.klass.value, block.name} & set(training.frozen) else operator
+        tied = [p.tied_to for p in operator.parameters if p.tied_to]
+        gone = all(name in owners for name in tied) if tied else _is_named(block, operator, training)
+        if not training.rank:
+            return frozen(operator) if gone else operator
+        chosen = operator.kind in LINEAR and {operator.klass.value, operator.name} & set(training.adapted)
+        return adapted(frozen(operator), rank=training.rank, source=operator) if chosen and not gone else frozen(operator)
 
     return replace(block, operators=tuple(map(changed, block.operators)))
 
@@ -131,4 +138,4 @@ def adapted(operator: Operator, *, rank: int, source: Operator) -> Operator:
         Parameter(name=f"{operator.name}.lora_b{f'.{i}' if i else ''}", extents=(*each, inner, extent), klass=klass)
         for i, extent in enumerate(operator.writes)
     )
-    return replace(operator, parameters=(*operator.parameters, down, *up), rank=rank, keeps=source.keeps)
+    return replace(operator, parameters=(*operator.parameters, down, *up), adapted=True, keeps=source.keeps)

@@ -68,6 +68,7 @@ def request_lines(request: Request) -> list[Line]:
     asked = (
         f"{request.model} on {request.cluster}{devices}: "
         f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step, {request.precision}"
+        f"{f', trained: {request.train}' if request.train else ''}"
     )
     return [("", asked), *([("", f"pinned: {', '.join(chosen)}")] if chosen else [])]
 
@@ -129,6 +130,8 @@ def verdict(p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fit
     share = p.reserved_bytes / room
     if p.fits:
         fits = f"fits: the fullest device holds {format_percent(share)} of the {format_bytes(room)} that a program can allocate"
+        if p.full_bytes:
+            fits += f", {format_bytes(p.full_bytes - p.reserved_bytes)} less than if all parameters were trained"
         more = WARNING if share > TIGHT else kept
         return f"{fits}; {more}" if more else fits
     worst = max(p.stages, key=lambda stage: stage.reserved / (stage.capacity or room))

@@ -62,11 +62,19 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
         allocated_bytes=done.memory[worst].allocated,
         reserved_bytes=done.memory[worst].reserved,
         capacity_bytes=capacity[worst],
+        full_bytes=_full_bytes(problem, plan) if with_sources else 0,
         fits=done.memory[worst].reserved <= capacity[worst],
         stages=_stages(problem, done.memory, capacity),
         breakdown_s=parts,
         sources=_sources(problem, plan, done) if with_sources else (),
     )
+
+
+def _full_bytes(problem: Problem, plan: Plan) -> int:
+    """What the fullest device would hold under the same plan if all parameters were trained; 0 where they are."""
+    if problem.model.base is None:
+        return 0
+    return max(memory.reserved for memory in simulate_plan(replace(problem, model=problem.model.base), plan).memory)
 
 
 def counted(model: Model) -> Counted:

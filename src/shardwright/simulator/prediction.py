@@ -79,6 +79,7 @@ class Prediction:
         tokens_per_s, tokens_per_s_per_device: of text tokens, a device of the plan.
         mfu_causal, mfu_full: model FLOPs over peak, counting the scores under the mask, or the full square.
         allocated_bytes, reserved_bytes: worst device. capacity_bytes: what a device has for the program. fits: it has room for all.
+        full_bytes: reserved by the fullest device where all parameters are trained; 0 = they are.
         stages: one a pipeline rank. breakdown_s: (name, seconds) of the critical device, tiling the step.
         sources: numbers behind it. doubts: what its interval is made of.
     """
@@ -96,6 +97,7 @@ class Prediction:
     allocated_bytes: int
     reserved_bytes: int
     capacity_bytes: int
+    full_bytes: int
     fits: bool
     stages: tuple[StageMemory, ...]
     breakdown_s: tuple[tuple[str, float], ...]

@@ -170,7 +170,7 @@ def first_values(problem: Problem, options: RunOptions) -> Source:
     """
     if options.weights is None:
         return InitialValues(model=problem.model, seed=options.seed, dtype=torch.float32)
-    return open_weights(options.weights, model=problem.model, dtype=torch.float32)
+    return open_weights(options.weights, model=problem.model, dtype=torch.float32, seed=options.seed)
 
 
 def _settings(problem: Problem, options: RunOptions) -> Settings:

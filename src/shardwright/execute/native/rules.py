@@ -10,7 +10,7 @@ from shardwright.execute.training.optimizer import require_adamw
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim, ParameterClass
+from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.schedules import grid_schedule
@@ -124,7 +124,7 @@ def _unknown(operator: Operator, *, tp: int) -> str:
     many = len(operator.inputs) > 1 and operator.kind not in (OperatorKind.RESIDUAL, OperatorKind.PERMUTE) and not gate
     if operator.kind not in _KINDS or many or (operator.kind is OperatorKind.PERMUTE and operator.experts is None):
         return f"({operator.kind}) has no plain PyTorch module here"
-    if any(p.klass is ParameterClass.LORA for p in operator.parameters):
+    if operator.adapted:
         return "has an adapter"
     if shape and (shape.cross or shape.selected or shape.soft_cap or shape.sinks or shape.alibi or shape.mask is not Mask.CAUSAL):
         return "attends otherwise than causally or in a window"

@@ -95,7 +95,7 @@ def names(place: OperatorShare) -> tuple[list[str], list[str]]:
 
 def adapters(place: OperatorShare) -> tuple[tuple[str, ...], ...]:
     """Names of A and of every B, where the operator has adapters."""
-    return (tuple(p.name for p in place.operator.adapters),) if place.operator.rank else ()
+    return (tuple(p.name for p in place.operator.adapters),) if place.operator.adapted else ()
 
 
 def _check_whole(place: OperatorShare) -> None:

@@ -51,8 +51,14 @@ def numerics_of(operator: Operator) -> Numerics:
     """How an operator computes.
 
     Raises:
-        StrategyError: no numerics for its kind (rule ``execute.operator``).
+        StrategyError: no numerics for its kind (rule ``execute.operator``), or for adapters of it (``execute.adapters``).
     """
+    if operator.adapted and operator.kind is not OperatorKind.LINEAR:
+        raise StrategyError(
+            f"adapters of {operator.name} (one a routed expert) cannot be executed yet",
+            hint="simulate the plan, or name other targets: --train lora:r16:attn,mlp,shared",
+            rule="execute.adapters",
+        )
     found = NUMERICS.get(operator.kind)
     if operator.kind is OperatorKind.PERMUTE and operator.experts is not None:
         found = _moves(operator)

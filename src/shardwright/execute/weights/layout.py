@@ -66,6 +66,13 @@ def owned(model: Model) -> Iterator[tuple[Key, Parameter]]:
                         yield (number, layer, operator.name, parameter.name), parameter
 
 
+@lru_cache(maxsize=8)
+def adapters(model: Model) -> frozenset[Key]:
+    """Parameters that were added to the model, which no checkpoint of it has."""
+    layers = ((n, layer, run) for n, run in enumerate(model.runs) for layer in range(run.count))
+    return frozenset((n, layer, o.name, p.name) for n, layer, run in layers for o in model.blocks[run.block].operators for p in o.adapters)
+
+
 def stored(model: Model, family: Family, key: Key) -> Stored:
     """Where a parameter stands.
 

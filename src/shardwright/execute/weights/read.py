@@ -13,8 +13,9 @@ import torch
 
 from shardwright.errors import DataError, ModelError
 from shardwright.execute.shares.parameters import Key, whole_shape
+from shardwright.execute.state.initial import InitialValues
 from shardwright.execute.weights.families import Family, family_of
-from shardwright.execute.weights.layout import Patch, Stored, owned, patches, stored
+from shardwright.execute.weights.layout import Patch, Stored, adapters, owned, patches, stored
 from shardwright.model.families.huggingface import load_config
 from shardwright.model.ir.graph import Model
 from shardwright.program.layout.layout import Box, count
@@ -28,7 +29,7 @@ class HuggingFaceWeights:
     """A source of parameters: a folder of safetensors that has been verified against a model.
 
     Args:
-        files: of every tensor, its file and its name there. dtype: of what is read.
+        files: of every tensor, its file and its name there. dtype: of what is read. beside: what adapters begin with, which no file has.
     """
 
     folder: Path
@@ -36,6 +37,7 @@ class HuggingFaceWeights:
     family: Family
     files: Mapping[str, tuple[str, str]]
     dtype: torch.dtype
+    beside: InitialValues
 
     def __call__(self, key: Key) -> torch.Tensor:
         """A whole parameter."""
@@ -47,6 +49,8 @@ class HuggingFaceWeights:
         Raises:
             DataError: the file cannot be read any more.
         """
+        if key in adapters(self.model):
+            return self.beside.part(key, box)
         found = stored(self.model, self.family, key)
         result = torch.empty([count(i) for i in box], dtype=self.dtype)
         by_file: dict[str, list[Patch]] = {}
@@ -71,31 +75,36 @@ def _ours(values: torch.Tensor, patch: Patch, found: Stored, like: torch.Tensor)
     return values.to(torch.promote_types(like.dtype, torch.float32)) + found.add if found.add else values
 
 
-def open_weights(folder: Path, *, model: Model, dtype: torch.dtype) -> HuggingFaceWeights:
+def open_weights(folder: Path, *, model: Model, dtype: torch.dtype, seed: int = 0) -> HuggingFaceWeights:
     """The weights of a model in a folder with ``config.json`` and ``model.safetensors``, or shards and their index.
 
     Headers of all files are read, and every tensor that the model needs is sought: no step begins with a tensor missing.
 
     Args:
-        model: that is trained; the folder's configuration must describe the same. dtype: of what is read, whatever the files have.
+        model: that is trained; the folder's configuration must describe the same, but for adapters. dtype: of what is read, whatever the
+            files have. seed: of adapters' first values.
 
     Raises:
         DataError: the family has no table; a file lacks or is truncated; a tensor lacks, or has another shape or dtype; the configuration
             is of another model. File and tensor are named.
     """
     family = family_of(model.architecture)
-    _require_model(folder, model)
+    _require_model(folder, model.base or model)
     listed = _listed(folder)
     headers: dict[str, _Header] = {}
     for name in sorted(set(listed.values()) if listed else {SINGLE}):
         headers |= _headers(folder, name)
     files: dict[str, tuple[str, str]] = {}
     for key, _ in owned(model):
+        if key in adapters(model):
+            continue
         place = stored(model, family, key)
         for tensor in dict.fromkeys(p.tensor for p in patches(place, tuple(((0, n),) for n in whole_shape(model, key)))):
             if tensor not in files:
                 files[tensor] = _require(folder, family, headers, tensor, place, listed)
-    return HuggingFaceWeights(folder=folder, model=model, family=family, files=files, dtype=dtype)
+    return HuggingFaceWeights(
+        folder=folder, model=model, family=family, files=files, dtype=dtype, beside=InitialValues(model=model, seed=seed, dtype=dtype)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,7 @@ class Model:
         name: as the user wrote it, or the catalog's. architecture: the architecture string of its config. Builders leave both empty.
         hidden: width of the residual stream in elements. vocab: rows of the embedding as stored.
         max_context: tokens; 0 if unbounded.
+        base: the model before some of it was frozen or given adapters; None = all of it is trained.
         unread: fields of the configuration that nobody reads and nobody knows to be harmless. They say nothing of what the model is.
     """
 
@@ -40,6 +41,7 @@ class Model:
     name: str = ""
     architecture: str = ""
     max_context: int = 0
+    base: Model | None = field(default=None, compare=False, repr=False)
     unread: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:

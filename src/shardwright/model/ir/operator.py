@@ -125,7 +125,7 @@ class Operator:
         experts: set on operators of a mixture of experts; tokens are then routed tokens (T x topk / experts an expert).
         attention, scan: shape of a core.
         gated: ACTIVATION that multiplies two halves (SwiGLU, GeGLU): reads twice what it writes.
-        rank: of the product that is added to its weights (see `adapters`); 0 = none is.
+        adapted: a product of two factors is added to its weights (see `adapters`).
     """
 
     name: str
@@ -140,12 +140,17 @@ class Operator:
     experts: ExpertShape | None = None
     scan: ScanShape | None = None
     gated: bool = False
-    rank: int = 0
+    adapted: bool = False
 
     @property
     def adapters(self) -> tuple[Parameter, ...]:
         """The factors of what is added to the weights: A, and a B for each extent written; its last parameters."""
-        return self.parameters[-1 - len(self.writes) :] if self.rank else ()
+        return self.parameters[-1 - len(self.writes) :] if self.adapted else ()
+
+    @property
+    def rank(self) -> int:
+        """Of the product that is added to its weights; 0 = none is."""
+        return self.adapters[0].extents[-1].size if self.adapted else 0
 
     @property
     def trains_own(self) -> bool:

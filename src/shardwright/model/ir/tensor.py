@@ -32,6 +32,10 @@ class ParameterClass(StrEnum):
     BASE = "base"
 
 
+TABLES = (ParameterClass.EMBED, ParameterClass.HEAD)
+"""Classes of a row for each word of the vocabulary."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
     """A stretch of a dim: `size` elements that can be cut only between runs of `quantum` elements.

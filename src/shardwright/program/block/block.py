@@ -50,7 +50,7 @@ class BlockWork:
     Args:
         m, n, k: GEMM: the forward (m x k) times (k x n), n as a sum of parts; of one group for GROUPED_GEMM, run `groups` times.
             A linear operator's I is (m x n)(n x k) and its W is (n x m)(m x k): the phase says which.
-        apart: each group is a launch of its own.
+        apart: each group is a launch of its own. adapter: a product beside the operator's own.
         read, written: ELEMENT: bytes. native: one kernel in any framework; one_pass: a single kernel that moves exactly these.
             by_row: in Triton, one program a row.
             accumulate: GEMM adds into an fp32 copy of its n x k result.
@@ -69,6 +69,7 @@ class BlockWork:
     read: tuple[Size, ...] = ()
     written: tuple[Size, ...] = ()
     apart: bool = False
+    adapter: bool = False
     one_pass: bool = False
     accumulate: bool = False
     native: bool = False

@@ -125,7 +125,7 @@ def adapter_works(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     if o.experts is not None and x.experts is not None:
         each = {"kernel": Kernel.GROUPED_GEMM, "m": x.expert_tokens, "groups": x.experts, "apart": True}
     factors: tuple[dict[str, Any], ...] = ({"n": (rank,), "k": k}, {"n": x.writes, "k": rank})
-    products = tuple(BlockWork(operator=o.name, phase=phase, **each, **factor) for phase in Phase for factor in factors)
+    products = tuple(BlockWork(operator=o.name, phase=phase, adapter=True, **each, **factor) for phase in Phase for factor in factors)
     written, read = _per_token(x, x.writes), (x.tokens * k,)
     sums = (
         _element(o, Phase.F, written + written, written, x.element, native=True),

@@ -67,7 +67,7 @@ def _tasks(operator: Operator, local: Local) -> tuple[BlockWork, ...]:
     own = TASKS[operator.kind](operator, local)
     if operator.parameters and not operator.trains_own:
         own = tuple(work for work in own if work.phase is not Phase.W)
-    return (*(adapter_works(operator, local) if operator.rank else ()), *own)
+    return (*(adapter_works(operator, local) if operator.adapted else ()), *own)
 
 
 def _sorts_again(operator: Operator, structure: Placing, context: Context) -> bool:

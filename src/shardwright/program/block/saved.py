@@ -168,7 +168,7 @@ def _saved_extra(operator: Operator, structure: Placing, context: Context) -> di
         held = dispatched_tokens(operator, structure, context) * part(operator.writes[0], operator, structure)
         name = f"{operator.name}.unweighted"
         result[name] = Saved(tensor=name, volume=held.scaled(context.element), dropped=Recomputable.FULL)
-    if operator.rank:
+    if operator.adapted:
         # What the first factor of an adapter made, for the gradient of the second.
         made = (dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens) * Size(times=operator.rank)
         name = f"{operator.name}.lora"

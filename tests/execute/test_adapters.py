@@ -1,0 +1,125 @@
+"""Adapters on frozen weights: FLOPs and bytes against PyTorch's own counts, and training against the unsplit model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.flop_counter import FlopCounterMode
+
+from shardwright.api.simulations import simulate
+from shardwright.cost.columns import block_context
+from shardwright.errors import StrategyError
+from shardwright.execute.numerics.registry import numerics_of
+from shardwright.execute.proof.prove import prove
+from shardwright.execute.state.initial import InitialValues
+from shardwright.execute.weights.layout import adapters
+from shardwright.hardware.expression import parse_cluster
+from shardwright.job.border import job_from_flags
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.model.trained import trained
+from shardwright.program.block.block import Kernel, Phase
+from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.lower_block import lower_block
+from shardwright.program.problem import Problem
+from shardwright.runtime.registry import DEFAULT, load_runtime
+from shardwright.search.request import Request
+from tests.execute.counts import problem_of
+from tests.execute.small_plans import Small, _one
+from tests.execute.test_counts import same
+from tests.execute.test_plans import assert_equal
+from tests.program.unfold import gemm_flops
+from tests.strategy.zoo_models import dense, sparse
+
+TOKENS = 32
+
+
+def adapted(text: str, *, layers: int = 2) -> Model:
+    return trained(dense(layers=layers), text)
+
+
+def torch_flops(operator: Operator) -> tuple[int, int]:
+    """FLOPs of forward and backward of y = x W (+ (x A) B) in PyTorch, where x has a gradient, as PyTorch counts them."""
+    size = {p.name: [e.size for e in p.extents] for p in operator.parameters}
+    made = {p.name: torch.zeros(size[p.name], requires_grad=p.trainable) for p in operator.parameters if len(size[p.name]) == 2}
+    x = torch.zeros(TOKENS, operator.reads[0].size, requires_grad=True)
+    counts = []
+    with FlopCounterMode(display=False) as forward:
+        outputs = [x @ made[p.name] for p in operator.parameters[: len(operator.writes)]]
+        if operator.adapted:
+            down, *ups = operator.adapters
+            inner = x @ made[down.name]
+            outputs = [y + inner @ made[up.name] for y, up in zip(outputs, ups, strict=True)]
+    counts.append(forward.get_total_flops())
+    with FlopCounterMode(display=False) as backward:
+        torch.autograd.backward(outputs, [torch.zeros_like(y) for y in outputs])
+    return counts[0], backward.get_total_flops()
+
+
+@pytest.mark.parametrize("text", ["all", "lora:r16", "lora:r8:attn", "frozen:mlp", "frozen:mlp,attn"])
+def test_products_are_those_that_pytorch_runs(text: str) -> None:
+    model = adapted(text)
+    job = job_from_flags(seq_len=TOKENS, global_batch=1)
+    problem = Problem(model=model, cluster=parse_cluster("h100:1"), job=job, runtime=load_runtime(DEFAULT))
+    ones = {axis: np.ones(1, dtype=np.int64) for axis in ("mbs", "tp", "ring", "ulysses", "ep", "etp", "dp", "cp", "pp")}
+    for block in model.blocks:
+        lowered: Counter[tuple[str, bool]] = Counter()
+        for work in lower_block(block, Structure(), block_context(problem, block)).works:
+            if work.kernel is Kernel.GEMM and work.attention is None:
+                lowered[work.operator, work.phase is Phase.F] += gemm_flops(work, ones)
+        for operator in (o for o in block.operators if o.kind is OperatorKind.LINEAR):
+            assert (lowered[operator.name, True], lowered[operator.name, False]) == torch_flops(operator), operator.name
+
+
+def test_memory_is_that_of_the_adapters_alone() -> None:
+    """Parameters of all at 2 bytes; gradients at 4 and states at 12 bytes of what is trained; and no input of a frozen product."""
+    asked = Request(model="llama-3.2-1b", cluster="h100:1", seq_len=1024, global_batch=1)
+    full = simulate(asked, strategy="mbs1")
+    lora = simulate(replace(asked, train="lora:r16"), strategy="mbs1")
+    frozen = simulate(replace(asked, train="frozen:mlp"), strategy="mbs1")
+    for found in (full, lora, frozen):
+        items = dict(found.stages[0].items)
+        assert items["parameters"] == 2 * found.model.parameters
+        assert items["gradients"] == 4 * found.model.trainable
+        assert items["optimizer"] == 12 * found.model.trainable
+    assert (full.full_bytes, lora.full_bytes, frozen.full_bytes) == (0, full.reserved_bytes, full.reserved_bytes)
+    mlp = 16 * 1024 * 2 * (2048 + 8192)  # the normed stream, which nothing else keeps, and what goes down
+    assert dict(full.stages[0].items)["activations"] - dict(frozen.stages[0].items)["activations"] == mlp
+    assert frozen.step_time_s < full.step_time_s
+
+
+@pytest.mark.parametrize("split", ["all = t2 b2", "all = b4", "all = t2 b2; stream = b2 s2"])
+def test_adapters_train_like_the_unsplit_model_and_as_counted(split: str) -> None:
+    small = Small(body=_one(split), whole=partial(adapted, "lora:r16"), zero="zero all: all/1/1\n")
+    assert_equal(prove(small.model, small.job, small.plan))
+    same(problem_of(small.plan, model=small.model, job=small.job))
+
+
+def test_adapters_begin_at_zero_and_no_checkpoint_has_them() -> None:
+    model = adapted("lora:r16:qkv")
+    values = InitialValues(model=model, seed=1, dtype=torch.float32)
+    run = next(i for i, r in enumerate(model.runs) if r.count > 1)
+    keys = sorted(k for k in adapters(model) if k[:2] == (run, 0))
+    assert [k[3] for k in keys] == ["qkv.lora_a", "qkv.lora_b", "qkv.lora_b.1", "qkv.lora_b.2"]
+    assert [bool(values(key).any()) for key in keys] == [True, False, False, False]
+
+
+def test_adapters_of_routed_experts_are_refused_by_name() -> None:
+    model = trained(sparse(dense_layers=1, layers=1), "lora:r4:experts")
+    operator = next(o for b in model.blocks for o in b.operators if o.adapted)
+    with pytest.raises(StrategyError, match=r"execute\.adapters"):
+        numerics_of(operator)
+
+
+def test_zero3_of_frozen_parameters_is_refused() -> None:
+    asked = Request(model="llama-3.2-1b", cluster="h100:2", seq_len=1024, global_batch=2, train="lora:r4")
+    with pytest.raises(StrategyError, match="zero3") as caught:
+        simulate(asked, strategy="dp2 mbs1 zero3")
+    assert "frozen" in caught.value.hint
