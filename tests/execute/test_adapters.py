@@ -63,7 +63,9 @@ def torch_flops(operator: Operator) -> tuple[int, int]:
     return counts[0], backward.get_total_flops()
 
 
-@pytest.mark.parametrize("text", ["all", "lora:r16", "lora:r8:attn", "frozen:mlp", "frozen:mlp,attn"])
+@pytest.mark.parametrize(
+    "text", ["lora:r16", "frozen:mlp", *(pytest.param(one, marks=pytest.mark.proof) for one in ("all", "lora:r8:attn", "frozen:mlp,attn"))]
+)
 def test_products_are_those_that_pytorch_runs(text: str) -> None:
     model = adapted(text)
     job = job_from_flags(seq_len=TOKENS, global_batch=1)
@@ -95,7 +97,9 @@ def test_memory_is_that_of_the_adapters_alone() -> None:
     assert frozen.step_time_s < full.step_time_s
 
 
-@pytest.mark.parametrize("split", ["all = t2 b2", "all = b4", "all = t2 b2; stream = b2 s2"])
+@pytest.mark.parametrize(
+    "split", ["all = t2 b2", *(pytest.param(one, marks=pytest.mark.proof) for one in ("all = b4", "all = t2 b2; stream = b2 s2"))]
+)
 def test_adapters_train_like_the_unsplit_model_and_as_counted(split: str) -> None:
     small = Small(body=_one(split), whole=partial(adapted, "lora:r16"), zero="zero all: all/1/1\n")
     assert_equal(prove(small.model, small.job, small.plan))
