@@ -20,6 +20,7 @@ def full(request: Request) -> float:
     return found.reserved_bytes / found.capacity_bytes
 
 
+@pytest.mark.proof
 def test_by_default_a_plan_is_not_one_that_is_warned_of() -> None:
     assert 1 - HEADROOM <= TIGHT
     assert full(replace(ASKED, headroom=0.0)) > TIGHT

@@ -231,7 +231,7 @@ def _dies(rank: int, root: str, after: int) -> None:
     finish(folder, [write_device(members[1], known, folder)], known, step=2)
 
 
-@pytest.mark.parametrize("after", [1, 4], ids=["a device's file", "all files"])
+@pytest.mark.parametrize("after", [pytest.param(1, id="a device's file", marks=pytest.mark.proof), pytest.param(4, id="all files")])
 def test_a_kill_while_saving_leaves_the_previous_checkpoint(tmp_path: Path, after: int) -> None:
     (process,) = started(_dies, ranks=1, arguments=(str(tmp_path), after))
     process.join(240)

@@ -12,13 +12,13 @@ from shardwright.files.leaves import require_same
 from shardwright.files.stored import StoredPlan, document_of, stored_answer
 from shardwright.hardware.overrides import scale_network
 from shardwright.program.problem import Problem
-from shardwright.search.answer import Answer, Goodput, Sensitivity
+from shardwright.search.answer import Answer, Goodput, Nearby, Sensitivity
 from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.find import answer_of, find
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.recheck import Recheck, recheck
 from shardwright.search.grid.space import Space
-from shardwright.search.limit import Limit
+from shardwright.search.limit import STOP, Limit
 from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
@@ -58,11 +58,16 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
 def _completed(
     request: Request, problem: Problem, space: Space, facts: GridFacts, answer: Answer, *, sensitive: bool, progress: Progress | None
 ) -> Answer:
-    """`answer` with all that is not of the search itself."""
+    """`answer` with all that is not of the search itself; without what further searches say, where they were stopped by hand."""
+    slower: Sensitivity | None = None
+    others: tuple[Nearby, ...] = ()
+    if sensitive:
+        slower = _sensitivity(problem, space, facts, answer.grid, capacity_of(request, problem), progress)
+        others = nearby(request, problem, answer, progress=progress)
     return replace(
         answer,
-        sensitivity=_sensitivity(problem, space, facts, answer.grid, capacity_of(request, problem), progress) if sensitive else None,
-        nearby=nearby(request, problem, answer, progress=progress) if sensitive else (),
+        sensitivity=None if STOP.is_set() else slower,
+        nearby=() if STOP.is_set() else others,
         goodput=_goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None,
         plan=plan_of(answer.grid, model=problem.model, global_batch=problem.job.global_batch),
         request=request,

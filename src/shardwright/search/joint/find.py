@@ -246,6 +246,8 @@ def _begin(search: Search, places: list[int], facts: Facts) -> None:
     counted = (search.infeasible, search.scored, search.simulated)
     chain = chain_of(search.problem.model)
     for place in places:
+        if search.limit.passed():
+            break
         pipeline = search.shaped.pipelines[place]
         if pipeline.chunks == 1:
             continue
