@@ -128,6 +128,7 @@ def test_an_interrupt_ends_ranks_with_a_checkpoint_of_what_one_process_trains(
     assert names == {f"{origin} · device {device}" for origin in ("simulated", "measured") for device in (0, 1)}
 
 
+@pytest.mark.proof
 def test_pytorchs_engine_gives_the_losses_of_one_process(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     processes = ranks.start([*words(folder, "two.plan"), "--json", "--backend", "torch-native"], ranks=2, folder=tmp_path)
     try:

@@ -53,7 +53,6 @@ ALWAYS = (
     "63-weighted-ring",
     "64-uneven-slices",
     "68-vocabulary-in-stage",
-    "69-weighted-experts",
     "71-lanes-of-trees",
 )
 """One plan of every form; recurrences are in a small plan."""

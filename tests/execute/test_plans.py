@@ -13,7 +13,7 @@ from shardwright.job.training import SequenceLength, TrainingJob
 from tests.execute.short_plans import short, short_zoo_plan
 from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan
-from tests.tiers import examples, in_both, many
+from tests.tiers import examples, many
 
 ALWAYS = (
     "12-chimera",  # two lanes in opposite directions
@@ -38,7 +38,6 @@ ALWAYS = (
     "66-early-recompute",
     "67-overlapped-pairs",
     "68-vocabulary-in-stage",
-    "69-weighted-experts",
     "70-spread-small",
     "71-lanes-of-trees",
 )
@@ -109,7 +108,7 @@ def test_generated_plan_trains_like_the_unsplit_model(case: Case) -> None:
     assert_equal(found)
 
 
-@in_both
+@pytest.mark.proof
 def test_generated_plans_are_refused_only_where_gradients_overlap() -> None:
     refused: list[str] = []
 

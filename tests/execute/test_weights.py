@@ -285,7 +285,7 @@ def test_a_rule_of_longer_positions_that_lacks_a_number_is_refused(tmp_path: Pat
         settings_of(tmp_path, model=load_config_of("llama"))
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("gpt2", marks=pytest.mark.proof)])
 def test_adapters_begin_as_the_published_model(tmp_path: Path, name: str) -> None:
     """Their second factor is zero; the file is not asked for them, and what is trained is theirs alone."""
     tensors = checkpoint(name, tmp_path / "weights")
