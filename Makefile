@@ -40,7 +40,7 @@ env: $(VENV)/.develops ## make .venv with the package and its development tools
 demo: $(VENV)/.runs ## plan Llama-3.1 405B on 16,384 H100 and print the answer
 	@$(BIN)/shardwright plan $(DEMO)
 
-test: $(VENV)/.develops ## check every claim on some cases (about 8 minutes on 2 cores, 10 in a new environment; TESTS=tests/search for a part)
+test: $(VENV)/.develops ## check every claim on some cases (under 8 minutes on 2 cores, 10 in a new environment; TESTS=tests/search for a part)
 	@$(BIN)/python -m pytest -q -n $(JOBS) $(TESTS)
 
 proof: $(VENV)/.develops ## the long proofs, on random cases of a new seed (SHARDWRIGHT_SEED=... repeats one)
