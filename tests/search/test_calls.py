@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.search import counted
 
 BEFORE = 315_021
@@ -18,5 +20,11 @@ def test_a_search_through_plans_is_no_more_work_than_one_on_a_path_of_its_own() 
     assert calls("plan") <= BEFORE
 
 
-def test_a_new_mesh_is_lowered_and_simulated_in_50_ms_of_calls() -> None:
+def test_a_new_mesh_is_lowered_and_simulated_in_few_calls() -> None:
     assert calls("mesh") <= 48_000
+
+
+@pytest.mark.xfail(reason="405B on 16,384: 88 ms for a new mesh (37,340 calls), 18 to 28 for a known one; bar 50", strict=True)
+def test_a_new_mesh_is_lowered_and_simulated_in_50_ms_of_calls() -> None:
+    """At 2.4 us a call, as measured on two idle cores."""
+    assert calls("mesh") <= 21_000
