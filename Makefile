@@ -14,7 +14,7 @@ DEMO = llama-3.1-405b h100-sxm:16384 --seq-len 8192 --global-batch 2048
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test proof check format bench accuracy fresh clean
+.PHONY: help env demo test proof fuzz check format bench accuracy fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -45,6 +45,9 @@ test: $(VENV)/.develops ## check every claim on some cases (under 8 minutes on 2
 
 proof: $(VENV)/.develops ## the long proofs, on random cases of a new seed (SHARDWRIGHT_SEED=... repeats one)
 	@$(BIN)/python -m pytest -q -n $(JOBS) -m proof $(TESTS)
+
+fuzz: $(VENV)/.develops ## a million inputs of a new seed over all parsers (SHARDWRIGHT_SEED=... repeats one; 15 minutes)
+	@$(BIN)/python -m tests.fuzz
 
 check: $(VENV)/.develops ## format, lint, types and the import law
 	@$(BIN)/ruff format --check .

@@ -20,6 +20,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
+
+MAX_WORD: Final = 60
+"""Letters of a name in a hint."""
 
 
 class ShardwrightError(Exception):
@@ -34,11 +38,17 @@ class ShardwrightError(Exception):
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
-        self.message = " ".join(message.split())
-        self.hint = " ".join(hint.split())
+        self.message = _one_line(message)
+        self.hint = _one_line(hint)
 
     def __str__(self) -> str:
         return f"{self.message} (hint: {self.hint})" if self.hint else self.message
+
+
+def _one_line(text: str) -> str:
+    """`text` without line breaks; what a terminal would not show, or would obey, as its escape: words of files are quoted as they are."""
+    line = " ".join(text.split())
+    return line if line.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 class UsageError(ShardwrightError, ValueError):
@@ -109,8 +119,9 @@ class ResourceError(ShardwrightError):
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """A hint that names the candidates most like `word`, or the first few when none is near."""
-    names = sorted(candidates)
-    close = difflib.get_close_matches(word.lower(), names, n=3, cutoff=0.5)
+    # Candidates may be the fields of a file, of any length.
+    names = sorted(name if len(name) <= MAX_WORD else f"{name[:MAX_WORD]}..." for name in candidates)
+    close = difflib.get_close_matches(word[:MAX_WORD].lower(), names, n=3, cutoff=0.5)
     if close:
         return "did you mean " + " or ".join(close) + "?"
     shown = ", ".join(names[:8])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -83,6 +84,24 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path, monkeypatch:
         screen.save(path, "newer")
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("refused", [errno.EBUSY, errno.EXDEV, errno.EACCES])
+def test_a_file_that_nothing_can_replace_is_written_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
+    """A file that is mounted by itself, or stands in a folder of somebody else."""
+    path = tmp_path / "plan.json"
+    path.write_text("old and longer")
+
+    def busy(_self: Path, *_target: object, **_options: object) -> Path:
+        raise OSError(refused, "not now")
+
+    monkeypatch.setattr(Path, "replace", busy)
+    screen.save(path, "new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+    monkeypatch.setattr(Path, "write_text", busy)
+    with pytest.raises(UsageError, match="cannot write"):
+        screen.save(path, "newer")
 
 
 def test_half_a_character_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

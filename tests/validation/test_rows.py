@@ -253,3 +253,13 @@ def test_parameters_agree_with_the_source(name: str) -> None:
     for row in _rows("training.csv"):
         if row.source_id == name and row.params_b and row.params_b > 4:
             assert _case(row).model.num_parameters == pytest.approx(row.params_b * 1e9, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [("measured_iter_time_s", 0.01375, "less than the"), ("seq_len", 2**31, "at peak")],
+)
+def test_what_no_device_can_do_is_inconsistent(field: str, value: Any, said: str) -> None:
+    """13.75 ms instead of s; a length whose scores take years."""
+    skip = _skip(replace(_row("korthikanti", "gpt3-175B selective"), **{field: value}))
+    assert (skip.reason, said in skip.detail) == (SkipReason.INCONSISTENT_CONFIGURATION, True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
-from shardwright.cost.model_flops import model_flops
+from shardwright.cost.model_flops import LONGEST_STEP_S, seconds_at_peak
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, RuntimeModelError, UsageError, nearest
 from shardwright.hardware.cluster import Cluster
@@ -28,8 +27,6 @@ from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import GridFacts
 
 Progress = Callable[[str, int, int], None]
-LONGEST_STEP_S: Final = 1e4
-"""At the devices' peak: a thousandth of what the simulated clock counts to (2^63 ps = 107 days), as no step is, nor a poor plan's."""
 
 
 SPACES = {"standard": standard_space, "exhaustive": exhaustive_space}
@@ -101,9 +98,7 @@ def _require_units(device: Accelerator, problem: Problem) -> None:
 
 def _require_countable(problem: Problem) -> None:
     """A step ends long before the simulated clock does."""
-    job, groups = problem.job, problem.cluster.groups
-    flops, _ = model_flops(problem)
-    least = flops / sum(g.count * g.kind.num_devices * g.kind.accelerator.peak(job.compute) for g in groups)
+    job, least = problem.job, seconds_at_peak(problem)
     if least > LONGEST_STEP_S:
         raise UsageError(
             f"a step of {job.global_batch:,} sequences of {job.sequence_length:,} tokens takes at least {least / 3600:,.0f} hours at peak",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import StringIO
 from pathlib import Path
 from threading import Timer
@@ -85,27 +86,40 @@ def check_writable(path: Path | None) -> None:
 
 
 def save(path: Path, text: str) -> None:
-    """Write `text` to `path`: all of it or nothing, whatever stood there before.
+    """Write `text` to `path`: all of it or nothing, whatever stood there before, where the system lets a file take another's place.
 
     Raises:
         UsageError: the operating system refuses.
     """
     try:
         target = path.resolve()
-        if target.exists() and not target.is_file():
-            # A pipe or a device has no other file that could take its place.
+        # A pipe or a device has no other file that could take its place; nor has a file that is mounted by itself, as containers do, or
+        # stands in a folder where only it may be written.
+        if (target.exists() and not target.is_file()) or not _replaced(target, text):
             target.write_text(text, encoding="utf-8", newline="\n")
-            return
-        beside = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            beside.write_text(text, encoding="utf-8", newline="\n")
-            if target.exists():
-                beside.chmod(target.stat().st_mode)
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another file with -o") from error
+
+
+_NOT_REPLACED: Final = frozenset((errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY))
+
+
+def _replaced(target: Path, text: str) -> bool:
+    """A file with `text` was written beside `target` and took its place; False where that is not allowed and nothing has changed."""
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+        if target.exists():
+            beside.chmod(target.stat().st_mode)
+        beside.replace(target)
+    except OSError as error:
+        if error.errno not in _NOT_REPLACED:
+            raise
+        return False
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+    return True
 
 
 @contextmanager

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from math import inf
+from typing import Final
+
 import numpy as np
 
 from shardwright.cost.compute import attention_flops
 from shardwright.model.ir.block import MEMORY
 from shardwright.program.problem import Problem
+
+LONGEST_STEP_S: Final = 1e4
+"""At the devices' peak: a thousandth of what the simulated clock counts to (2^63 ps = 107 days), as no step is, nor a poor plan's."""
 
 
 def model_flops(problem: Problem) -> tuple[float, float]:
@@ -41,3 +47,13 @@ def model_flops(problem: Problem) -> tuple[float, float]:
             causal += run_.count * (dense + 3 * scores)
             full += run_.count * (dense + 3 * square)
     return causal * job.global_batch, full * job.global_batch
+
+
+def seconds_at_peak(problem: Problem) -> float:
+    """Seconds that the model FLOPs of a step take at the peak of all devices together: no step is shorter. Infinite where they have no
+    units for the job's precision.
+
+    Llama 3.1 405B, 2,048 sequences of 8,192 tokens on 16,384 H100: 4.23e19 FLOPs at 1.62e19 FLOP/s are 2.61 s.
+    """
+    peak = sum(group.count * group.kind.num_devices * group.kind.accelerator.peak(problem.job.compute) for group in problem.cluster.groups)
+    return model_flops(problem)[0] / peak if peak else inf

@@ -220,7 +220,7 @@ def parse_facts(content: bytes, *, name: str) -> Facts:
         raise DataError(f"{name}: larger than {MAX_FILE_BYTES} bytes", hint="a file of facts on tables")
     try:
         document = tomllib.loads(content.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{name}: not TOML: {error}", hint="a file of facts on tables") from None
     try:
         every = _WHERE.validate_python(document.pop("where", {}))

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
+from shardwright.cost.model_flops import LONGEST_STEP_S, seconds_at_peak
 from shardwright.errors import ClusterError, RuntimeModelError, StrategyError, UsageError
 from shardwright.hardware.catalog.catalog import find_accelerator
 from shardwright.hardware.catalog.nodes import node_of, smaller_node
@@ -29,6 +30,7 @@ from shardwright.validation.complete import Completed, complete
 from shardwright.validation.decoders import row_model
 from shardwright.validation.facts import Facts
 from shardwright.validation.measurements import Measurement, MemoryKind
+from shardwright.validation.predict import problem_of_case
 
 _FINE_TUNING: Final = re.compile(r"\b(LoRA|SFT|PEFT)\b")
 _ZERO: Final = re.compile(r"zero-?([0-3])")
@@ -107,7 +109,7 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
     ran = "OOM" not in row.notes
     if ran and seconds is None and memory_kind is MemoryKind.NONE:
         raise _Unusable(SkipReason.NO_MEASUREMENT)
-    return Case(
+    case = Case(
         measurement=published,
         model=model,
         cluster=_cluster(row, device=device, facts=facts),
@@ -122,6 +124,17 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
         laboratory=row.laboratory or row.source_id,
         assumptions=tuple(assumptions),
     )
+    _require_possible(case)
+    return case
+
+
+def _require_possible(case: Case) -> None:
+    """No step is shorter than its FLOPs at the peak of its devices, as one in milliseconds would seem, or too long to be simulated."""
+    least = seconds_at_peak(problem_of_case(case))
+    if least > LONGEST_STEP_S:
+        raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, f"at least {least:.3g} s at peak")
+    if case.measured_s is not None and case.measured_s < least:
+        raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, f"{case.measured_s:.3g} s, less than the {least:.3g} s at peak")
 
 
 def _runtime(row: Measurement, *, otherwise: str) -> str:

@@ -7,6 +7,7 @@ on a number is that number, or bounds; an empty cell counts as 0. The name ``tex
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -86,8 +87,11 @@ def parse_pattern(text: Any) -> re.Pattern[str]:
     if not isinstance(text, str) or len(text) > MAX_PATTERN:
         raise ValueError(f"not a text of at most {MAX_PATTERN} characters")
     try:
-        return re.compile(text, re.IGNORECASE)
-    except (re.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            # Python warns of what a later version reads otherwise.
+            warnings.simplefilter("error", FutureWarning)
+            return re.compile(text, re.IGNORECASE)
+    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
         raise ValueError(f"{text[:40]!r} is not a regular expression: {error}") from None
 
 

@@ -1,0 +1,206 @@
+"""Every parser of text that a user can hand to the project, with short valid samples; one that is added belongs here too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Final
+
+from shardwright.calibrate.kineto import parse_kineto
+from shardwright.calibrate.nccl_tests import parse_nccl_tests
+from shardwright.cli.counts import read_batch, read_count
+from shardwright.cli.flags import read_choices, read_headroom, read_prices, read_reserve, read_tokens
+from shardwright.cli.screen import plain
+from shardwright.errors import ShardwrightError
+from shardwright.files.plan_file import parse_saved, require_whole
+from shardwright.files.profile_file import parse_profile, profile_document
+from shardwright.files.stored import StoredPlan, question_digest
+from shardwright.files.text import to_text
+from shardwright.files.trace_file import parse_traces
+from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.files.yaml_cluster import cluster_from_yaml
+from shardwright.model.catalog.catalog import catalog_entry, load_model
+from shardwright.model.families.huggingface import model_from_config, parse_config
+from shardwright.model.trained import trained
+from shardwright.report.terminal import render_explained, render_explanation
+from shardwright.runtime.registry import load_runtime
+from shardwright.search.grid.space import Space, restricted, standard_space
+from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
+from shardwright.strategy.text.parser import parse_plan
+from shardwright.validation.facts import Facts, parse_facts
+from shardwright.validation.measurements import parse_measurements
+from shardwright.validation.rows import to_case
+from tests.calibrate.profiles import profile
+from tests.calibrate.test_kineto import DOCUMENT
+from tests.calibrate.test_nccl_tests import NEW
+from tests.files.saved import UNEVEN, grid_plan, simulated
+from tests.files.test_trace_file import TEXT as TRACES
+from tests.search.problems import facts_of, real_problem
+from tests.validation.test_facts import HEADER, LINE
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parser:
+    """A parser and what it reads.
+
+    Args:
+        read: takes a text; returns whatever it means or raises an error of the project. samples: valid texts, short.
+        weight: its share of the inputs; slow ones have less.
+    """
+
+    name: str
+    read: Callable[[str], object]
+    samples: tuple[str, ...]
+    weight: float = 1.0
+
+
+@cache
+def parsers() -> tuple[Parser, ...]:
+    """All of them. The first call simulates two plans for the samples of plan files."""
+    model = load_model("llama-3.2-1b")
+    space = standard_space_of_sample()
+    grids = (
+        "tp8 sp pp4 vpp2 dp2 mbs1 zero1",
+        "tp=2 cp2 ulysses2 recompute=full zero3",
+        "pp4 first=3 last=5 schedule=zb-h1 recompute=selective offload=50",
+    )
+    plans = (UNEVEN, *((ROOT / "tests" / "strategy" / "zoo" / name).read_text() for name in ("02-tp-sp.plan", "08-uneven.plan")))
+    table = f"{HEADER}\n{LINE}\nmine,run 8,gpt-3 175b,A100,64,2048,64,2,fp16,8,8,9.1\n"
+    return (
+        Parser(
+            name="configuration",
+            read=_configuration,
+            samples=tuple(path.read_text() for path in sorted(CONFIGURATIONS.glob("*.json"))),
+            weight=4,
+        ),
+        Parser(name="model", read=load_named, samples=("llama-3.1-405b", "meta-llama/Llama-3.1-8B", "deepseek-v3", "gpt3-175b")),
+        Parser(name="training", read=partial(trained, model), samples=("all", "lora:r16", "lora:r8:attn,mlp", "frozen:embed,head")),
+        Parser(name="cluster", read=parse_cluster, samples=CLUSTERS),
+        Parser(name="cluster file", read=cluster_from_yaml, samples=CLUSTER_FILES, weight=2),
+        Parser(name="runtime", read=load_runtime, samples=("megatron-core-0.12", "maxtext", "FSDP2")),
+        Parser(name="grid", read=_grid, samples=grids, weight=2),
+        Parser(
+            name="changed grid", read=partial(changed_grid, parse_grid(grids[0])), samples=(*grids, "zero3", "tp4 dp16", "recompute=full")
+        ),
+        Parser(name="notation", read=partial(parse_plan, model=model), samples=plans, weight=3),
+        Parser(name="plan file", read=parse_saved, samples=(saved("tp2 sp pp2 dp4 mbs1 zero1"), saved(UNEVEN)), weight=1),
+        Parser(name="explained plan", read=_explained, samples=(json.dumps(grid_plan()), saved("tp2 sp pp2 dp4 mbs1 zero1"))),
+        Parser(name="profile", read=parse_profile, samples=(to_text(profile_document(profile())),)),
+        Parser(name="trace", read=parse_traces, samples=(TRACES,)),
+        Parser(name="kineto", read=parse_kineto, samples=(json.dumps(DOCUMENT),)),
+        Parser(name="nccl-tests", read=parse_nccl_tests, samples=(NEW,)),
+        Parser(name="measurements", read=_rows, samples=(table,), weight=2),
+        Parser(name="facts", read=_facts, samples=tuple(path.read_text() for path in sorted(FACTS.glob("*.toml"))[:4])),
+        Parser(
+            name="pins",
+            read=partial(_pinned, space),
+            samples=("tp=4,8", "zero1", "schedule=1f1b", "order=tp-cp-ep-dp-pp", "first=3", "vpp=1,2,4"),
+        ),
+        Parser(name="counts", read=_count, samples=("8192", "8k", "4M tokens", "8,192", "1.5k")),
+        Parser(name="sizes", read=_sizes, samples=("4", "4GiB", "5%", "15T", "300B", "2.5", "h100-sxm=2.5", "aws-p5.48xlarge=98")),
+    )
+
+
+CLUSTERS: Final = (
+    "h100-sxm:16384",
+    "gb200-nvl72:8",
+    "a100-sxm-80gb:64",
+    "tpu-v5p-256",
+    "aws-p5.48xlarge:4 + a100-sxm:16",
+    "h800-sxm:2048",
+)
+CONFIGURATIONS: Final = ROOT / "tests" / "model" / "configs"
+FACTS: Final = ROOT / "benchmarks" / "published" / "facts"
+CLUSTER_FILES: Final = (
+    """name: two-kinds
+accelerators:
+  h100-capped: {like: h100-sxm, memory_gib: 78, sustained: 1.4, peak_tflops: {bf16: 800}}
+nodes:
+  - {accelerator: h100-capped, count: 16, nic: {bandwidth_gbps: 400, reverse_bandwidth_gbps: 200, latency_us: 12.5}}
+  - {instance: aws-p4d.24xlarge, count: 8}
+fabric:
+  - {name: leaf, devices: 64, rails: true}
+  - {name: spine, oversubscription: 2, latency_us: 1.5}
+""",
+    "nodes: [{accelerator: h100-sxm, count: 8}]\nfabric: [{name: leaf, devices: 32}, {name: spine, oversubscription: 3}]\n",
+)
+
+
+def standard_space_of_sample() -> Space:
+    """The standard space of a small problem."""
+    problem = real_problem("llama-3.2-1b", "h100-sxm:16", seq_len=2048, global_batch=32)
+    return standard_space(problem, facts_of(problem))
+
+
+def saved(strategy: str) -> str:
+    return json.dumps(simulated(strategy))
+
+
+def load_named(name: str) -> object:
+    """By the catalog alone, so that no input opens a file of this machine."""
+    entry = catalog_entry(name)
+    return model_from_config(entry.config, name=entry.names[0])
+
+
+def _configuration(text: str) -> object:
+    return model_from_config(parse_config(_bytes(text), source="config.json"), name="m").num_parameters
+
+
+def _explained(text: str) -> object:
+    """As `explain` reads and shows a file, whose digest is made to fit: who tampers with one may do that too."""
+    with suppress(ValueError, TypeError, AttributeError, RecursionError):
+        body = json.loads(text)
+        text = json.dumps({**body, "digest": question_digest(body)})
+    found = parse_saved(text)
+    require_whole(found)
+    answer = found.answer if isinstance(found, StoredPlan) else None
+    return plain(render_explained(found.simulation) if answer is None else render_explanation(answer))
+
+
+def _grid(text: str) -> object:
+    grid = parse_grid(text, devices=64)
+    assert parse_grid(print_grid(grid)) == grid
+    return grid
+
+
+def _rows(text: str) -> object:
+    """As `validate` reads a table, up to a problem for each row."""
+    return [to_case(row, facts=Facts(), runtime="megatron-core-0.12") for row in parse_measurements(_bytes(text), source="table.csv")]
+
+
+def _facts(text: str) -> object:
+    return parse_facts(_bytes(text), name="facts.toml")
+
+
+def _pinned(space: Space, text: str) -> object:
+    choices = dict(read_choices([text], flag="--pin"))
+    with suppress(ShardwrightError):
+        restricted(space, pins={}, excludes=choices)
+    return restricted(space, pins=choices, excludes={})
+
+
+def _count(text: str) -> object:
+    with suppress(ShardwrightError):
+        read_batch(text, "", seq_len=4096)
+    with suppress(ShardwrightError):
+        read_batch("", text, seq_len=4096)
+    return read_count(text, flag="--seq-len")
+
+
+def _sizes(text: str) -> object:
+    readers: tuple[Callable[[str], object], ...] = (read_reserve, read_tokens, read_headroom, lambda word: read_prices([word]))
+    for read in readers:
+        with suppress(ShardwrightError):
+            read(text)
+    return None
+
+
+def _bytes(text: str) -> bytes:
+    """Of a file; half characters are what an editor that knows no UTF-8 leaves."""
+    return text.encode("utf-8", errors="surrogatepass")
