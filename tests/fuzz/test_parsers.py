@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from shardwright.errors import ShardwrightError, UsageError
@@ -50,7 +52,23 @@ def test_messages_never_steer_a_terminal() -> None:
     assert (error.message, error.hint) == ("unknown \\x1b[31mfield \\ud800 é", "known:\\u202e x")
 
 
-@pytest.mark.parametrize("text", ['n = "[[a]"', f"n = {'9' * 5000}"])
-def test_found_before(text: str) -> None:
-    (facts,) = (parser for parser in parsers() if parser.name == "facts")
-    assert verdict(facts, text.replace("n =", "where = {source_id =") + "}") == ""
+FOUND = {
+    "facts": ('where = {source_id = "[[a]"}', f"where = {{tp = {'9' * 5000}}}"),
+    "plan file": ('{"schema": "shardwright.plan", "version": 2, "digest": "\udfff"}',),
+}
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in FOUND.items() for text in texts])
+def test_found_before(name: str, text: str) -> None:
+    (parser,) = (parser for parser in parsers() if parser.name == name)
+    assert verdict(parser, text) == ""
+    with pytest.raises(ShardwrightError):
+        parser.read(text)
+
+
+def test_a_device_without_memory_is_refused() -> None:
+    """A tampered file; its memory was divided by."""
+    (parser,) = (parser for parser in parsers() if parser.name == "explained plan")
+    whole = parser.samples[0]
+    with pytest.raises(ShardwrightError, match="capacity_bytes is 0, not a whole number of at least 1"):
+        parser.read(re.sub(r'"capacity_bytes": [0-9]+', '"capacity_bytes": 0', whole))

@@ -21,11 +21,16 @@ from shardwright.files.text import decoded, read_text
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
+from shardwright.simulator.prediction import Prediction
 
 _HINT: Final = "write the file again with `shardwright plan ... -o FILE`"
 _SIMULATION_HINT: Final = "write the file again with `shardwright simulate ... -o FILE`"
 _FATES: Final = ("enumerated", "illegal", "duplicates", "infeasible", "bounded_b0", "bounded_b1", "simulated")
-_LIMITS: Final = {Request: {"seq_len": FromOne, "global_batch": FromOne}, Certificate: dict.fromkeys(_FATES, Members)}
+_LIMITS: Final = {
+    Prediction: {"capacity_bytes": FromOne},
+    Request: {"seq_len": FromOne, "global_batch": FromOne},
+    Certificate: dict.fromkeys(_FATES, Members),
+}
 PLAN: Final = Mirror(kind=StoredPlan, names=NAMES, limits=_LIMITS)
 SIMULATION: Final = Mirror(kind=StoredSimulation, names=NAMES, limits=_LIMITS)
 

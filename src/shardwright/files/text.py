@@ -63,9 +63,10 @@ def decoded(text: str, *, name: str, hint: str) -> object:
     except (ValueError, RecursionError) as error:
         where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
         raise DataError(f"{name} is not JSON{where}", hint=hint) from None
-    if "\\ud" in text.lower():
-        try:
+    try:
+        text.encode()
+        if "\\ud" in text.lower():
             json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise DataError(f"{name} is not text: it holds half of a character", hint=hint) from None
+    except UnicodeEncodeError:
+        raise DataError(f"{name} is not text: it holds half of a character", hint=hint) from None
     return value
