@@ -69,7 +69,7 @@ class HostClock:
     def _part(self, operator: str, phase: Phase) -> int:
         if phase is not Phase.F:
             return 2
-        return 1 if operator in self._routed and self._runtime.routing_on_host else 0
+        return 1 if operator in self._routed and self._runtime.reads_routing else 0
 
     def _counts(self, operator: str) -> bool:
         routed = operator in self._routed

@@ -7,11 +7,20 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime import megatron_lm
 from shardwright.runtime.facts import derive, named, read, runtime, stated
+from shardwright.runtime.options import offered
 from shardwright.runtime.pytorch import ALLOCATOR, CUBLAS
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, FullRecompute, SelectiveRecompute, TpOverlap
 
 _BLOB: Final = "https://github.com/deepspeedai/DeepSpeed/blob"
 _TREE: Final = f"{_BLOB}/v0.16.0/deepspeed"
+
+_MEGATRON_ARGUMENTS: Final = "https://github.com/NVIDIA/Megatron-LM/blob/v2.5/megatron/arguments.py"
+_EAGER: Final = (
+    "https://github.com/DachengLi1/AMP/blob/505f804a2d9198713a301279a66dbc6d819ff931/DeepSpeed/DeepSpeedExamples/"
+    "Megatron-LM-v1.1.5-3D_parallelism/examples/ds_pretrain_gpt2_pipe.sh"
+)
+
+_CONFIG: Final = "https://www.deepspeed.ai/docs/config-json/"
 
 # DeepSpeed 0.16: ZeRO 0-3 with overlap_comm, DeepSpeed pipeline, Ulysses, automatic tensor parallelism.
 V0_16: Final = runtime(
@@ -37,7 +46,7 @@ V0_16: Final = runtime(
         note="reduce_bucket_size and allgather_bucket_size are 5e8 elements of 2 bytes",
     ),
     stated(
-        "https://www.deepspeed.ai/docs/config-json/",
+        _CONFIG,
         on="hybrid_sharding optimizer_offload overlap_grad_reduce overlap_param_gather",
         zero_stages=(0, 1, 2, 3),
         gather_prefetch=1,
@@ -78,13 +87,21 @@ V0_16: Final = runtime(
     stated(f"{_TREE}/runtime/activation_checkpointing/checkpointing.py", full_recompute=FullRecompute.WHOLE),
     stated(
         f"{_TREE}/moe/sharded_moe.py",
-        off="capture routing_on_host expert_overlap fused_experts attention_eight_bit rebuilds_latent",
+        off="capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent",
         note="eager; experts have a fixed capacity",
     ),
     CUBLAS,
     ALLOCATOR,
     stated(
         "https://github.com/deepspeedai/DeepSpeed/tree/v0.16.0/deepspeed/runtime", off="scales_reduced", note="no 8-bit recipe of its own"
+    ),
+    offers=(
+        offered("grad_overlap", "on", "zero_optimization.overlap_comm: true", stated(_CONFIG, on="overlap_grad_reduce")),
+        offered("grad_overlap", "off", "zero_optimization.overlap_comm: false", stated(_CONFIG, off="overlap_grad_reduce")),
+        offered("kernels", "eager", "", stated(_CONFIG, element_kernels=ElementKernels.EAGER, note="models as Transformers has them")),
+        offered(
+            "kernels", "compiled", "compile.enabled: true", stated(_CONFIG, element_kernels=ElementKernels.COMPILED, note="torch.compile")
+        ),
     ),
 )
 
@@ -103,16 +120,22 @@ MEGATRON: Final = derive(
     ),
     stated(f"{_BLOB}/v0.6.0/deepspeed/runtime/zero/config.py", on="optimizer_offload", zero_stages=(0, 1, 2, 3)),
     stated("https://github.com/bigscience-workshop/Megatron-DeepSpeed/blob/main/megatron/mpu/layers.py", tp_overlap=TpOverlap.NONE),
-)
-
-# Megatron-LM 1.1.5 under DeepSpeed's pipeline as in AMP's repository (arXiv 2210.07297): no fused kernels, fp32 all-reduce.
-MEGATRON_EAGER: Final = derive(
-    MEGATRON,
-    named("deepspeed-2022-eager"),
-    read(
-        "https://github.com/DachengLi1/AMP/blob/505f804a2d9198713a301279a66dbc6d819ff931/DeepSpeed/DeepSpeedExamples/"
-        "Megatron-LM-v1.1.5-3D_parallelism/examples/ds_pretrain_gpt2_pipe.sh",
-        element_kernels=ElementKernels.EAGER,
-        note="none of the flags for fused softmax, bias-gelu and bias-dropout, which this version has off by default",
+    offers=(
+        offered(
+            "kernels",
+            "fused",
+            "--scaled-upper-triang-masked-softmax-fusion --bias-gelu-fusion --bias-dropout-fusion",
+            stated(_MEGATRON_ARGUMENTS, element_kernels=ElementKernels.FUSED, note="on by default from Megatron-LM 2.0 on"),
+        ),
+        offered(
+            "kernels",
+            "eager",
+            "--no-masked-softmax-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion",
+            read(
+                _EAGER,
+                element_kernels=ElementKernels.EAGER,
+                note="none of the flags for fused softmax, bias-gelu and bias-dropout, which version 1.1.5 has off by default",
+            ),
+        ),
     ),
 )

@@ -6,11 +6,11 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from shardwright.runtime.runtime import Fact, Runtime
+from shardwright.runtime.runtime import Fact, Offer, Runtime
 
 Statement: TypeAlias = tuple[tuple[Fact, Any], ...]
 
-IDENTITY: Final = ("name", "framework", "version", "released", "facts", "aliases")
+IDENTITY: Final = ("name", "framework", "version", "released", "facts", "offers", "options", "aliases")
 _FIELDS: Final = {field.name: field for field in fields(Runtime) if field.name not in IDENTITY}
 _SWITCHES: Final = {name for name, field in _FIELDS.items() if field.type == "bool"}
 _OFF: Final = dict.fromkeys(_SWITCHES, False) | {name: f.default for name, f in _FIELDS.items() if f.default in (0, None, "none")}
@@ -42,8 +42,8 @@ def stated(link: str, *, on: str = "", off: str = "", checked: bool = False, not
 read: Final = partial(stated, checked=True)
 
 
-def runtime(identity: dict[str, str], *statements: Statement) -> Runtime:
-    """A framework of its own.
+def runtime(identity: dict[str, str], *statements: Statement, offers: tuple[Offer, ...] = ()) -> Runtime:
+    """A framework of its own, with the options that it `offers`.
 
     Raises:
         ValueError: a field is not stated, or twice.
@@ -52,25 +52,35 @@ def runtime(identity: dict[str, str], *statements: Statement) -> Runtime:
     missing = [name for name in _FIELDS if name not in values]
     if missing:
         raise ValueError(f"runtime {identity['name']}: no fact for {', '.join(missing)}")
-    return Runtime(facts=facts, **values)
+    return Runtime(facts=facts, offers=offers, **values)
 
 
-def derive(base: Runtime, identity: dict[str, str], *statements: Statement) -> Runtime:
-    """`base` with what the statements change; their facts take the place of the base's facts on the same fields.
+def derive(base: Runtime, identity: dict[str, str], *statements: Statement, offers: tuple[Offer, ...] = ()) -> Runtime:
+    """`base` with what the statements change; their facts take the place of the base's facts on the same fields, `offers` that of its
+    own.
 
     Raises:
         ValueError: a field is stated twice.
     """
     values, facts = _joined(identity, statements)
     kept = tuple(fact for fact in base.facts if fact.field not in values)
-    return replace(base, facts=(*kept, *facts), aliases=(), **values)
+    return replace(base, facts=(*kept, *facts), offers=offers, aliases=(), **values)
 
 
 def _joined(identity: dict[str, str], statements: tuple[Statement, ...]) -> tuple[dict[str, Any], tuple[Fact, ...]]:
-    """Values by field, with who it is, and the facts of all statements."""
+    values, facts = settled(f"runtime {identity['name']}", statements)
+    return {**identity, **values}, facts
+
+
+def settled(who: str, statements: tuple[Statement, ...]) -> tuple[dict[str, Any], tuple[Fact, ...]]:
+    """Values by field, and the facts, of statements that `who` makes.
+
+    Raises:
+        ValueError: a field is stated twice.
+    """
     pairs = [pair for statement in statements for pair in statement]
     names = [fact.field for fact, _ in pairs]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"runtime {identity['name']}: stated twice: {', '.join(twice)}")
-    return {**identity, **{fact.field: value for fact, value in pairs}}, tuple(fact for fact, _ in pairs)
+        raise ValueError(f"{who}: stated twice: {', '.join(twice)}")
+    return {fact.field: value for fact, value in pairs}, tuple(fact for fact, _ in pairs)

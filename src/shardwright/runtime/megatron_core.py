@@ -1,4 +1,4 @@
-"""Megatron-Core 0.12 and what its options change."""
+"""Megatron-Core 0.12 and 0.16, with the options of its command line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.facts import derive, named, read, runtime, stated
+from shardwright.runtime.options import offered
 from shardwright.runtime.pytorch import ALLOCATOR, NCCL
 from shardwright.runtime.runtime import (
     AttentionKernel,
@@ -22,8 +23,172 @@ _LM: Final = "https://github.com/NVIDIA/Megatron-LM/blob"
 _CORE: Final = f"{_LM}/core_v0.12.0/megatron/core"
 _SIMUMAX: Final = "https://github.com/MooreThreads/SimuMax/blob"
 
+_LINEAR: Final = "https://github.com/NVIDIA/TransformerEngine/blob/main/transformer_engine/pytorch/module/linear.py"
+_WORKSPACE: Final = "https://github.com/NVIDIA/TransformerEngine/blob/v2.4/transformer_engine/pytorch/module/base.py"
+_WORKSPACE_NOTE: Final = "get_cublas_workspace_size_bytes: 32 MiB from Hopper on, beside PyTorch's own 32 MiB"
+_ROWS: Final = f"{_SIMUMAX}/1b8ca90bec07db48005ff04c69c002dc0626484f/simu_tools/megatron_scripts/scripts/run_pretrain_deepseekv2.sh"
+_LOSS_NOTE: Final = (
+    "bf16 logits and one fp32 copy that becomes the softmax and then the gradient in place; passes over them as in 2021: 52 bytes a logit"
+)
+_ARGUMENTS: Final = f"{_LM}/core_v0.12.0/megatron/training/arguments.py"
+_BUFFER: Final = f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/param_and_grad_buffer.py"
+_TE_LOSS: Final = f"{_SIMUMAX}/1b8ca90bec07db48005ff04c69c002dc0626484f/docs/b200/b200_real_repro_guide.md"
+_SCALES: Final = f"{_CORE}/parallel_state.py"
+_SCALES_NOTE: Final = (
+    "get_amax_reduction_group is the group of tensor, context and data parallelism unless tp_only_amax_red is set; transformer_block.py "
+    "opens fp8_autocast with it, and Transformer Engine's pytorch/fp8.py reduces at exit under delayed scaling only (both read)"
+)
+
+OVERLAPS: Final = (
+    offered("grad_overlap", "on", "--overlap-grad-reduce", stated(_ARGUMENTS, on="overlap_grad_reduce")),
+    offered("grad_overlap", "off", "", stated(_ARGUMENTS, off="overlap_grad_reduce")),
+    offered("param_overlap", "on", "--overlap-param-gather", stated(_ARGUMENTS, on="overlap_param_gather")),
+    offered("param_overlap", "off", "", stated(_ARGUMENTS, off="overlap_param_gather")),
+    offered("p2p_overlap", "on", "", stated(_ARGUMENTS, on="overlap_p2p")),
+    offered("p2p_overlap", "off", "--no-overlap-p2p-communication", stated(_ARGUMENTS, off="overlap_p2p")),
+    offered("tp_overlap", "userbuffers", "--tp-comm-overlap", stated(_ARGUMENTS, tp_overlap=TpOverlap.FUSED, note="userbuffers")),
+    offered(
+        "tp_overlap",
+        "dgrad",
+        "",
+        stated(_ARGUMENTS, tp_overlap=TpOverlap.DGRAD, note="without tp-comm-overlap the asynchronous input-gradient collective is on"),
+    ),
+    offered(
+        "tp_overlap",
+        "none",
+        "--no-async-tensor-model-parallel-allreduce",
+        stated(_ARGUMENTS, tp_overlap=TpOverlap.NONE),
+    ),
+)
+GRADIENTS: Final = (
+    offered(
+        "grad_dtype", "fp32", "--accumulate-allreduce-grads-in-fp32", stated(_ARGUMENTS, gradient_dtype=Dtype.FP32, note="always with bf16")
+    ),
+    offered("grad_dtype", "bf16", "--grad-reduce-in-bf16", stated(_ARGUMENTS, gradient_dtype=Dtype.BF16)),
+    offered(
+        "grad_check",
+        "on",
+        "",
+        read(
+            _BUFFER,
+            gradient_passes=2,
+            note="check_grads takes the norm of every bucket before its collective, and reset zeroes it; the check is on by default (from "
+            "memory)",
+        ),
+    ),
+    offered("grad_check", "off", "--no-check-for-nan-in-loss-and-grad", stated(_ARGUMENTS, off="gradient_passes")),
+    offered(
+        "grad_average",
+        "buffer",
+        "",
+        read(_BUFFER, on="scales_gradients", note="start_grad_sync multiplies grad_data by the scaling factor; the default (from memory)"),
+    ),
+    offered("grad_average", "collective", "--ddp-average-in-collective", stated(_ARGUMENTS, off="scales_gradients")),
+    offered("wgrad_fusion", "on", "", stated(_ARGUMENTS, on="fused_weight_gradient")),
+    offered("wgrad_fusion", "off", "--no-gradient-accumulation-fusion", stated(_ARGUMENTS, off="fused_weight_gradient")),
+)
+FP8: Final = (
+    offered("fp8", "delayed", "--fp8-recipe delayed", stated(_SCALES, scales_reduced=ScaleGroup.STAGE, note=_SCALES_NOTE)),
+    offered("fp8", "current", "--fp8-recipe tensorwise", stated(_SCALES, off="scales_reduced", note=_SCALES_NOTE)),
+)
+EXPERTS: Final = (
+    offered(
+        "dispatcher",
+        "alltoall",
+        "--moe-token-dispatcher-type alltoall",
+        stated(f"{_CORE}/transformer/moe/token_dispatcher.py", expert_dispatch=ExpertDispatch.ALL_TO_ALL, note="a copy for each expert"),
+    ),
+    offered(
+        "dispatcher",
+        "flex",
+        "--moe-token-dispatcher-type flex",
+        stated(
+            f"{_CORE}/transformer/moe/fused_a2a.py",
+            expert_dispatch=ExpertDispatch.DEDUPLICATED,
+            note="DeepEP: a copy for each device, and for each node on the way",
+        ),
+    ),
+    offered(
+        "capacity",
+        "dropless",
+        "",
+        stated(f"{_CORE}/transformer/moe/token_dispatcher.py", off="fixed_capacity", note="the default"),
+    ),
+    offered(
+        "capacity",
+        "fixed",
+        "--moe-expert-capacity-factor",
+        stated(f"{_CORE}/transformer/moe/token_dispatcher.py", on="fixed_capacity", note="counts are known: nothing is copied to the host"),
+    ),
+    offered("permute_fusion", "on", "--moe-permute-fusion", read(_ROWS, on="row_kernels", note="Transformer Engine's Triton kernels")),
+    offered("permute_fusion", "off", "", stated(_ARGUMENTS, off="row_kernels")),
+)
+_LOSSES: Final = (
+    offered(
+        "loss",
+        "plain",
+        "",
+        stated(f"{_CORE}/tensor_parallel/cross_entropy.py", off="fused_loss", logits_bytes=6, loss_bytes=52, note=_LOSS_NOTE),
+    ),
+    offered(
+        "loss",
+        "native",
+        "--cross-entropy-loss-fusion",
+        stated(
+            f"{_CORE}/fusions/fused_cross_entropy.py",
+            on="fused_loss",
+            logits_bytes=10,
+            loss_bytes=52,
+            note="three compiled graphs: bf16 logits, the first graph's fp32 copy, and the second's result, which is not in place",
+        ),
+    ),
+    offered(
+        "loss",
+        "te",
+        "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
+        read(
+            _TE_LOSS,
+            on="fused_loss",
+            logits_bytes=6,
+            loss_bytes=10,
+            note="Transformer Engine's Triton kernel: statistics 2, gradient in place of the logits 4, scaled 4",
+        ),
+    ),
+)
+_LAYERS: Final = (
+    offered(
+        "transformer",
+        "te",
+        "--transformer-impl transformer_engine",
+        stated(_LINEAR, on="saves_quantized", note="the quantised input is what is saved for the weight gradient"),
+        stated(_WORKSPACE, workspace_bytes=64 * MIB, note=_WORKSPACE_NOTE),
+    ),
+    offered(
+        "transformer",
+        "local",
+        "--transformer-impl local",
+        stated(f"{_CORE}/tensor_parallel/layers.py", off="saves_quantized", note="no fp8"),
+        stated("https://docs.nvidia.com/cuda/cublas/#cublassetworkspace", workspace_bytes=32 * MIB, note="PyTorch's own 32 MiB"),
+    ),
+    offered(
+        "attention", "cudnn", "", stated(f"{_CORE}/transformer/enums.py", attention_kernel=AttentionKernel.CUDNN, note="AttnBackend.auto")
+    ),
+    offered(
+        "attention",
+        "flash-2",
+        "--attention-backend flash",
+        stated(f"{_CORE}/transformer/enums.py", attention_kernel=AttentionKernel.FLASH_2),
+    ),
+    offered(
+        "attention",
+        "unfused",
+        "--attention-backend unfused",
+        stated(f"{_CORE}/transformer/enums.py", attention_kernel=AttentionKernel.UNFUSED, note="NVTE_UNFUSED_ATTN; what local layers have"),
+    ),
+)
+
 # Megatron-Core 0.12 with Transformer Engine and the flags of its performance guide: the default runtime.
-BASE: Final = runtime(
+V0_12: Final = runtime(
     named("megatron-core-0.12", framework="Megatron-Core", version="0.12", released="2025-05"),
     stated(
         "https://rocm.docs.amd.com/en/latest/how-to/rocm-for-ai/training/benchmark-docker/megatron-lm.html",
@@ -85,7 +250,7 @@ BASE: Final = runtime(
         note="MoEAlltoAllTokenDispatcher; the flex dispatcher is an option",
     ),
     stated(
-        "https://github.com/NVIDIA/TransformerEngine/blob/main/transformer_engine/pytorch/module/linear.py",
+        _LINEAR,
         on="saves_quantized",
         note="the quantised input is what is saved for the weight gradient",
     ),
@@ -96,9 +261,7 @@ BASE: Final = runtime(
     stated(
         f"{_CORE}/parallel_state.py",
         scales_reduced=ScaleGroup.STAGE,
-        note="fp8_recipe delayed and tp_only_amax_red False by default: get_amax_reduction_group is the group of tensor, context and "
-        "data parallelism; transformer_block.py opens fp8_autocast with it, and Transformer Engine's pytorch/fp8.py reduces at exit "
-        "(both read)",
+        note=_SCALES_NOTE,
     ),
     stated(
         f"{_CORE}/extensions/transformer_engine.py",
@@ -109,7 +272,7 @@ BASE: Final = runtime(
     stated(f"{_CORE}/tensor_parallel/random.py", full_recompute=FullRecompute.WHOLE),
     stated(
         f"{_CORE}/transformer/moe/token_dispatcher.py",
-        off="capture routing_on_host expert_overlap fused_experts attention_eight_bit rebuilds_latent",
+        off="capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent",
         note="cuda_graph_scope is empty; the dropless dispatcher copies tokens_per_expert to the host",
     ),
     stated(
@@ -117,91 +280,16 @@ BASE: Final = runtime(
         off="fused_loss logits_blocks_bytes split_logits_bytes",
         logits_bytes=6,
         loss_bytes=52,
-        note="bf16 logits and one fp32 copy that becomes the softmax and then the gradient in place; passes over them as in 2021: 52 "
-        "bytes a logit",
+        note=_LOSS_NOTE,
     ),
     stated(
-        "https://github.com/NVIDIA/TransformerEngine/blob/v2.4/transformer_engine/pytorch/module/base.py",
+        _WORKSPACE,
         workspace_bytes=64 * MIB,
-        note="get_cublas_workspace_size_bytes: 32 MiB from Hopper on, beside PyTorch's own 32 MiB",
+        note=_WORKSPACE_NOTE,
     ),
     ALLOCATOR,
+    offers=(*_LAYERS, *_LOSSES, *OVERLAPS, *GRADIENTS, *FP8, *EXPERTS),
 )
 
-# Megatron-Core 0.12 as its command line starts it: overlapped gradients, but no fused tensor-parallel overlap.
-PLAIN: Final = derive(
-    BASE,
-    named("megatron-core-0.12-plain"),
-    stated(
-        f"{_LM}/core_v0.12.0/megatron/training/arguments.py",
-        tp_overlap=TpOverlap.DGRAD,
-        note="tp-comm-overlap is off by default; the asynchronous input-gradient collective is on",
-    ),
-    read(
-        f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/param_and_grad_buffer.py",
-        on="scales_gradients",
-        gradient_passes=2,
-        note="check_grads takes the norm of every bucket before its collective, start_grad_sync multiplies grad_data by the scaling "
-        "factor, and reset zeroes it; the check is on and ddp-average-in-collective off by default (from memory)",
-    ),
-)
-
-# Megatron-Core 0.12 with Transformer Engine told to write attention scores to memory (``--attention-backend unfused``).
-UNFUSED: Final = derive(
-    PLAIN,
-    named("megatron-core-0.12-unfused"),
-    stated(
-        f"{_CORE}/transformer/enums.py", attention_kernel=AttentionKernel.UNFUSED, note="AttnBackend.unfused turns NVTE_UNFUSED_ATTN on"
-    ),
-    stated(
-        f"{_LM}/core_v0.12.0/tests/functional_tests/test_cases/gpt",
-        off="fused_weight_gradient",
-        note="where the flag is used, in functional tests, no-gradient-accumulation-fusion is set too",
-    ),
-)
-
-# Megatron-Core 0.12 without Transformer Engine (``--transformer-impl local``): its own layers and unfused attention.
-LOCAL: Final = derive(
-    UNFUSED,
-    named("megatron-core-0.12-local"),
-    stated(
-        f"{_CORE}/transformer/dot_product_attention.py", attention_kernel=AttentionKernel.UNFUSED, note="baddbmm, softmax, dropout, bmm"
-    ),
-    stated(f"{_CORE}/tensor_parallel/layers.py", off="saves_quantized", note="no fp8"),
-    stated("https://docs.nvidia.com/cuda/cublas/#cublassetworkspace", workspace_bytes=32 * MIB, note="PyTorch's own 32 MiB"),
-)
-
-# Megatron-Core 0.12 with its own fused cross-entropy (``--cross-entropy-loss-fusion``, native implementation).
-FUSED_LOSS: Final = derive(
-    PLAIN,
-    named("megatron-core-0.12-fused-loss"),
-    stated(
-        f"{_CORE}/fusions/fused_cross_entropy.py",
-        on="fused_loss",
-        logits_bytes=10,
-        note="three compiled graphs: bf16 logits, the first graph's fp32 copy, and the second's result, which is not in place",
-    ),
-)
-
-# Megatron-Core 0.16 with every overlap switched off: gradients and parameters travel when nothing else runs.
-SERIAL: Final = derive(
-    PLAIN,
-    named("megatron-core-0.16-serial", version="0.16", released="2026-01"),
-    read(
-        f"{_SIMUMAX}/5c8e4022ab0fa75110a5daed526c89927f37f08d/simu_tools/megatron_scripts/scripts/run_pretrain_llama3.sh",
-        off="overlap_grad_reduce overlap_param_gather overlap_p2p",
-        note="use-distributed-optimizer and accumulate-allreduce-grads-in-fp32 without overlap-grad-reduce and overlap-param-gather; "
-        "no-overlap-p2p-communication by the guide beside it",
-    ),
-    read(
-        f"{_SIMUMAX}/1b8ca90bec07db48005ff04c69c002dc0626484f/docs/b200/b200_real_repro_guide.md",
-        on="fused_loss",
-        loss_bytes=10,
-        note="cross-entropy fusion by Transformer Engine's Triton kernel: statistics 2, gradient in place of the logits 4, scaled 4",
-    ),
-    read(
-        f"{_SIMUMAX}/1b8ca90bec07db48005ff04c69c002dc0626484f/simu_tools/megatron_scripts/scripts/run_pretrain_deepseekv2.sh",
-        on="row_kernels",
-        note="moe-permute-fusion; the cross-entropy is Transformer Engine's as well",
-    ),
-)
+# Megatron-Core 0.16: what of it is used here is as in 0.12.
+V0_16: Final = derive(V0_12, named("megatron-core-0.16", version="0.16", released="2026-01"), offers=V0_12.offers)

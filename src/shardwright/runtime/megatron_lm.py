@@ -87,7 +87,7 @@ Y2021: Final = runtime(
     ),
     stated(
         f"{_LM}/v2.5/megatron/arguments.py",
-        off="capture routing_on_host expert_overlap fused_experts attention_eight_bit rebuilds_latent",
+        off="capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent",
         note="neither graphs nor experts",
     ),
     CUBLAS,

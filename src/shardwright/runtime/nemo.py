@@ -7,14 +7,25 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime import megatron_core
 from shardwright.runtime.facts import derive, named, read, stated
+from shardwright.runtime.options import offered
 from shardwright.runtime.runtime import AttentionKernel, ExpertDispatch, TpOverlap
 
 _GUIDE: Final = "https://docs.nvidia.com/nemo-framework/user-guide/24.12/nemotoolkit/features/optimizations/communication_overlap.html"
 _ATTENTION: Final = "https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/attention/attention.html"
 
+_GRADIENTS: Final = (
+    offered("grad_dtype", "bf16", "grad_reduce_in_fp32: false", stated(_GUIDE, gradient_dtype=Dtype.BF16, note="grad_sync_dtype bf16")),
+    offered("grad_dtype", "fp32", "grad_reduce_in_fp32: true", stated(_GUIDE, gradient_dtype=Dtype.FP32)),
+    *(offer for offer in megatron_core.GRADIENTS if offer.option != "grad_dtype"),
+)
+_ATTENTIONS: Final = (
+    offered("attention", "flash-2", "NVTE_FUSED_ATTN=0", stated(_ATTENTION, attention_kernel=AttentionKernel.FLASH_2)),
+    offered("attention", "cudnn", "NVTE_FUSED_ATTN=1", stated(_ATTENTION, attention_kernel=AttentionKernel.CUDNN)),
+)
+
 # NeMo 24.07: Megatron-Core with Transformer Engine's userbuffers and bf16 gradient reduction.
 NEMO_24_07: Final = derive(
-    megatron_core.BASE,
+    megatron_core.V0_12,
     named("nemo-24.07", framework="NeMo", version="24.07", released="2024-07"),
     read(
         _GUIDE,
@@ -39,6 +50,7 @@ NEMO_24_07: Final = derive(
         zero_stages=(0, 1),
         zero_with_pipeline=1,
     ),
+    offers=(*megatron_core.OVERLAPS, *_GRADIENTS, *megatron_core.FP8, *_ATTENTIONS),
 )
 
 # NeMo 24.09 to 25.05 and Megatron-Bridge: as 24.07, with cuDNN attention and fused cross-entropy.
@@ -64,6 +76,7 @@ NEMO_24_11: Final = derive(
         expert_dispatch=ExpertDispatch.DEDUPLICATED,
         note="DeepEP on H100 and B200, HybridEP on GB200 and GB300",
     ),
+    offers=(*megatron_core.OVERLAPS, *_GRADIENTS, *megatron_core.FP8, *_ATTENTIONS, *megatron_core.EXPERTS),
 )
 
 # NeMo 25.04 and later: as 24.11, with Transformer Engine's cross-entropy.
@@ -80,4 +93,5 @@ NEMO_25_04: Final = derive(
         on="row_kernels",
         note="Triton in Transformer Engine; recipes of mixtures set moe_permute_fusion (from memory)",
     ),
+    offers=NEMO_24_11.offers,
 )

@@ -1,4 +1,4 @@
-"""What a framework and version does: booleans, enumerations, integers and byte sizes, each with a link. No fitted number."""
+"""What a framework and version does, with its options: booleans, enumerations and sizes, each with a link. No fitted number."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ExpertDispatch(StrEnum):
     """How tokens reach their experts: one copy for each chosen expert, or one for each device (and each node on the way) that holds any."""
 
     ALL_TO_ALL = "all-to-all"
-    DEDUPLICATED = "deduplicated"
+    DEDUPLICATED = "flex"
 
 
 class Capture(StrEnum):
@@ -97,6 +97,22 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A framework can run an option at a value.
+
+    Args:
+        option, value: words of the vocabulary (`options.OPTIONS`). flag: what sets it in a launch script of the framework; empty = that it
+            is not set. values: fields of `Runtime` that it changes. facts: why.
+    """
+
+    option: str
+    value: str
+    flag: str
+    values: tuple[tuple[str, object], ...]
+    facts: tuple[Fact, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """A framework and version as the planner sees it.
 
@@ -129,7 +145,8 @@ class Runtime:
         zero1_broadcasts: ZeRO-1 returns parameters by one broadcast a member, in series, instead of an all_gather.
         expert_dispatch: see ExpertDispatch.
         saves_quantized: linear operators keep their input for the weight gradient in the GEMM's dtype, not in the activations' dtype.
-        capture: see Capture. routing_on_host: the host reads how many tokens each expert got before it launches the experts.
+        capture: see Capture. routing_on_host: the host reads how many tokens each expert got before it launches the experts, where that
+            varies (`reads_routing`).
         expert_overlap: tokens travel to and from experts beside the kernels of another microbatch.
         fused_experts: one kernel for all local experts instead of one, and its operands' quantisation, for each.
         attention_eight_bit: fused attention multiplies in 8 bits where the job computes in 8 or 4.
@@ -148,7 +165,8 @@ class Runtime:
         row_kernels: token permutation and fused cross-entropy are Transformer Engine's Triton kernels, one program a row.
         gradient_passes: passes a step over all local gradients, before their collective and to zero them; their scaling apart.
         scales_gradients: gradients are multiplied by 1 / holders in their buffer before the collective sums them.
-        facts: a link for every field.
+        fixed_capacity: experts take a fixed number of tokens, which the host need not read.
+        facts: a link for every field. offers: options that the framework has. options: those that are set otherwise than it sets them.
     """
 
     name: str
@@ -213,8 +231,16 @@ class Runtime:
     row_kernels: bool = False
     gradient_passes: int = 0
     scales_gradients: bool = False
+    fixed_capacity: bool = False
     facts: tuple[Fact, ...] = ()
+    offers: tuple[Offer, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
     aliases: tuple[str, ...] = ()
+
+    @property
+    def reads_routing(self) -> bool:
+        """The host waits for how many tokens each expert got: not where they are a fixed number, nor where a graph holds the iteration."""
+        return self.routing_on_host and not self.fixed_capacity and self.capture is not Capture.ITERATION
 
     def __hash__(self) -> int:
         # Cheap and lawful: equal runtimes have equal names.

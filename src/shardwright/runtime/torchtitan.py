@@ -6,10 +6,46 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.facts import derive, named, read, runtime, stated
+from shardwright.runtime.options import offered
 from shardwright.runtime.pytorch import ALLOCATOR, CUBLAS, NCCL
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, FullRecompute, SelectiveRecompute, TpOverlap
 
 _TREE: Final = "https://github.com/pytorch/torchtitan/blob/v0.2.0/torchtitan"
+# --async-tp: collectives of tensor parallelism in pieces, by PyTorch's symmetric memory and its compiler.
+_ASYNC_TP: Final = stated(
+    "https://github.com/pytorch/pytorch/blob/v2.6.0/torch/distributed/_symmetric_memory/__init__.py",
+    tp_overlap=TpOverlap.ASYNC,
+    note="collectives are decomposed into pieces that run beside the GEMM's pieces; fused_matmul_reduce_scatter stacks the members' "
+    "partial products and sums them in one reduction kernel; a reduce_scatter is joined with the one product that makes its input "
+    "(torch/_inductor/fx_passes/micro_pipeline_tp.py: _find_producer_matmul), so not behind a sum over several projections",
+)
+# The loss in eager kernels: with compiled layers in 0.1, and wherever nothing is compiled.
+_EAGER_LOSS: Final = stated(
+    "https://github.com/pytorch/torchtitan/blob/v0.1.0/torchtitan/components/loss.py",
+    off="fused_loss",
+    logits_bytes=12,
+    logits_blocks_bytes=14,
+    note="cross_entropy(pred.float()), pred deleted before backward: log-softmax, gradient of the loss and of the log-softmax in "
+    "fp32; the bf16 logits' block serves none of them",
+) + read(
+    "https://github.com/pytorch/pytorch/blob/v2.5.0/torch/distributed/tensor/parallel/loss.py",
+    split_logits_bytes=4,
+    note="loss_parallel: (grad_input + exp(x)) * grad_output makes one fp32 copy more",
+)
+
+_COMPILED_LOSS: Final = stated(
+    f"{_TREE}/components/loss.py",
+    on="fused_loss",
+    off="logits_blocks_bytes split_logits_bytes",
+    logits_bytes=4,
+    note="the loss is compiled with the model: bf16 logits and their bf16 gradient, the fp32 values stay in registers",
+)
+_CONFIG: Final = f"{_TREE}/config/job_config.py"
+_ALL_OFFER: Final = (
+    offered("tp_overlap", "none", "", stated(f"{_TREE}/distributed/tensor_parallel.py", tp_overlap=TpOverlap.NONE)),
+    offered("tp_overlap", "async", "--parallelism.enable_async_tensor_parallel", _ASYNC_TP),
+)
+
 V0_2: Final = runtime(
     named("torchtitan-0.2", framework="torchtitan", version="0.2", released="2025-10"),
     stated(
@@ -86,56 +122,31 @@ V0_2: Final = runtime(
         off="fused_weight_gradient adds_gradients",
         attention_kernel=AttentionKernel.FLASH_2,
     ),
-    stated(
-        f"{_TREE}/components/loss.py",
-        on="fused_loss",
-        off="logits_blocks_bytes split_logits_bytes loss_bytes",
-        logits_bytes=4,
-        embedding_gradient_bytes=2,
-        note="the loss is compiled with the model: bf16 logits and their bf16 gradient, the fp32 values stay in registers",
-    ),
+    _COMPILED_LOSS,
+    stated(f"{_TREE}/components/loss.py", off="loss_bytes", embedding_gradient_bytes=2),
     stated(
         f"{_TREE}/distributed/expert_parallel.py",
-        off="capture routing_on_host expert_overlap fused_experts attention_eight_bit rebuilds_latent",
+        off="capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent",
         note="no captured graphs; splits of the all-to-all are read on the host; grouped_mm over all local experts",
     ),
     CUBLAS,
     ALLOCATOR,
     stated("https://github.com/pytorch/ao/blob/v0.8.0/torchao/float8/README.md", off="scales_reduced", note="dynamic scaling: no history"),
+    offers=(
+        *_ALL_OFFER,
+        offered("kernels", "compiled", "--compile.enable", stated(_CONFIG, element_kernels=ElementKernels.COMPILED), _COMPILED_LOSS),
+        offered("kernels", "eager", "", stated(_CONFIG, element_kernels=ElementKernels.EAGER, note="compile off"), _EAGER_LOSS),
+    ),
 )
 
-# --async-tp: collectives of tensor parallelism in pieces, by PyTorch's symmetric memory and its compiler.
-_ASYNC_TP: Final = stated(
-    "https://github.com/pytorch/pytorch/blob/v2.6.0/torch/distributed/_symmetric_memory/__init__.py",
-    tp_overlap=TpOverlap.ASYNC,
-    note="collectives are decomposed into pieces that run beside the GEMM's pieces; fused_matmul_reduce_scatter stacks the members' "
-    "partial products and sums them in one reduction kernel; a reduce_scatter is joined with the one product that makes its input "
-    "(torch/_inductor/fx_passes/micro_pipeline_tp.py: _find_producer_matmul), so not behind a sum over several projections",
-)
-# The loss in eager kernels: with compiled layers in 0.1, and wherever nothing is compiled.
-_EAGER_LOSS: Final = stated(
-    "https://github.com/pytorch/torchtitan/blob/v0.1.0/torchtitan/components/loss.py",
-    off="fused_loss",
-    logits_bytes=12,
-    logits_blocks_bytes=14,
-    note="cross_entropy(pred.float()), pred deleted before backward: log-softmax, gradient of the loss and of the log-softmax in "
-    "fp32; the bf16 logits' block serves none of them",
-) + read(
-    "https://github.com/pytorch/pytorch/blob/v2.5.0/torch/distributed/tensor/parallel/loss.py",
-    split_logits_bytes=4,
-    note="loss_parallel: (grad_input + exp(x)) * grad_output makes one fp32 copy more",
-)
-
-V0_2_ASYNC_TP: Final = derive(V0_2, named("torchtitan-0.2-async-tp"), _ASYNC_TP)
-
-# Late 2024, its paper's runs.
-V0_1: Final = derive(V0_2, named("torchtitan-0.1", version="0.1", released="2024-10"), _EAGER_LOSS)
-V0_1_ASYNC_TP: Final = derive(V0_1, named("torchtitan-0.1-async-tp"), _ASYNC_TP)
-
-# Without torch.compile, 0.1 and 0.2 alike.
-V0_2_EAGER: Final = derive(
+# Late 2024, its paper's runs: the loss is eager beside compiled layers.
+V0_1: Final = derive(
     V0_2,
-    named("torchtitan-0.2-eager"),
+    named("torchtitan-0.1", version="0.1", released="2024-10"),
     _EAGER_LOSS,
-    stated(f"{_TREE}/config/job_config.py", element_kernels=ElementKernels.EAGER, note="compile off"),
+    offers=(
+        *_ALL_OFFER,
+        offered("kernels", "compiled", "--training.compile", stated(_CONFIG, element_kernels=ElementKernels.COMPILED)),
+        offered("kernels", "eager", "", stated(_CONFIG, element_kernels=ElementKernels.EAGER, note="compile off")),
+    ),
 )

@@ -142,7 +142,7 @@ def _runtime(row: Measurement, *, otherwise: str) -> str:
     if not name:
         raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, "no column runtime, no --runtime, no facts of this source")
     try:
-        return load_runtime(name).name
+        return load_runtime(f"{name} {row.options}").name
     except RuntimeModelError as error:
         raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
 

@@ -1,0 +1,208 @@
+"""What a launch script sets: options of a framework, each value with its flag and with the facts that it changes.
+
+The names are one vocabulary for all frameworks; a framework offers those that it has, and its version's own value of each is the default.
+A runtime is then a framework's version and options, as text ``megatron-core-0.12 tp_overlap=dgrad loss=te``. An option changes fields of
+`Runtime` that mechanisms of the model read, never a number of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from shardwright.errors import RuntimeModelError, nearest
+from shardwright.runtime.facts import Statement, settled
+from shardwright.runtime.runtime import Offer, Runtime
+
+MAX_SHOWN: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option of the vocabulary.
+
+    Args:
+        about: what it decides. values: word -> what it means. numerics: it changes what is computed, not only how fast: a search never
+            chooses it by itself.
+    """
+
+    name: str
+    about: str
+    values: Mapping[str, str]
+    numerics: bool = False
+
+
+def _switch(name: str, about: str, *, numerics: bool = False) -> Option:
+    return Option(name=name, about=about, values={"on": "yes", "off": "no"}, numerics=numerics)
+
+
+OPTIONS: Final = (
+    Option(
+        name="transformer",
+        about="whose transformer layers run",
+        values={"te": "Transformer Engine's", "local": "the framework's own"},
+    ),
+    Option(
+        name="kernels",
+        about="element-wise kernels",
+        values={"fused": "one kernel for a chain of operators", "eager": "one kernel an operator", "compiled": "a compiler's fusion"},
+    ),
+    Option(
+        name="attention",
+        about="kernel of the attention core",
+        values={
+            "unfused": "scores are written to memory",
+            "flash-1": "FlashAttention",
+            "flash-2": "FlashAttention-2",
+            "flash-3": "FlashAttention-3",
+            "cudnn": "cuDNN's fused attention",
+        },
+    ),
+    _switch("fp8_attention", "the attention core multiplies in 8 bits where the job computes in 8 or 4", numerics=True),
+    Option(
+        name="loss",
+        about="cross-entropy",
+        values={
+            "plain": "a kernel for each step of the formula, on an fp32 copy",
+            "native": "compiled in parts",
+            "te": "Transformer Engine's kernel, in place",
+        },
+    ),
+    _switch("wgrad_fusion", "weight gradients are added up in the epilogue of their GEMM"),
+    Option(
+        name="tp_overlap",
+        about="collectives of tensor parallelism beside GEMMs",
+        values={
+            "none": "never",
+            "dgrad": "that of the input gradient beside the weight gradient",
+            "userbuffers": "pieces beside pieces of the GEMM (Transformer Engine)",
+            "async": "pieces beside pieces of the GEMM (PyTorch's symmetric memory)",
+        },
+    ),
+    _switch("grad_overlap", "gradients are reduced beside backward"),
+    _switch("param_overlap", "parameters are gathered beside compute"),
+    _switch("p2p_overlap", "a pipeline sends and receives beside compute"),
+    Option(
+        name="grad_dtype",
+        about="dtype in which gradients add up and travel",
+        values={"fp32": "32 bits", "bf16": "16 bits"},
+        numerics=True,
+    ),
+    _switch("grad_check", "the norm of every gradient bucket is taken before its collective, to find NaN"),
+    Option(
+        name="grad_average",
+        about="where gradients are divided by the number of replicas",
+        values={"collective": "in the collective", "buffer": "in their buffer before it"},
+    ),
+    Option(
+        name="fp8",
+        about="scales of 8-bit operands",
+        values={"delayed": "from the magnitudes of earlier steps", "current": "of the tensor at hand"},
+        numerics=True,
+    ),
+    Option(
+        name="dispatcher",
+        about="how tokens reach their experts",
+        values={
+            "alltoall": "a copy for each chosen expert",
+            "flex": "a copy for each device and node that holds any (DeepEP, HybridEP)",
+        },
+    ),
+    Option(
+        name="capacity",
+        about="tokens that an expert takes",
+        values={"dropless": "all that chose it: the host may have to read how many", "fixed": "a fixed number; others are dropped"},
+        numerics=True,
+    ),
+    _switch("expert_overlap", "tokens travel to and from experts beside the kernels of another microbatch"),
+    Option(
+        name="grouped_experts",
+        about="products of a device's experts",
+        values={"each": "a kernel, and its operands' quantisation, for each expert", "fused": "one kernel for all"},
+    ),
+    _switch("permute_fusion", "tokens are permuted by one kernel"),
+    Option(
+        name="graphs",
+        about="what captured graphs replay without the host",
+        values={
+            "none": "nothing",
+            "router": "routers",
+            "attention-router": "all but the experts",
+            "iteration": "a whole iteration",
+        },
+    ),
+    _switch("recompute_mla", "up projections of latent attention run again in backward"),
+    _switch("recompute_norms", "norms run again in backward"),
+)
+BY_NAME: Final[Mapping[str, Option]] = {option.name: option for option in OPTIONS}
+_PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
+
+
+def offered(option: str, value: str, flag: str, *statements: Statement) -> Offer:
+    """A framework can run `option` at `value`, set by `flag`; `statements` are the facts that this changes.
+
+    Raises:
+        ValueError: no such option or value, or a field is stated twice (a mistake in a runtime file, not a user's).
+    """
+    if value not in BY_NAME[option].values:
+        raise ValueError(f"{option} has no value {value}")
+    values, facts = settled(f"{option}={value}", statements)
+    return Offer(option=option, value=value, flag=flag, values=tuple(values.items()), facts=facts)
+
+
+def own_value(runtime: Runtime, option: str) -> str:
+    """The value that `runtime` has of an option; empty where its framework does not offer it."""
+    found = [offer.value for offer in runtime.offers if offer.option == option and _holds(runtime, offer)]
+    return found[0] if found else ""
+
+
+def _holds(runtime: Runtime, offer: Offer) -> bool:
+    return all(getattr(runtime, field) == value for field, value in offer.values)
+
+
+def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
+    """What each option may be under `runtime`, in the order of the vocabulary."""
+    names = sorted({offer.option for offer in runtime.offers}, key=_PLACE.__getitem__)
+    return {name: tuple(offer.value for offer in runtime.offers if offer.option == name) for name in names}
+
+
+def chosen(runtime: Runtime, given: Iterable[tuple[str, str]]) -> Runtime:
+    """`runtime` with options set; its name says those that are not its own, in the order of the vocabulary.
+
+    Raises:
+        RuntimeModelError: an option that there is not, that its framework does not offer, or at a value that it does not; one option twice;
+            or two that contradict each other.
+    """
+    wanted: dict[str, Offer] = {}
+    for name, value in given:
+        if name in wanted and wanted[name].value != value:
+            raise RuntimeModelError(f"option {name} is set twice", hint=f"{name}={wanted[name].value} or {name}={value}")
+        wanted[name] = _offer(runtime, name, value)
+    changes = [wanted[name] for name in sorted(wanted, key=_PLACE.__getitem__) if own_value(runtime, name) != wanted[name].value]
+    if not changes:
+        return runtime
+    values: dict[str, object] = {}
+    for offer in changes:
+        for field, value in offer.values:
+            if values.setdefault(field, value) != value:
+                raise RuntimeModelError(
+                    f"option {offer.option}={offer.value} contradicts another one of {', '.join(c.option for c in changes)}",
+                    hint="leave one of them out",
+                )
+    facts = {fact.field: fact for fact in runtime.facts} | {fact.field: fact for offer in changes for fact in offer.facts}
+    options = tuple((offer.option, offer.value) for offer in changes)
+    name = " ".join([runtime.name, *(f"{option}={value}" for option, value in options)])
+    return replace(runtime, **values, name=name, facts=tuple(facts.values()), options=options, aliases=())  # type: ignore[arg-type]
+
+
+def _offer(runtime: Runtime, name: str, value: str) -> Offer:
+    offers = {offer.value: offer for offer in runtime.offers if offer.option == name}
+    if name not in BY_NAME:
+        raise RuntimeModelError(f"unknown option {name[:MAX_SHOWN]!r}", hint=nearest(name, offered_values(runtime) or BY_NAME))
+    if not offers:
+        known = ", ".join(offered_values(runtime)) or "none"
+        raise RuntimeModelError(f"{runtime.name} has no option {name}", hint=f"it has {known}")
+    if value not in offers:
+        raise RuntimeModelError(f"{runtime.name} cannot have {name}={value[:MAX_SHOWN]}", hint=f"{name} is {' or '.join(offers)}")
+    return offers[value]
