@@ -28,7 +28,7 @@ HOSTS: Final = 4
 _ASSUMED: Final = Origin(evidence=Evidence.ASSUMED, reference="emulated")
 
 EXECUTOR: Final[Runtime] = replace(
-    load_runtime("torchtitan-0.2-eager"),
+    load_runtime("torchtitan-0.2 kernels=eager"),
     name="shardwright",
     framework="shardwright",
     version="0.1",

@@ -47,7 +47,8 @@ def table(made: Case, runtime: Runtime, *, host_launch: float | None = None) -> 
 
 
 SMALL = case("26.02 ", "Qwen3_30B", "|B200")
-FLEX = load_runtime("megatron-bridge-flex")
+GRAPHED = "megatron-bridge fp8_attention=on expert_overlap=on grouped_experts=fused graphs=iteration"
+FLEX = load_runtime("megatron-bridge recompute_mla=on")
 
 
 def layer(made: Case, runtime: Runtime, **changes: float) -> np.ndarray:
@@ -57,7 +58,7 @@ def layer(made: Case, runtime: Runtime, **changes: float) -> np.ndarray:
 
 
 def test_a_host_that_takes_no_time_is_never_waited_for() -> None:
-    for name in ("megatron-bridge-flex", "megatron-bridge-scoped", "nemo-24.11"):
+    for name in ("megatron-bridge recompute_mla=on", "megatron-bridge graphs=attention-router recompute_mla=on", "nemo-24.11"):
         assert not table(SMALL, load_runtime(name), host_launch=0.0).seconds[:, :, LAUNCH].any()
 
 
@@ -149,14 +150,17 @@ def test_rebuilt_latents_trade_memory_for_time() -> None:
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (("26.06 ", "Qwen3_235B", "GB200"), "megatron-bridge-graphed"),
-        (("26.06 ", "Qwen3_30B", "H100"), "megatron-bridge-flex"),
-        (("26.04 ", "Qwen3_235B", "GB300"), "megatron-bridge-scoped"),
-        (("26.04.01", "Qwen3_235B", "H100"), "megatron-bridge-alltoall-overlap"),
-        (("25.09", "Qwen3_30B", "GB200"), "megatron-bridge-dropped"),
-        (("26.06 ", "DeepSeekV3", "GB300"), "megatron-bridge-graphed-kept"),
+        (
+            ("26.06 ", "Qwen3_235B", "GB200"),
+            f"{GRAPHED} recompute_mla=on",
+        ),
+        (("26.06 ", "Qwen3_30B", "H100"), "megatron-bridge recompute_mla=on"),
+        (("26.04 ", "Qwen3_235B", "GB300"), "megatron-bridge graphs=attention-router recompute_mla=on"),
+        (("26.04.01", "Qwen3_235B", "H100"), "megatron-bridge dispatcher=alltoall expert_overlap=on recompute_mla=on"),
+        (("25.09", "Qwen3_30B", "GB200"), "megatron-bridge dispatcher=alltoall capacity=fixed graphs=iteration recompute_mla=on"),
+        (("26.06 ", "DeepSeekV3", "GB300"), GRAPHED),
         (("26.04 ", "LLAMA3_70B", "H100"), "megatron-bridge"),
-        (("EP overlap off", "Qwen3-30B"), "megatron-bridge-router"),
+        (("EP overlap off", "Qwen3-30B"), "megatron-bridge graphs=router recompute_mla=on"),
     ],
 )
 def test_recipe_of_a_row(words: tuple[str, ...], name: str) -> None:

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, ShardwrightError
-from shardwright.runtime.facts import derive, named, read, runtime, stated
+from shardwright.runtime.facts import IDENTITY, derive, named, read, runtime, stated
 from shardwright.runtime.registry import DEFAULT, load_runtime, runtime_names
 from shardwright.runtime.runtime import AttentionKernel, Capture, ElementKernels, FullRecompute, Runtime, TpOverlap
 from shardwright.strategy.grid.axes import Recompute
 from tests.tiers import examples
 
 NAMES = runtime_names()
-FIELDS = {field.name for field in fields(Runtime)} - {"name", "framework", "version", "released", "facts", "aliases"}
+FIELDS = {field.name for field in fields(Runtime)} - {*IDENTITY}
 
 
 def uncited(made: Runtime) -> set[str]:

@@ -29,7 +29,7 @@ from tests.program.unfold import gemm_flops
 FUSED: Final = replace(
     load_runtime("torchtitan-0.1"), name="torchtitan-0.1-uncompiled", element_kernels=ElementKernels.FUSED, split_logits_bytes=0
 )
-EAGER: Final = load_runtime("torchtitan-0.2-eager")
+EAGER: Final = load_runtime("torchtitan-0.2 kernels=eager")
 OUTSIDE: Final = frozenset({"workspace", "fragmentation", "communication", "context"})
 """Items of a device's memory that are no tensors."""
 UNFUSED: Final = replace(FUSED, name="torchtitan-0.2-unfused", attention_kernel=AttentionKernel.UNFUSED)

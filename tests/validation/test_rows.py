@@ -26,6 +26,8 @@ from tests.validation.published import case_of as _case
 from tests.validation.published import facts
 from tests.validation.published import rows as _rows
 
+PLAIN = "tp_overlap=dgrad grad_check=on grad_average=buffer"
+
 
 def _row(source: str, words: str) -> Measurement:
     return next(r for r in _rows("training.csv") if r.source_id == source and words in f"{r.model_name} {r.table_or_row}")
@@ -139,20 +141,40 @@ def test_context_parallelism_by_source() -> None:
 
 def test_words_of_a_row_choose_the_runtime() -> None:
     runtimes = {_case(r).runtime for r in _rows("training.csv") if r.source_id == "torchtitan"}
-    assert runtimes == {"torchtitan-0.1", "torchtitan-0.1-async-tp", "torchtitan-0.2", "torchtitan-0.2-eager"}
-    assert _case(_row("torchtitan", "Table1 FSDP")).runtime == "torchtitan-0.2-eager"
+    assert runtimes == {"torchtitan-0.1", "torchtitan-0.1 tp_overlap=async", "torchtitan-0.2", "torchtitan-0.2 kernels=eager"}
+    assert _case(_row("torchtitan", "Table1 FSDP")).runtime == "torchtitan-0.2 kernels=eager"
     assert _case(_row("dgxc", "Maxtext Llama3 70b BF16")).runtime == "maxtext"
 
 
 @pytest.mark.parametrize(
     ("test", "runtime", "dropout"),
     [
-        ("gpt/gpt3_mcore_te_tp1_pp4_vp1", "megatron-core-0.12-unfused", True),
-        ("gpt/gpt3_mcore_te_tp2_pp2_resume_torch_dist", "megatron-core-0.12-plain", True),
-        ("gpt/gpt3_mcore_te_tp2_pp2_cp2_calculate_per_token_loss", "megatron-core-0.12-plain", False),
-        ("gpt/gpt3_mcore_tp1_pp4", "megatron-core-0.12-local", True),
-        ("moe/gpt3_mcore_tp2_cp2_pp2_ep2_te_4experts2parallel_dp_last", "megatron-core-0.12-plain", True),
-        ("gpt/gpt3_mcore_te_tp2_pp2_resume_torch_dist_cross_entropy_loss_fusion", "megatron-core-0.12-fused-loss", True),
+        (
+            "gpt/gpt3_mcore_te_tp1_pp4_vp1",
+            "megatron-core-0.12 attention=unfused wgrad_fusion=off tp_overlap=dgrad grad_check=on grad_average=buffer",
+            True,
+        ),
+        ("gpt/gpt3_mcore_te_tp2_pp2_resume_torch_dist", f"megatron-core-0.12 {PLAIN}", True),
+        (
+            "gpt/gpt3_mcore_te_tp2_pp2_cp2_calculate_per_token_loss",
+            "megatron-core-0.12 tp_overlap=dgrad grad_check=on grad_average=buffer",
+            False,
+        ),
+        (
+            "gpt/gpt3_mcore_tp1_pp4",
+            "megatron-core-0.12 transformer=local attention=unfused wgrad_fusion=off tp_overlap=dgrad grad_check=on grad_average=buffer",
+            True,
+        ),
+        (
+            "moe/gpt3_mcore_tp2_cp2_pp2_ep2_te_4experts2parallel_dp_last",
+            "megatron-core-0.12 tp_overlap=dgrad grad_check=on grad_average=buffer",
+            True,
+        ),
+        (
+            "gpt/gpt3_mcore_te_tp2_pp2_resume_torch_dist_cross_entropy_loss_fusion",
+            "megatron-core-0.12 loss=native tp_overlap=dgrad grad_check=on grad_average=buffer",
+            True,
+        ),
     ],
 )
 def test_names_of_functional_tests_settle_what_they_run(test: str, runtime: str, dropout: bool) -> None:

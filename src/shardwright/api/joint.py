@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
 from shardwright.api.simulations import simulated
+from shardwright.errors import UsageError
 from shardwright.program.problem import Problem
 from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointAnswer, find_joint
 from shardwright.search.joint.write import general_plan, short_text
@@ -40,6 +41,9 @@ def plan_joint(
     facts = facts_of(problem)
     grids = replace(request, space="standard") if request.space in SPACES else request
     space, capacity = space_of(grids, problem, facts), capacity_of(request, problem)
+    if space.options:
+        said = " ".join(f"{name}={values[0]}" for name, values in space.options)
+        raise UsageError("a joint search takes the options of its runtime", hint=f'--runtime "{problem.runtime.base} {said}"')
     answer = find_joint(
         problem,
         space,

@@ -123,7 +123,7 @@ def predict_step(case: StepCase, profile: Profile) -> Prediction:
 def _eager(dtype: Dtype) -> Runtime:
     """torchtitan's eager kernels without its sharding: parameters and gradients in one dtype, no copy of either."""
     return replace(
-        load_runtime("torchtitan-0.2-eager"),
+        load_runtime("torchtitan-0.2 kernels=eager"),
         name=f"torch-eager-{dtype.value}",
         zero_stages=(0,),
         gathers_from_master=False,

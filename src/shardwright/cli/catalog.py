@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 import typer
@@ -25,6 +25,7 @@ from shardwright.job.border import PRECISIONS
 from shardwright.model.catalog.catalog import ENTRIES
 from shardwright.report.layout import Words
 from shardwright.report.tables import plain_table
+from shardwright.runtime.options import OPTIONS, offered_values
 from shardwright.runtime.registry import load_runtime, runtime_names
 from shardwright.runtime.runtime import Runtime
 from shardwright.schedules.registry import SCHEDULES
@@ -102,18 +103,10 @@ def _runs(schedule: str) -> list[str]:
     return [runtime.name for runtime in _runtimes() if schedule in runtime.schedules]
 
 
-def _differences(runtime: Runtime) -> list[str]:
-    """The settings in which a runtime differs from the first of its framework, in words."""
-    first = min((one for one in _runtimes() if one.framework == runtime.framework), key=lambda one: (len(one.name), one.name))
-    settings = [field.name for field in fields(Runtime) if field.name not in ("name", "version", "released", "facts", "aliases")]
-    changed = [(name, getattr(runtime, name)) for name in settings if getattr(runtime, name) != getattr(first, name)]
-    return [_setting(name.replace("_", " "), value) for name, value in changed]
-
-
-def _setting(name: str, value: object) -> str:
-    if isinstance(value, bool):
-        return name if value else f"{name} off"
-    return f"{name} {'/'.join(map(str, value)) if isinstance(value, tuple) else value}"
+def _options(runtime: Runtime) -> list[str]:
+    """Each option with its values, the framework's own first."""
+    own = dict(runtime.own)
+    return [f"{name}={'|'.join(sorted(values, key=lambda v: v != own[name]))}" for name, values in offered_values(runtime).items()]
 
 
 NAME: Final = Column("name", title="name")
@@ -149,11 +142,18 @@ RUNTIME: Final = (
     NAME,
     *(Column(key, title=key, is_spare=True) for key in ("framework", "version")),
     Column("released", title="released", is_spare=True),
-    Column("vendors", title="runs on", shown=_names),
+    Column("vendors", title="runs on", shown=_names, is_spare=True),
     Column("schedules"),
     Column("zero_stages", title="ZeRO", shown=lambda stages: ", ".join(map(str, stages)), is_spare=True),
-    Column("differences", _differences, "unlike its framework's first", _names),
+    Column("options", _options, "options, its own value first", lambda words: _names(words) or "-"),
     ALIASES,
+)
+OPTION: Final = (
+    NAME,
+    Column("about", title="what it decides"),
+    Column("values", lambda o: list(o.values), "values", _names),
+    Column("numerics", lambda o: o.numerics, "changes numbers", lambda changes: "yes" if changes else "-"),
+    Column("runtimes", lambda o: [r.name for r in _runtimes() if o.name in dict(r.own)], "runtimes that have it", _names, is_spare=True),
 )
 SCHEDULE: Final = (Column("name", str, "name"), Column("runtimes", _runs, "runtimes that run it", lambda names: _names(names) or "-"))
 KINDS: Final[Mapping[str, Kind]] = {
@@ -162,10 +162,17 @@ KINDS: Final[Mapping[str, Kind]] = {
     "clusters": Kind("published clusters with their switches: a CLUSTER is NAME or NAME:DEVICES", CLUSTER, _clusters),
     "models": Kind("models: a MODEL is one of them, or a Hugging Face config.json", MODEL, lambda: ENTRIES),
     "runtimes": Kind(
-        "training frameworks as they are run, for --runtime",
+        "training frameworks and their options, for --runtime",
         RUNTIME,
         _runtimes,
-        note="A runtime takes every precision that the devices have. `shardwright catalog schedules` says which schedules it runs.",
+        note="A runtime takes every precision that the devices have. `shardwright catalog schedules` says which schedules it runs, "
+        "`shardwright catalog options` what an option decides.",
+    ),
+    "options": Kind(
+        "options of runtimes, for --pin and in a strategy",
+        OPTION,
+        lambda: OPTIONS,
+        note="Set one in a strategy or with --pin NAME=VALUE, search several with --pin NAME=VALUE,VALUE.",
     ),
     "schedules": Kind("pipeline schedules", SCHEDULE, lambda: SCHEDULES),
 }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from shardwright.hardware.catalog.constants import SHIPPED, Constants
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
-from shardwright.runtime.runtime import Runtime
+from shardwright.program.same import Same
+from shardwright.runtime.options import chosen
+from shardwright.runtime.runtime import Options, Runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +23,18 @@ class Problem:
     job: TrainingJob
     runtime: Runtime
     constants: Constants = SHIPPED
+
+
+def under(problem: Problem, options: Options) -> Problem:
+    """`problem` with the options of a strategy set: the same object for the same ones, as what is kept of problems is kept by identity.
+
+    Raises:
+        RuntimeModelError: the runtime has no such option, or not at that value.
+    """
+    return _under(Same(problem), options) if options else problem
+
+
+@lru_cache(maxsize=64)
+def _under(problem: Same[Problem], options: Options) -> Problem:
+    runtime = chosen(problem.value.runtime, options)
+    return problem.value if runtime is problem.value.runtime else replace(problem.value, runtime=runtime)

@@ -10,7 +10,7 @@ from shardwright.runtime.runtime import Fact, Offer, Runtime
 
 Statement: TypeAlias = tuple[tuple[Fact, Any], ...]
 
-IDENTITY: Final = ("name", "framework", "version", "released", "facts", "offers", "options", "aliases")
+IDENTITY: Final = ("name", "framework", "version", "released", "facts", "offers", "own", "options", "base", "aliases")
 _FIELDS: Final = {field.name: field for field in fields(Runtime) if field.name not in IDENTITY}
 _SWITCHES: Final = {name for name, field in _FIELDS.items() if field.type == "bool"}
 _OFF: Final = dict.fromkeys(_SWITCHES, False) | {name: f.default for name, f in _FIELDS.items() if f.default in (0, None, "none")}

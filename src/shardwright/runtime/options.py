@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from shardwright.errors import RuntimeModelError, nearest
 from shardwright.runtime.facts import Statement, settled
-from shardwright.runtime.runtime import Offer, Runtime
+from shardwright.runtime.runtime import Offer, Options, Runtime
 
 MAX_SHOWN: Final = 60
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,6 @@ OPTIONS: Final = (
         },
     ),
     _switch("recompute_mla", "up projections of latent attention run again in backward"),
-    _switch("recompute_norms", "norms run again in backward"),
 )
 BY_NAME: Final[Mapping[str, Option]] = {option.name: option for option in OPTIONS}
 _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
@@ -151,14 +151,19 @@ def offered(option: str, value: str, flag: str, *statements: Statement) -> Offer
     return Offer(option=option, value=value, flag=flag, values=tuple(values.items()), facts=facts)
 
 
-def own_value(runtime: Runtime, option: str) -> str:
-    """The value that `runtime` has of an option; empty where its framework does not offer it."""
-    found = [offer.value for offer in runtime.offers if offer.option == option and _holds(runtime, offer)]
-    return found[0] if found else ""
+def own_options(runtime: Runtime) -> Options:
+    """What a framework's version does of each option that it offers.
 
-
-def _holds(runtime: Runtime, offer: Offer) -> bool:
-    return all(getattr(runtime, field) == value for field, value in offer.values)
+    Raises:
+        ValueError: an option that is none of its values there (a mistake in a runtime file, not a user's).
+    """
+    found = []
+    for name in offered_values(runtime):
+        held = [o.value for o in runtime.offers if o.option == name and all(getattr(runtime, field) == value for field, value in o.values)]
+        if len(held) != 1:
+            raise ValueError(f"{runtime.name}: {name} is {' and '.join(held) or 'none of its values'}")
+        found.append((name, held[0]))
+    return tuple(found)
 
 
 def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
@@ -167,8 +172,13 @@ def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
     return {name: tuple(offer.value for offer in runtime.offers if offer.option == name) for name in names}
 
 
+def ordered(options: Iterable[tuple[str, Value]]) -> tuple[tuple[str, Value], ...]:
+    """Options, with whatever is said of each, in the order of the vocabulary."""
+    return tuple(sorted(options, key=lambda pair: _PLACE[pair[0]]))
+
+
 def chosen(runtime: Runtime, given: Iterable[tuple[str, str]]) -> Runtime:
-    """`runtime` with options set; its name says those that are not its own, in the order of the vocabulary.
+    """`runtime` with options set, over those that are set already; its name says those that are not its own.
 
     Raises:
         RuntimeModelError: an option that there is not, that its framework does not offer, or at a value that it does not; one option twice;
@@ -179,21 +189,24 @@ def chosen(runtime: Runtime, given: Iterable[tuple[str, str]]) -> Runtime:
         if name in wanted and wanted[name].value != value:
             raise RuntimeModelError(f"option {name} is set twice", hint=f"{name}={wanted[name].value} or {name}={value}")
         wanted[name] = _offer(runtime, name, value)
-    changes = [wanted[name] for name in sorted(wanted, key=_PLACE.__getitem__) if own_value(runtime, name) != wanted[name].value]
+    present = {**dict(runtime.own), **dict(runtime.options)}
+    changes = [wanted[name] for name, _ in ordered((name, "") for name in wanted) if present.get(name) != wanted[name].value]
     if not changes:
         return runtime
     values: dict[str, object] = {}
     for offer in changes:
-        for field, value in offer.values:
-            if values.setdefault(field, value) != value:
+        for field, setting in offer.values:
+            if values.setdefault(field, setting) != setting:
                 raise RuntimeModelError(
                     f"option {offer.option}={offer.value} contradicts another one of {', '.join(c.option for c in changes)}",
                     hint="leave one of them out",
                 )
     facts = {fact.field: fact for fact in runtime.facts} | {fact.field: fact for offer in changes for fact in offer.facts}
-    options = tuple((offer.option, offer.value) for offer in changes)
-    name = " ".join([runtime.name, *(f"{option}={value}" for option, value in options)])
-    return replace(runtime, **values, name=name, facts=tuple(facts.values()), options=options, aliases=())  # type: ignore[arg-type]
+    merged = {**dict(runtime.options), **{offer.option: offer.value for offer in changes}}
+    options = ordered(pair for pair in merged.items() if pair not in runtime.own)
+    base = runtime.base or runtime.name
+    name = " ".join([base, *(f"{option}={value}" for option, value in options)])
+    return replace(runtime, **values, name=name, facts=tuple(facts.values()), options=options, base=base)  # type: ignore[arg-type]
 
 
 def _offer(runtime: Runtime, name: str, value: str) -> Offer:

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Final
 
 from shardwright.errors import RuntimeModelError, nearest
-from shardwright.runtime.options import chosen
+from shardwright.runtime.options import chosen, own_options
 from shardwright.runtime.runtime import Runtime
 
 _MODULES: Final = {
@@ -95,4 +95,4 @@ def _loaded(name: str) -> Runtime:
     """The runtime of that name, made once."""
     module, _, attribute = _MODULES[name].partition(":")
     runtime: Runtime = getattr(import_module(module), attribute)
-    return replace(runtime, aliases=_ALIASES.get(name, ()))
+    return replace(runtime, aliases=_ALIASES.get(name, ()), own=own_options(runtime), base=runtime.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 from shardwright.dtype import Dtype
 
@@ -96,6 +97,10 @@ class Fact:
     note: str = ""
 
 
+Options: TypeAlias = tuple[tuple[str, str], ...]
+"""(option, value) of each that is set, in the order of the vocabulary (`options.OPTIONS`)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """A framework can run an option at a value.
@@ -166,7 +171,8 @@ class Runtime:
         gradient_passes: passes a step over all local gradients, before their collective and to zero them; their scaling apart.
         scales_gradients: gradients are multiplied by 1 / holders in their buffer before the collective sums them.
         fixed_capacity: experts take a fixed number of tokens, which the host need not read.
-        facts: a link for every field. offers: options that the framework has. options: those that are set otherwise than it sets them.
+        facts: a link for every field. offers: options that the framework has. own: its value of each. options: those that are set
+            otherwise. base: the name without options.
     """
 
     name: str
@@ -234,7 +240,9 @@ class Runtime:
     fixed_capacity: bool = False
     facts: tuple[Fact, ...] = ()
     offers: tuple[Offer, ...] = ()
-    options: tuple[tuple[str, str], ...] = ()
+    own: Options = ()
+    options: Options = ()
+    base: str = ""
     aliases: tuple[str, ...] = ()
 
     @property

@@ -12,7 +12,7 @@ from shardwright.cost.device_network import kind_of, of_kind
 from shardwright.cost.kernel_lookup import attention_is_tabled
 from shardwright.cost.model_flops import model_flops
 from shardwright.model.ir.graph import Model
-from shardwright.program.problem import Problem
+from shardwright.program.problem import Problem, under
 from shardwright.simulator.breakdown import breakdown, critical_class
 from shardwright.simulator.cluster_sources import cluster_sources
 from shardwright.simulator.interval import doubts, interval
@@ -37,6 +37,7 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
     Raises:
         StrategyError: as `simulate_plan`.
     """
+    problem = under(problem, plan.options)
     done = result or simulate_plan(problem, plan)
     step, classes = done.step_time_s, done.program.classes
     kinds = [_kind(problem, c.devices[0]) for c in classes]

@@ -19,7 +19,7 @@ from shardwright.errors import StrategyError
 from shardwright.model.ir.graph import Model
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import ActionRows, action_rows
-from shardwright.program.problem import Problem
+from shardwright.program.problem import Problem, under
 from shardwright.program.program import DeviceClass, Program, TaskShape, device_classes
 from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages, counted_from, edge_extents, edge_messages, edge_segments, stage_edges
@@ -87,6 +87,7 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: boo
     Raises:
         StrategyError: the plan breaks a rule, or says what lowering leaves out.
     """
+    problem = under(problem, plan.options)
     laid = _laid(_Question.of(problem, plan, unfolded=unfolded, verified=verified))
     costs = price_stages(problem, plan, laid.stages, laid.summings)
     shape = TaskShape(
@@ -290,6 +291,7 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
     """
     if plan.devices > problem.cluster.num_devices:
         raise StrategyError(f"the plan is for {plan.devices} devices, the cluster has {problem.cluster.num_devices}", rule="plan.devices")
+    problem = under(problem, plan.options)
     program, costs = lower(problem, plan, unfolded=unfolded, verified=verified)
     tasks = plan_kernel_tasks(problem, program, costs)
     start, finish, finished = simulate(*tasks)
@@ -333,4 +335,4 @@ def simulate_grid(problem: Problem, grid: Grid) -> SimulatedPlan:
 
 def memory_of_grid(problem: Problem, grid: Grid) -> tuple[StageMemory, ...]:
     """The exact peak of each class of devices of a grid, without its time."""
-    return plan_memory(problem, *lower(problem, plan_of_grid(problem, grid), verified=True))
+    return plan_memory(under(problem, grid.options), *lower(problem, plan_of_grid(problem, grid), verified=True))

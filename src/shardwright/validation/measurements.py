@@ -41,7 +41,8 @@ class Measurement:
         sp: sequence parallelism. zero_stage_or_fsdp, recompute, schedule, offload, precision: as printed.
         measured_iter_time_s: seconds a step. tokens_per_s_per_gpu, tflops_per_gpu: as printed (see flops_convention).
         peak_mem_gb: GiB. memory_kind: what they count. gpu_mix: the devices of a mixed cluster. notes: free; ``OOM`` in it = did not fit.
-        runtime: what ran, ``megatron-bridge graphs=iteration``. options: more of what its launch script set, ``loss=te``. laboratory: group of sources that may share configurations; empty = the source alone.
+        runtime: what ran, ``megatron-bridge graphs=iteration``. options: more of what its launch script set, ``loss=te``.
+        laboratory: group of sources that may share configurations; empty = the source alone.
         architecture: a model of the catalog (empty = the one called `model_name`), or a form of decoder built from the row's sizes:
             ``gpt``, ``llama``, ``nemotron`` or ``experts``.
         expert_ffn, shared_ffn: widths of an expert and of the shared one. qk_norm, dropout: 1 = on.

@@ -307,7 +307,13 @@ CLUSTERS = {
 """Clusters and the label of each of their devices."""
 
 MODELS = ("llama-3-8b", "llama-2-70b", "llama-2-7b")
-RUNTIMES = ("megatron-core", "megatron-core-serial", "torchtitan")
+SERIAL = "megatron-core-0.12 grad_overlap=off param_overlap=off p2p_overlap=off"
+"""Nothing travels beside compute."""
+RUNTIMES = (
+    "megatron-core",
+    SERIAL,
+    "torchtitan",
+)
 
 
 def draw_instance(number: int) -> Instance:

@@ -34,7 +34,7 @@ from shardwright.strategy.text.notation import print_plan
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.strategy.verify.check import verify
 from shardwright.units import PICOSECONDS_PER_SECOND
-from tests.search.exact.brute_exact import Found, Instance, brute_force, cluster_of, draw_instance, model_of
+from tests.search.exact.brute_exact import SERIAL, Found, Instance, brute_force, cluster_of, draw_instance, model_of
 from tests.tiers import in_both, many, numbers, seeds
 
 
@@ -125,7 +125,13 @@ def some_plans(problem: Problem, space: ExactSpace, *, stages: int, microbatches
 
 @in_both
 @pytest.mark.parametrize(("microbatches", "stages", "count"), [(2, 2, many(3, 8)), (2, 3, many(1, 3)), (3, 2, 1)])
-@pytest.mark.parametrize("runtime", ["megatron-core", "megatron-core-serial"])
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        "megatron-core",
+        SERIAL,
+    ],
+)
 def test_other_orders_of_microbatches_are_no_better(microbatches: int, stages: int, count: int, runtime: str) -> None:
     """Orders in which microbatches overtake each other, simulated with contention: none beats the best of those by number."""
     problem = replace(small_problem("a100-sxm-80gb:2+v100-sxm-32gb:2", batch=4 * microbatches), runtime=load_runtime(runtime))

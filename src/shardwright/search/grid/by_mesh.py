@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.program.problem import Problem
+from shardwright.program.problem import Problem, under
 from shardwright.search.grid.best_first import Outcome, merged, refine
 from shardwright.search.grid.bounded import Bounded, bound_space
 from shardwright.search.grid.mesh_bounds import mesh_bounds
@@ -36,12 +36,12 @@ class Searched:
 
     Args:
         outcome: of refining what was crossed. crossed: sets of members. left: meshes that were not, none of which has a member below its
-            (meshes,) seconds beside it, inf where none of its members is legal.
+            (meshes,) seconds beside it, inf where none of its members is legal; and the part of the space that they are of.
     """
 
     outcome: Outcome = field(default_factory=Outcome)
     crossed: list[Bounded] = field(default_factory=list)
-    left: list[tuple[Meshes, FloatArray]] = field(default_factory=list)
+    left: list[tuple[Meshes, FloatArray, Space]] = field(default_factory=list)
 
 
 def search(
@@ -56,18 +56,24 @@ def search(
 ) -> Searched:
     """Bound and refine the members on all devices, then, where the space has them, those that leave devices idle.
 
+    The parts with one value of each option of the runtime come one after another, each against what was reached before.
+
     Args:
         limit: past it the best so far stands; what was not crossed by then counts with the bound of its mesh.
     """
-    run = _Run(problem, space, facts, capacity, max(top, 1), limit or Limit(), progress)
-    full = full_meshes(space, facts)
-    if len(full) * full.each <= WHOLE:
-        run.cross(full)
-    else:
-        run.in_order(full)
-    if space.fewest:
-        run.in_order(idle_meshes(space, facts))
-    return run.found
+    found, limit = Searched(), limit or Limit()
+    for part in space.rows():
+        run = _Run(under(problem, part.chosen), part, facts, capacity, max(top, 1), limit, progress, found)
+        full = full_meshes(part, facts)
+        if found.outcome.ranked and limit.passed():
+            run.leave(full)
+        elif len(full) * full.each <= WHOLE:
+            run.cross(full)
+        else:
+            run.in_order(full)
+        if part.fewest:
+            run.in_order(idle_meshes(part, facts))
+    return found
 
 
 @dataclass(slots=True)
@@ -79,7 +85,7 @@ class _Run:
     top: int
     limit: Limit
     progress: Progress | None
-    found: Searched = field(default_factory=Searched)
+    found: Searched
 
     def cross(self, meshes: Meshes) -> None:
         """Look at all members of some meshes."""
@@ -101,9 +107,10 @@ class _Run:
     def in_order(self, meshes: Meshes) -> None:
         """Cross meshes, those of the least bound first, as long as their members can be among the best."""
         if self.limit.passed() and self.found.outcome.ranked:
-            self._leave(meshes)
+            self.leave(meshes)
             return
-        known = self.found.crossed[0].prepared if self.found.crossed else None
+        same = [part for part in self.found.crossed if part.members.space is self.space]
+        known = same[0].prepared if same else None
         until = self.found.outcome.worst_of(self.top)
         bounds = mesh_bounds(self.problem, self.space, self.facts, meshes, known=known, until=until)
         order, at, size = np.argsort(bounds, kind="stable"), 0, FIRST_MESHES
@@ -121,13 +128,13 @@ class _Run:
             self.cross(meshes.take(np.sort(order[at:end])))
             at, size = end, size * 4
         rest = order[at:]
-        self.found.left.append((meshes.take(rest, illegal=meshes.illegal), bounds[rest]))
+        self.found.left.append((meshes.take(rest, illegal=meshes.illegal), bounds[rest], self.space))
 
-    def _leave(self, meshes: Meshes) -> None:
+    def leave(self, meshes: Meshes) -> None:
         """Cross none: they count with the bound of any plan whatever."""
         least = universal_bound(self.problem, self.space.devices)
         self.found.outcome.lower_bound_s = min(self.found.outcome.lower_bound_s, least)
-        self.found.left.append((meshes, np.full(len(meshes), least)))
+        self.found.left.append((meshes, np.full(len(meshes), least), self.space))
 
     def _say(self, outcome: Outcome, least: float, at: int, count: int) -> None:
         if self.progress is not None:

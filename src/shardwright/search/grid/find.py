@@ -83,8 +83,8 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
     refined = outcome.paths + outcome.too_large
     lower, universal = min(outcome.lower_bound_s, best), 1.0 - universal_bound(problem, space.devices) / best
     assert_sound(best_s=best, lower_bound_s=lower, universal_gap=universal)
-    left = sum(meshes.enumerated for meshes, _ in searched.left)
-    barren = sum(meshes.take(np.isinf(seconds), illegal=meshes.illegal).enumerated for meshes, seconds in searched.left)
+    left = sum(meshes.enumerated for meshes, _, _ in searched.left)
+    barren = sum(meshes.take(np.isinf(seconds), illegal=meshes.illegal).enumerated for meshes, seconds, _ in searched.left)
     return Certificate(
         space=space.text(),
         digest=space.digest(problem_text(problem)),

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.overrides import effective_memory, limit_devices
-from shardwright.program.problem import Problem
+from shardwright.program.problem import Problem, under
 from shardwright.search.grid.bounded import Bounded, bound_space, smallest
 from shardwright.search.grid.members import enumerate_members
 from shardwright.search.grid.space import AXES, Space, exhaustive_space, standard_space
@@ -44,7 +44,9 @@ def nothing_fits(problem: Problem, space: Space, facts: GridFacts, crossed: tupl
     The hint names changes that were tried and fit: pins dropped, a wider space, more devices (doubled), a shorter sequence (halved),
     more memory, another runtime. Each probe looks only at the members of least memory.
     """
-    found = [least for part in crossed if (least := smallest(problem, part, enough=capacity)) is not None]
+    # Where options are searched, changes are tried with the first value of each.
+    problem, space = under(problem, space.rows()[0].chosen), space.rows()[0]
+    found = [least for part in crossed if (least := smallest(under(problem, part.members.space.chosen), part, enough=capacity)) is not None]
     if not found:
         return _nothing_legal(problem, space, facts, sum(part.members.enumerated for part in crossed))
     grid, stage = min(found, key=lambda least: least[1].reserved)

@@ -168,5 +168,6 @@ def member_grid(members: Members, place: int) -> Grid:
         schedule=next(name for name, number in SCHEDULES.items() if number == int(outer["schedule"][i])),
         first=space.first,
         last=space.last,
+        options=space.chosen,
         order=space.orders[mesh["order"]],
     )

@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.cost.critical_path import path_seconds
 from shardwright.cost.step_costs import step_costs
 from shardwright.errors import DataError
-from shardwright.program.problem import Problem
+from shardwright.program.problem import Problem, under
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate
 from shardwright.search.grid.bounded import Bounded, bound_space
@@ -101,11 +101,12 @@ def _left(
 ) -> tuple[Bounded, ...]:
     """Some of the meshes that were never crossed, whose bounds are between the claimed one and those of their members."""
     found: list[Bounded] = []
-    for meshes, seconds in searched.left:
+    for meshes, seconds, part in searched.left:
         if float(seconds.min(initial=float("inf"))) < claim.lower_bound_s * (1 - 1e-9):
             raise DataError("a mesh that no member was looked at could be faster than the plan's bound", hint="plan again")
         for row in generator.sample(range(len(meshes)), min(CROSSED, len(meshes))):
-            found.append(bound_space(problem, space, facts, capacity=capacity, meshes=meshes.take(np.array([row]))))
+            one = meshes.take(np.array([row]))
+            found.append(bound_space(under(problem, part.chosen), part, facts, capacity=capacity, meshes=one))
             least = float(found[-1].seconds.min(initial=float("inf")))
             _ordered(grid_text=f"mesh {row}", lower=float(seconds[row]), upper=least, names="the mesh's bound and B0")
     return tuple(found)
@@ -177,6 +178,7 @@ def _replayed(problem: Problem, space: Space, facts: GridFacts, answer: Answer, 
 def _member(problem: Problem, bounded: Bounded, place: int, claim: Certificate, capacity: int, *, always: bool) -> None:
     """Bounds of one member are in order, and it does not beat the claim; S only if B1 does, or `always`."""
     grid, priced = member_grid(bounded.members, place), bounded.prepared.priced(place)
+    problem = under(problem, grid.options)
     costs = step_costs(problem, grid, priced)
     path = path_seconds(problem, grid, costs)
     _ordered(grid_text=print_grid(grid), lower=float(bounded.seconds[place]), upper=path, names="B0 and B1")

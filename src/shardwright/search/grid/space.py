@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from shardwright.cost.chunk_layout import is_layer
 from shardwright.errors import RuntimeModelError, UsageError, nearest
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.options import BY_NAME, ordered
+from shardwright.runtime.runtime import Options, Runtime
 from shardwright.strategy.grid.axes import AXES as MESH_AXES
 from shardwright.strategy.grid.axes import MAX_DEGREE, Recompute
 from shardwright.strategy.grid.facts import num_layers
@@ -53,6 +54,7 @@ class Space:
             goes with full recompute (0 = all).
         dp: the only data parallel degrees that count; empty = any.
         first, last: layers of the first and last pipeline rank of every member; 0 = as the rest.
+        options: values of each option of the runtime that is set; of a part that is searched at once, one value each.
         fewest: devices that a member uses at least, where its dp divides the batch; 0 = all of them. node: devices that are idle together.
     """
 
@@ -64,6 +66,7 @@ class Space:
     last: int = 0
     fewest: int = 0
     node: int = 1
+    options: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def of(self, axis: str) -> tuple[Value, ...]:
         """Values of `axis`."""
@@ -74,13 +77,25 @@ class Space:
         """Values of `order`, each as its axes."""
         return tuple(tuple(str(order).split("-")) for order in self.of("order"))
 
+    def rows(self) -> tuple[Space, ...]:
+        """The space in parts with one value of each option."""
+        names = [name for name, _ in self.options]
+        crossed = itertools.product(*(values for _, values in self.options))
+        return tuple(replace(self, options=tuple((name, (value,)) for name, value in zip(names, row, strict=True))) for row in crossed)
+
+    @property
+    def chosen(self) -> Options:
+        """The one value of each option of a part."""
+        return tuple((name, value) for name, (value,) in self.options)
+
     def text(self) -> str:
         """The space for a person and for the digest."""
         axes = "; ".join(f"{axis} {{{_listed(values)}}}" for axis, values in self.values)
         only = f" in {{{', '.join(map(str, self.dp))}}}" if self.dp else ""
         ends = "".join(f"; {name} {count}" for name, count in (("first", self.first), ("last", self.last)) if count)
         idle = f", or dp that divides the batch on whole nodes of {self.node}, at least {self.fewest} devices" if self.fewest else ""
-        return f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp pp){only}{idle}{ends}"
+        options = "".join(f"; {name} {{{', '.join(values)}}}" for name, values in self.options)
+        return f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp pp){only}{idle}{ends}{options}"
 
     def digest(self, problem: str) -> str:
         """SHA-256 of the space and the problem's text."""
@@ -184,8 +199,11 @@ def restricted(space: Space, *, pins: Mapping[str, tuple[str, ...]], excludes: M
         UsageError: unknown axis, a value that no grid can have, or no value is left.
     """
     values = dict(space.values)
-    dp, ends = space.dp, {"first": space.first, "last": space.last}
+    dp, ends, options = space.dp, {"first": space.first, "last": space.last}, dict(space.options)
     for axis, words in pins.items():
+        if axis in BY_NAME:
+            options[axis] = _option_values(axis, words)
+            continue
         wanted = tuple(dict.fromkeys(_typed(_known(axis), word) for word in words))
         if not wanted:
             raise UsageError(f"{axis} is pinned to nothing", hint=f"for example {axis}={_EXAMPLES.get(axis, '1')}")
@@ -198,6 +216,9 @@ def restricted(space: Space, *, pins: Mapping[str, tuple[str, ...]], excludes: M
         else:
             values[axis] = wanted
     for axis, words in excludes.items():
+        if axis in BY_NAME:
+            options[axis] = _option_values(axis, tuple(v for v in options.get(axis, BY_NAME[axis].values) if v not in words))
+            continue
         if _known(axis) in ("dp", "first", "last"):
             raise UsageError(f"{axis} can be pinned, not excluded", hint=f"for example --pin {axis}=8")
         unwanted = {_typed(axis, word) for word in words}
@@ -205,7 +226,18 @@ def restricted(space: Space, *, pins: Mapping[str, tuple[str, ...]], excludes: M
         if not left:
             raise UsageError(f"excluding {axis}={','.join(words)} leaves no value", hint=f"values: {', '.join(map(str, space.of(axis)))}")
         values[axis] = left
-    return replace(space, values=tuple((axis, values[axis]) for axis in AXES), dp=dp, first=ends["first"], last=ends["last"])
+    kept = tuple((axis, values[axis]) for axis in AXES)
+    return replace(space, values=kept, dp=dp, first=ends["first"], last=ends["last"], options=ordered(options.items()))
+
+
+def _option_values(name: str, words: Iterable[str]) -> tuple[str, ...]:
+    """Values of an option of the runtime, each once."""
+    values, known = tuple(dict.fromkeys(words)), BY_NAME[name].values
+    wrong = next((value for value in values if value not in known), "")
+    if wrong or not values:
+        said = f"{name}={wrong[:40]} is not known" if wrong else f"nothing is left of {name}"
+        raise UsageError(said, hint=f"{name} is {' or '.join(known)}")
+    return values
 
 
 _EXAMPLES = {"order": "tp-cp-ep-dp-pp", "schedule": "1f1b", "recompute": "none"}
@@ -215,7 +247,7 @@ _FROM_ZERO = ("sp", "gather", "zero", "shard", "recompute_layers", "offload", "f
 
 def _known(axis: str) -> str:
     if axis not in PINNABLE:
-        raise UsageError(f"unknown axis {axis[:40]!r}", hint=nearest(axis[:40], PINNABLE))
+        raise UsageError(f"unknown axis {axis[:40]!r}", hint=nearest(axis[:40], (*PINNABLE, *BY_NAME)))
     return axis
 
 

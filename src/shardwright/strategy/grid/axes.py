@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from shardwright.errors import StrategyError
+from shardwright.runtime.runtime import Options
 from shardwright.strategy.violation import Rule
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
@@ -56,6 +57,7 @@ class Grid:
             where they follow no such rule (empty = they do).
         slices: parts of every sequence, of as many tokens, for schedules that order them.
         order: axes from innermost to outermost (decides which groups share a node).
+        options: of the runtime, that this strategy sets (`runtime.options`), in the order of the vocabulary.
     """
 
     tp: int = 1
@@ -80,6 +82,7 @@ class Grid:
     layers: tuple[int, ...] = ()
     slices: int = 1
     order: tuple[str, ...] = ("tp", "cp", "ep", "dp", "pp")
+    options: Options = ()
 
     def __post_init__(self) -> None:
         degrees = (self.tp, self.cp, self.ulysses, self.ep, self.etp, self.dp, self.pp, self.vpp, self.microbatch, self.slices)

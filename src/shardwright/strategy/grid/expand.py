@@ -217,8 +217,8 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int) -> Plan:
             hint="every replica takes a whole number of microbatches",
             rule="grid.batch",
         )
-    lanes, orders = _pipeline(replace(grid, zero=0, shard=0, offload=0), model, global_batch)
-    return Plan(devices=grid.devices, lanes=lanes, orders=orders, shards=grid_shards(grid, experts=facts.experts > 0))
+    lanes, orders = _pipeline(replace(grid, zero=0, shard=0, offload=0, options=()), model, global_batch)
+    return Plan(devices=grid.devices, lanes=lanes, orders=orders, shards=grid_shards(grid, experts=facts.experts > 0), options=grid.options)
 
 
 @lru_cache(maxsize=64)

@@ -36,7 +36,8 @@ def grid_of(plan: Plan, *, model: Model) -> Grid | None:
         return None
     samples = sum(lane.samples for lane in plan.lanes)
     try:
-        for grid in _candidates(plan, lane, order.schedule, model=model):
+        for bare in _candidates(plan, lane, order.schedule, model=model):
+            grid = replace(bare, options=plan.options)
             if plan_of(grid, model=model, global_batch=samples) == plan:
                 facts = grid_facts(model, devices=plan.devices, global_batch=samples, seq_len=1)
                 return canonical(grid, facts=facts)

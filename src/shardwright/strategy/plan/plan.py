@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from shardwright.runtime.runtime import Options
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Named, Table
 
@@ -61,9 +62,10 @@ class Shards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A whole strategy on `devices` devices, numbered as the cluster numbers them."""
+    """A whole strategy on `devices` devices, numbered as the cluster numbers them; `options` of the runtime hold for all of it."""
 
     devices: int
     lanes: tuple[Lane, ...]
     orders: tuple[Named | Table, ...]
     shards: tuple[Shards, ...] = ()
+    options: Options = ()

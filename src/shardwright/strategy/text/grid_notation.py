@@ -1,6 +1,7 @@
 """The grid's one-line notation, both ways: ``tp8 sp pp16 vpp8 dp128 mbs1 zero1 recompute=none schedule=interleaved-1f1b order=...``.
 
-Words may come in any order, each at most once; ``tp8`` and ``tp=8`` are the same word. What is left out has its default
+Options of the runtime stand behind the degrees as ``graphs=iteration``. Words may come in any order, each at most once; ``tp8`` and
+``tp=8`` are the same word. What is left out has its default
 (docs/notation.md lists them); dp, where the number of devices is known, what the other degrees leave over.
 The printer is canonical: equal grids print equal text, and the text parses to the same grid.
 """
@@ -14,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from shardwright.errors import StrategyError, nearest
+from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.strategy.grid.axes import AXES, MAX_DEGREE, Grid, Recompute
 from shardwright.strategy.grid.schedules import grid_schedule
 
@@ -37,6 +39,7 @@ _DEGREES: Final[dict[str, tuple[str, int]]] = {
 _FLAGS: Final = {"sp": "sp", "cp-gather": "gather"}
 _KEYS: Final = ("recompute", "offload", "schedule", "slices", "first", "last", "layers", "order")
 _WORDS: Final = (*(f"{w}N" for w in _DEGREES), *_FLAGS, *(f"{k}=" for k in _KEYS))
+_OPTION_WORDS: Final = tuple(f"{name}=" for name in BY_NAME)
 
 _SHORT_WORD: Final = re.compile(r"([a-z_-]*[a-z])([0-9][0-9,]*)", re.ASCII)
 _KEY_WORD: Final = re.compile(r"([^=]*)=(.*)", re.DOTALL)
@@ -78,6 +81,7 @@ def print_grid(grid: Grid) -> str:
         words.append(f"slices={grid.slices}")
     if sum(getattr(grid, axis) > 1 for axis in AXES) > 1 or grid.order != AXES:
         words.append(f"order={'-'.join(grid.order)}")
+    words += [f"{name}={value}" for name, value in grid.options]
     return " ".join(words)
 
 
@@ -147,6 +151,20 @@ def _flag(text: str, *, name: str) -> dict[str, Any]:
     return {_FLAGS[name]: text == "1"}
 
 
+def _option(text: str, *, name: str) -> dict[str, Any]:
+    if text not in BY_NAME[name].values:
+        raise StrategyError(f"{name}={text[:40]} is not known", hint=f"{name} is {' or '.join(BY_NAME[name].values)}")
+    return {f"{_OPTION}{name}": text}
+
+
+def _fields(read: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What words set, the options of the runtime together."""
+    fields = {field: value for values in read.values() for field, value in values.items()}
+    options = [(field.removeprefix(_OPTION), fields.pop(field)) for field in list(fields) if field.startswith(_OPTION)]
+    return {**fields, "options": ordered(options)} if options else fields
+
+
+_OPTION: Final = "option "
 _READERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
     **{name: partial(_degree, name=name) for name in _DEGREES},
     **{name: partial(_flag, name=name) for name in _FLAGS},
@@ -158,7 +176,14 @@ _READERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
     "last": lambda text: {"last": _number(text, word="last")},
     "layers": _layers,
     "order": _order,
+    **{name: partial(_option, name=name) for name in BY_NAME},
 }
+
+
+def _near(word: str) -> str:
+    """Words like `word`, of the grid or of its runtime's options; where none is, some of the grid."""
+    near = nearest(word, (*_WORDS, *_OPTION_WORDS))
+    return near if near.startswith("did you mean") else nearest(word, _WORDS)
 
 
 def _read_words(text: str) -> dict[str, dict[str, Any]]:
@@ -174,7 +199,7 @@ def _read_words(text: str) -> dict[str, dict[str, Any]]:
     for word in words:
         name, value = name_and_value(word)
         if name not in _READERS or not (value or "=" in word):
-            raise StrategyError(f"unknown word {word[:40]!r} in a grid", hint=nearest(re.sub(r"=?[0-9]+$", "N", word[:40]), _WORDS))
+            raise StrategyError(f"unknown word {word[:40]!r} in a grid", hint=_near(re.sub(r"=?[0-9]+$", "N", word[:40])))
         if name in found:
             raise StrategyError(f"{name!r} is said twice in a grid", hint="keep one of them")
         found[name] = _READERS[name](value)
@@ -207,8 +232,7 @@ def parse_grid(text: str, *, devices: int = 0) -> Grid:
         StrategyError: a word, number or combination that has no meaning (the rules against model and cluster are in `grid_rules`), or the
             degrees do not divide the devices.
     """
-    read = _read_words(text)
-    fields: dict[str, Any] = {field: value for values in read.values() for field, value in values.items()}
+    fields = _fields(_read_words(text))
     if fields.get("vpp", 1) > 1 and "schedule" not in fields:
         fields["schedule"] = _INTERLEAVED
     fields.setdefault("vpp", grid_schedule(fields.get("schedule", "")).chunks)
@@ -234,7 +258,9 @@ def changed_grid(grid: Grid, text: str) -> Grid:
     read = _read_words(text)
     if read.keys() >= _WHOLE:
         return parse_grid(text)
-    fields: dict[str, Any] = {field: value for values in read.values() for field, value in values.items()}
+    fields = _fields(read)
+    if "options" in fields:
+        fields["options"] = ordered({**dict(grid.options), **dict(fields["options"])}.items())
     if fields.get("tp") == 1:
         fields.setdefault("sp", False)
     if {"pp", "vpp", "schedule"} & fields.keys() and not set(_LAYERS) & fields.keys():

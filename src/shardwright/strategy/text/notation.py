@@ -39,6 +39,7 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
     if grid is not None:
         lines.append(f"grid samples {sum(lane.samples for lane in plan.lanes)} {print_grid(grid)}")
     else:
+        lines += ["options " + " ".join(f"{name}={value}" for name, value in plan.options)] if plan.options else []
         lines += [_shards(rule) for rule in plan.shards]
         for lane in plan.lanes:
             lines += _lane(lane)

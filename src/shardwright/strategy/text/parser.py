@@ -10,6 +10,8 @@ from typing import Final, TypeVar
 
 from shardwright.errors import StrategyError, nearest
 from shardwright.model.ir.graph import Model
+from shardwright.runtime.options import BY_NAME, ordered
+from shardwright.runtime.runtime import Options
 from shardwright.strategy.grid.axes import MAX_DEGREE
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.lane import Lane, Role
@@ -30,6 +32,7 @@ _DOTTED = DOTTED.pattern
 _HEADER: Final = re.compile(rf"plan ({_NAME}) devices (\d+)", re.ASCII)
 _GRID: Final = re.compile(r"grid samples (\d+) (.+)", re.ASCII)
 _ZERO: Final = re.compile(r"zero ([^:]+): *([^ /]+)/([^ /]+)/([^ /]+)((?: [^ ]+)*)", re.ASCII)
+_OPTIONS: Final = re.compile(r"options (.+)", re.ASCII)
 _LANE: Final = re.compile(rf"lane ({_NAME}) samples (\d+) in (\d+)(?: slices (\d+(?::\d+)*))?(?: role ([a-z]+))?", re.ASCII)
 _STAGES: Final = re.compile(r"stages (.+?) on (.+?)(?: every (\d+))?", re.ASCII)
 _CHUNK: Final = re.compile(r"(.+?)(?: ?\* ?(\d+))?", re.ASCII)
@@ -95,6 +98,7 @@ def parse_plan(text: str, *, model: Model | None = None) -> Plan:
     grid = reader.next(_GRID, first="grid ")
     if grid is not None:
         return _from_grid(reader, grid, devices=devices, model=model)
+    options = _read_options(reader)
     shards = _many(reader, _read_shards)
     lanes = _many(reader, _read_lane)
     names = tuple(lane.name for lane in lanes)
@@ -103,8 +107,8 @@ def parse_plan(text: str, *, model: Model | None = None) -> Plan:
         orders.append(order)
     if reader.place < len(reader.lines):
         word = reader.lines[reader.place][1].split()[0][:40]
-        raise reader.error(f"unexpected {word!r}", hint=nearest(word, ("grid", "zero", "lane", "stages", "recompute", "order")))
-    return Plan(devices=devices, lanes=lanes, orders=tuple(orders), shards=shards)
+        raise reader.error(f"unexpected {word!r}", hint=nearest(word, ("grid", "options", "zero", "lane", "stages", "recompute", "order")))
+    return Plan(devices=devices, lanes=lanes, orders=tuple(orders), shards=shards, options=options)
 
 
 def _from_grid(reader: _Reader, grid: re.Match[str], *, devices: int, model: Model | None) -> Plan:
@@ -200,6 +204,22 @@ def _share(reader: _Reader, text: str) -> tuple[State, int]:
     if colon and not (percent.isascii() and percent.isdigit()):
         raise reader.error(f"{percent[:20]!r} is not a percentage")
     return _member(reader, State, state), _count(reader, percent, largest=100) if colon else 100
+
+
+def _read_options(reader: _Reader) -> Options:
+    """``options graphs=iteration loss=te``, of the runtime and for the whole plan."""
+    line = reader.next(_OPTIONS, first="options ")
+    if line is None:
+        return ()
+    pairs = [(name, value) for name, _, value in (word.partition("=") for word in line[1].split())]
+    for name, value in pairs:
+        if name not in BY_NAME:
+            raise reader.error(f"{name[:40]!r} is no option", hint=nearest(name, BY_NAME))
+        if value not in BY_NAME[name].values:
+            raise reader.error(f"{name}={value[:40]} is not known", hint=f"{name} is {' or '.join(BY_NAME[name].values)}")
+    if len(dict(pairs)) < len(pairs):
+        raise reader.error("an option is said twice", hint="keep one of them")
+    return ordered(pairs)
 
 
 def _read_lane(reader: _Reader) -> Lane | None:
