@@ -67,7 +67,7 @@ def _timeline(sheet: Sheet, step: StepPicture, y: float) -> float:
         y += BAR + 2 * THIN
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         sheet.text(left + share * TIMELINE, y + LINE / 2, format_seconds(share * step.end_s, digits=3), colour=FAINT, middle=True)
-    return _more(sheet, len(step.rows) - len(rows), y + LINE)
+    return _more(sheet, len(step.rows) - len(rows), y + LINE * 3 / 2)
 
 
 def _idle(step: StepPicture, row: TimelineRow) -> str:
