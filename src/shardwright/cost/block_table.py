@@ -29,7 +29,7 @@ from shardwright.cost.host import HostClock, PairedLayer
 from shardwright.cost.overlap import products_yield
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase, Recomputable
-from shardwright.program.block.latent import norms, rebuilt
+from shardwright.program.block.rebuilt import rebuilt
 from shardwright.program.block.selective import saved_products
 from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
 from shardwright.runtime.runtime import ExpertDispatch, FullRecompute, Runtime, SelectiveRecompute, TpOverlap
@@ -95,8 +95,7 @@ def block_table(
     sixteen, unquantised = sixteen_bit(machine), unquantised_operators(program)
     clock = HostClock(program, local, machine=machine, runtime=runtime)
     pair = PairedLayer(program, rows=n)
-    again = rebuilt(program.operators) if runtime.rebuilds_latent else frozenset()
-    checkpointed = norms(program.operators) if runtime.rebuilds_norms else frozenset()
+    again, redone = rebuilt(program.operators, runtime).again, np.zeros((len(PARTS), n))
     for work in program.works:
         spent, count = work_seconds(work, local, sixteen if work.operator in unquantised else machine)
         clock.kernel(work, spent)
@@ -105,8 +104,8 @@ def block_table(
         seconds[_phase(work.phase), part] += spent
         if work.phase is Phase.F:
             flops += count
-            if work.operator in again or work.operator in checkpointed:
-                seconds[1, part] += spent
+            if work.operator in again:
+                redone[part] += spent
             seconds[3, part] += spent * _redone_share(program, work, local, runtime)
         if work.attention is not None:
             core[work.phase] += spent
@@ -140,11 +139,12 @@ def block_table(
                 clock.move(move.operator, phase, axis_seconds, behind=move.behind, hidden=hidden)
             if phase is Phase.F and again_moved(move):
                 seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds
+            if phase is Phase.F and move.operator in again:
+                redone[PART_OF_AXIS[move.axes[0]]] += axis_seconds
     overlappable += _wait_for_host(seconds, clock, pair if runtime.expert_overlap else None)
-    seconds[4] = seconds[0]
-    for name in checkpointed:
-        # Checkpoints of their own are for layers that are not recomputed whole.
-        seconds[4, ELEMENT] = seconds[4, ELEMENT] - by_operator.get((name, Phase.F), np.zeros(n))
+    # Modules have checkpoints of their own in layers that are not recomputed whole.
+    seconds[1] += redone
+    seconds[4] = seconds[0] - redone
     if runtime.full_recompute is FullRecompute.STOPS_EARLY:
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
         seconds[4, GEMM] = seconds[4, GEMM] - by_operator.get((last, Phase.F), np.zeros(n))

@@ -17,7 +17,6 @@ _TREE: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob"
 _SCOPED: Final = f"{_TREE}/f29a269f8728ff9075f88a226f92e554196a7e41/scripts/performance/configs/qwen/qwen3_workload_base_configs.py"
 _EAGER: Final = f"{_TREE}/04eb4f8d6045526331113ba3f0d39b7a4d22bb85/src/megatron/bridge/perf_recipes/qwen/h100/qwen3_moe.py"
 _WHOLE: Final = f"{_TREE}/134e903ad65fab69a763367796e291837c82a17e/src/megatron/bridge/perf_recipes/qwen/common.py"
-_DSV3: Final = f"{_TREE}/042641823051ce167c52b0ae289941a227c11535/scripts/performance/configs/deepseek/deepseek_workload_base_configs.py"
 _SUMMARY: Final = f"{_TREE}/067f987df03b/docs/performance-summary.md"
 _DISPATCHER: Final = "https://github.com/NVIDIA/Megatron-LM/blob/core_v0.12.0/megatron/core/transformer/moe/token_dispatcher.py"
 _HOST_NOTE: Final = "counts are copied to the host unless capacity or the whole graph is static"
@@ -61,13 +60,6 @@ _EXPERTS: Final = (
     offered("fp8_attention", "off", "", stated(_WHOLE, off="attention_eight_bit")),
     offered(
         "fp8_attention", "on", "fp8_dot_product_attention=true", read(_WHOLE, on="attention_eight_bit", note="fp8_dot_product_attention")
-    ),
-    offered("recompute_mla", "off", "", stated(_DSV3, off="rebuilds_latent", note="recompute_modules without mla_up_proj")),
-    offered(
-        "recompute_mla",
-        "on",
-        "recompute_modules=[mla_up_proj]",
-        read(_DSV3, on="rebuilds_latent", note="recompute_modules of DeepSeek-V3's presets"),
     ),
 )
 

@@ -60,6 +60,7 @@ OVERLAPS: Final = (
         stated(_ARGUMENTS, tp_overlap=TpOverlap.NONE),
     ),
 )
+_ADDS: Final = stated(_ARGUMENTS, off="fused_weight_gradient", on="adds_gradients", note="a hook adds each gradient to main_grad")
 GRADIENTS: Final = (
     offered(
         "grad_dtype", "fp32", "--accumulate-allreduce-grads-in-fp32", stated(_ARGUMENTS, gradient_dtype=Dtype.FP32, note="always with bf16")
@@ -84,8 +85,8 @@ GRADIENTS: Final = (
         read(_BUFFER, on="scales_gradients", note="start_grad_sync multiplies grad_data by the scaling factor; the default (from memory)"),
     ),
     offered("grad_average", "collective", "--ddp-average-in-collective", stated(_ARGUMENTS, off="scales_gradients")),
-    offered("wgrad_fusion", "on", "", stated(_ARGUMENTS, on="fused_weight_gradient")),
-    offered("wgrad_fusion", "off", "--no-gradient-accumulation-fusion", stated(_ARGUMENTS, off="fused_weight_gradient")),
+    offered("wgrad_fusion", "on", "", stated(_ARGUMENTS, on="fused_weight_gradient", off="adds_gradients")),
+    offered("wgrad_fusion", "off", "--no-gradient-accumulation-fusion", _ADDS),
 )
 FP8: Final = (
     offered("fp8", "delayed", "--fp8-recipe delayed", stated(_SCALES, scales_reduced=ScaleGroup.STAGE, note=_SCALES_NOTE)),
@@ -122,6 +123,26 @@ EXPERTS: Final = (
     ),
     offered("permute_fusion", "on", "--moe-permute-fusion", read(_ROWS, on="row_kernels", note="Transformer Engine's Triton kernels")),
     offered("permute_fusion", "off", "", stated(_ARGUMENTS, off="row_kernels")),
+)
+_MODULES: Final = f"{_CORE}/transformer/transformer_config.py"
+RECOMPUTE: Final = tuple(
+    offered(
+        option,
+        value,
+        f"--recompute-granularity selective --recompute-modules {module}" if value == "on" else "",
+        stated(
+            _MODULES, on=field * (value == "on"), off=field * (value == "off"), note="recompute_modules: each under a checkpoint of its own"
+        ),
+    )
+    for option, module, field in (
+        ("recompute_norms", "layernorm", "rebuilds_norms"),
+        ("recompute_mla", "mla_up_proj", "rebuilds_latent"),
+        ("recompute_moe_act", "moe_act", "rebuilds_expert_activation"),
+        ("recompute_mlp", "mlp", "rebuilds_mlp"),
+        ("recompute_shared", "shared_experts", "rebuilds_shared_experts"),
+        ("recompute_moe", "moe", "rebuilds_experts"),
+    )
+    for value in ("on", "off")
 )
 _LOSSES: Final = (
     offered(
@@ -272,7 +293,8 @@ V0_12: Final = runtime(
     stated(f"{_CORE}/tensor_parallel/random.py", full_recompute=FullRecompute.WHOLE),
     stated(
         f"{_CORE}/transformer/moe/token_dispatcher.py",
-        off="capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent",
+        off="capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
+        "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts",
         note="cuda_graph_scope is empty; the dropless dispatcher copies tokens_per_expert to the host",
     ),
     stated(
@@ -288,7 +310,7 @@ V0_12: Final = runtime(
         note=_WORKSPACE_NOTE,
     ),
     ALLOCATOR,
-    offers=(*_LAYERS, *_LOSSES, *OVERLAPS, *GRADIENTS, *FP8, *EXPERTS),
+    offers=(*_LAYERS, *_LOSSES, *OVERLAPS, *GRADIENTS, *FP8, *EXPERTS, *RECOMPUTE),
 )
 
 # Megatron-Core 0.16: what of it is used here is as in 0.12.

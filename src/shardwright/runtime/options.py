@@ -133,7 +133,12 @@ OPTIONS: Final = (
             "iteration": "a whole iteration",
         },
     ),
+    _switch("recompute_norms", "norms run again in backward"),
     _switch("recompute_mla", "up projections of latent attention run again in backward"),
+    _switch("recompute_moe_act", "the activation between experts' products runs again in backward"),
+    _switch("recompute_mlp", "a dense feed-forward runs again in backward"),
+    _switch("recompute_shared", "the feed-forward of shared experts runs again in backward"),
+    _switch("recompute_moe", "routed experts, with their dispatch, run again in backward"),
 )
 BY_NAME: Final[Mapping[str, Option]] = {option.name: option for option in OPTIONS}
 _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}

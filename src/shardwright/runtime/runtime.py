@@ -156,7 +156,9 @@ class Runtime:
         fused_experts: one kernel for all local experts instead of one, and its operands' quantisation, for each.
         attention_eight_bit: fused attention multiplies in 8 bits where the job computes in 8 or 4.
         rebuilds_latent: up projections of latent attention and their rotary embedding run again in backward and are not kept.
-        rebuilds_norms: norms run again in backward, each under a checkpoint of its own, in layers that are not recomputed whole.
+        rebuilds_norms, rebuilds_expert_activation, rebuilds_mlp, rebuilds_shared_experts, rebuilds_experts: norms of the stream, the
+            activation between experts' products, a dense feed-forward, that of shared experts, routed experts with their dispatch run
+            again in backward, each under a checkpoint of its own, in layers that are not recomputed whole.
         fused_chains: norms, rotary embeddings and gated activations are one kernel each although element-wise kernels are eager.
         fp32_norms: the input of a norm is cast to fp32 by a kernel of its own, and its gradient back.
         adds_gradients: a kernel of its own adds each microbatch's weight gradients to the accumulated ones.
@@ -226,6 +228,10 @@ class Runtime:
     split_logits_bytes: int = 0
     adds_gradients: bool = False
     rebuilds_norms: bool = False
+    rebuilds_expert_activation: bool = False
+    rebuilds_mlp: bool = False
+    rebuilds_shared_experts: bool = False
+    rebuilds_experts: bool = False
     fused_chains: bool = False
     fp32_norms: bool = False
     loss_bytes: int = 0

@@ -8,9 +8,9 @@ from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent
 from shardwright.program.block.block import Recomputable, Saved
-from shardwright.program.block.latent import rebuilt
 from shardwright.program.block.local_size import Context, dispatched_tokens, local_tokens, operator_tokens, part, per_token
 from shardwright.program.block.placement import Placing, is_routed
+from shardwright.program.block.rebuilt import is_dropped, rebuilt
 from shardwright.program.block.selective import saved_products
 from shardwright.program.block.sizes import Size
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, SelectiveRecompute
@@ -38,13 +38,9 @@ def saved_tensors(block: Block, operators: dict[str, Operator], structure: Placi
             else:
                 kept |= _saved_output(operators[name], operator, _keepers(name, block, context), structure, context)
         kept |= _saved_extra(operator, structure, context)
-    if context.runtime.rebuilds_latent:
-        again = rebuilt(block.operators)
-        kept = {
-            name: saved
-            for name, saved in kept.items()
-            if name.removesuffix(".quantised").rsplit(".", 1)[0] not in again and name not in again
-        }
+    dropped = rebuilt(block.operators, context.runtime).dropped
+    if dropped:
+        kept = {name: saved for name, saved in kept.items() if not is_dropped(name, dropped)}
     if context.runtime.selective_recompute is SelectiveRecompute.OPERATORS:
         kept = _by_policy(kept, block, operators, structure, context)
     return tuple(kept.values())

@@ -1,0 +1,78 @@
+"""Modules of a layer that run again in backward instead of keeping what they made, whatever the layer's recompute.
+
+Source: Megatron-Core, transformer_config.py, ``recompute_modules``: layernorm, mla_up_proj, moe_act, mlp, shared_experts, moe, each under a
+checkpoint of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
+from shardwright.program.block.placement import is_routed
+from shardwright.runtime.runtime import FullRecompute, Runtime
+
+_ENDS: Final = (OperatorClass.EMBED, OperatorClass.HEAD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """Names of operators.
+
+    Args:
+        dropped: whose outputs are not kept. again: whose kernels, and whose collectives, run again.
+    """
+
+    dropped: frozenset[str] = frozenset()
+    again: frozenset[str] = frozenset()
+
+
+def rebuilt(operators: tuple[Operator, ...], runtime: Runtime) -> Rebuilt:
+    """What the runtime rebuilds of a block."""
+    parts = []
+    if runtime.rebuilds_latent:
+        parts.append(_outputs(_latent(operators)))
+    if runtime.rebuilds_norms and not any(o.klass in _ENDS for o in operators):
+        parts.append(_outputs(o.name for o in operators if o.kind is OperatorKind.NORM and o.klass is OperatorClass.STREAM))
+    if runtime.rebuilds_expert_activation:
+        parts.append(_outputs(o.name for o in operators if o.kind is OperatorKind.ACTIVATION and is_routed(o)))
+    for klass, rebuilds in ((OperatorClass.MLP, runtime.rebuilds_mlp), (OperatorClass.SHARED, runtime.rebuilds_shared_experts)):
+        if rebuilds:
+            parts.append(_checkpointed(tuple(o for o in operators if o.klass is klass), runtime))
+    if runtime.rebuilds_experts:
+        routed = tuple(o for o in operators if o.klass in (OperatorClass.ROUTER, OperatorClass.EXPERTS))
+        parts.append(_checkpointed(routed, runtime))
+    return Rebuilt(dropped=frozenset().union(*(part.dropped for part in parts)), again=frozenset().union(*(part.again for part in parts)))
+
+
+def is_dropped(tensor: str, names: frozenset[str]) -> bool:
+    """A kept tensor is an output, a quantised copy of one, or something beside one, of an operator of `names`."""
+    return tensor in names or tensor.removesuffix(".quantised").rsplit(".", 1)[0] in names
+
+
+def _outputs(names: Iterable[str]) -> Rebuilt:
+    found = frozenset(names)
+    return Rebuilt(dropped=found, again=found)
+
+
+def _latent(operators: tuple[Operator, ...]) -> frozenset[str]:
+    """The up projections from the latents and the rotary embedding behind them; empty without latent attention.
+
+    Queries, keys and values are dropped behind the core and made again before its backward (``mla_up_proj``).
+    """
+    ups = {o.name for o in operators if o.kind is OperatorKind.LINEAR and o.name.endswith(("q_up", "kv_up"))}
+    if not any(name.endswith("kv_up") for name in ups):
+        return frozenset()
+    return frozenset(ups | {o.name for o in operators if o.kind is OperatorKind.ROTARY and ups & set(o.inputs)})
+
+
+def _checkpointed(module: tuple[Operator, ...], runtime: Runtime) -> Rebuilt:
+    """A module under a checkpoint: what it made inside is not kept, and all of it runs again, but for the last product where a checkpoint
+    stops early.
+    """
+    names = [o.name for o in module]
+    stops = runtime.full_recompute is FullRecompute.STOPS_EARLY
+    last = next((o.name for o in reversed(module) if o.kind in (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)), "") if stops else ""
+    return Rebuilt(dropped=frozenset(names[:-1]), again=frozenset(names) - {last})
