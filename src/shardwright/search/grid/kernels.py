@@ -7,16 +7,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.compiled import load
+from shardwright.compiled import compiling, load
 from shardwright.cost.bound_arrays import ChoiceArrays, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
 from shardwright.cost.critical_path import load_walk
+from shardwright.cost.kernel_lookup import tile_padding
+from shardwright.hardware.catalog.kernel_tables import load_lookups
 from shardwright.simulator.kernel.events import simulate
 
 
 def load_kernels() -> None:
-    """Call each kernel once on nothing: no strategies, a pipeline of one action, one task."""
+    """Call each kernel once on nothing: one price, no strategies, a pipeline of one action, one task."""
     load()
+    with compiling():
+        for call in KERNELS:
+            call()
+
+
+def _load_bounds() -> None:
     bound_members(
         Costs(*(np.zeros((1, 1, 1)) if name == "saved" else np.zeros(1) if name in _FLAT else np.zeros((2, 1)) for name in Costs._fields)),
         Patterns(*_pattern_arrays()),
@@ -26,10 +34,20 @@ def load_kernels() -> None:
         ),
         _facts(),
     )
-    load_walk()
+
+
+def _load_prices() -> None:
+    load_lookups()
+    tile_padding(m=np.ones(1), n=np.ones(1), k=np.ones(1))
+
+
+def _load_events() -> None:
     one = np.zeros(1, dtype=np.int32)
     ends = np.zeros(2, dtype=np.int32)
     simulate(np.ones(1, dtype=np.int64), one, ends, one[:0], ends, one[:0], one[:0], 1)
+
+
+KERNELS = (_load_bounds, load_walk, _load_events, _load_prices)
 
 
 def _facts() -> Facts:
