@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,6 +59,50 @@ def compiling() -> Iterator[None]:
         config.OPT = level
         if collecting:
             gc.enable()
+
+
+@contextmanager
+def helped(module: str, function: str) -> Iterator[None]:
+    """Where something inside has no machine code yet, another process calls `module.function` meanwhile, and is waited for at the end.
+
+    numba compiles one function at a time in a process. The other one leaves its machine code in the folder that both keep it in; where it
+    fails, nothing is missed but time. There is none where it could leave nothing, on a single core, and in a program that is its own
+    interpreter.
+    """
+    if _numba is None or not kept or _cores() < 2 or not sys.executable or getattr(sys, "frozen", False):
+        yield
+        return
+    event = import_module("numba.core.event")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*_: Any) -> None:
+        if not started:
+            started.append(_call_elsewhere(module, function))
+
+    listener = type("Starting", (event.Listener,), {"on_start": start, "on_end": lambda *_: None})
+    try:
+        with event.install_listener("numba:compile", listener()):
+            yield
+    except BaseException:
+        for process in started:
+            process.kill()
+        raise
+    finally:
+        for process in started:
+            process.wait()
+
+
+def _call_elsewhere(module: str, function: str) -> subprocess.Popen[bytes]:
+    nowhere, path = subprocess.DEVNULL, os.pathsep.join(filter(None, sys.path))
+    code = f"from {module} import {function}; {function}()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, stdin=nowhere, stdout=nowhere, stderr=nowhere
+    )
+
+
+def _cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def compiled(function: _F) -> _F:

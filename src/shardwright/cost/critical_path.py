@@ -84,9 +84,9 @@ def _walk(
             rank = ranks[r]
             a, free, ended, pending = rank["at"], rank["free"], rank["ended"], rank["pending"]
             while a < row_start[r + 1]:
-                c, m, k = np.int64(chunk[a]), np.int64(microbatch[a]), np.int64(kind[a])
+                c, m, k = int(chunk[a]), int(microbatch[a]), int(kind[a])
                 of = chunks[c]
-                closes = k == _B or k == _W
+                closes = _W <= k <= _B
                 there = arrived[0 if k == _F else 1, c, m] if k != _W else 0
                 if there < 0:
                     break
@@ -113,7 +113,7 @@ def _walk(
                 free = finish
                 way = 0 if k == _F else 1
                 after = c + 1 - 2 * way
-                if (k == _F or k == _B or k == _I) and 0 <= after and after < num_chunks:
+                if k <= _B and k != _W and 0 <= after < num_chunks:
                     sent = finish
                     if num_ranks > 1:
                         sent = max(finish, sent_until[way, r])
