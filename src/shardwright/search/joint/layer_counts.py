@@ -313,9 +313,9 @@ def least_redone(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | 
             at = starts[mine]
             kept = plain[mine] - (saved[at + x] - saved[at]) + np.maximum(full[at + x] - full[at] - sums[ENDS_SAVED, 1] * (at == 0), 0.0)
             made = float(again[1].min()) if first else 0.0
-            temporary = temporary_bytes(made, end, logits)
+            temporary = plain(temporary_bytes)(made, end, logits)
             allocated = fix + float((held[rank] @ kept).max()) + logits + temporary
-            need = reserved_bytes(allocated, temporary, logits, blocks + made + end, pipe.reserve) * (1.0 - 1e-9) + fixed[OUTSIDE]
+            need = plain(reserved_bytes)(allocated, temporary, logits, blocks + made + end, pipe.reserve) * (1.0 - 1e-9) + fixed[OUTSIDE]
             if need <= pipe.capacity:
                 redone[mine] = x
                 break
