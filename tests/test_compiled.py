@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tests.sources import trees
 
 DOORLESS = {"inner", "inlined"}
-COMPILED = {"compiled", *DOORLESS}
+COMPILED = {"compiled", "allocation_free", *DOORLESS}
 
 
 def decorators(node: ast.AST) -> set[str]:

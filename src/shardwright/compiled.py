@@ -5,8 +5,12 @@ The package gives the same numbers without numba (integer clocks make the sums e
 
 from __future__ import annotations
 
+import gc
+import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -34,14 +38,86 @@ def load() -> None:
         del sys.modules[wanted]
 
 
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Compile what is called inside in half the time, for the kernels that a first run waits for.
+
+    At LLVM's first level they run as fast as at its third, or faster: their loops are a few turns long, and vectorized ones pay for
+    many. Nothing that numba makes meanwhile is a cycle worth looking for. A level that the user set (NUMBA_OPT) stands.
+    """
+    if _numba is None:
+        yield
+        return
+    config, collecting = _numba.config, gc.isenabled()
+    level = config.OPT
+    if "NUMBA_OPT" not in os.environ:
+        config.OPT = type(level)(1)
+    gc.disable()
+    try:
+        yield
+    finally:
+        config.OPT = level
+        if collecting:
+            gc.enable()
+
+
+@contextmanager
+def helped(module: str, function: str) -> Iterator[None]:
+    """Where something inside has no machine code yet, another process calls `module.function` meanwhile, and is waited for at the end.
+
+    numba compiles one function at a time in a process. The other one leaves its machine code in the folder that both keep it in; where it
+    fails, nothing is missed but time. There is none where it could leave nothing, on a single core, and in a program that is its own
+    interpreter.
+    """
+    if _numba is None or not kept or _cores() < 2 or not sys.executable or getattr(sys, "frozen", False):
+        yield
+        return
+    event = import_module("numba.core.event")
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*_: Any) -> None:
+        if not started:
+            started.append(_call_elsewhere(module, function))
+
+    listener = type("Starting", (event.Listener,), {"on_start": start, "on_end": lambda *_: None})
+    try:
+        with event.install_listener("numba:compile", listener()):
+            yield
+    except BaseException:
+        for process in started:
+            process.kill()
+        raise
+    finally:
+        for process in started:
+            process.wait()
+
+
+def _call_elsewhere(module: str, function: str) -> subprocess.Popen[bytes]:
+    nowhere, path = subprocess.DEVNULL, os.pathsep.join(filter(None, sys.path))
+    code = f"from {module} import {function}; {function}()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, stdin=nowhere, stdout=nowhere, stderr=nowhere
+    )
+
+
+def _cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def compiled(function: _F) -> _F:
     """`function` compiled in nopython mode and cached on disk; itself when numba is missing."""
     return _jitted(function)
 
 
+def allocation_free(function: _F) -> _F:
+    """`compiled`, for what makes no arrays and returns none, else it is refused: a fifth less to compile without counts of references."""
+    return _jitted(function, _nrt=False)
+
+
 def inner(function: _F) -> _F:
-    """`compiled`, but called by compiled ones alone, else it crashes: the door from Python is most of what a small one takes to compile."""
-    return _jitted(function, no_cpython_wrapper=True)
+    """`allocation_free`, but called by compiled ones alone, else it crashes: the door from Python is most of what a small one takes."""
+    return _jitted(function, no_cpython_wrapper=True, _nrt=False)
 
 
 def inlined(function: _F) -> _F:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import subprocess
 import sys
 import time
 from io import StringIO
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from shardwright import compiled
 from shardwright.cli.screen import progress
 
 READ_ONLY = """
@@ -46,3 +51,86 @@ def test_work_that_reports_once_is_shown_when_it_takes_long() -> None:
         while "compile kernels" not in file.getvalue() and time.monotonic() < deadline:
             time.sleep(0.05)
     assert "compile kernels" in file.getvalue()
+
+
+USED = """
+import sys
+import numba
+from shardwright.cli.main import run
+from shardwright.search.grid.kernels import load_kernels
+
+def used():
+    kernels = {
+        id(value): value
+        for name, module in list(sys.modules.items())
+        if name.startswith("shardwright")
+        for value in vars(module).values()
+        if isinstance(value, numba.core.dispatcher.Dispatcher)
+    }
+    doors = [k for k in kernels.values() if k.signatures and not k.targetoptions.get("no_cpython_wrapper")]
+    return sorted((k.py_func.__name__, len(k.signatures)) for k in doors), len(kernels)
+
+load_kernels()
+loaded, _ = used()
+for model in ("llama-3.1-8b", "mixtral-8x7b"):
+    assert run(["plan", model, "h100-sxm:16", "--seq-len", "4096", "--global-batch", "64", "--quiet"]) == 0
+after, count = used()
+print([loaded, after, count])
+"""
+KERNELS = "_along", "_bound_all", "_padding", "_trilinear", "_walk", "backward_layer", "forward_layer", "run_events"
+FUNCTIONS = 35
+"""Compiled functions that a plan imports, those that other kernels call or write out among them."""
+
+
+def test_a_plan_uses_few_kernels_each_compiled_for_one_signature_before_the_search() -> None:
+    pytest.importorskip("numba")
+    done = subprocess.run([sys.executable, "-c", USED], capture_output=True, text=True, check=True)
+    loaded, after, count = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert after == [(name, 1) for name in KERNELS]
+    assert loaded == after, "nothing is compiled while a search is timed"
+    assert count <= FUNCTIONS
+
+
+HELPED = """
+import os, sys
+from shardwright import compiled
+
+@compiled.compiled
+def tripled(number):
+    return 3 * number
+
+calls = []
+compiled._cores = lambda: int(os.environ["CORES"])
+compiled._call_elsewhere = lambda *named: calls.append(named) or type("Done", (), {"wait": lambda self: calls.append("waited")})()
+for number in (1, 1.0, 1.0):
+    with compiled.helped("module", "function"):
+        assert tripled(number) == 3
+print(calls)
+"""
+
+
+@pytest.mark.parametrize(("cores", "calls"), [(2, [("module", "function"), "waited"] * 2), (1, [])])
+def test_another_process_helps_where_something_has_to_be_compiled(tmp_path: Path, cores: int, calls: list[object]) -> None:
+    pytest.importorskip("numba")
+    script = tmp_path / "script.py"
+    script.write_text(HELPED)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"CORES": str(cores), "NUMBA_CACHE_DIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert ast.literal_eval(done.stdout) == calls
+
+
+def test_what_is_called_elsewhere_leaves_its_machine_code_here(tmp_path: Path) -> None:
+    code = "import os, pathlib\ndef leave(): pathlib.Path('left').write_text(os.environ['PYTHONPATH'])\n"
+    (tmp_path / "leaving.py").write_text(code)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.syspath_prepend(str(tmp_path))
+        with compiled._call_elsewhere("leaving", "leave") as process:
+            assert process.wait() == 0
+    assert (tmp_path / "left").read_text().startswith(str(tmp_path))

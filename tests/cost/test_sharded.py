@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwright.compiled import plain
 from shardwright.cost.columns import mesh_table
 from shardwright.cost.compute import machine_of
 from shardwright.cost.sharded import copy_seconds
@@ -79,11 +80,11 @@ def test_copies_are_bytes_over_the_bandwidth_of_element_wise_kernels() -> None:
 
 def test_only_gathered_layers_copy() -> None:
     assert forward_layer(5.0, 1.0, 0.5, 2, 1.5) == 5.0
-    assert forward_layer(5.0, 1.0, 0.5, 3, 1.5) == beside(5.5, 1.0, 1.5) == 6.0
+    assert forward_layer(5.0, 1.0, 0.5, 3, 1.5) == plain(beside)(5.5, 1.0, 1.5) == 6.0
     assert backward_layer(5.0, 1.0, 2.0, 0.5, 0.25, 1, True, 1.5) == 5.0
-    assert backward_layer(5.0, 1.0, 2.0, 0.5, 0.25, 2, True, 1.5) == beside(5.25, 2.0, 1.5)
+    assert backward_layer(5.0, 1.0, 2.0, 0.5, 0.25, 2, True, 1.5) == plain(beside)(5.25, 2.0, 1.5)
     assert backward_layer(5.0, 1.0, 2.0, 0.5, 0.25, 2, False, 1.5) == 5.0
-    assert backward_layer(5.0, 1.0, 2.0, 0.5, 0.25, 3, True, 1.5) == beside(5.75, 3.0, 1.5)
+    assert backward_layer(5.0, 1.0, 2.0, 0.5, 0.25, 3, True, 1.5) == plain(beside)(5.75, 3.0, 1.5)
 
 
 @pytest.mark.parametrize("grid", [Grid(dp=8, zero=3), Grid(dp=8, zero=2), Grid(dp=8, zero=1), Grid(dp=16, pp=2, zero=1)])

@@ -262,7 +262,7 @@ def interpreted() -> Iterator[tuple[ModuleType, ModuleType]]:
 @FEW
 def test_the_same_integers_without_numba(interpreted: tuple[ModuleType, ModuleType], case: Tasks) -> None:
     events, path = interpreted
-    assert not hasattr(events._simulate, "py_func")
+    assert not hasattr(events.run_events, "py_func")
     assert not hasattr(path.longest_path, "py_func")
     for compiled_result, plain_result in zip(simulate(*case.arguments()), events.simulate(*case.arguments()), strict=True):
         assert np.array_equal(np.asarray(compiled_result), np.asarray(plain_result))

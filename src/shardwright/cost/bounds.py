@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, RecordArray
-from shardwright.compiled import compiled, inlined, inner
+from shardwright.compiled import allocation_free, inner
 from shardwright.cost.bound_arrays import (
     SCHEDULE_1F1B,
     SCHEDULE_GPIPE,
@@ -294,7 +294,7 @@ def _ready(
     return late
 
 
-@inlined
+@inner
 def _bound_outer(
     scratch: Scratch,
     costs: CostRecords,
@@ -361,7 +361,7 @@ def _bound_outer(
                 at += 1
 
 
-@compiled
+@allocation_free
 def _bound_all(
     scratch: Scratch,
     costs: CostRecords,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import log2
+from typing import Final
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray
-from shardwright.compiled import compiled
+from shardwright.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray, RecordArray
+from shardwright.compiled import allocation_free
 from shardwright.cost.step_costs import StepCosts
 from shardwright.hardware.cluster import Tier
 from shardwright.program.problem import Problem
@@ -32,7 +33,118 @@ def picoseconds(seconds: FloatArray) -> IntArray:
     return np.rint(np.asarray(seconds) * PICOSECONDS_PER_SECOND).astype(np.int64)
 
 
-@compiled
+_RANK: Final = np.dtype([(name, np.int64) for name in ("at", "free", "ended", "pending", "sync_free", "gathers")])
+"""A rank: its next action; when it may start that; when it ended the one before; picoseconds of its collectives that were pending then,
+and of its gathers; when its stream of collectives is free."""
+_CHUNK: Final = np.dtype([(name, np.int64) for name in ("gather", "reduce", "tied", "pieces", "gathered", "left")])
+"""A chunk: its picoseconds and the pieces of its reduction; when it is gathered; how many of its actions with gradients are left."""
+
+
+@allocation_free
+def _walk(
+    row_start: Int32Array,
+    kind: Int8Array,
+    chunk: Int32Array,
+    microbatch: Int32Array,
+    duration: IntArray,
+    send: IntArray,
+    share: FloatArray,
+    ranks: RecordArray,
+    chunks: RecordArray,
+    arrived: IntArray,
+    sent_until: IntArray,
+    blocking: bool,
+    reduces_last: bool,
+    slower: float,
+) -> None:
+    """`walk` into `free` of the ranks.
+
+    Args:
+        send: (2, chunks) picoseconds, forward and backward. arrived: (2, chunks, microbatches) when inputs are there, -1 where they are
+            not yet. sent_until: (2, ranks) when the links are free.
+    """
+    num_ranks, num_chunks = ranks.shape[0], chunks.shape[0]
+    for c in range(num_chunks):
+        rank = ranks[c % num_ranks]
+        rank["sync_free"] += chunks[c]["gather"]
+        chunks[c]["gathered"] = rank["sync_free"]
+    # A rank's reductions stand on its stream in the order of its chunks' last backwards, which is the order of its row.
+    for a in range(row_start[num_ranks]):
+        if kind[a] == _B or kind[a] == _W:
+            chunks[chunk[a]]["left"] += 1
+    for r in range(num_ranks):
+        rank = ranks[r]
+        rank["at"] = row_start[r]
+        rank["gathers"] = rank["sync_free"]
+        rank["pending"] = rank["sync_free"]
+    progressing = True
+    while progressing:
+        progressing = False
+        for r in range(num_ranks):
+            rank = ranks[r]
+            a, free, ended, pending = rank["at"], rank["free"], rank["ended"], rank["pending"]
+            while a < row_start[r + 1]:
+                c, m, k = int(chunk[a]), int(microbatch[a]), int(kind[a])
+                of = chunks[c]
+                closes = _W <= k <= _B
+                there = arrived[0 if k == _F else 1, c, m] if k != _W else 0
+                if there < 0:
+                    break
+                start = max(free, there)
+                if k == _F and m == 0:
+                    # What is still to gather may belong to later chunks only.
+                    start = max(start, ended + pending - (rank["gathers"] - of["gathered"]))
+                if closes:
+                    of["left"] -= 1
+                closing = closes and of["left"] == 0 and not reduces_last
+                n = of["pieces"] if closing else 1
+                pending = max(pending - (start - ended), 0)
+                finish = start
+                for piece in range(n):
+                    part = duration[k, c] * (piece + 1) // n - duration[k, c] * piece // n
+                    beside = min(pending, part)
+                    pending -= beside
+                    finish += part + max(np.int64(beside * slower) - _CLOCK, 0)
+                    if closing:
+                        part = of["reduce"] * (piece + 1) // n - of["reduce"] * piece // n
+                        pending += part
+                        rank["sync_free"] = max(rank["sync_free"], finish) + part
+                ended = finish
+                free = finish
+                way = 0 if k == _F else 1
+                after = c + 1 - 2 * way
+                if k <= _B and k != _W and 0 <= after < num_chunks:
+                    sent = finish
+                    if num_ranks > 1:
+                        sent = max(finish, sent_until[way, r])
+                        beside = min(max(pending - (sent - finish), 0), send[way, c])
+                        sent += send[way, c] + max(np.int64(beside * share[way, c]) - _CLOCK, 0)
+                        sent_until[way, r] = sent
+                        if blocking:
+                            free = sent
+                    arrived[way, after, m] = sent
+                a += 1
+                progressing = True
+            rank["at"], rank["free"], rank["ended"], rank["pending"] = a, free, ended, pending
+    if reduces_last:
+        for c in range(num_chunks):
+            rank = ranks[c % num_ranks]
+            rank["sync_free"] = max(rank["sync_free"], rank["ended"]) + chunks[c]["reduce"]
+    for r in range(num_ranks):
+        rank = ranks[r]
+        rank["sync_free"] = max(rank["sync_free"], rank["ended"] + rank["pending"])
+    # Weights that both ends share are summed last, once both ends have computed their gradients.
+    both = max(ranks[0]["ended"], ranks[(num_chunks - 1) % num_ranks]["ended"])
+    for end in range(2):
+        c = end * (num_chunks - 1)
+        if chunks[c]["tied"] > 0 and (c == 0 or num_chunks > 1):
+            rank = ranks[c % num_ranks]
+            rank["sync_free"] = max(rank["sync_free"], both) + chunks[c]["tied"]
+    for r in range(num_ranks):
+        rank = ranks[r]
+        rank["free"] = max(rank["free"], rank["sync_free"]) if rank["at"] == row_start[r + 1] else -1
+
+
 def walk(
     row_start: Int32Array,
     kind: Int8Array,
@@ -58,115 +170,14 @@ def walk(
     finds less pending, but gains less by it than it is late. So does a send, which is longer by `share` x what is pending beside it:
     share[0] and share[1], (chunks,), of its link that the rank's collectives fill, at most 1, forward and backward.
     """
-    ranks = row_start.shape[0] - 1
-    chunks = gather.shape[0]
-    # Filled by loops: `full`, `maximum` and copies would each be compiled for themselves.
-    forward_in = np.empty(chunks * num_microbatches, np.int64).reshape(chunks, num_microbatches)
-    backward_in = np.empty(chunks * num_microbatches, np.int64).reshape(chunks, num_microbatches)
-    for c in range(chunks):
-        for m in range(num_microbatches):
-            forward_in[c, m] = -1 if c > 0 else 0
-            backward_in[c, m] = -1
-    gathered = np.zeros(chunks, dtype=np.int64)
-    sync_free = np.zeros(ranks, dtype=np.int64)
-    for c in range(chunks):
-        r = c % ranks
-        sync_free[r] += gather[c]
-        gathered[c] = sync_free[r]
-    total = np.zeros(ranks, dtype=np.int64)
-    pending = np.zeros(ranks, dtype=np.int64)
-    looked = np.zeros(ranks, dtype=np.int64)
-    free = np.zeros(ranks, dtype=np.int64)
-    computed = np.zeros(ranks, dtype=np.int64)
-    send_f_free = np.zeros(ranks, dtype=np.int64)
-    send_b_free = np.zeros(ranks, dtype=np.int64)
-    closed = np.zeros(chunks, dtype=np.int64)
-    # A rank's reductions stand on its stream in the order of its chunks' last backwards, which is the order of its row.
-    closing_total = np.zeros(chunks, dtype=np.int64)
-    for a in range(row_start[ranks]):
-        if kind[a] == _B or kind[a] == _W:
-            closing_total[chunk[a]] += 1
-    at = np.zeros(ranks, dtype=np.int64)
-    for r in range(ranks):
-        at[r] = row_start[r]
-        total[r] = sync_free[r]
-        pending[r] = sync_free[r]
-    progressing = True
-    while progressing:
-        progressing = False
-        for r in range(ranks):
-            while at[r] < row_start[r + 1]:
-                a = at[r]
-                c = chunk[a]
-                m = microbatch[a]
-                k = kind[a]
-                if k == _F:
-                    arrived = forward_in[c, m]
-                elif k == _W:
-                    arrived = 0
-                else:
-                    arrived = backward_in[c, m] if c < chunks - 1 else 0
-                if arrived < 0:
-                    break
-                start = max(free[r], arrived)
-                if k == _F and m == 0:
-                    # What is still to gather may belong to later chunks only.
-                    start = max(start, looked[r] + pending[r] - (total[r] - gathered[c]))
-                closing = False
-                if k in (_B, _W):
-                    closed[c] += 1
-                    closing = closed[c] == closing_total[c] and not reduces_last
-                n = pieces[c] if closing else 1
-                pending[r] = max(pending[r] - (start - looked[r]), 0)
-                finish = start
-                for piece in range(n):
-                    part = duration[k, c] * (piece + 1) // n - duration[k, c] * piece // n
-                    beside = min(pending[r], part)
-                    pending[r] -= beside
-                    finish += part + max(np.int64(beside * slower) - _CLOCK, 0)
-                    if closing:
-                        part = reduce[c] * (piece + 1) // n - reduce[c] * piece // n
-                        pending[r] += part
-                        sync_free[r] = max(sync_free[r], finish) + part
-                looked[r] = finish
-                free[r] = finish
-                computed[r] = finish
-                if k == _F and c < chunks - 1:
-                    sent = finish
-                    if ranks > 1:
-                        sent = max(finish, send_f_free[r])
-                        beside = min(max(pending[r] - (sent - finish), 0), send_forward[c])
-                        sent += send_forward[c] + max(np.int64(beside * share[0, c]) - _CLOCK, 0)
-                        send_f_free[r] = sent
-                        if blocking:
-                            free[r] = sent
-                    forward_in[c + 1, m] = sent
-                elif k in (_B, _I) and c > 0:
-                    sent = finish
-                    if ranks > 1:
-                        sent = max(finish, send_b_free[r])
-                        beside = min(max(pending[r] - (sent - finish), 0), send_backward[c])
-                        sent += send_backward[c] + max(np.int64(beside * share[1, c]) - _CLOCK, 0)
-                        send_b_free[r] = sent
-                        if blocking:
-                            free[r] = sent
-                    backward_in[c - 1, m] = sent
-                at[r] += 1
-                progressing = True
-    if reduces_last:
-        for c in range(chunks):
-            sync_free[c % ranks] = max(sync_free[c % ranks], computed[c % ranks]) + reduce[c]
-    for r in range(ranks):
-        sync_free[r] = max(sync_free[r], looked[r] + pending[r])
-    # Weights that both ends share are summed last, once both ends have computed their gradients.
-    both = max(computed[0], computed[(chunks - 1) % ranks])
-    for end in range(2):
-        c = end * (chunks - 1)
-        if tied[c] > 0 and (c == 0 or chunks > 1):
-            sync_free[c % ranks] = max(sync_free[c % ranks], both) + tied[c]
-    for r in range(ranks):
-        free[r] = max(free[r], sync_free[r]) if at[r] == row_start[r + 1] else -1
-    return free
+    ranks, chunks = np.zeros(len(row_start) - 1, dtype=_RANK), np.zeros(len(gather), dtype=_CHUNK)
+    chunks["gather"], chunks["reduce"], chunks["tied"], chunks["pieces"] = gather, reduce, tied, pieces
+    arrived = np.full((2, len(gather), num_microbatches), -1, dtype=np.int64)
+    arrived[0, 0] = arrived[1, -1] = 0
+    send, sent_until = np.array((send_forward, send_backward)), np.zeros((2, len(ranks)), dtype=np.int64)
+    rows = row_start, kind, chunk, microbatch
+    _walk(*rows, duration, send, share, ranks, chunks, arrived, sent_until, blocking, reduces_last, slower)
+    return np.ascontiguousarray(ranks["free"])
 
 
 def load_walk() -> None:

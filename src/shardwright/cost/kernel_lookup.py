@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import compiled
+from shardwright.compiled import allocation_free
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.kernel_tables import AttentionTable, GemmGrid, GroupedTable, attention_fraction, kernel_tables
 from shardwright.hardware.device import Accelerator, AttentionRates, GemmRates
@@ -28,16 +28,16 @@ def tile_padding(*, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
     """
     if not m.shape == n.shape == k.shape:
         m, n, k = (np.ascontiguousarray(side) for side in np.broadcast_arrays(m, n, k))
-    return _padding(m, n, k)
-
-
-@compiled
-def _padding(m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
     result = np.empty(m.size)
+    _padding(m, n, k, result)
+    return result
+
+
+@allocation_free
+def _padding(m: FloatArray, n: FloatArray, k: FloatArray, result: FloatArray) -> None:
     for at in range(m.size):
         asked = max(m[at], 1.0) * max(n[at], 1.0) * max(k[at], 1.0)
         result[at] = np.ceil(m[at] / TILE) * np.ceil(n[at] / TILE) * np.ceil(k[at] / TILE) * TILE**3 / asked
-    return result
 
 
 def roofline_seconds(

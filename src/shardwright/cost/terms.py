@@ -5,10 +5,10 @@ Those without a door from Python are called from there as they are written (`com
 
 from __future__ import annotations
 
-from shardwright.compiled import compiled, inner
+from shardwright.compiled import allocation_free, inner
 
 
-@compiled
+@inner
 def beside(compute: float, hidden: float, slowdown: float) -> float:
     """Seconds of compute with `hidden` seconds of communication beside it.
 
@@ -18,13 +18,13 @@ def beside(compute: float, hidden: float, slowdown: float) -> float:
     return max(compute + (slowdown - 1.0) * shared, hidden)
 
 
-@compiled
+@allocation_free
 def forward_layer(forward: float, gather: float, copy: float, zero: int, slowdown: float) -> float:
     """Forward of one layer; under ZeRO-3 the next layer's parameters are gathered beside it and then copied (`copy`) into their places."""
     return beside(forward + copy, gather, slowdown) if zero == 3 else forward
 
 
-@compiled
+@allocation_free
 def backward_layer(
     backward: float,
     gather: float,
@@ -70,7 +70,7 @@ def gathered_elements(ends: float, largest: float, prefetch: float) -> float:
     return ends + largest * (1.0 + prefetch)
 
 
-@compiled
+@inner
 def temporary_bytes(layer: float, end: float, logits: float) -> float:
     """Largest temporary beside the logits: `end`, an embedding's weight gradient, or what `layer`, the set that a layer's backward makes
     again, exceeds them by (the logits are gone when a layer is recomputed).
@@ -78,7 +78,7 @@ def temporary_bytes(layer: float, end: float, logits: float) -> float:
     return max(end, layer - logits)
 
 
-@compiled
+@inner
 def reserved_bytes(allocated: float, temporary: float, logits: float, blocks: float, factor: float) -> float:
     """What a caching allocator holds: blocks made for one kind of temporary serve no other, larger one, so their sizes add up.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from shardwright.compiled import plain
 from shardwright.cost.terms import reserved_bytes, temporary_bytes
 from shardwright.search.joint import label_program as labels
 from shardwright.search.joint.label_program import Pipeline, Splits, in_flight
@@ -72,10 +73,11 @@ def rank_numbers(splits: Splits, pipe: Pipeline, k: int, i: int, j: int, option:
     head = j == last
     logits, blocks = (fixed[labels.LOGITS], fixed[labels.LOGITS_BLOCKS]) if head else (0.0, 0.0)
     end = fixed[labels.END_BYTES] if head or i == 0 else 0.0
-    temporary = temporary_bytes(made, end, logits)
+    temporary = plain(temporary_bytes)(made, end, logits)
     static = value[labels.STATIC, i:j].sum() + pipe.workspace + (fixed[labels.COPIED] if head and k else 0.0)
     allocated = static + in_flight(p, 1, k, m) * kept + logits + temporary
-    if reserved_bytes(allocated, temporary, logits, blocks + made + end, pipe.reserve) * (1 - 1e-9) + fixed[labels.OUTSIDE] > pipe.capacity:
+    reserved = plain(reserved_bytes)(allocated, temporary, logits, blocks + made + end, pipe.reserve)
+    if reserved * (1 - 1e-9) + fixed[labels.OUTSIDE] > pipe.capacity:
         return None
     forward = value[labels.FORWARD, i:j].sum() + fixed[labels.SCALES]
     backward = value[labels.BACKWARD, i:j].sum() + fixed[labels.SCALES] + value[labels.FULL, full].sum()

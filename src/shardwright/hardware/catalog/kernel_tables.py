@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.compiled import compiled, inner
+from shardwright.compiled import allocation_free, inner
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Evidence, GemmRates, Origin
@@ -167,14 +167,22 @@ def gemm_correction(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArr
     """Measured over roofline seconds at each (m, n, k): trilinear in log2, held at the grid's edge beyond it."""
     if not m.shape == n.shape == k.shape:
         m, n, k = (np.ascontiguousarray(side) for side in np.broadcast_arrays(m, n, k))
-    return _trilinear(grid.m, grid.n, grid.k, grid.octaves, m, n, k)
-
-
-@compiled
-def _trilinear(
-    rows: FloatArray, columns: FloatArray, depths: FloatArray, octaves: FloatArray, m: FloatArray, n: FloatArray, k: FloatArray
-) -> FloatArray:
     result = np.empty(m.size)
+    _trilinear(grid.m, grid.n, grid.k, grid.octaves, m, n, k, result)
+    return result
+
+
+@allocation_free
+def _trilinear(
+    rows: FloatArray,
+    columns: FloatArray,
+    depths: FloatArray,
+    octaves: FloatArray,
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+    result: FloatArray,
+) -> None:
     for at in range(m.size):
         i, f = _spot(rows, m[at])
         j, g = _spot(columns, n[at])
@@ -186,7 +194,6 @@ def _trilinear(
                 share = (f if di else 1.0 - f) * (g if dj else 1.0 - g)
                 total += share * (low + h * (high - low))
         result[at] = 2.0**total
-    return result
 
 
 @inner
@@ -230,10 +237,12 @@ def curve_seconds(curve: CollectiveCurve, *, volume: FloatArray, bandwidth: Floa
     the only form in which seconds and bytes rescale; f is the curve itself where the link is the catalog's. f is linear in logarithms
     between points, flat below the first, and goes on with the bandwidth of the last two points beyond the last.
     """
-    return _along(curve.log_volume, curve.log_seconds, curve.bandwidth, curve.latency_s, volume, bandwidth, latency_s)
+    result = np.empty(volume.size)
+    _along(curve.log_volume, curve.log_seconds, curve.bandwidth, curve.latency_s, volume, bandwidth, latency_s, result)
+    return result
 
 
-@compiled
+@allocation_free
 def _along(
     x: FloatArray,
     y: FloatArray,
@@ -242,17 +251,23 @@ def _along(
     volume: FloatArray,
     bandwidth: FloatArray,
     latency_s: FloatArray,
-) -> FloatArray:
+    result: FloatArray,
+) -> None:
     last, before = x.size - 1, x.size - 2
     slope = (2.0 ** y[last] - 2.0 ** y[before]) / (2.0 ** x[last] - 2.0 ** x[before])
-    result = np.empty(volume.size)
     for at in range(volume.size):
         slower = latency_s[at] / own_latency_s
         there = volume[at] * (own_bandwidth / bandwidth[at]) / slower
         low, share = _spot(x, there)
         seconds = 2.0 ** (y[low] + share * (y[low + 1] - y[low]))
         result[at] = (seconds + max(there - 2.0 ** x[last], 0.0) * slope) * slower
-    return result
+
+
+def load_lookups() -> None:
+    """Load (or compile) the kernels of lookups by asking tables of two points for one price."""
+    axis, one = _floats(np.zeros(2)), np.ones(1)
+    _trilinear(axis, axis, axis, _floats(np.zeros((2, 2, 2))), one, one, one, np.empty(1))
+    _along(axis, axis, 1.0, 1.0, one, one, one, np.empty(1))
 
 
 def _place(axis: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:

@@ -15,9 +15,9 @@ from itertools import accumulate, product
 import numpy as np
 
 from shardwright.arrays import BoolArray, Int32Array, IntArray
-from shardwright.compiled import compiled, inner
+from shardwright.compiled import compiled
 from shardwright.errors import StrategyError
-from shardwright.simulator.kernel.events import _simulate
+from shardwright.simulator.kernel.events import run_events
 from shardwright.simulator.kernel.longest_path import longest_path
 
 MAX_ORDERS = 1_000_000
@@ -95,7 +95,7 @@ def _runs(orders: list[tuple[int, ...]], microbatches: int) -> bool:
     return all(p == len(order) for p, order in zip(place, orders, strict=True))
 
 
-@inner
+@compiled
 def _links(
     base: IntArray, order: IntArray, stage_of: IntArray, coupled: BoolArray, first: IntArray, last: IntArray, send: IntArray, blocking: bool
 ) -> IntArray:
@@ -117,6 +117,29 @@ def _links(
                         found[count, 0], found[count, 1] = send[one, before], first[other, after]
                         count += 1
     return found[:count]
+
+
+@compiled
+def _contended(
+    work: IntArray,
+    indegree: Int32Array,
+    successor_start: Int32Array,
+    successor: Int32Array,
+    use_start: Int32Array,
+    use_resource: Int32Array,
+    use_weight: Int32Array,
+    num_resources: int,
+) -> IntArray:
+    """Finish of each task, as `simulate` has it."""
+    capacity = work.size + 1
+    wide, narrow = np.empty((4, capacity), np.int64), np.empty((5, capacity), np.int32)
+    slots, loads = np.empty((capacity, 8), np.int64), np.empty((num_resources, 4), np.int64)
+    changed, uses = np.empty(num_resources, np.int32), np.empty((use_resource.size, 3), np.int32)
+    start, finish, arrival, key = wide[0, : work.size], wide[1, : work.size], wide[2], wide[3]
+    waiting, done, arriving, item, spare = narrow[0], narrow[1], narrow[2], narrow[3], narrow[4]
+    inputs = work, indegree, successor_start, successor, use_start, use_resource, use_weight
+    run_events(*inputs, start, finish, waiting, done, arrival, arriving, key, item, spare, slots, loads, changed, uses)
+    return finish
 
 
 @compiled
@@ -152,7 +175,7 @@ def finish_times(
             after[place[links[link, 0]]] = links[link, 1]
             place[links[link, 0]] += 1
         if contended:
-            _, finish, _ = _simulate(work, indegree, start, after, use_start, use_resource, use_weight, num_resources)
+            finish = _contended(work, indegree, start, after, use_start, use_resource, use_weight, num_resources)
         else:
             _, finish = longest_path(work, indegree, start, after)
         result[number] = finish.max() if finish.min() >= 0 else -1

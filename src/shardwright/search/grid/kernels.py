@@ -7,16 +7,37 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.compiled import load
+from shardwright.compiled import compiling, helped, load
 from shardwright.cost.bound_arrays import ChoiceArrays, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
 from shardwright.cost.critical_path import load_walk
+from shardwright.cost.kernel_lookup import tile_padding
+from shardwright.cost.terms import backward_layer, forward_layer
+from shardwright.hardware.catalog.kernel_tables import load_lookups
 from shardwright.simulator.kernel.events import simulate
 
 
 def load_kernels() -> None:
-    """Call each kernel once on nothing: no strategies, a pipeline of one action, one task."""
+    """Call each kernel once on nothing: no strategies, one price, a pipeline of one action, one task."""
     load()
+    with compiling():
+        # Halves that take equally long to compile.
+        with helped(__name__, load_clocks.__name__):
+            _load_bounds()
+            _load_prices()
+        load_walk()
+        _load_events()
+
+
+def load_clocks() -> None:
+    """The half of the kernels that puts tasks on a clock."""
+    load()
+    with compiling():
+        load_walk()
+        _load_events()
+
+
+def _load_bounds() -> None:
     bound_members(
         Costs(*(np.zeros((1, 1, 1)) if name == "saved" else np.zeros(1) if name in _FLAT else np.zeros((2, 1)) for name in Costs._fields)),
         Patterns(*_pattern_arrays()),
@@ -26,7 +47,16 @@ def load_kernels() -> None:
         ),
         _facts(),
     )
-    load_walk()
+
+
+def _load_prices() -> None:
+    load_lookups()
+    tile_padding(m=np.ones(1), n=np.ones(1), k=np.ones(1))
+    forward_layer(1.0, 0.0, 0.0, 0, 1.0)
+    backward_layer(1.0, 0.0, 0.0, 0.0, 0.0, 0, False, 1.0)
+
+
+def _load_events() -> None:
     one = np.zeros(1, dtype=np.int32)
     ends = np.zeros(2, dtype=np.int32)
     simulate(np.ones(1, dtype=np.int64), one, ends, one[:0], ends, one[:0], one[:0], 1)

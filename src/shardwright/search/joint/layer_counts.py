@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.compiled import plain
 from shardwright.cost.critical_path import picoseconds, walk
 from shardwright.cost.rank_memory import in_flight as in_flight_rows
 from shardwright.cost.step_costs import MAX_PIECES
@@ -299,7 +300,7 @@ def least_redone(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | 
     starts = stops - shape
     saved, full = sums[SAVED] - sums[ENDS_SAVED], sums[SAVED_FULL]
     static = (sums[STATIC] - sums[ENDS_STATIC])[stops] - (sums[STATIC] - sums[ENDS_STATIC])[starts]
-    plain = saved[stops] - saved[starts]
+    stored = saved[stops] - saved[starts]
     redone = np.zeros_like(shape)
     for rank in range(p):
         mine = slice(rank, None, p)
@@ -311,11 +312,11 @@ def least_redone(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | 
         for first in range(int(shape[mine].max()) + 1):
             x = np.minimum(first, shape[mine])
             at = starts[mine]
-            kept = plain[mine] - (saved[at + x] - saved[at]) + np.maximum(full[at + x] - full[at] - sums[ENDS_SAVED, 1] * (at == 0), 0.0)
+            kept = stored[mine] - (saved[at + x] - saved[at]) + np.maximum(full[at + x] - full[at] - sums[ENDS_SAVED, 1] * (at == 0), 0.0)
             made = float(again[1].min()) if first else 0.0
-            temporary = temporary_bytes(made, end, logits)
+            temporary = plain(temporary_bytes)(made, end, logits)
             allocated = fix + float((held[rank] @ kept).max()) + logits + temporary
-            need = reserved_bytes(allocated, temporary, logits, blocks + made + end, pipe.reserve) * (1.0 - 1e-9) + fixed[OUTSIDE]
+            need = plain(reserved_bytes)(allocated, temporary, logits, blocks + made + end, pipe.reserve) * (1.0 - 1e-9) + fixed[OUTSIDE]
             if need <= pipe.capacity:
                 redone[mine] = x
                 break

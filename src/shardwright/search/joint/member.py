@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.compiled import plain
 from shardwright.cost.chunk_layout import ChunkLayout, has_head, is_layer
 from shardwright.cost.step_costs import RECOMPUTE_PART, Priced, StepCosts, again_bytes, step_costs
 from shardwright.cost.terms import temporary_bytes
@@ -250,7 +251,7 @@ def with_made_again(shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, s
         [layers.logits_blocks[int(shaped.prepared.layer_row[o])] if h else 0 for o, h in zip(plan.outers, heads, strict=True)]
     )
     ends = step.blocks_bytes - blocks_of_logits
-    transient = [int(temporary_bytes(float(a), float(e), float(x))) for a, e, x in zip(again, ends, step.logits_bytes, strict=True)]
+    transient = [int(plain(temporary_bytes)(float(a), float(e), float(x))) for a, e, x in zip(again, ends, step.logits_bytes, strict=True)]
     return replace(
         step,
         transient_bytes=np.array(transient, dtype=np.int64),

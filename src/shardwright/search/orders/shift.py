@@ -24,15 +24,17 @@ def _critical(
     turn: IntArray,
     place: IntArray,
     path: IntArray,
+    count: IntArray,
 ) -> int:
     """Places in the order, last first, of the actions of one critical path; how many there are.
 
     Args:
         end: of each action. turn: (actions,) microbatch of each place. place: (3 * chunks, microbatches) place of each action.
-        path: (actions,) room for the result.
+        path: (actions,) room for the result. count: (3 * chunks,) room.
     """
     chunks = table.shape[1]
-    count = np.zeros(3 * chunks, dtype=np.int64)
+    for code in range(count.size):
+        count[code] = 0
     for a in range(codes.shape[0]):
         turn[a] = count[codes[a]]
         place[codes[a], turn[a]] = a
@@ -97,7 +99,7 @@ def shift(
     turn, path = np.zeros(codes.shape[0], dtype=np.int64), np.zeros(codes.shape[0], dtype=np.int64)
     best = codes.copy()
     makespan = walk(table, best, row_start, microbatches, end, at, free, count)
-    size = _critical(table, best, row_start, microbatches, makespan, end, turn, place, path)
+    size = _critical(table, best, row_start, microbatches, makespan, end, turn, place, path, count)
     state = (seed % MODULUS + 1) * MULTIPLIER % MODULUS
     for _ in range(tries):
         if makespan <= goal:
@@ -121,7 +123,7 @@ def shift(
         if found >= 0 and found <= makespan:
             makespan = found
             end, trial_end = trial_end, end
-            size = _critical(table, best, row_start, microbatches, makespan, end, turn, place, path)
+            size = _critical(table, best, row_start, microbatches, makespan, end, turn, place, path, count)
         else:
             for x in range(b, a, -step):
                 best[x] = best[x - step]

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.arrays import Int32Array, IntArray
-from shardwright.compiled import compiled, inlined, inner
+from shardwright.compiled import allocation_free, inlined, inner
 from shardwright.simulator.kernel.fixed import check_rows, fixed32, fixed64, mark_stuck
 from shardwright.simulator.kernel.heaps import PLACE, pop, push, sift_down, sift_up
 
@@ -59,7 +59,7 @@ def _seed(
     arrival: IntArray,
     arriving: Int32Array,
 ) -> tuple[int, int]:
-    """Tasks without predecessors arrive at 0, or are done at once."""
+    """Tasks without predecessors arrive at 0, which makes a heap in any order, or are done at once."""
     num_arriving, num_done = 0, 0
     for task in range(work.size):
         start[task], finish[task], waiting[task] = 0, -1, indegree[task]
@@ -69,7 +69,7 @@ def _seed(
                 done[num_done] = task
                 num_done += 1
             else:
-                push(arrival, arriving, num_arriving, 0, task)
+                arrival[num_arriving], arriving[num_arriving] = 0, task
                 num_arriving += 1
     return num_arriving, num_done
 
@@ -210,8 +210,8 @@ def _renew(
             sift_down(key, item, slots, size, place)
 
 
-@compiled
-def _simulate(
+@allocation_free
+def run_events(
     work: IntArray,
     indegree: Int32Array,
     edge_start: Int32Array,
@@ -219,24 +219,29 @@ def _simulate(
     use_start: Int32Array,
     use_resource: Int32Array,
     use_weight: Int32Array,
-    num_resources: int,
-) -> tuple[IntArray, IntArray, int]:
-    """`simulate` on checked arrays."""
-    num_tasks = work.size
-    # Arrays of few shapes and types, filled by loops: each further kind of `empty`, `zeros` or `full` is compiled like a function.
-    start, finish, waiting = np.empty(num_tasks, np.int64), np.empty(num_tasks, np.int64), np.empty(num_tasks, np.int32)
-    done = np.empty(num_tasks + 1, np.int32)
-    # one large block, of which only the rows in use are touched: the allocator keeps it between calls instead of faulting it in anew
-    capacity = num_tasks + 1
-    block = np.empty(10 * capacity, np.int64)
-    arrival, key, slots = block[:capacity], block[capacity : 2 * capacity], block[2 * capacity :].reshape(capacity, 8)
-    arriving, item, spare = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.int32)
+    start: IntArray,
+    finish: IntArray,
+    waiting: Int32Array,
+    done: Int32Array,
+    arrival: IntArray,
+    arriving: Int32Array,
+    key: IntArray,
+    item: Int32Array,
+    spare: Int32Array,
+    slots: IntArray,
+    resources: IntArray,
+    changed: Int32Array,
+    uses: Int32Array,
+) -> int:
+    """`simulate` on checked arrays, into `start` and `finish`; the number of finished tasks.
+
+    Args:
+        waiting, done, arrival, arriving, key, item, spare: room, shape (tasks + 1,). slots: (tasks + 1, 8). resources: (resources, 4).
+            changed: (resources,). uses: (uses, 3).
+    """
     size, num_spare, turn = 0, 0, 0
-    resources = np.empty(4 * num_resources, np.int64).reshape(num_resources, 4)
-    uses = np.empty(3 * use_resource.size, np.int32).reshape(use_resource.size, 3)
-    for resource in range(num_resources):
+    for resource in range(changed.size):
         resources[resource, _LOAD], resources[resource, _CHANGED_IN], resources[resource, _FIRST] = 0, -1, -1
-    changed = np.empty(num_resources, np.int32)
     num_arriving, num_done = _seed(work, start, finish, waiting, indegree, use_start, done, arrival, arriving)
     now, num_told = np.int64(0), 0
     while True:
@@ -282,7 +287,7 @@ def _simulate(
             break
         now = min(key[0] if size > 0 else _NEVER, arrival[0] if num_arriving > 0 else _NEVER)
     mark_stuck(waiting, start)
-    return start, finish, num_done
+    return num_done
 
 
 def simulate(
@@ -313,4 +318,14 @@ def simulate(
     check_rows(uses, fixed_work.size, resource, num_resources)
     assert fixed_indegree.size == fixed_work.size
     assert weight.size == resource.size
-    return _simulate(fixed_work, fixed_indegree, start, after, uses, resource, weight, num_resources)
+    num_tasks, capacity = fixed_work.size, fixed_work.size + 1
+    begun, ended = np.empty(num_tasks, np.int64), np.empty(num_tasks, np.int64)
+    # Two large blocks, of which only what is in use is touched: the allocator keeps them between calls instead of faulting them in anew.
+    wide, narrow = np.empty(10 * capacity, np.int64), np.empty(5 * capacity, np.int32)
+    arrival, key, slots = wide[:capacity], wide[capacity : 2 * capacity], wide[2 * capacity :].reshape(capacity, 8)
+    waiting, done, arriving, item, spare = narrow.reshape(5, capacity)
+    loads, changed = np.empty((num_resources, 4), np.int64), np.empty(num_resources, np.int32)
+    inputs = fixed_work, fixed_indegree, start, after, uses, resource, weight
+    heaps = arrival, arriving, key, item, spare, slots
+    finished = run_events(*inputs, begun, ended, waiting, done, *heaps, loads, changed, np.empty((resource.size, 3), np.int32))
+    return begun, ended, finished

@@ -35,6 +35,6 @@ def check_rows(start: Int32Array, num_rows: int, entries: Int32Array, bound: int
 @inner
 def mark_stuck(waiting: Int32Array, start: IntArray) -> None:
     """Tasks that never became ready have no start."""
-    for task in range(waiting.size):
+    for task in range(start.size):
         if waiting[task] > 0:
             start[task] = -1
