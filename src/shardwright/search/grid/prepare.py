@@ -17,6 +17,7 @@ from shardwright.cost.columns import LayerTable, MeshTable, layer_table, mesh_ta
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import context_bytes
+from shardwright.cost.distinct_rows import distinct_rows
 from shardwright.cost.step_costs import Priced, host_update_rate, pieces_of, reserve_factor, shard_bytes, update_bytes
 from shardwright.program.problem import Problem
 from shardwright.search.grid.members import Members
@@ -62,6 +63,8 @@ class Prepared:
 def prepare(problem: Problem, members: Members) -> Prepared:
     """Price what the members need, each distinct row once."""
     layer_rows, layer_row = _layer_rows(problem, members)
+    layer_rows, place = distinct_rows(problem, layer_rows)
+    layer_row = place[layer_row]
     moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
     mesh_rows, shard = _mesh_rows(members, moe=moe)
     outer, mesh = members.outers.columns, members.meshes.columns
