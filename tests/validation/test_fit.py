@@ -97,7 +97,7 @@ def test_a_fold_without_rows_of_a_device_returns_the_prior(cases: list[Case], wh
 def test_fold_keys() -> None:
     case = _cases()[0]
     assert fold_key(case, fold="none") == ""
-    assert {fold for fold in FOLDS if fold_key(case, fold=fold)} == {"model", "source", "accelerator"}
+    assert {fold for fold in FOLDS if fold_key(case, fold=fold)} == {"model", "source", "other base", "accelerator"}
     with pytest.raises(UsageError, match="did you mean model"):
         fold_key(case, fold="modl")
 

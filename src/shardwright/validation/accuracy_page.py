@@ -26,8 +26,10 @@ Error is |predicted / measured - 1| on seconds a step or on bytes; bias is its m
 A run that happened and is called infeasible counts as 100 %. Nothing is tuned per row, per source or per framework.
 
 Columns: *in sample*, with the shipped constants, which were fitted to all rows; *model*, each model of each source predicted with constants
-fitted without it; *source*, each laboratory or vendor predicted with constants fitted without all of its rows; *accelerator*, each
-accelerator predicted with constants fitted on the others. A constant that the remaining rows do not inform is then its prior.
+fitted without it; *source*, each laboratory or vendor predicted with constants fitted without all of its rows, its framework described
+from documents alone: what a stranger should expect; *other base*, the same under the nearest base of another framework, for whom nobody
+has described theirs; *accelerator*, each accelerator predicted with constants fitted on the others. A constant that the remaining rows
+do not inform is then its prior.
 """
 
 

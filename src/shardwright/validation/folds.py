@@ -1,7 +1,8 @@
 """Folds: groups of measured rows that are left out of a fit and judged with what the others say.
 
 `model`: one model of one source, told by its size and width, as sources name one model in many ways. `source`: all rows of one laboratory
-or vendor, as they leak into each other. `accelerator`: all rows of one accelerator. `none`: nothing is left out; the shipped constants.
+or vendor, as they leak into each other. `other base`: the same, predicted under the base of another framework (`neighbour`), as somebody
+would whose framework nobody has described. `accelerator`: all rows of one accelerator. `none`: nothing is left out; the shipped constants.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from shardwright.validation.case import Case
 from shardwright.validation.fit import Fit, Progress, refine, row_weights
 from shardwright.validation.predict import Evaluator
 
-FOLDS: Final = ("none", "model", "source", "accelerator")
+FOLDS: Final = ("none", "model", "source", "other base", "accelerator")
+CONSTANTS_OF: Final = {"other base": "source"}
+"""Kinds of fold that take the constants of another kind."""
 _SIMULATIONS: Final = {"model": 0, "source": 3, "accelerator": 3}
 
 
@@ -47,6 +50,7 @@ def fold_key(case: Case, *, fold: str) -> str:
         "none": "",
         "model": f"{case.measurement.source_id}: {case.model.num_parameters / GIGA:.1f}B of width {case.model.hidden}",
         "source": case.laboratory,
+        "other base": case.laboratory,
         "accelerator": case.cluster.node.accelerator.name,
     }
     if fold not in keys:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from shardwright.errors import DataError, ShardwrightError
@@ -11,8 +11,9 @@ from shardwright.hardware.catalog.constants import SHIPPED, Constants
 from shardwright.simulator.prediction import Prediction
 from shardwright.validation.case import Case, Skip
 from shardwright.validation.fit import Fit, Progress, fit
-from shardwright.validation.folds import FOLDS, FoldConstants, leave_out
+from shardwright.validation.folds import CONSTANTS_OF, FOLDS, FoldConstants, leave_out
 from shardwright.validation.judge import Validation, judge
+from shardwright.validation.neighbour import as_neighbour
 from shardwright.validation.predict import Evaluator, Runs, evaluator, predict_case
 
 
@@ -65,7 +66,8 @@ def study(
     Raises:
         DataError: a kind of fold is not in `known`.
     """
-    held = [fold for fold in folds if fold != "none"]
+    held = [fold for fold in folds if fold != "none" and fold not in CONSTANTS_OF]
+    held += [wanted for fold in folds if (wanted := CONSTANTS_OF.get(fold, "")) and wanted not in held]
     whole, fitted = None, []
     if known is not None:
         missing = next((fold for fold in held if fold not in known), "")
@@ -79,7 +81,8 @@ def study(
             fitted = [FoldConstants(fold="none", values=(("", whole.constants),))]
             fitted += [leave_out(usable, whole, fold=fold, evaluator=simulate, progress=progress) for fold in held]
     constants = {group.fold: group for group in (*fitted, FoldConstants(fold="none"))}
-    predictions = Predictions([constants[fold] for fold in folds])
+    constants |= {fold: constants[CONSTANTS_OF[fold]] for fold in folds if fold in CONSTANTS_OF}
+    predictions = Predictions([replace(constants[fold], fold=fold) for fold in folds])
     judged = tuple(judge(cases, predict=partial(predictions.of, fold=fold), fold=fold, progress=progress) for fold in folds)
     return Study(fit=whole, folds=tuple(fitted), validations=judged)
 
@@ -94,6 +97,7 @@ class Predictions:
 
     def of(self, case: Case, *, fold: str) -> Prediction:
         """The prediction in one fold. Raises what `predict_case` does."""
+        case = as_neighbour(case) if fold == "other base" else case
         run, wanted = self._runs.number(case), self._groups[fold].of(case)
         if (run, wanted) not in self._known:
             for constants in {group.of(case): None for group in self._groups.values()}:
