@@ -2,8 +2,9 @@
 
     python tools/fit_constants.py [benchmarks/published/*.csv]
 
-Writes src/shardwright/hardware/catalog/constants.py (values of `Constants`), src/shardwright/simulator/interval.py (`COEFFICIENTS`) and
-benchmarks/published/folds.json. Run `make accuracy` afterwards for the page. The fit does not depend on the values shipped before.
+Writes src/shardwright/hardware/catalog/constants.py (values of `Constants`), src/shardwright/simulator/interval.py (`COEFFICIENTS`),
+src/shardwright/simulator/runs.json (which runs there were) and benchmarks/published/folds.json. `make accuracy` afterwards writes the page.
+The fit does not depend on the values shipped before.
 """
 
 from __future__ import annotations
@@ -13,24 +14,28 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from interval_fit import interval_coefficients
+from interval_fit import interval_coefficients, ran
 
+from shardwright.simulator.runs import runs_text
 from shardwright.validation.accuracy import accuracy, facts_of
 from shardwright.validation.folds import fold_text
 
 ROOT = Path(__file__).parent.parent
 CONSTANTS = ROOT / "src" / "shardwright" / "hardware" / "catalog" / "constants.py"
 INTERVAL = ROOT / "src" / "shardwright" / "simulator" / "interval.py"
+RUNS = ROOT / "src" / "shardwright" / "simulator" / "runs.json"
 FOLDS = ROOT / "benchmarks" / "published" / "folds.json"
 
 
 def main(arguments: list[str]) -> None:
-    """Fit, and write the three files."""
+    """Fit, and write the four files."""
     paths = [Path(a) for a in arguments] or sorted((ROOT / "benchmarks" / "published").glob("*.csv"))
     study = accuracy(*paths, facts=facts_of(*paths), progress=_say)
     assert study.fit is not None
     _replace(CONSTANTS, asdict(study.fit.constants), pattern=r"^    {name}: float = .*$", line="    {name}: float = {value}")
-    coefficients = interval_coefficients(study.validation("model").rows, study.validation("accelerator").rows)
+    held_out = [study.validation(fold).rows for fold in ("model", "accelerator", "source", "other base")]
+    coefficients = interval_coefficients(*held_out)
+    RUNS.write_text(runs_text(ran(row) for row in held_out[0] if row.predicted_s and row.case.measured_s), encoding="utf-8")
     _replace(INTERVAL, coefficients, pattern=r'^    "{name}": .*$', line='    "{name}": {value},')
     FOLDS.write_text(fold_text(study.folds), encoding="utf-8")
     for name, value in {**asdict(study.fit.constants), **coefficients}.items():

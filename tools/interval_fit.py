@@ -3,20 +3,24 @@
     minimise  sum_i [ q max(e_i - h_i, 0) + (1 - q) max(h_i - e_i, 0) ],  h_i = sum_k c_k x_ik,  c >= 0
 
 e_i = |ln(measured / predicted)| of row i under the constants of its fold, x_ik its share of doubt k: the c for which a share q of the rows
-lie inside, as narrow as can be. A linear program. Rows are judged twice: each model held out, and each accelerator held out, which counts
-as a device without runs.
+lie inside, as narrow as can be. A linear program. Rows are judged four times: each model held out; each accelerator held out, which counts
+as a device without runs; each laboratory held out, where what is left tells whether there are runs with the options and on the device; and
+so under the nearest base of another framework, which counts as a framework without runs: what no run has confirmed may be as wrong.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from math import log
 from typing import Final
 
 import numpy as np
 from scipy.optimize import linprog
 
+from shardwright.runtime.registry import load_runtime
 from shardwright.simulator.interval import COEFFICIENTS, UNSEEN
+from shardwright.simulator.runs import FRAMEWORK, Runs, runs_of
 from shardwright.validation.judge import RowResult
 
 QUANTILE: Final = 0.78
@@ -24,21 +28,68 @@ QUANTILE: Final = 0.78
 DIGITS: Final = 4
 
 
-def interval_coefficients(seen: Sequence[RowResult], unseen: Sequence[RowResult] = (), *, quantile: float = QUANTILE) -> dict[str, float]:
+def interval_coefficients(
+    seen: Sequence[RowResult],
+    unseen: Sequence[RowResult] = (),
+    strange: Sequence[RowResult] = (),
+    other: Sequence[RowResult] = (),
+    *,
+    quantile: float = QUANTILE,
+) -> dict[str, float]:
     """Coefficient of each doubt, from rows with a measured and a predicted time.
 
     Args:
-        seen: rows whose model is held out. unseen: rows whose accelerator is held out.
+        seen: rows whose model is held out. unseen: rows whose accelerator is held out. strange: rows whose laboratory is held out.
+        other: the same under the nearest base of another framework. They tell what that adds, after everything else is told by the others.
     """
-    rows = [(r, 0.0) for r in seen] + [(r, 1.0) for r in unseen]
-    used = [(r, more) for r, more in rows if r.predicted_s and r.case.measured_s and r.doubts]
-    names = tuple(COEFFICIENTS)
-    found = [{d.name: d.share for d in r.doubts} | ({UNSEEN: 1.0} if more else {}) for r, more in used]
-    shares = np.array([[row.get(name, 0.0) for name in names] for row in found])
-    errors = np.array([abs(log((r.predicted_s or 1.0) / (r.case.measured_s or 1.0))) for r, _ in used])
-    n, k = shares.shape
+    errors, shares = [], []
+    for rows, known in ((seen, _not_held_out), (unseen, _without_device), (strange, _without_laboratory)):
+        timed = _timed(rows)
+        errors += [_error(r) for r in timed]
+        shares += [_shares(r, known(r, timed)) for r in timed]
+    n, k = len(errors), len(COEFFICIENTS)
     # variables: coefficients, shortfall of h, excess of h
     cost = np.concatenate([np.zeros(k), np.full(n, quantile), np.full(n, 1 - quantile)])
-    equal = np.hstack([shares, np.eye(n), -np.eye(n)])
-    solved = linprog(cost, A_eq=equal, b_eq=errors, bounds=(0, None), method="highs")
-    return {name: round(float(c), DIGITS) for name, c in zip(names, solved.x[:k], strict=True)}
+    equal = np.hstack([np.array(shares), np.eye(n), -np.eye(n)])
+    solved = linprog(cost, A_eq=equal, b_eq=np.array(errors), bounds=(0, None), method="highs").x[:k]
+    found = dict(zip(COEFFICIENTS, solved.tolist(), strict=True))
+    if far := [_error(r) - float(solved @ _shares(r, {FRAMEWORK: 0.0})) for r in _timed(other)]:
+        found[FRAMEWORK] = max(float(np.quantile(far, quantile)), 0.0)
+    return {name: round(value, DIGITS) for name, value in found.items()}
+
+
+def _timed(rows: Sequence[RowResult]) -> list[RowResult]:
+    return [r for r in rows if r.predicted_s and r.case.measured_s and r.doubts]
+
+
+def _error(row: RowResult) -> float:
+    return abs(log((row.predicted_s or 1.0) / (row.case.measured_s or 1.0)))
+
+
+def _shares(row: RowResult, known: dict[str, float]) -> list[float]:
+    held = {d.name: d.share for d in row.doubts} | known
+    return [held.get(name, 0.0) for name in COEFFICIENTS]
+
+
+def _not_held_out(_row: RowResult, _rows: Sequence[RowResult]) -> dict[str, float]:
+    return {}
+
+
+def _without_device(_row: RowResult, _rows: Sequence[RowResult]) -> dict[str, float]:
+    return {UNSEEN: 1.0}
+
+
+def _without_laboratory(row: RowResult, rows: Sequence[RowResult]) -> dict[str, float]:
+    """What is known of a row's options and device from the rows of other laboratories; a framework described from documents is known."""
+    device = row.case.cluster.node.accelerator.name
+    return _runs_without(row.case.laboratory, tuple(rows)).doubts(load_runtime(row.case.runtime), device) | {FRAMEWORK: 0.0}
+
+
+@cache
+def _runs_without(laboratory: str, rows: tuple[RowResult, ...]) -> Runs:
+    return runs_of(ran(r) for r in rows if r.case.laboratory != laboratory)
+
+
+def ran(row: RowResult) -> tuple[str, str]:
+    """The runtime and the accelerator of a measured run."""
+    return row.case.runtime, row.case.cluster.node.accelerator.name

@@ -10,29 +10,36 @@ from shardwright.hardware.device import Evidence
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ElementKernels
 from shardwright.simulator.prediction import Doubt
+from shardwright.simulator.runs import shipped_runs
 
 EXPOSED: Final = ("tp", "cp", "ep", "sharding")
+NEARLY_FULL: Final = 0.8
+"""Above it the caching allocator may have to give memory back and ask again."""
 UNSEEN: Final = "device without runs"
 """No constant of the device's family was fitted to runs."""
 
 
 COEFFICIENTS: Final[dict[str, float]] = {
-    "any": 0.0507,
-    "assumed rates": 0.0204,
-    "exposed communication": 0.1448,
-    "experts": 0.0375,
+    "any": 0.0503,
+    "assumed rates": 0.0217,
+    "exposed communication": 0.1525,
+    "experts": 0.0357,
     "eager kernels": 0.0,
     "tables of another device": 0.0,
-    "device without runs": 0.0084,
+    "device without runs": 0.0125,
+    "framework without runs": 0.1179,
+    "options without runs": 0.0193,
+    "device new to the framework": 0.0,
+    "memory nearly full": 0.0,
 }
 """Half-width of ln(predicted / measured) for a whole share of each doubt: quantile regression on held-out rows (`tools/`)."""
 
 
-def doubts(problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: float) -> tuple[Doubt, ...]:
+def doubts(problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: float, full: float = 0.0) -> tuple[Doubt, ...]:
     """What a prediction's interval is made of, largest share first; doubts that it has no share of are left out.
 
     Args:
-        parts: seconds of the step by name, see `breakdown`.
+        parts: seconds of the step by name, see `breakdown`. full: share of the memory that the fullest device holds.
     """
     device, runtime = problem.cluster.node.accelerator, problem.runtime
     rates = [g.origin.evidence for g in device.gemm if g.dtype is problem.job.compute]
@@ -46,6 +53,8 @@ def doubts(problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: fl
         Doubt(name="eager kernels", share=float(runtime.element_kernels is ElementKernels.EAGER)),
         Doubt(name="tables of another device", share=float(evidence is Evidence.ASSUMED and described)),
         Doubt(name=UNSEEN, share=float(not clock_name(device.name, dtype=problem.job.compute))),
+        *(Doubt(name=name, share=share) for name, share in shipped_runs().doubts(runtime, device.name).items()),
+        Doubt(name="memory nearly full", share=float(full > NEARLY_FULL)),
     )
     return tuple(sorted((d for d in found if d.share > 0), key=lambda d: (-d.share, d.name)))
 

@@ -45,7 +45,7 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
     worst = max(range(len(classes)), key=lambda k: (done.memory[k].reserved / capacity[k], -k))
     parts = breakdown(done)
     critical = _of_kind(problem, kinds[critical_class(done)])
-    found = doubts(critical, parts=parts, step_s=step)
+    found = doubts(critical, parts=parts, step_s=step, full=done.memory[worst].reserved / capacity[worst])
     peak = sum(problem_machine(_of_kind(problem, kind)).peak * count for kind, count in _kinds(problem, plan).items())
     causal, full = model_flops(problem)
     return Prediction(

@@ -1,0 +1,62 @@
+"""Runs that the shipped constants were fitted to: what a prediction has in common with none of them is a reason to doubt it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime import Runtime
+
+FRAMEWORK: Final = "framework without runs"
+OPTIONS: Final = "options without runs"
+PAIR: Final = "device new to the framework"
+_FILE: Final = Path(__file__).with_name("runs.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Measured runs, by what ran and where.
+
+    Args:
+        pairs: (base, accelerator) of each. options: (option, value) that some run had, set or the framework's own.
+    """
+
+    pairs: frozenset[tuple[str, str]]
+    options: frozenset[tuple[str, str]]
+
+    def doubts(self, runtime: Runtime, accelerator: str) -> dict[str, float]:
+        """Share of each reason, 0 or 1: no run under the framework's version; none with one of the options that are set; runs under it, but
+        none on this device.
+        """
+        devices = {device for base, device in self.pairs if base == (runtime.base or runtime.name)}
+        return {
+            FRAMEWORK: float(not devices),
+            OPTIONS: float(any(option not in self.options for option in runtime.options)),
+            PAIR: float(bool(devices) and accelerator not in devices),
+        }
+
+
+def runs_of(ran: Iterable[tuple[str, str]]) -> Runs:
+    """Of (runtime as text, accelerator) pairs."""
+    pairs, options = set(), set()
+    for text, accelerator in set(ran):
+        runtime = load_runtime(text)
+        pairs.add((runtime.base, accelerator))
+        options |= {*({**dict(runtime.own), **dict(runtime.options)}.items())}
+    return Runs(pairs=frozenset(pairs), options=frozenset(options))
+
+
+@cache
+def shipped_runs() -> Runs:
+    """Those of `runs.json`, which `tools/fit_constants.py` writes with the constants."""
+    return runs_of((text, accelerator) for text, accelerator in json.loads(_FILE.read_text(encoding="utf-8")))
+
+
+def runs_text(ran: Iterable[tuple[str, str]]) -> str:
+    """What `shipped_runs` reads: a pair a line, sorted."""
+    return "[\n" + ",\n".join(json.dumps(list(pair)) for pair in sorted(set(ran))) + "\n]\n"
