@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from shardwright import __version__
-from shardwright.cli import output
+from shardwright.cli import interrupt, output
 from shardwright.cli.verbs import VERBS, find_verb
 from shardwright.errors import ResourceError, ShardwrightError, StrategyError, UsageError
 
-INTERRUPTED: Final = 130
 _HEAD: Final = """\
 Usage: shardwright VERB [ARGUMENTS] [OPTIONS]
 
@@ -43,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
         _say_if_not_kept()
         return code
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return interrupt.say()
     except output.ReaderGone:
         return output.NOBODY_READS
     except Exception as error:  # the one place where nothing may escape

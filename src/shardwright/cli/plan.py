@@ -75,7 +75,7 @@ def plan(
         screen.write(answer_line(print_grid(answer.grid), step_time_s=answer.prediction.step_time_s))
     else:
         screen.show(render_answer(answer))
-    interrupt.end()
+    raise typer.Exit(interrupt.code())
 
 
 main = verb(plan, name="plan")

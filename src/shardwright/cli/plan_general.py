@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import typer
+
 from shardwright.api.exact import plan_exact
 from shardwright.api.general import stored_general
 from shardwright.api.joint import plan_joint
@@ -33,4 +35,4 @@ def plan(request: Request, *, time_limit: float, output: Path | None, as_json: b
     else:
         model = problem_of(request).model
         screen.show(render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s))
-    interrupt.end()
+    raise typer.Exit(interrupt.code())
