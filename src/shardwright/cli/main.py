@@ -28,7 +28,8 @@ Verbs:
 _FOOT: Final = """
 `shardwright VERB --help` says more. All verbs take --json, --quiet and --debug.
 Exit codes: 1 unexpected error, 2 usage, 3 model, 4 cluster, 5 strategy,
-6 infeasible, 7 data, 8 runtime, 9 standard output, 10 memory, 130 interrupted.
+6 infeasible, 7 data, 8 runtime, 9 standard output, 10 memory, 11 time limit,
+130 interrupted.
 """
 
 

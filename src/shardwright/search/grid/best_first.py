@@ -86,14 +86,15 @@ def refine(
     capacity: float,
     top: int,
     until: float = float("inf"),
+    known: bool = False,
     limit: Limit | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
     """Rank the `top` best members under `until` seconds.
 
     Args:
-        bounds: B0 seconds of every member, inf = infeasible. capacity: bytes of a device. limit: past it the best so far stands with
-            its proven gap.
+        bounds: B0 seconds of every member, inf = infeasible. capacity: bytes of a device. known: a plan was found elsewhere. limit: past
+            it the best so far stands with its proven gap.
     """
     outcome, limit = Outcome(), limit or Limit()
     feasible = np.flatnonzero(np.isfinite(bounds))
@@ -104,9 +105,9 @@ def refine(
         outcome.lower_bound_s = min(bound, heap[0][0] if heap else float("inf"))
         if outcome.lower_bound_s >= until:
             break
-        found = [entry[3] for entry in heap if isinstance(entry[3], Simulated)] if limit.passed() else []
-        if limit.stopped_at and (outcome.ranked or found):
-            outcome.ranked = outcome.ranked or [min(found, key=lambda s: s.step_time_s)]
+        if limit.ends(found=known or outcome.simulated > 0):
+            found = [entry[3] for entry in heap if isinstance(entry[3], Simulated)]
+            outcome.ranked = outcome.ranked or sorted(found, key=lambda s: s.step_time_s)[:1]
             break
         if heap and heap[0][0] <= bound:
             _advance(problem, heap, capacity, outcome)

@@ -39,6 +39,47 @@ class Bounded:
     memory: FloatArray
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossed:
+    """What a search keeps of a set of members that it looked at.
+
+    Args:
+        meshes: whose members they are. num_members: legal and distinct ones. enumerated, illegal, duplicates, infeasible: counts.
+        whole: the set itself, None where there was no room for it.
+    """
+
+    meshes: Meshes
+    num_members: int
+    enumerated: int
+    illegal: int
+    duplicates: int
+    infeasible: int
+    whole: Bounded | None
+
+    @property
+    def feasible(self) -> int:
+        """Members whose memory bound fits."""
+        return self.num_members - self.infeasible
+
+    def bounded(self, problem: Problem, space: Space, facts: GridFacts, *, capacity: float) -> Bounded:
+        """The set itself, bounded again if it was not kept."""
+        return self.whole or bound_space(problem, space, facts, capacity=capacity, meshes=self.meshes)
+
+
+def crossed(meshes: Meshes, bounded: Bounded, *, keep: bool) -> Crossed:
+    """What to keep of the members of `meshes`: their counts, and all of them if asked to `keep`."""
+    members = bounded.members
+    return Crossed(
+        meshes=meshes,
+        num_members=members.num_members,
+        enumerated=members.enumerated,
+        illegal=members.illegal,
+        duplicates=members.duplicates,
+        infeasible=int(np.isinf(bounded.seconds).sum()),
+        whole=bounded if keep else None,
+    )
+
+
 def bound_space(problem: Problem, space: Space, facts: GridFacts, *, capacity: float, meshes: Meshes | None = None) -> Bounded:
     """Enumerate the members of `space` on all devices, or on some `meshes`, and bound them.
 

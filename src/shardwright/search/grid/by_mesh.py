@@ -6,28 +6,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.program.problem import Problem
 from shardwright.search.grid.best_first import Outcome, merged, refine
-from shardwright.search.grid.bounded import Bounded, bound_space
+from shardwright.search.grid.bounded import Crossed, bound_space, crossed
 from shardwright.search.grid.mesh_bounds import mesh_bounds
 from shardwright.search.grid.meshes import Meshes, full_meshes, idle_meshes
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
 from shardwright.search.universal import universal_bound
 from shardwright.strategy.grid.rules import GridFacts
-from shardwright.units import format_percent, format_seconds
+from shardwright.units import GIB, format_percent, format_seconds
 
 Progress = Callable[[str, int, int], None]
 FIRST_MESHES = 64
 """Crossed together at first; then four times as many, as a good plan on few devices rules out most others."""
-WHOLE = 10**10
-"""Raw members of a set that is crossed at once: some millions are legal, which take seconds and less than a gigabyte."""
-MOST_RAW = 2 * 10**9
-"""Of the parts of a larger one, between which the clock is looked at."""
+SEARCH_MEMORY: Final = 2 * GIB
+"""Bytes that a search may take for the members of a space, beside what the program takes itself."""
+RAW_BYTES: Final = 0.1
+"""Bytes that a set of members takes at most while it is bounded, of each raw member: few are legal. Measured: docs/decisions 11."""
+MEMBER_BYTES: Final = 40
+"""Bytes that a legal member takes as long as it is kept."""
+PARTS: Final = 10
+"""A larger set is crossed in parts of this share of what the memory holds, which take about a second; the clock is looked at between."""
+MESHES: Final = 2**14
+"""Meshes that are bounded between two looks at the clock."""
 
 
 @dataclass(slots=True)
@@ -40,7 +47,7 @@ class Searched:
     """
 
     outcome: Outcome = field(default_factory=Outcome)
-    crossed: list[Bounded] = field(default_factory=list)
+    crossed: list[Crossed] = field(default_factory=list)
     left: list[tuple[Meshes, FloatArray]] = field(default_factory=list)
 
 
@@ -52,16 +59,18 @@ def search(
     capacity: int,
     top: int,
     limit: Limit | None = None,
+    memory: int = SEARCH_MEMORY,
     progress: Progress | None = None,
 ) -> Searched:
     """Bound and refine the members on all devices, then, where the space has them, those that leave devices idle.
 
     Args:
         limit: past it the best so far stands; what was not crossed by then counts with the bound of its mesh.
+        memory: bytes for members: one half for those that are looked at, one for those that were and are kept for what comes behind.
     """
-    run = _Run(problem, space, facts, capacity, max(top, 1), limit or Limit(), progress)
+    run = _Run(problem, space, facts, capacity, max(top, 1), limit or Limit(), memory // 2, progress)
     full = full_meshes(space, facts)
-    if len(full) * full.each <= WHOLE:
+    if len(full) * full.each <= run.most_raw:
         run.cross(full)
     else:
         run.in_order(full)
@@ -78,8 +87,14 @@ class _Run:
     capacity: int
     top: int
     limit: Limit
+    half: int
     progress: Progress | None
     found: Searched = field(default_factory=Searched)
+
+    @property
+    def most_raw(self) -> int:
+        """Raw members of a set that is crossed at once."""
+        return int(self.half / RAW_BYTES)
 
     def cross(self, meshes: Meshes) -> None:
         """Look at all members of some meshes."""
@@ -92,36 +107,48 @@ class _Run:
             capacity=self.capacity,
             top=self.top,
             until=known.worst_of(self.top),
+            known=bool(known.ranked),
             limit=self.limit,
             progress=self.progress,
         )
-        self.found.crossed.append(some)
+        kept = sum(part.num_members for part in self.found.crossed if part.whole is not None)
+        room = (kept + some.members.num_members) * MEMBER_BYTES <= self.half
+        self.found.crossed.append(crossed(meshes, some, keep=room))
         self.found.outcome = merged(known, more, top=self.top)
 
     def in_order(self, meshes: Meshes) -> None:
         """Cross meshes, those of the least bound first, as long as their members can be among the best."""
-        if self.limit.passed() and self.found.outcome.ranked:
-            self._leave(meshes)
-            return
-        known = self.found.crossed[0].prepared if self.found.crossed else None
-        until = self.found.outcome.worst_of(self.top)
-        bounds = mesh_bounds(self.problem, self.space, self.facts, meshes, known=known, until=until)
+        meshes, bounds = self._bounded(meshes)
         order, at, size = np.argsort(bounds, kind="stable"), 0, FIRST_MESHES
         while at < len(order):
             outcome, least = self.found.outcome, float(bounds[order[at]])
             until = outcome.worst_of(self.top)
             if least >= until:
                 break
-            if self.limit.passed() and outcome.ranked:
+            if self.limit.ends(found=bool(outcome.ranked)):
                 outcome.lower_bound_s = min(outcome.lower_bound_s, least)
                 break
             self._say(outcome, least, at, len(order))
-            size = max(min(size, MOST_RAW // meshes.each), 1)
+            size = max(min(size, self.most_raw // PARTS // meshes.each), 1)
             end = at + int(np.searchsorted(bounds[order[at : at + size]], until))
             self.cross(meshes.take(np.sort(order[at:end])))
             at, size = end, size * 4
         rest = order[at:]
         self.found.left.append((meshes.take(rest, illegal=meshes.illegal), bounds[rest]))
+
+    def _bounded(self, meshes: Meshes) -> tuple[Meshes, FloatArray]:
+        """Meshes with their bounds: all, or, where the limit cuts in, those that were bounded by then."""
+        first = self.found.crossed[0].whole if self.found.crossed else None
+        known, until = first.prepared if first else None, self.found.outcome.worst_of(self.top)
+        pieces = [np.arange(at, min(at + MESHES, len(meshes))) for at in range(0, len(meshes), MESHES)]
+        bounds = [np.empty(0)]
+        for place, rows in enumerate(pieces):
+            if self.limit.passed() and (self.found.outcome.ranked or place):
+                self._leave(meshes.take(np.arange(rows[0], len(meshes))))
+                meshes = meshes.take(np.arange(rows[0]), illegal=meshes.illegal)
+                break
+            bounds.append(mesh_bounds(self.problem, self.space, self.facts, meshes.take(rows), known=known, until=until))
+        return meshes, np.concatenate(bounds)
 
     def _leave(self, meshes: Meshes) -> None:
         """Cross none: they count with the bound of any plan whatever."""
