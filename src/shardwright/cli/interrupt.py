@@ -36,6 +36,12 @@ def stopping() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def note(*, waited: bool) -> None:
+    """Say of a search that had nothing yet when it was to stop that it `waited` for the first plan."""
+    if waited:
+        sys.stderr.write("note: no plan was found before the search was to stop; it went on until the first\n")
+
+
 def code() -> int:
     """The exit code of an answer: 130 if its search was stopped by hand."""
     stopped = STOP.is_set()

@@ -24,6 +24,7 @@ def plan(request: Request, *, time_limit: float, output: Path | None, as_json: b
     search = plan_exact if request.space == "exact" else plan_joint
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
         answer = search(request, time_limit_s=time_limit, progress=report)
+    interrupt.note(waited=answer.waited)
     stored = stored_general(answer)
     document = document_of(stored)
     if output is not None:

@@ -13,11 +13,12 @@ from shardwright.program.problem import Problem
 from shardwright.search.answer import Alternative, Answer
 from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.grid.best_first import Simulated
-from shardwright.search.grid.by_mesh import SEARCH_MEMORY, Searched, search
+from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.infeasible import nothing_fits
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit, limit_of, out_of_time
+from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.universal import universal_bound
 from shardwright.simulator.breakdown import breakdown
 from shardwright.simulator.predict import predict

@@ -15,11 +15,12 @@ from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate
 from shardwright.search.grid.bounded import Bounded, Crossed, bound_space, crossed
-from shardwright.search.grid.by_mesh import SEARCH_MEMORY, Searched, search
+from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.find import certify, problem_text
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
+from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.universal import universal_bound
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.rules import GridFacts, canonical, violations
