@@ -20,7 +20,7 @@ def main() -> None:
     # What was asked for is done: a Ctrl-C from here on would only spoil the exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if code == import_module("shardwright.cli.interrupt").INTERRUPTED:
-        # Python ends itself by the signal where that came inside of `exec`, as in the making of a dataclass, even if it was caught.
+        # `python -m` ends itself by the signal where that came inside of `exec`, as dataclasses are made, even if it was caught.
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.search.grid import by_mesh
 from shardwright.search.grid.by_mesh import search
 from shardwright.search.grid.find import certify
 from shardwright.search.grid.meshes import full_meshes

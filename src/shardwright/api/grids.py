@@ -168,7 +168,9 @@ def repeated(request: Request, stopped_at: int, *, sensitive: bool, progress: Pr
     space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
     load_kernels()
     limit = Limit(stop_at=stopped_at)
-    searched = search(problem, space, facts, capacity=capacity, top=request.top + 1, limit=limit, memory=request.search_memory, progress=progress)
+    searched = search(
+        problem, space, facts, capacity=capacity, top=request.top + 1, limit=limit, memory=request.search_memory, progress=progress
+    )
     found = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit)
     answer = _completed(request, problem, space, facts, found, sensitive=sensitive, progress=progress)
     return Repeated(problem=problem, space=space, facts=facts, searched=searched, answer=answer)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from shardwright.search.exact.trees import split_on
 from shardwright.search.grid.find import problem_text
 from shardwright.search.limit import Limit, limit_of
 from shardwright.search.simulation import Simulation
+from shardwright.search.standing import standing
 from shardwright.search.universal import universal_bound
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
@@ -162,7 +163,8 @@ def find_exact(
         stop_at: see `search.limit.limit_of`. prices: stages already priced for this problem and space.
 
     Raises:
-        OutOfTimeError: long past the limit there is no plan yet. InfeasibleError: no member fits in memory. StrategyError: the model is no chain, or shares weights between blocks.
+        OutOfTimeError: long past the limit there is no plan yet. InfeasibleError: no member fits in memory.
+        StrategyError: the model is no chain, or shares weights between blocks.
     """
     begun, limit = time.monotonic(), limit_of(time_limit_s, stop_at=stop_at)
     counts, best = _Counts(), _Best()
@@ -180,7 +182,9 @@ def find_exact(
             break
         _refine(problem, space, ranked[queue[at][0]], int(queue[at][1]), best=best, counts=counts, messages=messages)
         if progress is not None:
-            progress("run orders", place + 1, len(turn))
+            best_s, lower_s = best.picoseconds / PICOSECONDS_PER_SECOND, min(lower, int(bounds[at])) / PICOSECONDS_PER_SECOND
+            said = standing("run orders", best_s=best_s if best.order is not None else inf, lower_s=lower_s, limit=limit)
+            progress(said, place + 1, len(turn))
     else:
         place = len(turn)
     for at in turn[place:]:
@@ -207,7 +211,7 @@ def _priced(
     whole = list(partitions(problem, space, blocks=chain_blocks(problem)))
     for turn, partition in enumerate(whole):
         if progress is not None:
-            progress("price stages", turn, len(whole))
+            progress(standing("price stages", best_s=inf, lower_s=0.0, limit=limit), turn, len(whole))
         orders = num_orders(len(partition.ends), partition.microbatches)
         late = late or limit.ends(found=any((p.bounds < _NEVER).any() for p in result))
         if late:

@@ -19,9 +19,9 @@ from shardwright.search.grid.meshes import Meshes, full_meshes, idle_meshes
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
 from shardwright.search.request import SEARCH_MEMORY
+from shardwright.search.standing import standing
 from shardwright.search.universal import universal_bound
 from shardwright.strategy.grid.rules import GridFacts
-from shardwright.units import format_percent, format_seconds
 
 Progress = Callable[[str, int, int], None]
 FIRST_MESHES = 64
@@ -108,7 +108,7 @@ class _Run:
             capacity=self.capacity,
             top=self.top,
             until=known.worst_of(self.top),
-            known=bool(known.ranked),
+            best_s=known.ranked[0].step_time_s if known.ranked else float("inf"),
             limit=self.limit,
             progress=self.progress,
         )
@@ -159,6 +159,5 @@ class _Run:
 
     def _say(self, outcome: Outcome, least: float, at: int, count: int) -> None:
         if self.progress is not None:
-            best = outcome.ranked[0].step_time_s if outcome.ranked else 0.0
-            gap = f": best {format_seconds(best)}, gap {format_percent(max(1 - least / best, 0.0))}" if best else ""
-            self.progress(f"search meshes{gap}", at, count)
+            best = outcome.ranked[0].step_time_s if outcome.ranked else float("inf")
+            self.progress(standing("search meshes", best_s=best, lower_s=least, limit=self.limit), at, count)

@@ -27,7 +27,7 @@ from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space,
 from shardwright.search.joint.quick_bounds import shape_bounds
 from shardwright.search.joint.score import Scored
 from shardwright.search.joint.solve import Solved, load_label_kernels, solve
-from shardwright.search.joint.state import Progress, Search
+from shardwright.search.joint.state import OPEN_LIMIT, Progress, Search
 from shardwright.search.limit import limit_of, out_of_time
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.simulation import Simulation
@@ -35,8 +35,6 @@ from shardwright.search.universal import universal_bound
 from shardwright.strategy.grid.rules import GridFacts
 
 NAMED_ORDERS, FOUND_ORDERS = "named", "found"
-OPEN_LIMIT = 1e9
-"""Seconds of a limit that nothing exceeds: when no grid fits."""
 FIRST_LOOKS = 48
 """Pipelines that are looked at before any is bounded by labels."""
 
@@ -140,7 +138,7 @@ def find_joint(
         more = any_order_pipelines(shaped, facts.layers) if joint.any_order else ()
         if more:
             complete &= search_orders(search, more, kernel_facts, progress)
-        lower = min(search.lower.values(), default=float("inf"))
+        lower = search.lower_s
         sizes = [_num_members(f, facts.layers) for f in (*shaped.pipelines, *more)]
     best = search.best if search else None
     if best is None and grid is None:
@@ -186,9 +184,7 @@ def _best_grid(
     progress: Progress | None,
 ) -> tuple[Answer | None, InfeasibleError | None]:
     try:
-        found = find(
-            problem, space, facts, capacity=capacity, top=1, time_limit_s=limit, stop_at=stop_at, memory=memory, progress=progress
-        )
+        found = find(problem, space, facts, capacity=capacity, top=1, time_limit_s=limit, stop_at=stop_at, memory=memory, progress=progress)
         return found, None
     except InfeasibleError as error:
         return None, error
@@ -232,9 +228,9 @@ def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> b
         else:
             waiting.append(((solved.lower_s + norm) * jitter, place, solved))
         if progress is not None and turn % 256 == 0:
-            progress("bound cuts", turn, len(order))
+            progress(search.stands("bound cuts"), turn, len(order))
     if progress is not None:
-        progress("bound cuts", len(order), len(order))
+        progress(search.stands("bound cuts"), len(order), len(order))
     waiting.sort(key=lambda entry: entry[0])
     for turn, (bound, place, solved) in enumerate(waiting):
         search.lower[place] = bound
@@ -243,7 +239,7 @@ def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> b
         if search.limit.passed():
             return False
         if progress is not None:
-            progress("score cuts", turn, len(waiting))
+            progress(search.stands("score cuts", lower_s=bound), turn, len(waiting))
         pipeline = shaped.pipelines[place]
         if pipeline.chunks == 1:
             for cut in solved.cuts:
