@@ -187,7 +187,7 @@ def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("raised", "code", "says"),
     [
-        (KeyboardInterrupt(), 130, ""),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
         (
             ZeroDivisionError("a\nb"),
             1,
