@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
-
-from shardwright.cli.main import run
+from importlib import import_module
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and leave with its exit code; Ctrl-C ends it with one line and code 130 wherever it comes, also in an import."""
     # Nearly all that imports and kernels make lives as long as the process: to look it through again and again is a tenth of a plan's time.
     gc.set_threshold(50_000, 20, 20)
-    sys.exit(run(sys.argv[1:]))
+    try:
+        code: int = import_module("shardwright.cli.main").run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = import_module("shardwright.cli.interrupt").say()
+    # What was asked for is done: a Ctrl-C from here on would only spoil the exit code.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if code == import_module("shardwright.cli.interrupt").INTERRUPTED:
+        # `python -m` ends itself by the signal where that came inside of `exec`, as dataclasses are made, even if it was caught.
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@
       RuntimeModelError                8   unknown or unsuitable runtime description
       OutputError                      9   standard output cannot be written
       ResourceError                   10   not enough memory on this machine
+      OutOfTimeError                  11   the time limit passed and no plan was found yet
 
 An error is one line and a hint. `assert` is for our own bugs only.
 """
@@ -115,6 +116,12 @@ class ResourceError(ShardwrightError):
     """This machine has not the memory that the work needs."""
 
     exit_code = 10
+
+
+class OutOfTimeError(ShardwrightError):
+    """A search was stopped before it had found any plan; there may be one."""
+
+    exit_code = 11
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:

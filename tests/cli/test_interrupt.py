@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -57,5 +59,34 @@ def test_the_second_ends_it_at_once(capsys: pytest.CaptureFixture[str], monkeypa
     before = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(by_mesh, "refine", pressed(2))
     assert run(ASKED) == 130
-    assert not capsys.readouterr().out
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err.endswith("interrupted\n")
     assert signal.getsignal(signal.SIGINT) is before
+
+
+ENDED = """
+import sys
+from shardwright import __main__
+from shardwright.cli import interrupt, main
+
+def run(words):
+    try:
+        exec("raise KeyboardInterrupt")
+    except KeyboardInterrupt:
+        return interrupt.say()
+
+def fail(words):
+    raise KeyboardInterrupt
+
+main.run = fail if "import" in sys.argv else run
+__main__.main()
+"""
+
+
+@pytest.mark.parametrize("where", ["exec", "import"])
+def test_the_exit_code_is_ours_wherever_it_comes(where: str, tmp_path: Path) -> None:
+    """`python -m` ends itself by the signal where it was raised inside of `exec`, as dataclasses are made, even if it was caught there."""
+    (tmp_path / "ended.py").write_text(ENDED)
+    done = subprocess.run([sys.executable, "-m", "ended", where], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

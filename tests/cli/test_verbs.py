@@ -184,10 +184,20 @@ def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_an_interrupt_is_one_line_whatever_was_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def plan(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grids, "plan", plan)
+    for more in ([], ["--debug"], ["--quiet"], ["--json"]):
+        assert run([*PLAN, *more]) == 130
+        said = capsys.readouterr()
+        assert (said.out, said.err) == ("", "interrupted\n")
+
+
 @pytest.mark.parametrize(
     ("raised", "code", "says"),
     [
-        (KeyboardInterrupt(), 130, ""),
         (
             ZeroDivisionError("a\nb"),
             1,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.search.grid import by_mesh
 from shardwright.search.grid.by_mesh import search
 from shardwright.search.grid.find import certify
 from shardwright.search.grid.meshes import full_meshes
@@ -20,11 +19,9 @@ TOP = 3
 def test_meshes_one_by_one_find_what_all_at_once_find(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     case = small_case(seed)
     whole = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=TOP)
-    monkeypatch.setattr(by_mesh, "WHOLE", 0)
-    monkeypatch.setattr(by_mesh, "MOST_RAW", 1)
-    parts = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=TOP)
+    parts = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=TOP, memory=0)
     assert [s.step_time_s for s in parts.outcome.ranked] == [s.step_time_s for s in whole.outcome.ranked]
-    assert all(len(part.members.meshes) <= 1 for part in parts.crossed)
+    assert all(len(part.meshes) <= 1 for part in parts.crossed)
     if whole.outcome.ranked:
         one, other = (certify(case.problem, case.space, found) for found in (whole, parts))
         assert one.enumerated == other.enumerated
@@ -37,12 +34,10 @@ def test_a_limit_between_meshes_leaves_an_honest_bound(monkeypatch: pytest.Monke
     """Stopped at every look at the clock in turn: the bound never exceeds the true best, and what was left counts."""
     case = max(map(small_case, range(5100, 5112)), key=lambda case: len(full_meshes(case.space, case.facts)))
     best = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=1).outcome.ranked[0].step_time_s
-    monkeypatch.setattr(by_mesh, "WHOLE", 0)
-    monkeypatch.setattr(by_mesh, "MOST_RAW", 1)
     gaps = set()
     for stop in range(1, 40, 4):
         limit = Limit(stop_at=stop)
-        found = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=1, limit=limit)
+        found = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=1, limit=limit, memory=0)
         claim = certify(case.problem, case.space, found)
         assert universal_bound(case.problem, case.space.devices) <= claim.lower_bound_s <= best <= claim.best_s
         gaps.add(claim.gap > 0)

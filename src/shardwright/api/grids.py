@@ -50,7 +50,16 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
     facts = facts_of(problem)
     space = space_of(request, problem, facts)
     capacity = capacity_of(request, problem)
-    answer = find(problem, space, facts, capacity=capacity, top=request.top + 1, time_limit_s=time_limit_s, progress=progress)
+    answer = find(
+        problem,
+        space,
+        facts,
+        capacity=capacity,
+        top=request.top + 1,
+        time_limit_s=time_limit_s,
+        memory=request.search_memory,
+        progress=progress,
+    )
     sensitive = time_limit_s == float("inf") and not answer.certificate.stopped_at
     return _completed(request, problem, space, facts, answer, sensitive=sensitive, progress=progress)
 
@@ -62,7 +71,7 @@ def _completed(
     slower: Sensitivity | None = None
     others: tuple[Nearby, ...] = ()
     if sensitive:
-        slower = _sensitivity(problem, space, facts, answer.grid, capacity_of(request, problem), progress)
+        slower = _sensitivity(request, problem, space, facts, answer.grid, progress)
         others = nearby(request, problem, answer, progress=progress)
     return replace(
         answer,
@@ -75,12 +84,13 @@ def _completed(
 
 
 def _sensitivity(
-    problem: Problem, space: Space, facts: GridFacts, grid: Grid, capacity: int, progress: Progress | None
+    request: Request, problem: Problem, space: Space, facts: GridFacts, grid: Grid, progress: Progress | None
 ) -> Sensitivity | None:
     if problem.cluster.num_devices <= problem.cluster.node.island:
         return None
     slower = replace(problem, cluster=scale_network(problem.cluster, factor=0.9))
-    again = find(slower, space, facts, capacity=capacity, top=1, progress=progress)
+    capacity, memory = capacity_of(request, problem), request.search_memory
+    again = find(slower, space, facts, capacity=capacity, top=1, memory=memory, progress=progress)
     return Sensitivity(
         change="10 % less bandwidth between nodes",
         same_plan_s=simulate_grid(slower, grid).step_time_s,
@@ -158,7 +168,9 @@ def repeated(request: Request, stopped_at: int, *, sensitive: bool, progress: Pr
     space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
     load_kernels()
     limit = Limit(stop_at=stopped_at)
-    searched = search(problem, space, facts, capacity=capacity, top=request.top + 1, limit=limit, progress=progress)
+    searched = search(
+        problem, space, facts, capacity=capacity, top=request.top + 1, limit=limit, memory=request.search_memory, progress=progress
+    )
     found = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit)
     answer = _completed(request, problem, space, facts, found, sensitive=sensitive, progress=progress)
     return Repeated(problem=problem, space=space, facts=facts, searched=searched, answer=answer)

@@ -53,6 +53,7 @@ def plan_joint(
         tolerance=tolerance,
         time_limit_s=time_limit_s,
         stop_at=stop_at,
+        memory=request.search_memory,
         progress=progress,
     )
     return replace(answer, simulation=_joint_simulation(request, problem, answer))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import typer
 
@@ -18,10 +17,15 @@ def verb(function: Callable[..., None], *, name: str) -> Callable[[Sequence[str]
 
     def main(words: Sequence[str]) -> int:
         try:
-            code: Any = command.main(list(words), prog_name=f"shardwright {name}", standalone_mode=False)
+            # Not `command.main`, which takes a Ctrl-C for an exit like any other.
+            with command.make_context(f"shardwright {name}", list(words)) as context:
+                command.invoke(context)
+        except typer.Exit as done:
+            code: int = done.exit_code
+            return code
         except typer.TyperException as error:
             message = error.format_message().rstrip(".")
             raise UsageError(message[:1].lower() + message[1:], hint=f"shardwright {name} --help lists what it takes") from error
-        return code if isinstance(code, int) else 0
+        return 0
 
     return main

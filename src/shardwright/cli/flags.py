@@ -59,6 +59,9 @@ Headroom = Annotated[
     str,
     typer.Option("--headroom", metavar="PERCENT", help="Share of each device's memory that plans leave free: predictions are a few % off."),
 ]
+SearchMemory = Annotated[
+    str, typer.Option("--search-memory", metavar="GIB", help="Memory that the search may take; a larger space is searched in parts.")
+]
 UseAll = Annotated[bool, typer.Option("--use-all", help="Leave no device idle, even where that is slower.")]
 MaxDevices = Annotated[int, typer.Option("--max-devices", metavar="N", min=0, help="Use at most this many devices; 0 means all.")]
 Pins = Annotated[list[str] | None, typer.Option("--pin", metavar="AXIS=V[,V]", help="Fix an axis, e.g. tp=8 or pp=4,8. Repeatable.")]
@@ -124,6 +127,18 @@ def read_reserve(text: str) -> tuple[int, float]:
     return (0, value / 100) if percent else (round(value * GIB), 0.0)
 
 
+def read_search_memory(text: str) -> int:
+    """``"2"`` or ``"2GiB"`` as bytes.
+
+    Raises:
+        UsageError: no size.
+    """
+    word = text.strip().lower().removesuffix("gib").strip()
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", word):
+        raise UsageError(f"--search-memory {text[:40]!r} is not a size", hint="2 or 2GiB; a larger space is searched in parts")
+    return round(float(word) * GIB)
+
+
 def read_tokens(text: str) -> float:
     """``"15T"`` as 15e12; nothing as 0.
 
@@ -176,6 +191,8 @@ def read_request(given: Mapping[str, Any]) -> Request:
     read = {**given, "seq_len": seq_len, "global_batch": batch}
     named = {field.name: read[field.name] for field in fields(Request) if field.name in read}
     reserve_bytes, reserve_fraction = read_reserve(given.get("memory_reserve", "0"))
+    if "search_memory" in given:
+        named["search_memory"] = read_search_memory(given["search_memory"])
     if "headroom" in given:
         named["headroom"] = read_headroom(given["headroom"])
     pins, excludes = (read_choices(given.get(name), flag=f"--{name}") for name in ("pin", "exclude"))

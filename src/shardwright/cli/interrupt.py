@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-import typer
-
 from shardwright.search.limit import STOP
 
 INTERRUPTED: Final = 130
+"""Exit code of a program that Ctrl-C ended, or the answer of whose search it cut short."""
 
 
 @contextmanager
@@ -37,12 +36,20 @@ def stopping() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def end() -> None:
-    """Exit as an interrupted program does, if a search was stopped by hand.
+def note(*, waited: bool) -> None:
+    """Say of a search that had nothing yet when it was to stop that it `waited` for the first plan."""
+    if waited:
+        sys.stderr.write("note: no plan was found before the search was to stop; it went on until the first\n")
 
-    Raises:
-        Exit: with code 130.
-    """
-    if STOP.is_set():
-        STOP.clear()
-        raise typer.Exit(INTERRUPTED)
+
+def code() -> int:
+    """The exit code of an answer: 130 if its search was stopped by hand."""
+    stopped = STOP.is_set()
+    STOP.clear()
+    return INTERRUPTED if stopped else 0
+
+
+def say() -> int:
+    """Say in one line that the program was interrupted; its exit code."""
+    sys.stderr.write("interrupted\n")
+    return INTERRUPTED

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from shardwright import __version__
-from shardwright.cli import output
+from shardwright.cli import interrupt, output
 from shardwright.cli.verbs import VERBS, find_verb
 from shardwright.errors import ResourceError, ShardwrightError, StrategyError, UsageError
 
-INTERRUPTED: Final = 130
 _HEAD: Final = """\
 Usage: shardwright VERB [ARGUMENTS] [OPTIONS]
 
@@ -29,7 +28,8 @@ Verbs:
 _FOOT: Final = """
 `shardwright VERB --help` says more. All verbs take --json, --quiet and --debug.
 Exit codes: 1 unexpected error, 2 usage, 3 model, 4 cluster, 5 strategy,
-6 infeasible, 7 data, 8 runtime, 9 standard output, 10 memory, 130 interrupted.
+6 infeasible, 7 data, 8 runtime, 9 standard output, 10 memory, 11 time limit,
+130 interrupted.
 """
 
 
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         _say_if_not_kept()
         return code
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return interrupt.say()
     except output.ReaderGone:
         return output.NOBODY_READS
     except Exception as error:  # the one place where nothing may escape

@@ -14,9 +14,10 @@ from shardwright.cli.command import verb
 from shardwright.files.stored import plan_document
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
-from shardwright.search.request import HEADROOM
+from shardwright.search.request import HEADROOM, SEARCH_MEMORY
 from shardwright.search.summary import answer_line
 from shardwright.strategy.text.grid_notation import print_grid
+from shardwright.units import GIB
 
 GENERAL = ("joint", "joint-named", "exact")
 """Spaces of general plans; their search is loaded where one is asked for."""
@@ -40,6 +41,7 @@ def plan(
     use_all: flags.UseAll = False,
     memory_reserve: flags.MemoryReserve = "0",
     headroom: flags.Headroom = f"{HEADROOM:.0%}",
+    search_memory: flags.SearchMemory = f"{SEARCH_MEMORY // GIB}GiB",
     top: flags.Top = 3,
     runtime: flags.RuntimeName = "",
     precision: flags.Precision = "",
@@ -66,6 +68,7 @@ def plan(
         return
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
         answer = grids.plan(request, time_limit_s=time_limit, progress=report)
+    interrupt.note(waited=answer.waited)
     document = plan_document(answer)
     if output is not None:
         screen.save(output, to_text(document))
@@ -75,7 +78,7 @@ def plan(
         screen.write(answer_line(print_grid(answer.grid), step_time_s=answer.prediction.step_time_s))
     else:
         screen.show(render_answer(answer))
-    interrupt.end()
+    raise typer.Exit(interrupt.code())
 
 
 main = verb(plan, name="plan")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import typer
+
 from shardwright.api.exact import plan_exact
 from shardwright.api.general import stored_general
 from shardwright.api.joint import plan_joint
@@ -22,6 +24,7 @@ def plan(request: Request, *, time_limit: float, output: Path | None, as_json: b
     search = plan_exact if request.space == "exact" else plan_joint
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
         answer = search(request, time_limit_s=time_limit, progress=report)
+    interrupt.note(waited=answer.waited)
     stored = stored_general(answer)
     document = document_of(stored)
     if output is not None:
@@ -33,4 +36,4 @@ def plan(request: Request, *, time_limit: float, output: Path | None, as_json: b
     else:
         model = problem_of(request).model
         screen.show(render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s))
-    interrupt.end()
+    raise typer.Exit(interrupt.code())

@@ -14,7 +14,7 @@ from threading import Timer
 from typing import Final
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from shardwright.cli import output
 from shardwright.errors import UsageError
@@ -138,6 +138,7 @@ def progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
         console=console or Console(file=sys.stderr, highlight=False),
         transient=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shardwright.search.certificate import Certificate, claim
 from shardwright.search.request import Request
@@ -75,6 +75,7 @@ class Answer:
 
     Args:
         grid: the best strategy. plan: the same as a whole plan. request: what was asked. nearby: what would do much better.
+        waited: the limit cut in before there was a plan (`search.limit.Limit`).
     """
 
     grid: Grid
@@ -87,6 +88,7 @@ class Answer:
     nearby: tuple[Nearby, ...] = ()
     plan: Plan | None = None
     request: Request | None = None
+    waited: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         """What was asked, what was found, and whether it is proven best, in a few lines."""

@@ -7,8 +7,13 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from shardwright.errors import OutOfTimeError
+
 STOP: Final = threading.Event()
 """Set by who wants every search of this process to end at its next look at the clock."""
+PATIENCE: Final = 10
+"""How many times as long as it was asked for, and at least FIRST_PLAN_S, a search without any plan yet looks on for its first."""
+FIRST_PLAN_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -19,14 +24,17 @@ class Limit:
     it had seen: a search over the same space with `stop_at` of that number ends with the same answer, on a faster or slower machine.
 
     Args:
-        deadline_s: on `time.monotonic`. stop_at: the look to stop at instead, 0 = go by the clock. looks: so far.
-        stopped_at: the look at which the limit cut in, 0 = it did not; it stays.
+        deadline_s: on `time.monotonic`. given_up_s: on the same, when a search without any plan ends too. stop_at: the look to stop at
+            instead, 0 = go by the clock. looks: so far. stopped_at: the look at which the limit cut in, 0 = it did not; it stays.
+        waited: it cut in before there was a plan, and the search went on to the first.
     """
 
     deadline_s: float = float("inf")
+    given_up_s: float = float("inf")
     stop_at: int = 0
     looks: int = 0
     stopped_at: int = 0
+    waited: bool = False
 
     def passed(self) -> bool:
         """Look at the clock: whether the limit has cut in."""
@@ -36,7 +44,38 @@ class Limit:
                 self.stopped_at = self.looks
         return self.stopped_at > 0
 
+    def ends(self, *, found: bool) -> bool:
+        """Look at the clock: whether the search ends here. It goes on where nothing was `found` yet, as an answer without a plan is none.
+
+        Raises:
+            OutOfTimeError: nothing was found, and the patience for a first plan has passed too.
+        """
+        if not self.passed():
+            return False
+        if found:
+            return True
+        self.waited = True
+        if not self.stop_at and time.monotonic() > self.given_up_s:
+            raise out_of_time()
+        return False
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until it cuts in, inf where it goes by no clock."""
+        return max(self.deadline_s - time.monotonic(), 0.0)
+
+
+def out_of_time() -> OutOfTimeError:
+    """The error of a search that was stopped before it had a plan, so that it does not know whether there is one."""
+    return OutOfTimeError(
+        "the time limit passed long ago and no plan that fits was found yet",
+        hint="a longer --time-limit, a smaller space (--space standard, --pin), or more memory: nothing may fit",
+    )
+
 
 def limit_of(seconds: float, *, stop_at: int | None = None) -> Limit:
     """A limit of `seconds` from now; with `stop_at` the one that repeats a search (0 = which was not stopped)."""
-    return Limit(deadline_s=time.monotonic() + seconds) if stop_at is None else Limit(stop_at=stop_at)
+    if stop_at is not None:
+        return Limit(stop_at=stop_at)
+    now = time.monotonic()
+    return Limit(deadline_s=now + seconds, given_up_s=now + max(PATIENCE * seconds, FIRST_PLAN_S))

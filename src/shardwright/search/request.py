@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from shardwright.units import GIB
+
 HEADROOM: Final = 0.05
+SEARCH_MEMORY: Final = 2 * GIB
+"""Bytes that a search may take for the members of a space, beside what the program takes itself."""
 Choices = tuple[tuple[str, tuple[str, ...]], ...]
 """(axis, values) pairs of pins or exclusions."""
 
@@ -23,6 +27,7 @@ class Request:
         reserve_bytes, reserve_fraction: of each device's memory, which programs do not have. headroom: share of the rest that plans of a
         search leave free, as predictions of memory are a few percent off.
         encoder_len, image_tokens: tokens of a sample's encoder text and patches of its images, for models that read them (else 0).
+        search_memory: bytes for the members of a space (`search.grid.by_mesh`): a larger space is searched in parts.
         space: ``standard`` or ``exhaustive``. top: next best plans to rank.
         train: what is trained (`model.trained.parse_training`); empty = all.
         profile: path of a profile whose measured rates take the place of the catalog's; empty = none.
@@ -41,6 +46,7 @@ class Request:
     reserve_bytes: int = 0
     reserve_fraction: float = 0.0
     headroom: float = HEADROOM
+    search_memory: int = SEARCH_MEMORY
     encoder_len: int = 0
     image_tokens: int = 0
     space: str = "standard"

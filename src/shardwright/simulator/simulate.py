@@ -29,6 +29,7 @@ from shardwright.program.stages.parts import Segment, StageParts, plan_stages
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.kernel.events import simulate
 from shardwright.simulator.prediction import StageMemory
+from shardwright.simulator.room import ACTION_BYTES, num_actions, require_room
 from shardwright.simulator.tasks import plan_kernel_tasks
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
@@ -144,6 +145,8 @@ def _laid(one: _Question) -> _Laid:
     summings = summings_of(problem, stages)
     if not one.unfolded:
         stages = refined(problem, plan, stages, edges, summings)
+    actions = num_actions(plan, {(stage.lane, stage.chunk): len(stage.families) for lane in stages for stage in lane})
+    require_room(actions, each=ACTION_BYTES, doing=f"a simulation of {actions:,} actions")
     rows = action_rows(plan)
     return _Laid(plan=plan, stages=stages, edges=edges, summings=summings, rows=rows, classes=device_classes(stages, rows))
 

@@ -12,6 +12,7 @@ from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.program import Program, Template, class_numbers
 from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, sorted_spans
 from shardwright.simulator.device_memory import kept_changes
+from shardwright.simulator.room import TASK_BYTES, require_room
 from shardwright.simulator.simulate import SimulatedPlan
 from shardwright.units import PICOSECONDS_PER_SECOND
 
@@ -30,7 +31,7 @@ def simulated_trace(result: SimulatedPlan, *, plan: str, devices: Sequence[int] 
         plan: its name. devices: whose; none = the first of each class, which stands for the whole class.
 
     Raises:
-        UsageError: a device runs nothing in this plan.
+        UsageError: a device runs nothing in this plan. ResourceError: this machine has not the memory for so many tasks.
     """
     program = result.program
     chosen = tuple(sorted(set(devices))) or tuple(sorted(c.devices[0] for c in program.classes))
@@ -38,6 +39,9 @@ def simulated_trace(result: SimulatedPlan, *, plan: str, devices: Sequence[int] 
     idle = [d for d in chosen if not 0 <= d < len(numbers) or numbers[d] < 0]
     if idle:
         raise UsageError(f"device {idle[0]} runs nothing in this plan", hint=f"devices are 0 to {len(numbers) - 1}")
+    tasks = np.bincount(program.templates.klass[program.instances.template], minlength=len(program.classes))
+    count = int(tasks[numbers[list(chosen)]].sum())
+    require_room(count, each=TASK_BYTES, doing=f"a trace of {count:,} tasks")
     traced, spans, memory = [], [], []
     for device in chosen:
         number = int(numbers[device])

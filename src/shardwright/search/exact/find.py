@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from shardwright.search.exact.trees import split_on
 from shardwright.search.grid.find import problem_text
 from shardwright.search.limit import Limit, limit_of
 from shardwright.search.simulation import Simulation
+from shardwright.search.standing import standing
 from shardwright.search.universal import universal_bound
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
@@ -40,13 +41,17 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactAnswer:
-    """The best plan of an `ExactSpace`, its simulated seconds, and why no other is better; simulation: as a plan file holds it."""
+    """The best plan of an `ExactSpace`, its simulated seconds, and why no other is better; simulation: as a plan file holds it.
+
+    waited: the limit cut in before there was a plan (`search.limit.Limit`).
+    """
 
     plan: Plan
     step_time_s: float
     certificate: Certificate
     search_time_s: float = field(default=0.0, compare=False)
     simulation: Simulation | None = field(default=None, compare=False)
+    waited: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         """What was asked, what was found, and whether it is proven best, in a few lines."""
@@ -158,7 +163,8 @@ def find_exact(
         stop_at: see `search.limit.limit_of`. prices: stages already priced for this problem and space.
 
     Raises:
-        InfeasibleError: no member fits in memory. StrategyError: the model is no chain, or shares weights between blocks.
+        OutOfTimeError: long past the limit there is no plan yet. InfeasibleError: no member fits in memory.
+        StrategyError: the model is no chain, or shares weights between blocks.
     """
     begun, limit = time.monotonic(), limit_of(time_limit_s, stop_at=stop_at)
     counts, best = _Counts(), _Best()
@@ -171,13 +177,14 @@ def find_exact(
     turn = np.argsort(bounds, kind="stable")
     place = 0
     for place, at in enumerate(turn):
-        late = best.order is not None and limit.passed()
-        if late or bounds[at] >= best.picoseconds:
+        if limit.ends(found=best.order is not None) or bounds[at] >= best.picoseconds:
             lower = min(lower, int(bounds[at]))
             break
         _refine(problem, space, ranked[queue[at][0]], int(queue[at][1]), best=best, counts=counts, messages=messages)
         if progress is not None:
-            progress("run orders", place + 1, len(turn))
+            best_s, lower_s = best.picoseconds / PICOSECONDS_PER_SECOND, min(lower, int(bounds[at])) / PICOSECONDS_PER_SECOND
+            said = standing("run orders", best_s=best_s if best.order is not None else inf, lower_s=lower_s, limit=limit)
+            progress(said, place + 1, len(turn))
     else:
         place = len(turn)
     for at in turn[place:]:
@@ -191,7 +198,8 @@ def find_exact(
             hint="more or larger devices, a smaller model, or fewer samples a microbatch",
         )
     found = _answer(problem, space, best, counts, min(lower, best.picoseconds))
-    return replace(found, search_time_s=time.monotonic() - begun, certificate=replace(found.certificate, stopped_at=limit.stopped_at))
+    certificate = replace(found.certificate, stopped_at=limit.stopped_at)
+    return replace(found, search_time_s=time.monotonic() - begun, waited=limit.waited, certificate=certificate)
 
 
 def _priced(
@@ -203,9 +211,9 @@ def _priced(
     whole = list(partitions(problem, space, blocks=chain_blocks(problem)))
     for turn, partition in enumerate(whole):
         if progress is not None:
-            progress("price stages", turn, len(whole))
+            progress(standing("price stages", best_s=inf, lower_s=0.0, limit=limit), turn, len(whole))
         orders = num_orders(len(partition.ends), partition.microbatches)
-        late = late or (any((p.bounds < _NEVER).any() for p in result) and limit.passed())
+        late = late or limit.ends(found=any((p.bounds < _NEVER).any() for p in result))
         if late:
             members = prod(sum(1 for _ in stage_trees(devices, space)) for devices in partition.devices) * orders
             counts.enumerated += members

@@ -20,6 +20,7 @@ from shardwright.program.problem import Problem
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.prepare import Prepared
 from shardwright.search.limit import Limit
+from shardwright.search.standing import standing
 from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.axes import Grid
 
@@ -86,14 +87,15 @@ def refine(
     capacity: float,
     top: int,
     until: float = float("inf"),
+    best_s: float = float("inf"),
     limit: Limit | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
     """Rank the `top` best members under `until` seconds.
 
     Args:
-        bounds: B0 seconds of every member, inf = infeasible. capacity: bytes of a device. limit: past it the best so far stands with
-            its proven gap.
+        bounds: B0 seconds of every member, inf = infeasible. capacity: bytes of a device. best_s: of a plan found elsewhere. limit: past
+            it the best so far stands with its proven gap.
     """
     outcome, limit = Outcome(), limit or Limit()
     feasible = np.flatnonzero(np.isfinite(bounds))
@@ -104,16 +106,16 @@ def refine(
         outcome.lower_bound_s = min(bound, heap[0][0] if heap else float("inf"))
         if outcome.lower_bound_s >= until:
             break
-        found = [entry[3] for entry in heap if isinstance(entry[3], Simulated)] if limit.passed() else []
-        if limit.stopped_at and (outcome.ranked or found):
-            outcome.ranked = outcome.ranked or [min(found, key=lambda s: s.step_time_s)]
+        if limit.ends(found=best_s < float("inf")):
+            found = [entry[3] for entry in heap if isinstance(entry[3], Simulated)]
+            outcome.ranked = outcome.ranked or sorted(found, key=lambda s: s.step_time_s)[:1]
             break
         if heap and heap[0][0] <= bound:
-            _advance(problem, heap, capacity, outcome)
+            best_s = min(best_s, _advance(problem, heap, capacity, outcome))
         else:
             _path(problem, prepared, waiting.pop(), bound, capacity, heap, outcome)
         if progress is not None:
-            progress("refine", outcome.simulated, top)
+            progress(standing("refine", best_s=best_s, lower_s=outcome.lower_bound_s, limit=limit), len(outcome.ranked), top)
     return outcome
 
 
@@ -168,18 +170,19 @@ def _path(
     heapq.heappush(heap, (max(path_seconds(problem, grid, costs), bound), _B1, place, grid))
 
 
-def _advance(problem: Problem, heap: list[tuple[float, int, int, object]], capacity: float, outcome: Outcome) -> None:
-    """Simulate the first member of the heap, and keep it if its exact peak fits; or rank it if it is simulated."""
+def _advance(problem: Problem, heap: list[tuple[float, int, int, object]], capacity: float, outcome: Outcome) -> float:
+    """Simulate the first member of the heap, and keep it if its exact peak fits; or rank it if it is simulated. Seconds, inf = no fit."""
     _, tier, place, held = heapq.heappop(heap)
     if tier == _S:
         assert isinstance(held, Simulated)
         outcome.ranked.append(held)
-        return
+        return held.step_time_s
     assert isinstance(held, Grid)
     simulated = Simulated(grid=held, result=simulate_grid(problem, held))
     if simulated.result.need > capacity:
         outcome.paths -= 1
         outcome.too_large += 1
-        return
+        return float("inf")
     outcome.simulated += 1
     heapq.heappush(heap, (simulated.step_time_s, _S, place, simulated))
+    return simulated.step_time_s

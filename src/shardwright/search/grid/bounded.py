@@ -11,7 +11,7 @@ from shardwright.arrays import FloatArray
 from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import step_costs
-from shardwright.program.problem import Problem
+from shardwright.program.problem import Problem, under
 from shardwright.search.grid.members import Members, enumerate_members, member_grid
 from shardwright.search.grid.meshes import Meshes
 from shardwright.search.grid.prepare import Prepared, bound_all, prepare
@@ -37,6 +37,50 @@ class Bounded:
     prepared: Prepared
     seconds: FloatArray
     memory: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossed:
+    """What a search keeps of a set of members that it looked at.
+
+    Args:
+        space: with one value of each option. meshes: whose members they are.
+        num_members: legal and distinct ones. enumerated, illegal, duplicates, infeasible: counts.
+        whole: the set itself, None where there was no room for it.
+    """
+
+    space: Space
+    meshes: Meshes
+    num_members: int
+    enumerated: int
+    illegal: int
+    duplicates: int
+    infeasible: int
+    whole: Bounded | None
+
+    @property
+    def feasible(self) -> int:
+        """Members whose memory bound fits."""
+        return self.num_members - self.infeasible
+
+    def bounded(self, problem: Problem, facts: GridFacts, *, capacity: float) -> Bounded:
+        """The set itself, bounded again if it was not kept."""
+        return self.whole or bound_space(under(problem, self.space.chosen), self.space, facts, capacity=capacity, meshes=self.meshes)
+
+
+def crossed(space: Space, meshes: Meshes, bounded: Bounded, *, keep: bool) -> Crossed:
+    """What to keep of the members of `meshes` in `space`: their counts, and all of them if asked to `keep`."""
+    members = bounded.members
+    return Crossed(
+        space=space,
+        meshes=meshes,
+        num_members=members.num_members,
+        enumerated=members.enumerated,
+        illegal=members.illegal,
+        duplicates=members.duplicates,
+        infeasible=int(np.isinf(bounded.seconds).sum()),
+        whole=bounded if keep else None,
+    )
 
 
 def bound_space(problem: Problem, space: Space, facts: GridFacts, *, capacity: float, meshes: Meshes | None = None) -> Bounded:

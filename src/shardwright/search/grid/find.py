@@ -17,7 +17,8 @@ from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.infeasible import nothing_fits
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.space import Space
-from shardwright.search.limit import Limit, limit_of
+from shardwright.search.limit import Limit, limit_of, out_of_time
+from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.universal import universal_bound
 from shardwright.simulator.breakdown import breakdown
 from shardwright.simulator.predict import predict
@@ -38,21 +39,24 @@ def find(
     top: int,
     time_limit_s: float = float("inf"),
     stop_at: int | None = None,
+    memory: int = SEARCH_MEMORY,
     progress: Progress | None = None,
 ) -> Answer:
     """The best member of `space`, certified.
 
     Args:
         time_limit_s: past it the best so far stands with its proven gap. stop_at: see `search.limit.limit_of`.
+        memory: bytes that the search may take for members.
 
     Raises:
+        OutOfTimeError: long past the limit there is no plan yet.
         InfeasibleError: no member fits; names the tightest constraint, by how much it is missed, and changes that would fit.
     """
     if progress is not None:
         progress("load compiled kernels (the first run compiles them)", 0, 1)
     load_kernels()
     begun, limit = time.monotonic(), limit_of(time_limit_s, stop_at=stop_at)
-    searched = search(problem, space, facts, capacity=capacity, top=top, limit=limit, progress=progress)
+    searched = search(problem, space, facts, capacity=capacity, top=top, limit=limit, memory=memory, progress=progress)
     return replace(answer_of(problem, space, facts, searched, capacity=capacity, limit=limit), search_time_s=time.monotonic() - begun)
 
 
@@ -60,9 +64,11 @@ def answer_of(problem: Problem, space: Space, facts: GridFacts, searched: Search
     """What a search found, certified; the seconds that it took are left out.
 
     Raises:
-        InfeasibleError: no member fits.
+        OutOfTimeError: the limit cut in before all members were looked at, and none was found. InfeasibleError: no member fits.
     """
     ranked = searched.outcome.ranked
+    if not ranked and any(np.isfinite(seconds).any() for _, seconds, _ in searched.left):
+        raise out_of_time()
     if not ranked:
         raise nothing_fits(problem, space, facts, tuple(searched.crossed), capacity=capacity)
     prediction = predict(problem, ranked[0].grid, ranked[0].result)
@@ -72,14 +78,15 @@ def answer_of(problem: Problem, space: Space, facts: GridFacts, searched: Search
         certificate=replace(certify(problem, space, searched), stopped_at=limit.stopped_at),
         alternatives=tuple(_alternative(prediction, other) for other in ranked[1:]),
         search_time_s=0.0,
+        waited=limit.waited,
     )
 
 
 def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
     """Account for every member of `space` after a search that ranked at least one."""
-    members, outcome = [part.members for part in searched.crossed], searched.outcome
+    parts, outcome = searched.crossed, searched.outcome
     best = outcome.ranked[0].step_time_s
-    infeasible = sum(int(np.isinf(part.seconds).sum()) for part in searched.crossed)
+    infeasible = sum(part.infeasible for part in parts)
     refined = outcome.paths + outcome.too_large
     lower, universal = min(outcome.lower_bound_s, best), 1.0 - universal_bound(problem, space.devices) / best
     assert_sound(best_s=best, lower_bound_s=lower, universal_gap=universal)
@@ -88,11 +95,11 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
     return Certificate(
         space=space.text(),
         digest=space.digest(problem_text(problem)),
-        enumerated=sum(m.enumerated for m in members) + left,
-        illegal=sum(m.illegal for m in members) + barren,
-        duplicates=sum(m.duplicates for m in members),
+        enumerated=sum(part.enumerated for part in parts) + left,
+        illegal=sum(part.illegal for part in parts) + barren,
+        duplicates=sum(part.duplicates for part in parts),
         infeasible=infeasible + outcome.too_large,
-        bounded_b0=sum(m.num_members for m in members) - infeasible - refined + left - barren,
+        bounded_b0=sum(part.num_members for part in parts) - infeasible - refined + left - barren,
         bounded_b1=outcome.paths - outcome.simulated,
         simulated=outcome.simulated,
         best_s=best,

@@ -10,7 +10,7 @@ from typing import Any
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.overrides import effective_memory, limit_devices
 from shardwright.program.problem import Problem, under
-from shardwright.search.grid.bounded import Bounded, bound_space, smallest
+from shardwright.search.grid.bounded import Crossed, bound_space, smallest
 from shardwright.search.grid.members import enumerate_members
 from shardwright.search.grid.space import AXES, Space, exhaustive_space, standard_space
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -38,17 +38,18 @@ class _Change:
     space: Space
 
 
-def nothing_fits(problem: Problem, space: Space, facts: GridFacts, crossed: tuple[Bounded, ...], *, capacity: int) -> InfeasibleError:
+def nothing_fits(problem: Problem, space: Space, facts: GridFacts, crossed: tuple[Crossed, ...], *, capacity: int) -> InfeasibleError:
     """The error of a space without a member that fits in `capacity` bytes a device.
 
     The hint names changes that were tried and fit: pins dropped, a wider space, more devices (doubled), a shorter sequence (halved),
     more memory, another runtime. Each probe looks only at the members of least memory.
     """
+    parts = ((under(problem, part.space.chosen), part.bounded(problem, facts, capacity=capacity)) for part in crossed)
+    found = [least for own, part in parts if (least := smallest(own, part, enough=capacity)) is not None]
     # Where options are searched, changes are tried with the first value of each.
     problem, space = under(problem, space.rows()[0].chosen), space.rows()[0]
-    found = [least for part in crossed if (least := smallest(under(problem, part.members.space.chosen), part, enough=capacity)) is not None]
     if not found:
-        return _nothing_legal(problem, space, facts, sum(part.members.enumerated for part in crossed))
+        return _nothing_legal(problem, space, facts, sum(part.enumerated for part in crossed))
     grid, stage = min(found, key=lambda least: least[1].reserved)
     need, more = format_bytes(stage.reserved), format_bytes(stage.reserved - capacity)
     name, most = max(stage.items, key=lambda item: item[1])

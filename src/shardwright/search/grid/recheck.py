@@ -14,12 +14,13 @@ from shardwright.errors import DataError
 from shardwright.program.problem import Problem, under
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate
-from shardwright.search.grid.bounded import Bounded, bound_space
+from shardwright.search.grid.bounded import Bounded, Crossed, bound_space, crossed
 from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.find import certify, problem_text
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
+from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.universal import universal_bound
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.rules import GridFacts, canonical, violations
@@ -63,6 +64,7 @@ def recheck(
     capacity: int,
     generator: random.Random,
     repeated: Searched | None = None,
+    memory: int = SEARCH_MEMORY,
     progress: Progress | None = None,
 ) -> Recheck:
     """Verify `answer`'s certificate.
@@ -71,7 +73,7 @@ def recheck(
     are checked against S: B0 <= B1 <= S, and none that fits beats the claimed lower bound.
 
     Args:
-        repeated: the same search, where it was repeated and compared with the claim already.
+        repeated: the same search, where it was repeated and compared with the claim already. memory: as of `search`.
 
     Raises:
         DataError: a count, a bound or the claim does not hold; says which.
@@ -79,35 +81,38 @@ def recheck(
     claim = answer.certificate
     _same_question(claim, problem, space)
     drift = _holds(problem, facts, answer, capacity)
-    searched = repeated or _replayed(problem, space, facts, answer, capacity)
+    searched = repeated or _replayed(problem, space, facts, answer, capacity, memory)
     _counted(claim, certify(problem, space, searched))
     parts = (*searched.crossed, *_left(problem, space, facts, searched, claim, capacity, generator))
-    bounds = np.concatenate([part.seconds for part in parts])
-    start = np.cumsum([0, *(len(part.seconds) for part in parts)])
-    feasible = np.flatnonzero(np.isfinite(bounds))
-    contenders = feasible[bounds[feasible] < claim.lower_bound_s * (1 - 1e-9)].tolist()
-    sample = generator.sample(feasible.tolist(), min(MOST, len(feasible), max(round(SHARE * len(feasible)), 1)))
-    simulated = set(sample[:SIMULATED])
-    for done, place in enumerate(dict.fromkeys([*contenders, *sample])):
+    start = np.cumsum([0, *(part.feasible for part in parts)]).tolist()
+    sample = generator.sample(range(start[-1]), min(MOST, start[-1], max(round(SHARE * start[-1]), 1)))
+    simulated, contenders = set(sample[:SIMULATED]), 0
+    for number, (part, first, end) in enumerate(zip(parts, start, start[1:], strict=False)):
         if progress is not None:
-            progress("check", done, len(contenders) + len(sample))
-        part = int(np.searchsorted(start, place, side="right")) - 1
-        _member(problem, parts[part], place - int(start[part]), claim, capacity, always=place in simulated)
-    return Recheck(enumerated=claim.enumerated, sampled=len(sample), contenders=len(contenders), drift=drift)
+            progress("check", number, len(parts))
+        bounded = part.bounded(problem, facts, capacity=capacity)
+        feasible = np.flatnonzero(np.isfinite(bounded.seconds))
+        could_win = feasible[bounded.seconds[feasible] < claim.lower_bound_s * (1 - 1e-9)].tolist()
+        chosen = {int(feasible[place - first]): place in simulated for place in sample if first <= place < end}
+        for place in dict.fromkeys([*could_win, *chosen]):
+            _member(problem, bounded, place, claim, capacity, always=chosen.get(place, False))
+        contenders += len(could_win)
+    return Recheck(enumerated=claim.enumerated, sampled=len(sample), contenders=contenders, drift=drift)
 
 
 def _left(
     problem: Problem, space: Space, facts: GridFacts, searched: Searched, claim: Certificate, capacity: int, generator: random.Random
-) -> tuple[Bounded, ...]:
+) -> tuple[Crossed, ...]:
     """Some of the meshes that were never crossed, whose bounds are between the claimed one and those of their members."""
-    found: list[Bounded] = []
+    found: list[Crossed] = []
     for meshes, seconds, part in searched.left:
         if float(seconds.min(initial=float("inf"))) < claim.lower_bound_s * (1 - 1e-9):
             raise DataError("a mesh that no member was looked at could be faster than the plan's bound", hint="plan again")
         for row in generator.sample(range(len(meshes)), min(CROSSED, len(meshes))):
             one = meshes.take(np.array([row]))
-            found.append(bound_space(under(problem, part.chosen), part, facts, capacity=capacity, meshes=one))
-            least = float(found[-1].seconds.min(initial=float("inf")))
+            bounded = bound_space(under(problem, part.chosen), part, facts, capacity=capacity, meshes=one)
+            found.append(crossed(part, one, bounded, keep=True))
+            least = float(bounded.seconds.min(initial=float("inf")))
             _ordered(grid_text=f"mesh {row}", lower=float(seconds[row]), upper=least, names="the mesh's bound and B0")
     return tuple(found)
 
@@ -156,14 +161,14 @@ def _counted(claim: Certificate, again: Certificate) -> None:
         raise DataError(f"infeasible, bounded and simulated members {parts} do not make {left}", hint="plan again")
 
 
-def _replayed(problem: Problem, space: Space, facts: GridFacts, answer: Answer, capacity: int) -> Searched:
+def _replayed(problem: Problem, space: Space, facts: GridFacts, answer: Answer, capacity: int, memory: int) -> Searched:
     """The search, run again; one that was not stopped ranks the same strategies and counts the same members."""
     ranked = 1 + len(answer.alternatives)
     claims = [canonical(grid, facts=facts) for grid in (answer.grid, *(a.grid for a in answer.alternatives))]
     # A search that ranked fewer than it was asked for went through all members, and counted those too large on its way.
     for top in (ranked, ranked + 1):
         limit = Limit(stop_at=answer.certificate.stopped_at)
-        searched = search(problem, space, facts, capacity=capacity, top=top, limit=limit)
+        searched = search(problem, space, facts, capacity=capacity, top=top, limit=limit, memory=memory)
         again = certify(problem, space, searched)
         same = [canonical(s.grid, facts=facts) for s in searched.outcome.ranked[:ranked]] == claims
         counted = all(getattr(again, name) == getattr(answer.certificate, name) for name in REPLAYED)

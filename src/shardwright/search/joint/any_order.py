@@ -80,7 +80,7 @@ def search_orders(search: Search, pipelines: tuple[PipelineShape, ...], facts: F
         search.lower[first + place] = min(lower, search.enough_s)
         waiting += found
         if progress is not None and turn % 64 == 0:
-            progress("bound cuts of any order", turn, len(order))
+            progress(search.stands("bound cuts of any order"), turn, len(order))
     if search.best is not None and len(search.best.plan.chunks) == search.best.plan.ranks:
         waiting.append(_Candidate(bound_s=0.0, plan=search.best.plan))
     waiting.sort(key=lambda one: one.bound_s)
@@ -155,7 +155,7 @@ def _sketched(search: Search, candidates: list[_Candidate], progress: Progress |
         if one is not None and one.estimate_s < search.best_s * CLOSE:
             found.append(replace(one, bound_s=candidate.bound_s))
         if progress is not None:
-            progress("sketch orders", turn, min(len(candidates), SKETCHED))
+            progress(search.stands("sketch orders", lower_s=search.lower_s), turn, min(len(candidates), SKETCHED))
     return sorted(found, key=lambda one: one.estimate_s)
 
 
@@ -172,7 +172,7 @@ def _refine(search: Search, sketches: list[Ordered], progress: Progress | None) 
         best = min((other for other in (sketch, one, both) if other is not None), key=lambda other: other.estimate_s)
         found.append(replace(best, bound_s=sketch.bound_s))
         if progress is not None:
-            progress("search orders", turn, min(len(sketches), REFINED))
+            progress(search.stands("search orders", lower_s=search.lower_s), turn, min(len(sketches), REFINED))
     for one in sorted(found, key=lambda one: one.estimate_s)[:FINISHED]:
         if one.estimate_s >= search.best_s:
             search.scored += 1

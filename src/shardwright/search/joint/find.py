@@ -27,15 +27,14 @@ from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space,
 from shardwright.search.joint.quick_bounds import shape_bounds
 from shardwright.search.joint.score import Scored
 from shardwright.search.joint.solve import Solved, load_label_kernels, solve
-from shardwright.search.joint.state import Progress, Search
-from shardwright.search.limit import limit_of
+from shardwright.search.joint.state import OPEN_LIMIT, Progress, Search
+from shardwright.search.limit import limit_of, out_of_time
+from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.simulation import Simulation
 from shardwright.search.universal import universal_bound
 from shardwright.strategy.grid.rules import GridFacts
 
 NAMED_ORDERS, FOUND_ORDERS = "named", "found"
-OPEN_LIMIT = 1e9
-"""Seconds of a limit that nothing exceeds: when no grid fits."""
 FIRST_LOOKS = 48
 """Pipelines that are looked at before any is bounded by labels."""
 
@@ -76,7 +75,7 @@ class JointCertificate:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointAnswer:
     """Args: best: None where a grid stays the best plan. grid: the best of the grid space, None if none of it fits. simulation: of the
-    best plan, as a plan file holds it.
+    best plan, as a plan file holds it. waited: the limit cut in before there was a plan (`search.limit.Limit`).
     """
 
     best: Scored | None
@@ -85,6 +84,7 @@ class JointAnswer:
     certificate: JointCertificate
     search_time_s: float
     simulation: Simulation | None = None
+    waited: bool = False
 
     def __str__(self) -> str:
         """What was asked, what was found, and whether it is proven best, in a few lines."""
@@ -103,6 +103,7 @@ def find_joint(
     tolerance: float = 0.0,
     time_limit_s: float = float("inf"),
     stop_at: tuple[int, int] | None = None,
+    memory: int = SEARCH_MEMORY,
     progress: Progress | None = None,
 ) -> JointAnswer:
     """The best plan of the joint space over `space`, certified; the grid space is searched first and is part of it.
@@ -112,15 +113,16 @@ def find_joint(
         effort: of the order searches (`search.orders.find.find_order`).
         tolerance: gap that is good enough; 0 = look on until nothing that the bounds leave is unseen.
         time_limit_s: past it the best so far stands with its proven gap. stop_at: of the search of the grid space, and of this one; see
-            `search.limit.limit_of`.
+            `search.limit.limit_of`. memory: bytes for the members of the grid space.
 
     Raises:
-        InfeasibleError: nothing fits.
+        OutOfTimeError: the limit cut in, and there is no plan yet. InfeasibleError: nothing fits.
     """
     load_label_kernels()
     begun, (grid_stop, stop) = time.monotonic(), stop_at or (None, None)
     limit = limit_of(time_limit_s, stop_at=stop)
-    grid, refusal = _best_grid(problem, space, facts, capacity, time_limit_s / 2, grid_stop, progress)
+    grid, refusal = _best_grid(problem, space, facts, capacity, time_limit_s / 2, grid_stop, memory, progress)
+    waited = grid is not None and grid.waited and not limit.left_s
     # Devices that the best grid leaves idle are idle in every pipeline.
     devices = grid.grid.devices if grid else space.devices
     joint = joint_space(space, devices=devices, any_order=orders == FOUND_ORDERS)
@@ -136,12 +138,12 @@ def find_joint(
         more = any_order_pipelines(shaped, facts.layers) if joint.any_order else ()
         if more:
             complete &= search_orders(search, more, kernel_facts, progress)
-        lower = min(search.lower.values(), default=float("inf"))
+        lower = search.lower_s
         sizes = [_num_members(f, facts.layers) for f in (*shaped.pipelines, *more)]
     best = search.best if search else None
     if best is None and grid is None:
         assert refusal is not None
-        raise refusal
+        raise out_of_time() if limit.stopped_at else refusal
     step = search.best_s if search else best_s
     grid_lower = grid.certificate.lower_bound_s if grid else float("inf")
     lower = min(lower, grid_lower, step)
@@ -167,14 +169,23 @@ def find_joint(
         stopped_at=limit.stopped_at,
         universal_gap=universal,
     )
-    return JointAnswer(best=best, grid=grid, step_time_s=step, certificate=certificate, search_time_s=time.monotonic() - begun)
+    spent = time.monotonic() - begun
+    return JointAnswer(best=best, grid=grid, step_time_s=step, certificate=certificate, search_time_s=spent, waited=waited)
 
 
 def _best_grid(
-    problem: Problem, space: Space, facts: GridFacts, capacity: int, limit: float, stop_at: int | None, progress: Progress | None
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    capacity: int,
+    limit: float,
+    stop_at: int | None,
+    memory: int,
+    progress: Progress | None,
 ) -> tuple[Answer | None, InfeasibleError | None]:
     try:
-        return find(problem, space, facts, capacity=capacity, top=1, time_limit_s=limit, stop_at=stop_at, progress=progress), None
+        found = find(problem, space, facts, capacity=capacity, top=1, time_limit_s=limit, stop_at=stop_at, memory=memory, progress=progress)
+        return found, None
     except InfeasibleError as error:
         return None, error
 
@@ -217,9 +228,9 @@ def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> b
         else:
             waiting.append(((solved.lower_s + norm) * jitter, place, solved))
         if progress is not None and turn % 256 == 0:
-            progress("bound cuts", turn, len(order))
+            progress(search.stands("bound cuts"), turn, len(order))
     if progress is not None:
-        progress("bound cuts", len(order), len(order))
+        progress(search.stands("bound cuts"), len(order), len(order))
     waiting.sort(key=lambda entry: entry[0])
     for turn, (bound, place, solved) in enumerate(waiting):
         search.lower[place] = bound
@@ -228,7 +239,7 @@ def _search(search: Search, kernel_facts: Facts, progress: Progress | None) -> b
         if search.limit.passed():
             return False
         if progress is not None:
-            progress("score cuts", turn, len(waiting))
+            progress(search.stands("score cuts", lower_s=bound), turn, len(waiting))
         pipeline = shaped.pipelines[place]
         if pipeline.chunks == 1:
             for cut in solved.cuts:

@@ -11,9 +11,12 @@ from shardwright.search.joint.member import ChunkChoice, JointPlan
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
 from shardwright.search.joint.score import Scored, evaluate, path_score
 from shardwright.search.limit import Limit
+from shardwright.search.standing import standing
 
 Progress = Callable[[str, int, int], None]
 
+OPEN_LIMIT = 1e9
+"""Seconds of a limit that nothing exceeds: when no grid fits."""
 MOST_REPAIRS = 12
 """Times that a plan which does not fit recomputes one layer more."""
 
@@ -45,6 +48,16 @@ class Search:
     def enough_s(self) -> float:
         """Bounds from here on are not worth a look."""
         return self.best_s * (1.0 - self.tolerance)
+
+    @property
+    def lower_s(self) -> float:
+        """Seconds that no member of the pipelines which were bounded ends before."""
+        return min([*self.lower.values(), self.best_s])
+
+    def stands(self, doing: str, *, lower_s: float = 0.0) -> str:
+        """Where the search stands (`search.standing`)."""
+        best_s = self.best_s if self.best_s < OPEN_LIMIT else float("inf")
+        return standing(doing, best_s=best_s, lower_s=lower_s, limit=self.limit)
 
     def simulate(self, scored: Scored) -> float:
         """Simulate a plan, and keep it if it fits and is better. Its seconds, inf = no fit."""
