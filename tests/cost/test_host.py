@@ -14,8 +14,8 @@ from shardwright.cost.columns import LayerTable, layer_table, programs_of
 from shardwright.cost.host import DISPATCH_SHARE, PairedLayer, overlapped
 from shardwright.program.block.block import BlockProgram, Phase
 from shardwright.program.block.grid_structure import Structure
-from shardwright.program.block.rebuilt import rebuilt
 from shardwright.program.block.placement import is_routed
+from shardwright.program.block.rebuilt import rebuilt
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
