@@ -14,9 +14,8 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from interval_fit import interval_coefficients, ran
+from interval_fit import interval_coefficients, ran, runs_text
 
-from shardwright.simulator.runs import runs_text
 from shardwright.validation.accuracy import accuracy, facts_of
 from shardwright.validation.folds import fold_text
 

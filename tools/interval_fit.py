@@ -10,7 +10,8 @@ so under the nearest base of another framework, which counts as a framework with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from functools import cache
 from math import log
 from typing import Final
@@ -93,3 +94,8 @@ def _runs_without(laboratory: str, rows: tuple[RowResult, ...]) -> Runs:
 def ran(row: RowResult) -> tuple[str, str]:
     """The runtime and the accelerator of a measured run."""
     return row.case.runtime, row.case.cluster.node.accelerator.name
+
+
+def runs_text(ran: Iterable[tuple[str, str]]) -> str:
+    """What `simulator.runs.shipped_runs` reads: a pair a line, sorted."""
+    return "[\n" + ",\n".join(json.dumps(list(pair)) for pair in sorted(set(ran))) + "\n]\n"

@@ -10,12 +10,13 @@ from shardwright.runtime.options import chosen
 from shardwright.runtime.registry import load_runtime
 from shardwright.simulator.interval import COEFFICIENTS
 from shardwright.simulator.predict import predict
-from shardwright.simulator.runs import FRAMEWORK, OPTIONS, PAIR, runs_of, runs_text, shipped_runs
+from shardwright.simulator.runs import FRAMEWORK, OPTIONS, PAIR, runs_of, shipped_runs
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.validation.case import Case
 from shardwright.validation.rows import to_case
 from tests.search.problems import real_problem
 from tests.validation.published import facts, rows
+from tools.interval_fit import runs_text
 
 RAN = (("megatron-core-0.12 tp_overlap=none", "h100-sxm"), ("nemo-24.07", "a100-sxm-80gb"))
 

@@ -55,8 +55,3 @@ def runs_of(ran: Iterable[tuple[str, str]]) -> Runs:
 def shipped_runs() -> Runs:
     """Those of `runs.json`, which `tools/fit_constants.py` writes with the constants."""
     return runs_of((text, accelerator) for text, accelerator in json.loads(_FILE.read_text(encoding="utf-8")))
-
-
-def runs_text(ran: Iterable[tuple[str, str]]) -> str:
-    """What `shipped_runs` reads: a pair a line, sorted."""
-    return "[\n" + ",\n".join(json.dumps(list(pair)) for pair in sorted(set(ran))) + "\n]\n"
