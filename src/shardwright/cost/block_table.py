@@ -137,7 +137,7 @@ def block_table(
             else:
                 pair.kernel(move.operator, phase, axis_seconds)
             if move.axes[0] != "ep" or not runtime.expert_overlap:
-                clock.move(move.operator, phase, axis_seconds, behind=move.behind, hidden=hidden)
+                clock.move(move, phase, axis_seconds, hidden=hidden)
             if phase is Phase.F and again_moved(move):
                 seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds
     overlappable += _wait_for_host(seconds, clock, pair if runtime.expert_overlap else None)

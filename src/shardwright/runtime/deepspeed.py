@@ -64,7 +64,12 @@ V0_16: Final = runtime(
         note="all-to-all of every routed copy; no fp8",
     ),
     stated("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/index.html", collective_library="nccl"),
-    stated(f"{_TREE}/module_inject/layers.py", off="tp_input_regather", tp_overlap=TpOverlap.NONE, note="AutoTP: blocking all-reduce"),
+    stated(
+        f"{_TREE}/module_inject/layers.py",
+        off="tp_input_regather tp_synchronises",
+        tp_overlap=TpOverlap.NONE,
+        note="AutoTP: blocking all-reduce",
+    ),
     stated(
         "https://huggingface.co/docs/transformers/attention_interface",
         off="rebuilds_norms fused_chains fp32_norms fused_weight_gradient adds_gradients fused_loss logits_blocks_bytes "
@@ -114,5 +119,11 @@ MEGATRON_EAGER: Final = derive(
         "Megatron-LM-v1.1.5-3D_parallelism/examples/ds_pretrain_gpt2_pipe.sh",
         element_kernels=ElementKernels.EAGER,
         note="none of the flags for fused softmax, bias-gelu and bias-dropout, which this version has off by default",
+    ),
+    read(
+        "https://github.com/DachengLi1/AMP/blob/708e87f25ca88b7179358a201c82b41aa27858ca/DeepSpeed/DeepSpeedExamples/"
+        "Megatron-LM-v1.1.5-3D_parallelism/megatron/mpu/mappings.py",
+        on="tp_synchronises",
+        note="_reduce starts and stops a timer around its all_reduce; both call torch.cuda.synchronize (megatron/global_vars.py, _Timer)",
     ),
 )
