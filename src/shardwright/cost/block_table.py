@@ -287,7 +287,8 @@ def _gemm(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArr
     flops = np.asarray(2.0 * m * n * k * groups, dtype=np.float64)
     extra = np.asarray(8.0 * m * n * groups, dtype=np.float64) if work.accumulate else 0.0
     launches = -(-groups // EXPERT_STREAMS) if work.apart else 1
-    return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, launches=launches, extra_bytes=extra, experts=experts), flops
+    widths = (m, n) if work.phase is Phase.W else (n, k)
+    return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, launches=launches, extra_bytes=extra, experts=experts, widths=widths), flops
 
 
 def products(program: BlockProgram) -> dict[tuple[str, Phase], BlockWork]:
