@@ -13,7 +13,9 @@ from shardwright.cost.host import segments
 from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.problem import Problem
+from shardwright.simulator.predict import predict, predict_plan
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
 from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model
@@ -65,3 +67,11 @@ def test_a_slow_host_is_waited_for_beside_no_collective() -> None:
     late = waited[:3, LAUNCH].sum() - ahead[:3, LAUNCH].sum()
     assert late == pytest.approx(ahead[:3, TP].sum())
     assert late > 0.0
+
+
+@pytest.mark.parametrize("grid", [Grid(tp=2, pp=2, dp=2), Grid(tp=4, dp=2), Grid(pp=2, dp=4)], ids=str)
+def test_a_grid_on_cards_without_tables_is_its_plan(grid: Grid) -> None:
+    """Waits, waves and odd widths, bit for bit."""
+    model = dense_model(layers=4, ffn=8190)
+    made = problem_of(model, cluster_of(8, node=4, accelerator="t4"), runtime=WAITS, global_batch=8, seq_len=256)
+    assert predict(made, grid) == predict_plan(made, plan_of(grid, model=model, global_batch=8))
