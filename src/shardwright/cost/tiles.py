@@ -57,7 +57,7 @@ def unaligned(name: str, sides: tuple[IntArray, IntArray], *, width: float) -> F
     together = np.bitwise_or(*sides)
     whole = int(ALIGNED / width)
     parts = MULTIPROCESSORS.get(name)
-    if parts is None or not parts.multiplications or not (together % whole).any():
+    if parts is None or not parts.multiplications or np.bitwise_or.reduce(together, axis=None) % whole == 0:
         return 1.0
     run = np.minimum((together & -together) * width, ALIGNED)
     return np.array([_slower(parts, float(width), int(bytes_)) for bytes_ in run.ravel()]).reshape(run.shape)
