@@ -79,10 +79,12 @@ def parsers() -> tuple[Parser, ...]:
             samples=tuple(path.read_text() for path in sorted(CONFIGURATIONS.glob("*.json"))),
             weight=4,
         ),
-        Parser(name="model", read=load_named, samples=("llama-3.1-405b", "meta-llama/Llama-3.1-8B", "deepseek-v3", "gpt3-175b")),
+        Parser(
+            name="model", read=load_named, samples=("llama-3.1-405b", "meta-llama/Llama-3.1-8B", "deepseek-v3", "gpt3-175b"), weight=0.4
+        ),
         Parser(name="training", read=partial(trained, model), samples=("all", "lora:r16", "lora:r8:attn,mlp", "frozen:embed,head")),
         Parser(name="cluster", read=parse_cluster, samples=CLUSTERS),
-        Parser(name="cluster file", read=cluster_from_yaml, samples=CLUSTER_FILES, weight=2),
+        Parser(name="cluster file", read=cluster_from_yaml, samples=CLUSTER_FILES, weight=0.7),
         Parser(name="runtime", read=load_runtime, samples=("megatron-core-0.12", "maxtext", "FSDP2")),
         Parser(name="grid", read=_grid, samples=grids, weight=2),
         Parser(
@@ -90,7 +92,7 @@ def parsers() -> tuple[Parser, ...]:
         ),
         Parser(name="notation", read=partial(parse_plan, model=model), samples=plans, weight=3),
         Parser(name="plan file", read=parse_saved, samples=(saved("tp2 sp pp2 dp4 mbs1 zero1"), saved(UNEVEN)), weight=1),
-        Parser(name="explained plan", read=_explained, samples=(json.dumps(grid_plan()), saved("tp2 sp pp2 dp4 mbs1 zero1"))),
+        Parser(name="explained plan", read=_explained, samples=(json.dumps(grid_plan()), saved("tp2 sp pp2 dp4 mbs1 zero1")), weight=0.4),
         Parser(name="profile", read=parse_profile, samples=(to_text(profile_document(profile())),)),
         Parser(name="trace", read=parse_traces, samples=(TRACES,)),
         Parser(name="kineto", read=parse_kineto, samples=(json.dumps(DOCUMENT),)),

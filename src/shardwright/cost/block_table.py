@@ -136,7 +136,7 @@ def block_table(
             else:
                 pair.kernel(move.operator, phase, axis_seconds)
             if move.axes[0] != "ep" or not runtime.expert_overlap:
-                clock.move(move.operator, phase, axis_seconds, behind=move.behind, hidden=hidden)
+                clock.move(move, phase, axis_seconds, hidden=hidden)
             if phase is Phase.F and again_moved(move):
                 seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds
             if phase is Phase.F and move.operator in again:
@@ -287,7 +287,13 @@ def _gemm(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArr
     flops = np.asarray(2.0 * m * n * k * groups, dtype=np.float64)
     extra = np.asarray(8.0 * m * n * groups, dtype=np.float64) if work.accumulate else 0.0
     launches = -(-groups // EXPERT_STREAMS) if work.apart else 1
-    return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, launches=launches, extra_bytes=extra, experts=experts), flops
+    widths = _widths(work, m, n, k)
+    return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, launches=launches, extra_bytes=extra, experts=experts, widths=widths), flops
+
+
+def _widths(work: BlockWork, m: IntArray, n: IntArray, k: IntArray) -> tuple[IntArray, IntArray]:
+    """The sides of a GEMM that are not its tokens: what all its matrices are contiguous along."""
+    return (m, n) if work.phase is Phase.W else (n, k)
 
 
 def products(program: BlockProgram) -> dict[tuple[str, Phase], BlockWork]:
@@ -306,8 +312,9 @@ def cut_seconds(work: BlockWork, degrees: Degrees, machine: Machine, *, pieces: 
     Quantised once for all pieces: the others cost a 16-bit product's launch.
     """
     (m, n, k), groups, experts = gemm_shape(work, degrees)
-    whole = gemm_seconds(machine, m=m, n=n, k=k, groups=groups, experts=experts)
-    part = gemm_seconds(machine, m=-(-m // pieces), n=n, k=k, groups=groups, experts=experts)
+    widths = _widths(work, m, n, k)
+    whole = gemm_seconds(machine, m=m, n=n, k=k, groups=groups, experts=experts, widths=widths)
+    part = gemm_seconds(machine, m=-(-m // pieces), n=n, k=k, groups=groups, experts=experts, widths=widths)
     slower = pieces * (part - machine.gemm.overhead_s) - (whole - machine.gemm.overhead_s)
     return np.asarray(np.maximum(slower, 0.0) + (pieces - 1) * machine.half.overhead_s, dtype=np.float64)
 

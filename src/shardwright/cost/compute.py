@@ -6,6 +6,7 @@ Rates come from the accelerator (measured or fitted tables, or stated defaults);
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -18,9 +19,11 @@ from shardwright.cost.kernel_lookup import (
     roofline_seconds,
     tile_padding,
 )
+from shardwright.cost.tiles import unaligned, wave_padding
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.constants import SHIPPED, Constants, clock_ratio
 from shardwright.hardware.catalog.kernel_tables import attention_fraction, gemm_correction, grouped_correction
+from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 from shardwright.model.ir.operator import AttentionShape, Mask, ScanShape
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
@@ -153,34 +156,39 @@ def gemm_seconds(
     launches: IntArray | int = 1,
     extra_bytes: FloatArray | float = 0.0,
     experts: tuple[IntArray, IntArray] | None = None,
+    widths: tuple[IntArray, IntArray] | None = None,
 ) -> FloatArray:
     """t = (roofline x sustained + launches x t0) x c, for `groups` equal GEMMs; c = measured over roofline seconds, 1 without a table.
 
-        roofline = ((2mnk p / (ec P))^q + (bytes / (em BW))^q)^(1/q),   p = issued over asked multiplications (`tile_padding`)
+        roofline = ((2mnk p / (ec P))^q + (bytes / (em BW))^q)^(1/q)
 
-    c is read in the measured grid for one GEMM; for experts in their own table, without the launches; not for other batched GEMMs.
+    p: multiplications that there is time for over those asked for: whole tiles (`tile_padding`), and waves of them where neither a table
+    nor a fit, which has their mean, is of this device (`tiles.wave_padding`); more for unaligned operands (`tiles.unaligned`). c is read
+    in the measured grid for one GEMM; for experts in their own table, without the launches; not for other batched GEMMs.
 
     Args:
         m, n, k: elements, shape (r,). launches: how many times the overhead is paid, one after another.
         extra_bytes: read-modify-write of an fp32 accumulator in the epilogue (8 bytes an element).
         experts: (tokens of an expert, smaller side of its matrix) where the groups are experts.
+        widths: the sides that the matrices are contiguous along; None = n and k.
 
     Bytes are one pass over both inputs and the output in the compute dtype (16-bit output).
     Source: four-number roofline and grids from public kernel tables, see docs/kernels.md; the q-norm joins epilogue traffic to the GEMM.
     """
     rates = machine.gemm
     fm, fn, fk = m.astype(np.float64), n.astype(np.float64), k.astype(np.float64)
+    each = machine.compute.bits / 8
     joined = roofline_seconds(
         rates,
         peak=machine.peak,
         bandwidth=machine.accelerator.memory_bandwidth,
-        width=machine.compute.bits / 8,
+        width=each,
         m=fm,
         n=fn,
         k=fk,
         groups=groups,
         extra_bytes=extra_bytes,
-        padding=tile_padding(m=fm, n=fn, k=fk),
+        padding=_padding(machine, m=fm, n=fn, k=fk, groups=groups) * unaligned(machine.accelerator.name, widths or (n, k), width=each),
     )
     start = launches * rates.overhead_s
     if experts is not None:
@@ -192,6 +200,25 @@ def gemm_seconds(
     grid = gemm_grid_for(machine.accelerator, machine.compute, rates) if isinstance(groups, int) and groups == 1 else None
     seconds = joined * rates.sustained + start
     return seconds if grid is None else seconds * gemm_correction(grid, m=fm, n=fn, k=fk)
+
+
+_KNOWN_ON_AVERAGE: Final = (Evidence.MEASURED, Evidence.FITTED)
+
+
+def _padding(machine: Machine, *, m: FloatArray, n: FloatArray, k: FloatArray, groups: IntArray | int) -> FloatArray:
+    device, rates = machine.accelerator, machine.gemm
+    parts = MULTIPROCESSORS.get(device.name)
+    if (
+        parts is None
+        or not parts.waves
+        or rates.origin.evidence in _KNOWN_ON_AVERAGE
+        or gemm_grid_for(device, machine.compute, rates) is not None
+    ):
+        return tile_padding(m=m, n=n, k=k)
+    intensity = machine.peak * rates.compute_efficiency / (2.0 * device.memory_bandwidth * rates.memory_efficiency)
+    return wave_padding(
+        parts, m=m, n=n, k=k, groups=np.asarray(groups, dtype=np.float64), width=machine.compute.bits / 8, intensity=intensity
+    )
 
 
 def element_seconds(

@@ -7,7 +7,7 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.cost.compute import Machine
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Phase
+from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
 from shardwright.program.block.placement import is_routed
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.runtime.runtime import Capture, ElementKernels, Runtime
@@ -56,15 +56,19 @@ class HostClock:
     """Collects host and device seconds of one block: forward up to the experts, forward from there on, and backward.
 
     A runtime that reads on the host where tokens go starts the experts' launches when the device has come that far, so each part lasts the
-    longer of both and the parts add up; otherwise the host runs ahead over a whole pass.
+    longer of both and the parts add up; otherwise the host runs ahead over a whole pass. Where it waits for the device before and after
+    each tensor-parallel collective (`Runtime.tp_synchronises`), a part falls into the segments between them, each of which lasts the
+    longer of both, and the host launches nothing beside a collective. What follows the last collective joins the next layer's start.
     """
 
     def __init__(self, program: BlockProgram, degrees: Degrees, *, machine: Machine, runtime: Runtime) -> None:
         self._degrees, self._machine, self._runtime = degrees, machine, runtime
         self._routed = {o.name for o in program.operators if is_routed(o)}
         self._klass = {o.name: o.klass for o in program.operators}
+        self._segment = segments(program) if runtime.tp_synchronises else {}
         n = np.shape(degrees["mbs"])[0]
-        self._host, self._device = np.zeros((3, n)), np.zeros((3, n))
+        self._host, self._device, self._alone = np.zeros((3, n)), np.zeros((3, n)), np.zeros((3, n))
+        self._late = np.zeros((3, 1 + max(self._segment.values(), default=0), n))
 
     def _part(self, operator: str, phase: Phase) -> int:
         if phase is not Phase.F:
@@ -77,26 +81,58 @@ class HostClock:
 
     def kernel(self, work: BlockWork, seconds: FloatArray) -> None:
         """Count a kernel that keeps the device busy for `seconds`."""
-        part = self._part(work.operator, work.phase)
-        self._device[part] += seconds
-        if self._counts(work.operator):
-            many = launches(work, self._degrees, machine=self._machine, runtime=self._runtime)
-            self._host[part] += many * self._machine.host_launch_s
+        many = launches(work, self._degrees, machine=self._machine, runtime=self._runtime) if self._counts(work.operator) else 0.0
+        self._add(work.operator, work.phase, self._part(work.operator, work.phase), many * self._machine.host_launch_s, seconds)
 
-    def move(self, operator: str, phase: Phase, seconds: FloatArray, *, behind: bool, hidden: FloatArray) -> None:
+    def _add(self, operator: str, phase: Phase, part: int, host: FloatArray | float, device: FloatArray) -> None:
+        self._host[part] += host
+        self._device[part] += device
+        if self._segment:
+            self._late[part, self._segment[operator, phase is Phase.F]] += host - device
+
+    def move(self, move: Move, phase: Phase, seconds: FloatArray, *, hidden: FloatArray) -> None:
         """Count exposed communication; tokens on their way to the experts are awaited before the experts are launched.
 
         A group of one member sends nothing: it has neither exposed nor `hidden` seconds.
         """
-        part = self._part(operator, phase) if behind else min(self._part(operator, phase), 2 if phase is not Phase.F else 0)
-        self._device[part] += seconds
-        if self._counts(operator):
-            self._host[part] += np.where(seconds + hidden > 0.0, MOVE_KERNELS * self._machine.host_launch_s, 0.0)
+        part = self._part(move.operator, phase) if move.behind else min(self._part(move.operator, phase), 2 if phase is not Phase.F else 0)
+        launch: FloatArray | float = 0.0
+        if self._counts(move.operator):
+            launch = np.where(seconds + hidden > 0.0, MOVE_KERNELS * self._machine.host_launch_s, 0.0)
+        self._add(move.operator, phase, part, launch, seconds)
+        if self._segment and _synchronises(move):
+            self._alone[part] += seconds
+            self._late[part, self._segment[move.operator, phase is Phase.F]] += seconds
 
     def exposed(self) -> tuple[FloatArray, FloatArray]:
-        """Seconds that the device waits for launches, forward and backward: sum over parts of max(0, host - device)."""
+        """Seconds that the device waits for launches, forward and backward: sum over parts, or their segments, of max(0, host - device)."""
         late = np.maximum(self._host - self._device, 0.0)
+        if self._segment:
+            late = np.where(self._alone > 0.0, np.maximum(self._late, 0.0).sum(axis=1), late)
         return late[0] + late[1], late[2]
+
+
+def _synchronises(move: Move) -> bool:
+    return move.axes[0] == "tp"
+
+
+def segments(program: BlockProgram) -> dict[tuple[str, bool], int]:
+    """The segment of each operator's kernels, forward (True) and backward: how many tensor-parallel collectives of the pass lie before
+    them; what lies behind the last of a pass is the first segment of the next layer's.
+
+    Backward takes the operators the other way round, an operator's two gradients together.
+    """
+    result: dict[tuple[str, bool], int] = {}
+    for forward in (True, False):
+        meets = [m for m in program.moves if _synchronises(m) and (m.phase is Phase.F) is forward]
+        count = 0
+        for operator in program.operators if forward else reversed(program.operators):
+            here = [m for m in meets if m.operator == operator.name]
+            # A move behind an operator's kernels forward lies before them backward.
+            before = sum(m.behind is not forward for m in here)
+            result[operator.name, forward] = (count + before) % max(len(meets), 1)
+            count += len(here)
+    return result
 
 
 class PairedLayer:

@@ -24,7 +24,7 @@ def tile_padding(*, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
     """Multiplications issued over those asked for: product of ceil(x / 64) 64 / x over m, n and k.
 
     One for multiples of 64, as all points of the measured grids are: interpolation between them does not show it. Waves of tiles are in the
-    grids. Leaves out: sides that are no multiple of 8 (16 bytes), which take another, slower kernel.
+    grids; see `cost.tiles` for them elsewhere, and for widths that are no multiple of 16 bytes.
     """
     if not m.shape == n.shape == k.shape:
         m, n, k = (np.ascontiguousarray(side) for side in np.broadcast_arrays(m, n, k))

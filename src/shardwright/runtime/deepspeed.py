@@ -20,6 +20,10 @@ _EAGER: Final = (
     "Megatron-LM-v1.1.5-3D_parallelism/examples/ds_pretrain_gpt2_pipe.sh"
 )
 
+_TIMERS: Final = (
+    "https://github.com/DachengLi1/AMP/blob/708e87f25ca88b7179358a201c82b41aa27858ca/DeepSpeed/DeepSpeedExamples/"
+    "Megatron-LM-v1.1.5-3D_parallelism/megatron/mpu/mappings.py"
+)
 _CONFIG: Final = "https://www.deepspeed.ai/docs/config-json/"
 
 # DeepSpeed 0.16: ZeRO 0-3 with overlap_comm, DeepSpeed pipeline, Ulysses, automatic tensor parallelism.
@@ -73,7 +77,12 @@ V0_16: Final = runtime(
         note="all-to-all of every routed copy; no fp8",
     ),
     stated("https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/index.html", collective_library="nccl"),
-    stated(f"{_TREE}/module_inject/layers.py", off="tp_input_regather", tp_overlap=TpOverlap.NONE, note="AutoTP: blocking all-reduce"),
+    stated(
+        f"{_TREE}/module_inject/layers.py",
+        off="tp_input_regather tp_synchronises",
+        tp_overlap=TpOverlap.NONE,
+        note="AutoTP: blocking all-reduce",
+    ),
     stated(
         "https://huggingface.co/docs/transformers/attention_interface",
         off="rebuilds_norms fused_chains fp32_norms fused_weight_gradient adds_gradients fused_loss logits_blocks_bytes "
@@ -138,5 +147,16 @@ MEGATRON: Final = derive(
                 note="none of the flags for fused softmax, bias-gelu and bias-dropout, which version 1.1.5 has off by default",
             ),
         ),
+        offered(
+            "tp_timers",
+            "on",
+            "mpu/mappings.py: _reduce",
+            read(
+                _TIMERS,
+                on="tp_synchronises",
+                note="_reduce times its all_reduce; start and stop call torch.cuda.synchronize (megatron/global_vars.py, _Timer)",
+            ),
+        ),
+        offered("tp_timers", "off", "", stated(_MEGATRON_ARGUMENTS, off="tp_synchronises", note="no timers there")),
     ),
 )

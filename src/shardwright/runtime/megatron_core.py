@@ -277,7 +277,10 @@ V0_12: Final = runtime(
     ),
     NCCL,
     stated(
-        f"{_CORE}/tensor_parallel/layers.py", on="tp_input_regather fused_weight_gradient", off="adds_gradients", embedding_gradient_bytes=2
+        f"{_CORE}/tensor_parallel/layers.py",
+        on="tp_input_regather fused_weight_gradient",
+        off="adds_gradients tp_synchronises",
+        embedding_gradient_bytes=2,
     ),
     stated(
         f"{_CORE}/parallel_state.py",

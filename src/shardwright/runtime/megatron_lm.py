@@ -49,7 +49,7 @@ Y2021: Final = runtime(
     ),
     stated(
         f"{_LM}/v2.5/megatron/mpu/layers.py",
-        off="sequence_parallel tp_input_regather",
+        off="sequence_parallel tp_input_regather tp_synchronises",
         tp_overlap=TpOverlap.NONE,
         embedding_gradient_bytes=2,
         note="copy_to_tensor_model_parallel_region all-reduces the input gradient and waits; the asynchronous all-reduce came with "

@@ -81,6 +81,7 @@ OPTIONS: Final = (
             "async": "pieces beside pieces of the GEMM (PyTorch's symmetric memory)",
         },
     ),
+    _switch("tp_timers", "timers round collectives of tensor parallelism wait for the device"),
     _switch("grad_overlap", "gradients are reduced beside backward"),
     _switch("param_overlap", "parameters are gathered beside compute"),
     _switch("p2p_overlap", "a pipeline sends and receives beside compute"),

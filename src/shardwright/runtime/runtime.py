@@ -132,6 +132,7 @@ class Runtime:
         gather_prefetch: layers whose ZeRO-3 parameters are gathered ahead.
         reduce_every_microbatch: ZeRO-2/3 reduces gradients each microbatch.
         tp_overlap: see TpOverlap. element_kernels, attention_kernel, full_recompute: see there.
+        tp_synchronises: the host waits until the device is idle before and after each tensor-parallel collective.
         tp_input_regather: column-parallel inputs are saved sharded and gathered again for the weight gradient.
         p2p_scatter_gather: a pipeline border sends each tp member's own 1/tp and gathers behind it (False: full copies,
             each by its own NIC).
@@ -213,6 +214,7 @@ class Runtime:
     workspace_bytes: int
     allocator_reserve_percent: int
     default_recompute: str
+    tp_synchronises: bool = False
     selective_recompute: SelectiveRecompute = SelectiveRecompute.CORE
     gathers_from_master: bool = False
     zero1_broadcasts: bool = False

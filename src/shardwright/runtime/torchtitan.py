@@ -113,7 +113,7 @@ V0_2: Final = runtime(
     ),
     stated(
         f"{_TREE}/distributed/tensor_parallel.py",
-        off="tp_input_regather",
+        off="tp_input_regather tp_synchronises",
         tp_overlap=TpOverlap.NONE,
         note="asynchronous TP is an option, off by default",
     ),
