@@ -17,6 +17,7 @@ from shardwright.cost.terms import (
     backward_layer,
     forward_layer,
     gathered_elements,
+    gathers_again,
     optimizer_seconds,
     parameter_bytes,
     reserved_bytes,
@@ -179,7 +180,7 @@ def _layer_sync(priced: Priced, zero: int) -> tuple[FloatArray, FloatArray]:
     sync, row = priced.meshes.sync, priced.mesh_row
     if zero == 0:
         return np.zeros(sync.gather.shape[0]), sync.all_reduce[:, row]
-    return sync.gather[:, row], sync.reduce[:, row]
+    return (sync.fetch[:, row], sync.scatter[:, row]) if zero == 3 else (sync.gather[:, row], sync.reduce[:, row])
 
 
 def _tied_seconds(choices: Choices, priced: Priced) -> FloatArray:
@@ -194,7 +195,7 @@ def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArra
     """(2, c, parts) seconds of F and B of each chunk by part, recompute and exposed sharding included."""
     seconds = priced.layers.seconds[:, :, :, priced.layer_row]
     slowdown, every = float(priced.meshes.slowdown[priced.mesh_row]), problem.runtime.reduce_every_microbatch
-    blocks, zero = seconds.shape[0], choices.zero
+    blocks, zero, sync = seconds.shape[0], choices.zero, priced.meshes.sync
     kept = np.zeros((2, blocks, len(PART_NAMES)))
     # What selective and full recompute add.
     more = np.zeros((2, blocks, len(PART_NAMES)))
@@ -206,12 +207,14 @@ def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArra
         for b in range(blocks):
             g, r = float(gather[b]), float(reduce[b])
             copy, back = float(priced.meshes.gather_copy_s[b, priced.mesh_row]), float(priced.meshes.reduce_copy_s[b, priced.mesh_row])
-            forward, plain = float(kept[0, b].sum()), float(kept[1, b].sum())
+            forward, backward = float(kept[0, b].sum()), float(kept[1, b].sum())
             kept[0, b, SHARDING_PART] = forward_layer(forward, g, copy, zero, slowdown) - forward
-            kept[1, b, SHARDING_PART] = backward_layer(plain, g, r, copy, back, zero, every, slowdown) - plain
-            for mode in range(2):
-                longer = plain + float(more[mode, b, RECOMPUTE_PART])
-                slower = backward_layer(longer, g, r, copy, back, zero, every, slowdown) - longer
+            kept[1, b, SHARDING_PART] = backward_layer(backward, g, r, copy, back, zero, every, slowdown) - backward
+            elements = float(sync.dense[b, priced.mesh_row] + sync.experts[b, priced.mesh_row])
+            again = float(plain(gathers_again)(elements, float(problem.runtime.reuse_elements)))
+            for mode, times in enumerate((1.0, again)):
+                longer = backward + float(more[mode, b, RECOMPUTE_PART])
+                slower = backward_layer(longer, times * g, r, times * copy, back, zero, every, slowdown) - longer
                 more[mode, b, SHARDING_PART] = slower - kept[1, b, SHARDING_PART]
     parts: FloatArray = np.einsum("cb,kbp->kcp", priced.layout.counts, kept)
     parts[1] += np.einsum("cbm,mbp->cp", choices.modes[:, :, 1:], more)

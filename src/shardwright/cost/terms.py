@@ -49,6 +49,20 @@ def backward_layer(
 
 
 @inner
+def gathers_again(elements: float, reuse: float) -> float:
+    """Gathers of a layer's parameters in the backward of a recomputed layer under ZeRO-3: 1, and what is released in between again.
+
+        1 + max(0, 1 - reuse / (2 elements))
+
+    A weight at the part x of a layer is used again 2 (1 - x) `elements` later: first the rest of the layer runs forward, then backward.
+    What lies further apart than `reuse` elements (0 = anything is kept) is released and gathered again.
+
+    Source: DeepSpeed, `stage3_max_reuse_distance`: partitioned_param_coordinator.py, `__params_to_release`.
+    """
+    return 1.0 + max(0.0, 1.0 - reuse / (2.0 * elements)) if reuse > 0.0 and elements > 0.0 else 1.0
+
+
+@inner
 def parameter_bytes(zero: int, whole: float, sharded: float, frozen: float, gathered: float, width: float, shard_width: float) -> float:
     """Bytes of parameters that live through the step on one device.
 

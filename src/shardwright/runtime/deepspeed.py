@@ -12,6 +12,7 @@ from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertD
 
 _BLOB: Final = "https://github.com/deepspeedai/DeepSpeed/blob"
 _TREE: Final = f"{_BLOB}/v0.16.0/deepspeed"
+_READ: Final = f"{_BLOB}/03aecee816cece2b4d94af485af7bd69bd4a201a/deepspeed/runtime/zero"
 
 # DeepSpeed 0.16: ZeRO 0-3 with overlap_comm, DeepSpeed pipeline, Ulysses, automatic tensor parallelism.
 V0_16: Final = runtime(
@@ -26,10 +27,24 @@ V0_16: Final = runtime(
         off="row_kernels gradient_passes scales_gradients",
         note="passes over whole gradients beside the update are not counted here; no such kernels",
     ),
-    stated(
-        f"{_TREE}/runtime/zero/partition_parameters.py",
-        off="gradient_wire gather_copy_bytes reduce_copy_bytes",
-        note="parameters are views of what was gathered; from memory",
+    read(
+        f"{_READ}/partition_parameters.py",
+        off="gradient_wire listed_collectives",
+        gather_copy_bytes=4,
+        note="AllGatherCoalescedHandle joins each parameter's parts by torch.cat (2 + 2); one that is gathered alone is a view",
+    ),
+    read(
+        f"{_READ}/stage3.py",
+        reduce_copy_bytes=12,
+        note="__add_grad_to_ipg_bucket copies into the bucket's buffer (2 + 2), reduce_scatter_coalesced joins the members' parts (2 + 2) "
+        "and divides them (2 + 2)",
+    ),
+    read(
+        f"{_READ}/partitioned_param_coordinator.py",
+        gather_bucket_bytes=100_000_000,
+        reuse_elements=1_000_000_000,
+        note="fetch_sub_module prefetches whole parameters up to stage3_prefetch_bucket_size, 5e7 elements of 2 bytes, as one all_gather; "
+        "__params_to_release keeps what is used within stage3_max_reuse_distance, 1e9",
     ),
     stated(
         f"{_TREE}/runtime/zero/config.py",
@@ -103,6 +118,39 @@ MEGATRON: Final = derive(
     ),
     stated(f"{_BLOB}/v0.6.0/deepspeed/runtime/zero/config.py", on="optimizer_offload", zero_stages=(0, 1, 2, 3)),
     stated("https://github.com/bigscience-workshop/Megatron-DeepSpeed/blob/main/megatron/mpu/layers.py", tp_overlap=TpOverlap.NONE),
+    stated(
+        f"{_BLOB}/v0.6.0/deepspeed/runtime/zero/partitioned_param_coordinator.py",
+        gather_bucket_bytes=100_000_000,
+        reuse_elements=1_000_000_000,
+        gather_copy_bytes=4,
+        reduce_copy_bytes=12,
+        note="as in 0.16: the first release with this coordinator (pull request 1453)",
+    ),
+)
+
+# DeepSpeed's ZeRO-3 as it came out in March 2021 (0.3.11 to 0.5), over Megatron layers: a collective a parameter, over lists of tensors.
+LISTED: Final = derive(
+    MEGATRON,
+    named("deepspeed-2021", version="0.3.13", released="2021-03"),
+    read(
+        "https://github.com/samyam/DeepSpeed/blob/7fe8f97164e5bb7a04e3983713d19c5b69875b4a/deepspeed/runtime/zero/partition_parameters.py",
+        on="listed_collectives",
+        off="gather_bucket_bytes",
+        gather_copy_bytes=6,
+        reduce_copy_bytes=8,
+        note="_allgather_param: torch.cuda.synchronize, an output of zeros (2), dist.all_gather over a list of views, which NCCL's process "
+        "group copies out of its flat buffer (2 + 2); _reduce_scatter_gradient likewise, beside the copy into the bucket",
+    ),
+    stated(
+        f"{_BLOB}/v0.5.0/deepspeed/runtime/zero/stage3.py",
+        on="reduce_every_microbatch overlap_grad_reduce overlap_param_gather",
+        reuse_elements=1_000_000_000,
+        zero_stages=(0, 3),
+        bucket_bytes=0,
+        gather_prefetch=1,
+        note="PrefetchCoordinator: the next parameters are prefetched while a module computes; stage3_max_reuse_distance 1e9; "
+        "gradients of each parameter apart",
+    ),
 )
 
 # Megatron-LM 1.1.5 under DeepSpeed's pipeline as in AMP's repository (arXiv 2210.07297): no fused kernels, fp32 all-reduce.

@@ -24,7 +24,7 @@ V0_2: Final = runtime(
     ),
     read(
         "https://github.com/pytorch/pytorch/blob/v2.9.0/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
-        off="gradient_wire",
+        off="gradient_wire gather_bucket_bytes listed_collectives reuse_elements",
         gather_copy_bytes=4,
         reduce_copy_bytes=6,
         note="split_with_sizes_copy of the gathered bf16 (2 + 2 bytes); chunk_cat of bf16 gradients into the fp32 buffer (2 + 4)",

@@ -124,7 +124,7 @@ def _mesh_rows(members: Members, *, moe: bool) -> tuple[Rows, IntArray]:
     return Rows(columns=columns), np.where(legal & (wanted > 0), wanted, holders)
 
 
-_SUMS = ("gather", "reduce", "all_reduce", "dense", "experts", "spread", "frozen", "shard", "expert_shard")
+_SUMS = ("gather", "reduce", "all_reduce", "fetch", "scatter", "dense", "experts", "spread", "frozen", "shard", "expert_shard")
 
 
 def costs_of(problem: Problem, prepared: Prepared) -> Costs:
@@ -245,6 +245,7 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         gradient_bytes=runtime.gradient_dtype.bits / 8,
         state_bytes=float(job.optimizer.state_bytes),
         prefetch=float(runtime.gather_prefetch),
+        reuse=float(runtime.reuse_elements),
         update_bytes=update_bytes(problem),
         bandwidth=device.memory_bandwidth * device.element_efficiency,
         host_rate=host_update_rate(problem),
