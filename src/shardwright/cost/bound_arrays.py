@@ -21,7 +21,7 @@ class Costs(NamedTuple):
     """Tables as arrays; l = layer row, h = mesh row, t = block.
 
     forward, backward, selective, full: (t, l) seconds. saved: (t, modes, l). transient: (t, l) bytes, zero for blocks that are no layers.
-    border: (l, tiers). logits: (l,). gather, reduce, all_reduce, fetch, scatter: (t, h) seconds of one layer.
+    border: (l, tiers). logits: (l,). gather, reduce, all_reduce, fetch, scatter, apart: (t, h) seconds of one layer.
     dense, experts, frozen: (t, h) elements.
     logits_blocks, overlap_buffers: (l,) bytes. copied: (t, h) elements of tied weights that another block owns.
     spread: (t, h) elements that more devices sum than dp x cp. shard, expert_shard: (h,). norm: (h,) seconds. tied: (2, h) seconds to
@@ -43,6 +43,7 @@ class Costs(NamedTuple):
     all_reduce: FloatArray
     fetch: FloatArray
     scatter: FloatArray
+    apart: FloatArray
     dense: FloatArray
     experts: FloatArray
     spread: FloatArray
@@ -237,7 +238,7 @@ def scratch_of(redo_options: int, offloads: int) -> Scratch:
 
 
 _BY_MESH = (
-    *("gather", "reduce", "all_reduce", "fetch", "scatter", "dense", "experts", "spread", "frozen"),
+    *("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "dense", "experts", "spread", "frozen"),
     *("copied", "gather_copy", "reduce_copy"),
 )
 _BY_GROUP = ("shard", "expert_shard", "norm", "passes", "embedding", "communicators", "slowdown", "scales")

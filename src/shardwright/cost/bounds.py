@@ -159,17 +159,17 @@ def _fill_work(
     way = 2.0 * pipeline["ranks"] * chunks * scales
     for t in range(costs.meshes.shape[1]):
         times, sync = costs.layers[layer, t], costs.meshes[h, t]
-        gather, copy, back = sync["fetch"], sync["gather_copy"], sync["reduce_copy"]
+        gather, apart, copy, back = sync["fetch"], sync["apart"], sync["gather_copy"], sync["reduce_copy"]
         reduce = _reduction(sync, zero)
         f = forward_layer(times["forward"], gather, copy, zero, slowdown)
         plain = times["backward"] + (times["selective"] if mode == 1 else 0.0)
-        b = backward_layer(plain, gather, reduce, copy, back, zero, facts["every_microbatch"], slowdown)
+        b = backward_layer(plain, gather, reduce, apart, copy, back, zero, facts["every_microbatch"], slowdown)
         redone = mode == 2 and times["transient"] > 0.0
         more = 0.0
         if redone:
             once_more = gathers_again(sync["dense"] + sync["experts"], facts["reuse"])
-            fetch, put = once_more * gather, once_more * copy
-            again = backward_layer(plain + times["full"], fetch, reduce, put, back, zero, facts["every_microbatch"], slowdown)
+            longer, fetch, put = plain + times["full"], once_more * gather, once_more * copy
+            again = backward_layer(longer, fetch, reduce, apart, put, back, zero, facts["every_microbatch"], slowdown)
             if single:
                 more = again - b
             else:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import collective_seconds
 from shardwright.collectives.registry import algorithms_for
@@ -46,6 +46,7 @@ class SyncTable:
         all_reduce: of gradients over all holders (ZeRO-0).
         reduce: reduce_scatter in the sharding group and all_reduce across groups. gather: all_gather of parameters in the group.
         fetch, scatter: gather and reduce under ZeRO-3, in the runtime's pieces. parts: tensors in the lists of a layer's gathers.
+        apart: of a reduction, what runs beside other layers' gathers and reductions (`Runtime.sums_replicas_apart`).
         tied_all_reduce, tied_reduce: (n,) the same of all weights that other stages use too, which are summed last; the sums above leave
             them out.
         shard, expert_shard: members that share one copy of the states, shape (n,).
@@ -60,6 +61,7 @@ class SyncTable:
     fetch: FloatArray
     scatter: FloatArray
     parts: FloatArray
+    apart: FloatArray
     tied_all_reduce: FloatArray
     tied_reduce: FloatArray
     shard: IntArray
@@ -212,6 +214,7 @@ class SumSizes(NamedTuple):
     Args:
         wire, stored: bytes of a gradient on the wire, and of a parameter. bucket: bytes; smaller layers share a bucket's time.
         gathered: bytes that ZeRO-3 joins matrices up to (0 = a layer, or a bucket). listed: it moves each matrix alone, as a list.
+        apart: sums over replicas have a stream of their own.
     """
 
     wire: int
@@ -219,6 +222,7 @@ class SumSizes(NamedTuple):
     bucket: int
     gathered: int
     listed: bool
+    apart: bool
 
 
 def sum_sizes(job: TrainingJob, runtime: Runtime) -> SumSizes:
@@ -229,10 +233,11 @@ def sum_sizes(job: TrainingJob, runtime: Runtime) -> SumSizes:
         bucket=runtime.bucket_bytes,
         gathered=runtime.gather_bucket_bytes,
         listed=runtime.listed_collectives,
+        apart=runtime.sums_replicas_apart,
     )
 
 
-SYNCS: Final = ("all_reduce", "reduce", "gather", "fetch", "scatter", "parts")
+SYNCS: Final = ("all_reduce", "reduce", "gather", "fetch", "scatter", "parts", "apart")
 """Columns of a `SyncTable` that `layer_seconds` fills."""
 OPERATOR_S: Final = 7.5e-6
 """Host seconds of an operator of PyTorch that is called for each tensor of a list: 5 to 10 us (the prior of `host_launch` has the same
@@ -261,7 +266,14 @@ def layer_seconds(
         "gather": share * move_seconds(Collective.ALL_GATHER, volume=parameter, span=groups.inner, network=network),
     }
     pieces = _in_pieces(elements, groups, network, sizes, matrices=matrices) if sizes.gathered or sizes.listed else {}
-    return plain | {"fetch": plain["gather"], "scatter": plain["reduce"], "parts": np.zeros_like(share)} | pieces
+    apart = share * across * (sizes.apart and _on_other_links(groups))
+    return plain | {"fetch": plain["gather"], "scatter": plain["reduce"], "parts": np.zeros_like(share), "apart": apart} | pieces
+
+
+def _on_other_links(groups: SumSpans) -> BoolArray:
+    """(n,) no tier has several members both of a sharding group and of a group across them: neither slows the other down."""
+    pairs = zip(groups.inner.members, groups.across.members, strict=True)
+    return np.asarray(~np.any([(inner > 1) & (across > 1) for inner, across in pairs], axis=0), dtype=np.bool_)
 
 
 def _in_pieces(

@@ -184,7 +184,7 @@ def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, segment
                 alone["gather"] = broadcast_seconds(np.array([float(whole)]), groups, network=network, stored=sizes.stored) / whole
                 alone["gather"] *= elements / count
             for name, spent in alone.items():
-                if near == group or name not in (*tied, "scatter"):
+                if near == group or name not in (*tied, "scatter", "apart"):
                     seconds[name][b] += spent
                 elif name in tied:
                     tied[name] += spent * count

@@ -205,16 +205,16 @@ def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArra
     more[1, :, RECOMPUTE_PART] = seconds[:, 4].sum(axis=1)
     if zero >= 2:
         for b in range(blocks):
-            g, r = float(gather[b]), float(reduce[b])
+            g, r, apart = float(gather[b]), float(reduce[b]), float(sync.apart[b, priced.mesh_row])
             copy, back = float(priced.meshes.gather_copy_s[b, priced.mesh_row]), float(priced.meshes.reduce_copy_s[b, priced.mesh_row])
             forward, backward = float(kept[0, b].sum()), float(kept[1, b].sum())
             kept[0, b, SHARDING_PART] = forward_layer(forward, g, copy, zero, slowdown) - forward
-            kept[1, b, SHARDING_PART] = backward_layer(backward, g, r, copy, back, zero, every, slowdown) - backward
+            kept[1, b, SHARDING_PART] = backward_layer(backward, g, r, apart, copy, back, zero, every, slowdown) - backward
             elements = float(sync.dense[b, priced.mesh_row] + sync.experts[b, priced.mesh_row])
             again = float(plain(gathers_again)(elements, float(problem.runtime.reuse_elements)))
             for mode, times in enumerate((1.0, again)):
                 longer = backward + float(more[mode, b, RECOMPUTE_PART])
-                slower = backward_layer(longer, times * g, r, times * copy, back, zero, every, slowdown) - longer
+                slower = backward_layer(longer, times * g, r, apart, times * copy, back, zero, every, slowdown) - longer
                 more[mode, b, SHARDING_PART] = slower - kept[1, b, SHARDING_PART]
     parts: FloatArray = np.einsum("cb,kbp->kcp", priced.layout.counts, kept)
     parts[1] += np.einsum("cbm,mbp->cp", choices.modes[:, :, 1:], more)

@@ -29,6 +29,7 @@ def backward_layer(
     backward: float,
     gather: float,
     reduce: float,
+    apart: float,
     gather_copy: float,
     reduce_copy: float,
     zero: int,
@@ -37,13 +38,16 @@ def backward_layer(
 ) -> float:
     """Backward (with any recompute) of one layer; ZeRO-3 gathers parameters and, as ZeRO-2, reduces gradients each microbatch, each with
     its copies.
+
+    A gather and a reduction of one group run one after the other, on its one communicator. Of `reduce`, `apart` seconds have a
+    communicator, a stream and links of their own, and run beside those of other layers: max(gather + reduce - apart, apart).
     """
     hidden = 0.0
     if zero == 3:
         hidden += gather
         backward += gather_copy
     if zero >= 2 and every_microbatch:
-        hidden += reduce
+        hidden = max(hidden + reduce - apart, apart)
         backward += reduce_copy
     return beside(backward, hidden, slowdown) if hidden > 0.0 else backward
 

@@ -29,7 +29,7 @@ V0_16: Final = runtime(
     ),
     read(
         f"{_READ}/partition_parameters.py",
-        off="gradient_wire listed_collectives",
+        off="gradient_wire listed_collectives sums_replicas_apart",
         gather_copy_bytes=4,
         note="AllGatherCoalescedHandle joins each parameter's parts by torch.cat (2 + 2); one that is gathered alone is a view",
     ),

@@ -37,7 +37,7 @@ BASE: Final = runtime(
     ),
     stated(
         f"{_CORE}/distributed/param_and_grad_buffer.py",
-        off="gradient_wire gather_bucket_bytes gather_copy_bytes listed_collectives reduce_copy_bytes reuse_elements",
+        off="gradient_wire gather_bucket_bytes gather_copy_bytes listed_collectives reduce_copy_bytes reuse_elements sums_replicas_apart",
         note="parameters and gradients are views of contiguous buffers",
     ),
     read(

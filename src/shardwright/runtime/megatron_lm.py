@@ -26,7 +26,7 @@ Y2021: Final = runtime(
     ),
     stated(
         f"{_LM}/v2.5/megatron/arguments.py",
-        off="gradient_wire gather_bucket_bytes gather_copy_bytes listed_collectives reduce_copy_bytes reuse_elements",
+        off="gradient_wire gather_bucket_bytes gather_copy_bytes listed_collectives reduce_copy_bytes reuse_elements sums_replicas_apart",
         note="no sharded parameters",
     ),
     read(

@@ -111,6 +111,7 @@ class Runtime:
         gather_prefetch: layers whose ZeRO-3 parameters are gathered ahead.
         gather_bucket_bytes: ZeRO-3 gathers whole matrices, joined up to so many bytes; 0 = a layer, or a bucket as of gradients.
         listed_collectives: ZeRO-3 gathers and reduces each matrix alone, as a list of one tensor a member (see `cost.sharded`).
+        sums_replicas_apart: hybrid sharding's sums over replicas have a communicator and a stream of their own.
         reuse_elements: parameters that are used again within so many are kept, all others gathered again; 0 = all are kept.
         reduce_every_microbatch: ZeRO-2/3 reduces gradients each microbatch.
         tp_overlap: see TpOverlap. element_kernels, attention_kernel, full_recompute: see there.
@@ -213,6 +214,7 @@ class Runtime:
     gradient_wire: Dtype | None = None
     gather_bucket_bytes: int = 0
     listed_collectives: bool = False
+    sums_replicas_apart: bool = False
     reuse_elements: int = 0
     gather_copy_bytes: int = 0
     reduce_copy_bytes: int = 0

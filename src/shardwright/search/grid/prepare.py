@@ -124,7 +124,7 @@ def _mesh_rows(members: Members, *, moe: bool) -> tuple[Rows, IntArray]:
     return Rows(columns=columns), np.where(legal & (wanted > 0), wanted, holders)
 
 
-_SUMS = ("gather", "reduce", "all_reduce", "fetch", "scatter", "dense", "experts", "spread", "frozen", "shard", "expert_shard")
+_SUMS = ("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "dense", "experts", "spread", "frozen", "shard", "expert_shard")
 
 
 def costs_of(problem: Problem, prepared: Prepared) -> Costs:
