@@ -134,7 +134,7 @@ def sync_table(
             alone = elements["dense"] - np.where(rows["pp"] > 1, elements["shared"], 0)
             many = matrices(programs[index].operators, experts=False)
             priced = layer_seconds(alone, dense, network, sizes, matrices=many)
-            for name in ("all_reduce", "reduce", "scatter"):
+            for name in ("all_reduce", "reduce", "scatter", "apart"):
                 total[name][index] = priced[name]
             last = layer_seconds(elements["shared"], sum_spans((groups[0], (*groups[1], ends)), shard, network), network, sizes, matrices=1)
             for name, seconds in tied.items():
