@@ -51,7 +51,7 @@ RUNTIMES: tuple[Runtime, ...] = (
     replace(ANY, name="pieces", bucket_bytes=0, gather_bucket_bytes=1 << 20, reuse_elements=1 << 24),
     replace(ANY, name="lists", bucket_bytes=0, listed_collectives=True, reuse_elements=1 << 24, reduce_every_microbatch=True),
     replace(ANY, name="replicas-apart", bucket_bytes=0, sums_replicas_apart=True),
-    replace(ANY, name="reduces-at-the-end", reduce_every_microbatch=False),
+    replace(ANY, name="reduces-at-the-end", reduce_every_microbatch=False, main_grad_copy=True),
     replace(ANY, name="blocking-reductions", overlap_grad_reduce=False),
     replace(ANY, name="blocking-gathers", overlap_param_gather=False),
     replace(ANY, name="reduced-scales", scales_reduced=ScaleGroup.STAGE),

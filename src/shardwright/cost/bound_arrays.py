@@ -137,6 +137,7 @@ class Facts(NamedTuple):
     parameter_bytes: float
     shard_bytes: float
     gradient_bytes: float
+    own_gradient_bytes: float
     state_bytes: float
     prefetch: float
     reuse: float

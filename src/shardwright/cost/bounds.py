@@ -243,6 +243,7 @@ def _fill_held(
             facts["shard_bytes"],
         )
         gradients = (_held(dense, shard, zero >= 2) + _held(experts, expert_shard, zero >= 2)) * facts["gradient_bytes"]
+        gradients += (dense + experts) * facts["own_gradient_bytes"] if zero < 2 else 0.0
         states = (_held(dense, shard, zero >= 1) + _held(experts, expert_shard, zero >= 1)) * facts["state_bytes"]
         scratch.held[o, s] = parameters + gradients + np.floor(states * (100.0 - offload) / 100.0) + facts["workspace"]
 

@@ -264,6 +264,14 @@ def shard_bytes(problem: Problem) -> float:
     return 0.0 if problem.runtime.gathers_from_master else problem.job.parameter.bits / 8
 
 
+def own_gradient_bytes(problem: Problem) -> int:
+    """Bytes of a parameter's own gradient, which lives beside the copy that gradients accumulate in; 0 = the copy is the only one.
+
+    From ZeRO-2 on gradients go when they are reduced. Source: `Runtime.main_grad_copy`.
+    """
+    return problem.job.parameter.bits // 8 if problem.runtime.main_grad_copy else 0
+
+
 def host_update_rate(problem: Problem) -> float:
     """Elements/s that one device's share of the host updates: gradient down, update in host memory, parameter up, in series."""
     node, job = problem.cluster.node, problem.job
@@ -320,9 +328,10 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced, ranks: lis
         int(plain(parameter_bytes)(choices.zero, float(sum(c.elements for c in cuts)), float(s), float(f), whole, width, cut_width))
         for cuts, s, f, whole in zip(ranks, held(3), frozen, gathered, strict=True)
     ]
+    own = [sum(c.elements for c in cuts) * own_gradient_bytes(problem) * (choices.zero < 2) for cuts in ranks]
     return (
         ("parameters", np.array(parameters, dtype=np.int64)),
-        ("gradients", held(2) * (problem.runtime.gradient_dtype.bits // 8)),
+        ("gradients", held(2) * (problem.runtime.gradient_dtype.bits // 8) + np.array(own, dtype=np.int64)),
         ("optimizer", held(1) * problem.job.optimizer.state_bytes * (100 - choices.offload) // 100),
         ("workspace", np.full(priced.layout.pp, problem.runtime.workspace_bytes, dtype=np.int64)),
     )

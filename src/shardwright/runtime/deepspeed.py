@@ -128,6 +128,20 @@ MEGATRON: Final = derive(
     ),
 )
 
+# The same in bf16: DeepSpeed's BF16_Optimizer, which BigScience wrote for BLOOM.
+BF16: Final = derive(
+    MEGATRON,
+    named("deepspeed-2022-bf16"),
+    read(
+        f"{_BLOB}/0acdb021c71edb33a637ee60ff54425279cd08bc/deepspeed/runtime/bf16_optimizer.py",
+        on="main_grad_copy adds_gradients",
+        gradient_dtype=Dtype.FP32,
+        zero_stages=(1,),
+        note="fp32_groups_gradients_flat is a whole fp32 buffer beside the parameters' bf16 gradients, which _update_hp_grad adds to it "
+        "after each backward and clear_lp_grads zeroes without freeing; states are always partitioned",
+    ),
+)
+
 # DeepSpeed's ZeRO-3 as it came out in March 2021 (0.3.11 to 0.5), over Megatron layers: a collective a parameter, over lists of tensors.
 LISTED: Final = derive(
     MEGATRON,

@@ -14,6 +14,7 @@ _MODULES: Final = {
     "deepspeed-0.16": "shardwright.runtime.deepspeed:V0_16",
     "deepspeed-2021": "shardwright.runtime.deepspeed:LISTED",
     "deepspeed-2022": "shardwright.runtime.deepspeed:MEGATRON",
+    "deepspeed-2022-bf16": "shardwright.runtime.deepspeed:BF16",
     "deepspeed-2022-eager": "shardwright.runtime.deepspeed:MEGATRON_EAGER",
     "fsdp1-llm-foundry": "shardwright.runtime.llm_foundry:RUNTIME",
     "internevo": "shardwright.runtime.internevo:RUNTIME",

@@ -17,7 +17,7 @@ from shardwright.cost.columns import LayerTable, MeshTable, layer_table, mesh_ta
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import context_bytes
-from shardwright.cost.step_costs import Priced, host_update_rate, pieces_of, reserve_factor, shard_bytes, update_bytes
+from shardwright.cost.step_costs import Priced, host_update_rate, own_gradient_bytes, pieces_of, reserve_factor, shard_bytes, update_bytes
 from shardwright.program.problem import Problem
 from shardwright.search.grid.members import Members
 from shardwright.search.grid.memory_choices import shard_is_legal
@@ -243,6 +243,7 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         parameter_bytes=job.parameter.bits / 8,
         shard_bytes=shard_bytes(problem),
         gradient_bytes=runtime.gradient_dtype.bits / 8,
+        own_gradient_bytes=float(own_gradient_bytes(problem)),
         state_bytes=float(job.optimizer.state_bytes),
         prefetch=float(runtime.gather_prefetch),
         reuse=float(runtime.reuse_elements),
