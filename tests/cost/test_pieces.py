@@ -67,6 +67,12 @@ def test_a_layer_is_one_collective_where_nothing_else_is_said() -> None:
     assert not sync.apart.any()
 
 
+def test_broadcasts_return_parameters_of_zero_1_and_do_not_gather_those_of_zero_3() -> None:
+    plainly, broadcast = synced(LAYERS), synced(replace(LAYERS, name="broadcasts", zero1_broadcasts=True))
+    assert (broadcast.fetch == plainly.fetch).all()
+    assert (broadcast.gather[LAYER] > plainly.gather[LAYER]).all()
+
+
 def test_matrices_are_joined_up_to_the_bucket() -> None:
     volume = 2.0 * synced(LAYERS).dense[LAYER, 0]
 
@@ -96,6 +102,15 @@ def test_lists_cost_the_host_operators_for_each_member_of_each_matrix() -> None:
     # Twice the members, twice the tensors: what made ZeRO-3 of 2021 scale badly.
     assert synced(LISTS, devices=32).parts[LAYER, 0] == 2 * tensors
     assert synced(LISTS, devices=16, shard=8).parts[LAYER, 0] == tensors / 2
+
+
+@pytest.mark.parametrize(("zero", "longer"), [(1, False), (2, False), (3, True)])
+def test_pieces_are_zero_3s_alone(zero: int, longer: bool) -> None:
+    def step(runtime: Runtime) -> float:
+        return simulate_grid(problem(runtime, devices=64), Grid(dp=64, zero=zero)).step_time_s
+
+    assert (step(replace(LAYERS, name="b", gather_bucket_bytes=1)) > step(LAYERS)) is longer
+    assert (step(LISTS) > step(LAYERS)) is longer
 
 
 def test_what_lies_further_apart_than_the_reuse_distance_is_gathered_again() -> None:
