@@ -81,10 +81,17 @@ def test_copies_are_bytes_over_the_bandwidth_of_element_wise_kernels() -> None:
 def test_only_gathered_layers_copy() -> None:
     assert forward_layer(5.0, 1.0, 0.5, 2, 1.5) == 5.0
     assert forward_layer(5.0, 1.0, 0.5, 3, 1.5) == plain(beside)(5.5, 1.0, 1.5) == 6.0
-    assert backward_layer(5.0, 1.0, 2.0, 0.5, 0.25, 1, True, 1.5) == 5.0
-    assert backward_layer(5.0, 1.0, 2.0, 0.5, 0.25, 2, True, 1.5) == plain(beside)(5.25, 2.0, 1.5)
-    assert backward_layer(5.0, 1.0, 2.0, 0.5, 0.25, 2, False, 1.5) == 5.0
-    assert backward_layer(5.0, 1.0, 2.0, 0.5, 0.25, 3, True, 1.5) == plain(beside)(5.75, 3.0, 1.5)
+    assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 1, True, 1.5) == 5.0
+    assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 2, True, 1.5) == plain(beside)(5.25, 2.0, 1.5)
+    assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 2, False, 1.5) == 5.0
+    assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 3, True, 1.5) == plain(beside)(5.75, 3.0, 1.5)
+
+
+def test_sums_over_replicas_of_their_own_run_beside_the_groups_collectives() -> None:
+    def backward(apart: float) -> float:
+        return backward_layer(1.0, 2.0, 7.0, apart, 0.0, 0.0, 3, True, 1.0)
+
+    assert [backward(a) for a in (0.0, 3.0, 6.0, 7.0)] == [9.0, 6.0, 6.0, 7.0]
 
 
 @pytest.mark.parametrize("grid", [Grid(dp=8, zero=3), Grid(dp=8, zero=2), Grid(dp=8, zero=1), Grid(dp=16, pp=2, zero=1)])

@@ -139,6 +139,17 @@ def test_states_of_a_dense_model_by_hand() -> None:
     assert items(3) == {**items(2), "parameters": 2 * part + 2 * (ends + layer * (1 + ANY.gather_prefetch))}
 
 
+@pytest.mark.parametrize(("zero", "own"), [(0, 2), (1, 2), (2, 0), (3, 0)])
+def test_parameters_own_gradients_live_beside_their_main_copy_until_they_are_reduced(zero: int, own: int) -> None:
+    def gradients(copy: bool) -> int:
+        runtime = replace(ANY, name=f"copy-{copy}", main_grad_copy=copy)
+        problem = problem_of(DENSE, cluster_of(8, node=8), runtime=runtime)
+        (stage,) = memory_of_grid(problem, Grid(dp=8, zero=zero))
+        return dict(stage.items)["gradients"]
+
+    assert gradients(True) - gradients(False) == own * DENSE.num_parameters
+
+
 @pytest.mark.parametrize("model", [DENSE, SPARSE], ids=["dense", "sparse"])
 @pytest.mark.parametrize(
     "chain",

@@ -49,6 +49,22 @@ def test_zero_3_gathers_for_every_pass() -> None:
     assert of(traffic, "sharding") == {tuple(range(8)): (pytest.approx(expected, rel=1e-6),)}
 
 
+def test_parameters_out_of_reach_of_their_reuse_are_gathered_again_for_the_recomputed_layers() -> None:
+    asked = problem("h100-sxm:8")
+
+    def gathered(reuse: int, recompute: str) -> float:
+        runtime = replace(asked.runtime, name=f"reuse-{reuse}", reuse_elements=reuse)
+        made = replace(asked, runtime=runtime)
+        (traffic,) = plan_traffic(made, simulate_grid(made, parse_grid(f"zero3 mbs4 recompute={recompute}", devices=8)))
+        return of(traffic, "sharding")[tuple(range(8))][0]
+
+    layer = asked.model.blocks[1].num_parameters
+    more = gathered(layer, "full") - gathered(0, "full")
+    # One microbatch; half of each layer lies further apart than a layer's elements; 2 bytes, of which a ring of 8 sends 7/8.
+    assert more == pytest.approx(7 / 8 * 2 * 0.5 * LAYERS * layer, rel=1e-6)
+    assert gathered(layer, "none") == gathered(0, "none")
+
+
 def test_pipelines_send_a_microbatch_each_way() -> None:
     """bf16 activations cross the network, the gradients come back; neighbours in one island stay in it."""
     message = TOKENS * HIDDEN * 2

@@ -43,11 +43,12 @@ def test_every_row_of_the_copy_is_a_case() -> None:
     counts = Counter(_case(row).measurement.source_id for name in ("training.csv", "megatron_ci.csv") for row in _rows(name))
     assert counts["korthikanti"] == 8
     assert counts["mlm_sc21"] == 10
+    assert counts["sc21_table2"] == 3
     assert counts["simumax_b200"] == 22
     assert counts["mosaic"] == 182
     assert counts["amp_homo"] == 47
     assert counts["mlm_ci"] == 149
-    assert sum(counts.values()) == 828
+    assert sum(counts.values()) == 831
 
 
 def test_korthikanti_175b_with_sequence_parallelism() -> None:

@@ -21,7 +21,8 @@ class Costs(NamedTuple):
     """Tables as arrays; l = layer row, h = mesh row, t = block.
 
     forward, backward, selective, full: (t, l) seconds. saved: (t, modes, l). transient: (t, l) bytes, zero for blocks that are no layers.
-    border: (l, tiers). logits: (l,). gather, reduce, all_reduce: (t, h) seconds of one layer. dense, experts, frozen: (t, h) elements.
+    border: (l, tiers). logits: (l,). gather, reduce, all_reduce, fetch, scatter, apart: (t, h) seconds of one layer.
+    dense, experts, frozen: (t, h) elements.
     logits_blocks, overlap_buffers: (l,) bytes. copied: (t, h) elements of tied weights that another block owns.
     spread: (t, h) elements that more devices sum than dp x cp. shard, expert_shard: (h,). norm: (h,) seconds. tied: (2, h) seconds to
     sum the weights that both ends share, without and with ZeRO. embedding, communicators: (h,) bytes.
@@ -40,6 +41,9 @@ class Costs(NamedTuple):
     gather: FloatArray
     reduce: FloatArray
     all_reduce: FloatArray
+    fetch: FloatArray
+    scatter: FloatArray
+    apart: FloatArray
     dense: FloatArray
     experts: FloatArray
     spread: FloatArray
@@ -133,8 +137,10 @@ class Facts(NamedTuple):
     parameter_bytes: float
     shard_bytes: float
     gradient_bytes: float
+    own_gradient_bytes: float
     state_bytes: float
     prefetch: float
+    reuse: float
     update_bytes: float
     bandwidth: float
     host_rate: float
@@ -233,7 +239,7 @@ def scratch_of(redo_options: int, offloads: int) -> Scratch:
 
 
 _BY_MESH = (
-    *("gather", "reduce", "all_reduce", "dense", "experts", "spread", "frozen"),
+    *("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "dense", "experts", "spread", "frozen"),
     *("copied", "gather_copy", "reduce_copy"),
 )
 _BY_GROUP = ("shard", "expert_shard", "norm", "passes", "embedding", "communicators", "slowdown", "scales")

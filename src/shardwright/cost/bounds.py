@@ -38,6 +38,7 @@ from shardwright.cost.terms import (
     backward_layer,
     forward_layer,
     gathered_elements,
+    gathers_again,
     optimizer_seconds,
     parameter_bytes,
     reserved_bytes,
@@ -124,6 +125,13 @@ def _fill_live(
 
 
 @inner
+def _reduction(sync: np.void, zero: int) -> float:
+    """Seconds to reduce one layer's gradients."""
+    seconds: float = sync["all_reduce"] if zero == 0 else sync["scatter"] if zero == 3 else sync["reduce"]
+    return seconds
+
+
+@inner
 def _fill_work(
     scratch: Scratch,
     costs: CostRecords,
@@ -151,15 +159,17 @@ def _fill_work(
     way = 2.0 * pipeline["ranks"] * chunks * scales
     for t in range(costs.meshes.shape[1]):
         times, sync = costs.layers[layer, t], costs.meshes[h, t]
-        gather, copy, back = sync["gather"], sync["gather_copy"], sync["reduce_copy"]
-        reduce = sync["all_reduce"] if zero == 0 else sync["reduce"]
+        gather, apart, copy, back = sync["fetch"], sync["apart"], sync["gather_copy"], sync["reduce_copy"]
+        reduce = _reduction(sync, zero)
         f = forward_layer(times["forward"], gather, copy, zero, slowdown)
         plain = times["backward"] + (times["selective"] if mode == 1 else 0.0)
-        b = backward_layer(plain, gather, reduce, copy, back, zero, facts["every_microbatch"], slowdown)
+        b = backward_layer(plain, gather, reduce, apart, copy, back, zero, facts["every_microbatch"], slowdown)
         redone = mode == 2 and times["transient"] > 0.0
         more = 0.0
         if redone:
-            again = backward_layer(plain + times["full"], gather, reduce, copy, back, zero, facts["every_microbatch"], slowdown)
+            once_more = gathers_again(sync["dense"] + sync["experts"], facts["reuse"])
+            longer, fetch, put = plain + times["full"], once_more * gather, once_more * copy
+            again = backward_layer(longer, fetch, reduce, apart, put, back, zero, facts["every_microbatch"], slowdown)
             if single:
                 more = again - b
             else:
@@ -196,7 +206,7 @@ def _fill_sync(
         scratch.ranks[s]["gather_all"] = 0.0
     for t in range(costs.meshes.shape[1]):
         sync, first = costs.meshes[h, t], patterns.blocks[p, 0, t]["first"]
-        reduce = (sync["all_reduce"] if zero == 0 else sync["reduce"]) if at_end else 0.0
+        reduce = _reduction(sync, zero) if at_end else 0.0
         gather = sync["gather"] if gathers else 0.0
         first_reduce += first * reduce
         first_gather += first * gather
@@ -233,6 +243,7 @@ def _fill_held(
             facts["shard_bytes"],
         )
         gradients = (_held(dense, shard, zero >= 2) + _held(experts, expert_shard, zero >= 2)) * facts["gradient_bytes"]
+        gradients += (dense + experts) * facts["own_gradient_bytes"] if zero < 2 else 0.0
         states = (_held(dense, shard, zero >= 1) + _held(experts, expert_shard, zero >= 1)) * facts["state_bytes"]
         scratch.held[o, s] = parameters + gradients + np.floor(states * (100.0 - offload) / 100.0) + facts["workspace"]
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import collective_seconds
 from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, span_of
 from shardwright.cost.communication import Axes, Network, axes_of, move_seconds, tokens_copied, wire_bytes
 from shardwright.cost.degree_rows import Rows
-from shardwright.cost.parameters import ELEMENTS, parameter_elements
+from shardwright.cost.parameters import ELEMENTS, matrices, parameter_elements
 from shardwright.job.training import TrainingJob
 from shardwright.program.block.block import BlockProgram
 from shardwright.runtime.runtime import Runtime
@@ -45,6 +45,8 @@ class SyncTable:
     Args:
         all_reduce: of gradients over all holders (ZeRO-0).
         reduce: reduce_scatter in the sharding group and all_reduce across groups. gather: all_gather of parameters in the group.
+        fetch, scatter: gather and reduce under ZeRO-3, in the runtime's pieces. parts: tensors in the lists of a layer's gathers.
+        apart: of a reduction, what runs beside other layers' gathers and reductions (`Runtime.sums_replicas_apart`).
         tied_all_reduce, tied_reduce: (n,) the same of all weights that other stages use too, which are summed last; the sums above leave
             them out.
         shard, expert_shard: members that share one copy of the states, shape (n,).
@@ -56,6 +58,10 @@ class SyncTable:
     all_reduce: FloatArray
     reduce: FloatArray
     gather: FloatArray
+    fetch: FloatArray
+    scatter: FloatArray
+    parts: FloatArray
+    apart: FloatArray
     tied_all_reduce: FloatArray
     tied_reduce: FloatArray
     shard: IntArray
@@ -104,10 +110,10 @@ def sync_table(
     expert_shard = np.gcd(np.maximum(shard * edp // holders, 1), edp)
     groups = _groups(dense_axes, shard)
     dense, experts = sum_spans(groups, shard, network), sum_spans(_groups(expert_axes, expert_shard), expert_shard, network)
-    rates = network, gradient_bytes(job, runtime), job.parameter.bits // 8, runtime.bucket_bytes
+    sizes = sum_sizes(job, runtime)
     shape = (len(programs), len(rows))
     tied = {"all_reduce": np.zeros(len(rows)), "reduce": np.zeros(len(rows))}
-    total = {name: np.zeros(shape) for name in ("all_reduce", "reduce", "gather")}
+    total = {name: np.zeros(shape) for name in SYNCS}
     ends = (np.full(len(rows), 2), (rows["pp"] - 1) * rows["s_pp"])
     counts = {name: np.zeros(shape, dtype=np.int64) for name in ELEMENTS}
     local = [parameter_elements(program, rows.degrees(), shared=shared) for program in programs]
@@ -120,21 +126,24 @@ def sync_table(
             counts[name][index] = elements[name]
         for spans, part in ((dense, "dense"), (experts, "experts")):
             if elements[part].any():
-                for name, seconds in layer_seconds(elements[part], spans, *rates).items():
+                many = matrices(programs[index].operators, experts=part == "experts")
+                for name, seconds in layer_seconds(elements[part], spans, network, sizes, matrices=many).items():
                     total[name][index] += seconds
         if elements["shared"].any():
             # Where the first and the last chunk are two ranks' the owner's gradient waits for the other's.
             alone = elements["dense"] - np.where(rows["pp"] > 1, elements["shared"], 0)
-            priced = layer_seconds(alone, dense, *rates)
-            total["all_reduce"][index], total["reduce"][index] = priced["all_reduce"], priced["reduce"]
-            last = layer_seconds(elements["shared"], sum_spans((groups[0], (*groups[1], ends)), shard, network), *rates)
+            many = matrices(programs[index].operators, experts=False)
+            priced = layer_seconds(alone, dense, network, sizes, matrices=many)
+            for name in ("all_reduce", "reduce", "scatter", "apart"):
+                total[name][index] = priced[name]
+            last = layer_seconds(elements["shared"], sum_spans((groups[0], (*groups[1], ends)), shard, network), network, sizes, matrices=1)
             for name, seconds in tied.items():
                 seconds += np.where(rows["pp"] > 1, last[name], 0.0)
     if runtime.zero1_broadcasts:
         # A rank has no more than the whole model, so that each layer's part of the latency is no more than its true one.
         held = {part: np.tensordot(np.array(repeats), counts[part], axes=1).astype(np.float64) for part in ("dense", "experts")}
-        total["gather"] = _broadcasts(counts["dense"], held["dense"], dense, network, rates[2])
-        total["gather"] += _broadcasts(counts["experts"], held["experts"], experts, network, rates[2])
+        total["gather"] = _broadcasts(counts["dense"], held["dense"], dense, network, sizes.stored)
+        total["gather"] += _broadcasts(counts["experts"], held["experts"], experts, network, sizes.stored)
     columns: dict[str, Any] = total | {f"tied_{name}": spent for name, spent in tied.items()}
     columns |= {name: counts[name] for name in ("dense", "experts", "spread", "frozen", "tied")}
     return SyncTable(**columns, shard=shard, expert_shard=expert_shard)
@@ -199,24 +208,98 @@ def _groups(axes: Axes, shard: IntArray) -> tuple[Axes, Axes]:
     return ((in0, s0), (in1, s1)), ((d0 // in0, s0 * in0), (d1 // in1, s1 * in1))
 
 
-def layer_seconds(
-    elements: IntArray | FloatArray, groups: SumSpans, network: Network, wire: int, stored: int, bucket: int
-) -> dict[str, FloatArray]:
-    """Seconds to sum, to reduce into shards, and to gather one layer's elements.
+class SumSizes(NamedTuple):
+    """How gradients and parameters travel.
 
     Args:
         wire, stored: bytes of a gradient on the wire, and of a parameter. bucket: bytes; smaller layers share a bucket's time.
+        gathered: bytes that ZeRO-3 joins matrices up to (0 = a layer, or a bucket). listed: it moves each matrix alone, as a list.
+        apart: sums over replicas have a stream of their own.
     """
-    gradient = np.maximum(elements * float(wire), float(bucket))
-    parameter = np.maximum(elements * float(stored), float(bucket) * stored / wire)
-    share = elements * float(wire) / np.maximum(gradient, 1.0)
+
+    wire: int
+    stored: int
+    bucket: int
+    gathered: int
+    listed: bool
+    apart: bool
+
+
+def sum_sizes(job: TrainingJob, runtime: Runtime) -> SumSizes:
+    """Those of a job under a runtime."""
+    return SumSizes(
+        wire=gradient_bytes(job, runtime),
+        stored=job.parameter.bits // 8,
+        bucket=runtime.bucket_bytes,
+        gathered=runtime.gather_bucket_bytes,
+        listed=runtime.listed_collectives,
+        apart=runtime.sums_replicas_apart,
+    )
+
+
+SYNCS: Final = ("all_reduce", "reduce", "gather", "fetch", "scatter", "parts", "apart")
+"""Columns of a `SyncTable` that `layer_seconds` fills."""
+OPERATOR_S: Final = 7.5e-6
+"""Host seconds of an operator of PyTorch that is called for each tensor of a list: 5 to 10 us (the prior of `host_launch` has the same
+range). DeepSpeed issue 1069 shows 0.13 + 0.25 ms for an all_gather of small parameters, its Python and debugging included."""
+LISTED_GATHER_OPERATORS, LISTED_REDUCE_OPERATORS = 3, 4
+"""Operators for each member: a view of the output (`narrow`), one of the flat buffer and a copy between them; of a gradient `view` too."""
+
+
+def layer_seconds(
+    elements: IntArray | FloatArray, groups: SumSpans, network: Network, sizes: SumSizes, *, matrices: int
+) -> dict[str, FloatArray]:
+    """Seconds to sum, to reduce into shards, and to gather one layer's elements; `fetch` and `scatter` as ZeRO-3 does, see `_in_pieces`.
+
+    Args:
+        matrices: that the elements are.
+    """
+    wire, stored, bucket = float(sizes.wire), float(sizes.stored), float(sizes.bucket)
+    gradient = np.maximum(elements * wire, bucket)
+    parameter = np.maximum(elements * stored, bucket * stored / wire)
+    share = elements * wire / np.maximum(gradient, 1.0)
     scatter = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=groups.inner, network=network)
     across = move_seconds(Collective.ALL_REDUCE, volume=gradient / groups.shard, span=groups.across, network=network)
-    return {
+    plain = {
         "all_reduce": share * move_seconds(Collective.ALL_REDUCE, volume=gradient, span=groups.whole, network=network),
         "reduce": share * (scatter + across),
         "gather": share * move_seconds(Collective.ALL_GATHER, volume=parameter, span=groups.inner, network=network),
     }
+    pieces = _in_pieces(elements, groups, network, sizes, matrices=matrices) if sizes.gathered or sizes.listed else {}
+    apart = share * across * (sizes.apart and _on_other_links(groups))
+    return plain | {"fetch": plain["gather"], "scatter": plain["reduce"], "parts": np.zeros_like(share), "apart": apart} | pieces
+
+
+def _on_other_links(groups: SumSpans) -> BoolArray:
+    """(n,) no tier has several members both of a sharding group and of a group across them: neither slows the other down."""
+    pairs = zip(groups.inner.members, groups.across.members, strict=True)
+    return np.asarray(~np.any([(inner > 1) & (across > 1) for inner, across in pairs], axis=0), dtype=np.bool_)
+
+
+def _in_pieces(
+    elements: IntArray | FloatArray, groups: SumSpans, network: Network, sizes: SumSizes, *, matrices: int
+) -> dict[str, FloatArray]:
+    """Seconds of ZeRO-3's collectives of one layer of V bytes that is gathered in pieces, and the tensors in their lists.
+
+        fetch = V / v x T(v)    v = max(V / matrices, gathered)
+
+    A list has one tensor a member. For each the host calls operators before (of a reduction: beside) the collective: `copy_seconds` has
+    those of gathers, `scatter` its own. Leaves out that matrices differ in size.
+
+    Source: DeepSpeed, runtime/zero/partitioned_param_coordinator.py (`fetch_sub_module`: the next parameters are prefetched until they
+    have `stage3_prefetch_bucket_size` elements) and, before 0.6, runtime/zero/partition_parameters.py (`_allgather_param`,
+    `_reduce_scatter_gradient`: a collective a parameter, over a list of views).
+    """
+    volume = elements * float(sizes.stored)
+    piece = np.maximum(volume / matrices, float(sizes.gathered))
+    moved = volume / np.maximum(piece, 1.0) * move_seconds(Collective.ALL_GATHER, volume=piece, span=groups.inner, network=network)
+    if not sizes.listed:
+        return {"fetch": moved}
+    gradient = elements * float(sizes.wire) / matrices
+    summed = move_seconds(Collective.REDUCE_SCATTER, volume=gradient, span=groups.inner, network=network)
+    summed = summed + move_seconds(Collective.ALL_REDUCE, volume=gradient / groups.shard, span=groups.across, network=network)
+    parts = np.where((groups.shard > 1) & (elements > 0), matrices * groups.shard, 0).astype(np.float64)
+    return {"fetch": moved, "scatter": matrices * summed + parts * (LISTED_REDUCE_OPERATORS * OPERATOR_S), "parts": parts}
 
 
 def _broadcasts(elements: IntArray, held: FloatArray, groups: SumSpans, network: Network, stored: int) -> FloatArray:

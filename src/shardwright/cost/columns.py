@@ -12,7 +12,7 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span, span_of
 from shardwright.cost.block_table import MODES, PARTS, PHASES, BlockTable, block_table, local_degrees
-from shardwright.cost.column_sums import SyncTable, link_shares, sync_table
+from shardwright.cost.column_sums import SYNCS, SyncTable, link_shares, sync_table
 from shardwright.cost.communication import (
     Network,
     all_alike,
@@ -236,7 +236,7 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
     alike = lies_in_units(rows, tuple(t.num_devices for t in network.tiers))
     sync = replace(
         sync,
-        **{name: getattr(sync, name) * alike for name in ("all_reduce", "reduce", "gather", "tied_all_reduce", "tied_reduce")},
+        **{name: getattr(sync, name) * alike for name in (*SYNCS, "tied_all_reduce", "tied_reduce")},
     )
     return MeshTable(
         sync=sync,

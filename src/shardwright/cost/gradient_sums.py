@@ -12,12 +12,24 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.column_sums import ShardedElements, SumSpans, SyncTable, broadcast_seconds, gradient_bytes, layer_seconds, wire_shares
+from shardwright.cost.column_sums import (
+    SYNCS,
+    ShardedElements,
+    SumSpans,
+    SyncTable,
+    broadcast_seconds,
+    gradient_bytes,
+    layer_seconds,
+    sum_sizes,
+    wire_shares,
+)
 from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.device_network import group_span, network_of_devices
+from shardwright.cost.parameters import matrices
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.problem import Problem
 from shardwright.program.stages.holdings import HeldParameters
+from shardwright.program.stages.parts import Segment
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, State
 
 
@@ -136,21 +148,21 @@ def cuts_of(held: list[tuple[HeldParameters, ...]], *, rule: ShardRule) -> tuple
     return tuple(cuts) or (ShardedElements(elements=0, optimizer=1, gradient=1, parameter=1),)
 
 
-def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...], rule: ShardRule) -> SyncTable:
+def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, segments: tuple[Segment, ...], rule: ShardRule) -> SyncTable:
     """Synchronisation of one layer of each segment, as a table of one row.
 
     A layer below the runtime's bucket size shares its bucket's latency with its neighbours, as in `sync_table`.
 
     Args:
-        layers: of each segment. Parameters of some of them (the others are shared with other stages) are spread over all.
+        segments: whose layers they are of. Parameters of some layers (the others are shared with other stages) are spread over all.
     """
-    blocks = len(held)
+    blocks, layers = len(held), tuple(segment.count for segment in segments)
     held, beyond = in_buckets(held, layers=layers)
-    seconds = {name: np.zeros((blocks, 1)) for name in ("all_reduce", "reduce", "gather")}
+    seconds = {name: np.zeros((blocks, 1)) for name in SYNCS}
     tied = {"all_reduce": np.zeros(1), "reduce": np.zeros(1)}
     counts = {name: np.zeros((blocks, 1), dtype=np.int64) for name in ("dense", "experts", "spread", "frozen", "tied")}
     shards = {ParameterClass.DENSE: 1, ParameterClass.EXPERTS: 1}
-    sizes = gradient_bytes(problem.job, problem.runtime), problem.job.parameter.bits // 8, problem.runtime.bucket_bytes
+    sizes = sum_sizes(problem.job, problem.runtime)
     each = [Counter[tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int]]() for _ in held]
     for b, h in ((b, h) for b, items in enumerate(held) for h in items):
         kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
@@ -162,24 +174,25 @@ def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, layers:
             shards[kind] = max(shards[kind], shard)
     for b, (together, count) in enumerate(zip(each, layers, strict=True)):
         for key, elements in ((key, elements) for key, elements in together.items() if len(key[0]) > 1):
-            group, near, _, shard = key
+            group, near, kind, shard = key
+            many = matrices(segments[b].block.operators, experts=kind is ParameterClass.EXPERTS)
             network = network_of_devices(problem, group)
             groups = _sum_spans(network, group, near, shard)
-            alone = layer_seconds(np.array([elements / count]), groups, network, *sizes)
+            alone = layer_seconds(np.array([elements / count]), groups, network, sizes, matrices=many)
             if problem.runtime.zero1_broadcasts:
                 whole = sum(one[key] for one in each)
-                alone["gather"] = broadcast_seconds(np.array([float(whole)]), groups, network=network, stored=sizes[1]) / whole
+                alone["gather"] = broadcast_seconds(np.array([float(whole)]), groups, network=network, stored=sizes.stored) / whole
                 alone["gather"] *= elements / count
             for name, spent in alone.items():
-                if near == group or name not in tied:
+                if near == group or name not in (*tied, "scatter", "apart"):
                     seconds[name][b] += spent
-                else:
+                elif name in tied:
                     tied[name] += spent * count
     for one in beyond:
         network = network_of_devices(problem, one.members)
         volume = np.array([one.total * float(gradient_bytes(problem.job, problem.runtime))])
         once = move_seconds(Collective.ALL_REDUCE, volume=volume, span=group_span(one.members, network), network=network)
-        for name in ("all_reduce", "reduce"):
+        for name in ("all_reduce", "reduce", "scatter"):
             seconds[name][one.segment, 0] += float(once[0]) * one.elements / one.total
     columns: dict[str, Any] = seconds | {f"tied_{name}": spent for name, spent in tied.items()} | counts
     return SyncTable(

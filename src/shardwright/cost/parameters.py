@@ -1,10 +1,13 @@
-"""Local parameter elements of a block, by how their gradients are summed."""
+"""Local parameter elements of a block, by how their gradients are summed; and its matrices."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.block.block import BlockProgram
 from shardwright.program.block.sizes import Degrees, evaluate
@@ -39,3 +42,12 @@ def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: froze
             if f"{program.block}.{stored.parameter}" in shared:
                 counts["shared"] += np.where(wider, 0, elements)
     return counts
+
+
+def matrices(operators: Iterable[Operator], *, experts: bool) -> int:
+    """Trainable matrices that a block stores, of experts or of all else; at least 1. All experts' matrix of one name counts as one.
+
+    Vectors are left out: DeepSpeed keeps parameters of fewer than 100,000 elements whole (`stage3_param_persistence_threshold`).
+    """
+    stored = (p for o in operators for p in o.parameters if p.trainable and not p.tied_to and len(p.extents) > 1)
+    return max(sum((p.klass is ParameterClass.EXPERTS) is experts for p in stored), 1)

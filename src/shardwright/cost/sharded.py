@@ -7,7 +7,7 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.collectives.extent import extent_of
 from shardwright.collectives.span import Span
-from shardwright.cost.column_sums import SyncTable
+from shardwright.cost.column_sums import LISTED_GATHER_OPERATORS, OPERATOR_S, SyncTable
 from shardwright.cost.communication import Network
 from shardwright.hardware.catalog.constants import slowdown_beside
 from shardwright.program.problem import Problem
@@ -36,10 +36,15 @@ def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatAr
 
         t = local elements x bytes an element / (0.8 BW) where the element's states are sharded over more than one device
 
-    Bytes are the runtime's (`gather_copy_bytes`, `reduce_copy_bytes`). Leaves out launches and the copies of a shard (1/n of it).
+    Bytes are the runtime's (`gather_copy_bytes`, `reduce_copy_bytes`). Where collectives take lists (`listed_collectives`) the compute
+    stream also waits for the host, which calls operators for each tensor of a gather's list: it has waited for the device before, and
+    launches the kernels beside the gather behind it. Leaves out launches and the copies of a shard (1/n of it).
+
+    Source: DeepSpeed 0.3.13, runtime/zero/partition_parameters.py: `_allgather_param` begins with ``torch.cuda.synchronize()``.
     """
     device, runtime = problem.cluster.node.accelerator, problem.runtime
     bandwidth = device.memory_bandwidth * device.element_efficiency
     shared = np.where(sync.shard > 1, sync.dense, 0) + np.where(sync.expert_shard > 1, sync.experts, 0)
     elements = np.asarray(shared, dtype=np.float64)
-    return elements * (runtime.gather_copy_bytes / bandwidth), elements * (runtime.reduce_copy_bytes / bandwidth)
+    listed = sync.parts * (LISTED_GATHER_OPERATORS * OPERATOR_S)
+    return elements * (runtime.gather_copy_bytes / bandwidth) + listed, elements * (runtime.reduce_copy_bytes / bandwidth)

@@ -17,6 +17,7 @@ from shardwright.cost.terms import (
     backward_layer,
     forward_layer,
     gathered_elements,
+    gathers_again,
     optimizer_seconds,
     parameter_bytes,
     reserved_bytes,
@@ -179,7 +180,7 @@ def _layer_sync(priced: Priced, zero: int) -> tuple[FloatArray, FloatArray]:
     sync, row = priced.meshes.sync, priced.mesh_row
     if zero == 0:
         return np.zeros(sync.gather.shape[0]), sync.all_reduce[:, row]
-    return sync.gather[:, row], sync.reduce[:, row]
+    return (sync.fetch[:, row], sync.scatter[:, row]) if zero == 3 else (sync.gather[:, row], sync.reduce[:, row])
 
 
 def _tied_seconds(choices: Choices, priced: Priced) -> FloatArray:
@@ -194,7 +195,7 @@ def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArra
     """(2, c, parts) seconds of F and B of each chunk by part, recompute and exposed sharding included."""
     seconds = priced.layers.seconds[:, :, :, priced.layer_row]
     slowdown, every = float(priced.meshes.slowdown[priced.mesh_row]), problem.runtime.reduce_every_microbatch
-    blocks, zero = seconds.shape[0], choices.zero
+    blocks, zero, sync = seconds.shape[0], choices.zero, priced.meshes.sync
     kept = np.zeros((2, blocks, len(PART_NAMES)))
     # What selective and full recompute add.
     more = np.zeros((2, blocks, len(PART_NAMES)))
@@ -204,14 +205,16 @@ def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArra
     more[1, :, RECOMPUTE_PART] = seconds[:, 4].sum(axis=1)
     if zero >= 2:
         for b in range(blocks):
-            g, r = float(gather[b]), float(reduce[b])
+            g, r, apart = float(gather[b]), float(reduce[b]), float(sync.apart[b, priced.mesh_row])
             copy, back = float(priced.meshes.gather_copy_s[b, priced.mesh_row]), float(priced.meshes.reduce_copy_s[b, priced.mesh_row])
-            forward, plain = float(kept[0, b].sum()), float(kept[1, b].sum())
+            forward, backward = float(kept[0, b].sum()), float(kept[1, b].sum())
             kept[0, b, SHARDING_PART] = forward_layer(forward, g, copy, zero, slowdown) - forward
-            kept[1, b, SHARDING_PART] = backward_layer(plain, g, r, copy, back, zero, every, slowdown) - plain
-            for mode in range(2):
-                longer = plain + float(more[mode, b, RECOMPUTE_PART])
-                slower = backward_layer(longer, g, r, copy, back, zero, every, slowdown) - longer
+            kept[1, b, SHARDING_PART] = backward_layer(backward, g, r, apart, copy, back, zero, every, slowdown) - backward
+            elements = float(sync.dense[b, priced.mesh_row] + sync.experts[b, priced.mesh_row])
+            again = float(plain(gathers_again)(elements, float(problem.runtime.reuse_elements)))
+            for mode, times in enumerate((1.0, again)):
+                longer = backward + float(more[mode, b, RECOMPUTE_PART])
+                slower = backward_layer(longer, times * g, r, apart, times * copy, back, zero, every, slowdown) - longer
                 more[mode, b, SHARDING_PART] = slower - kept[1, b, SHARDING_PART]
     parts: FloatArray = np.einsum("cb,kbp->kcp", priced.layout.counts, kept)
     parts[1] += np.einsum("cbm,mbp->cp", choices.modes[:, :, 1:], more)
@@ -259,6 +262,14 @@ def update_bytes(problem: Problem) -> float:
 def shard_bytes(problem: Problem) -> float:
     """Bytes of a parameter's ZeRO-3 shard beside the optimizer's master copy."""
     return 0.0 if problem.runtime.gathers_from_master else problem.job.parameter.bits / 8
+
+
+def own_gradient_bytes(problem: Problem) -> int:
+    """Bytes of a parameter's own gradient, which lives beside the copy that gradients accumulate in; 0 = the copy is the only one.
+
+    From ZeRO-2 on gradients go when they are reduced. Source: `Runtime.main_grad_copy`.
+    """
+    return problem.job.parameter.bits // 8 if problem.runtime.main_grad_copy else 0
 
 
 def host_update_rate(problem: Problem) -> float:
@@ -317,9 +328,10 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced, ranks: lis
         int(plain(parameter_bytes)(choices.zero, float(sum(c.elements for c in cuts)), float(s), float(f), whole, width, cut_width))
         for cuts, s, f, whole in zip(ranks, held(3), frozen, gathered, strict=True)
     ]
+    own = [sum(c.elements for c in cuts) * own_gradient_bytes(problem) * (choices.zero < 2) for cuts in ranks]
     return (
         ("parameters", np.array(parameters, dtype=np.int64)),
-        ("gradients", held(2) * (problem.runtime.gradient_dtype.bits // 8)),
+        ("gradients", held(2) * (problem.runtime.gradient_dtype.bits // 8) + np.array(own, dtype=np.int64)),
         ("optimizer", held(1) * problem.job.optimizer.state_bytes * (100 - choices.offload) // 100),
         ("workspace", np.full(priced.layout.pp, problem.runtime.workspace_bytes, dtype=np.int64)),
     )

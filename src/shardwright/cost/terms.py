@@ -29,6 +29,7 @@ def backward_layer(
     backward: float,
     gather: float,
     reduce: float,
+    apart: float,
     gather_copy: float,
     reduce_copy: float,
     zero: int,
@@ -37,15 +38,32 @@ def backward_layer(
 ) -> float:
     """Backward (with any recompute) of one layer; ZeRO-3 gathers parameters and, as ZeRO-2, reduces gradients each microbatch, each with
     its copies.
+
+    A gather and a reduction of one group run one after the other, on its one communicator. Of `reduce`, `apart` seconds have a
+    communicator, a stream and links of their own, and run beside those of other layers: max(gather + reduce - apart, apart).
     """
     hidden = 0.0
     if zero == 3:
         hidden += gather
         backward += gather_copy
     if zero >= 2 and every_microbatch:
-        hidden += reduce
+        hidden = max(hidden + reduce - apart, apart)
         backward += reduce_copy
     return beside(backward, hidden, slowdown) if hidden > 0.0 else backward
+
+
+@inner
+def gathers_again(elements: float, reuse: float) -> float:
+    """Gathers of a layer's parameters in the backward of a recomputed layer under ZeRO-3: 1, and what is released in between again.
+
+        1 + max(0, 1 - reuse / (2 elements))
+
+    A weight at the part x of a layer is used again 2 (1 - x) `elements` later: first the rest of the layer runs forward, then backward.
+    What lies further apart than `reuse` elements (0 = anything is kept) is released and gathered again.
+
+    Source: DeepSpeed, `stage3_max_reuse_distance`: partitioned_param_coordinator.py, `__params_to_release`.
+    """
+    return 1.0 + max(0.0, 1.0 - reuse / (2.0 * elements)) if reuse > 0.0 and elements > 0.0 else 1.0
 
 
 @inner

@@ -13,6 +13,7 @@ from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertD
 
 _BLOB: Final = "https://github.com/deepspeedai/DeepSpeed/blob"
 _TREE: Final = f"{_BLOB}/v0.16.0/deepspeed"
+_READ: Final = f"{_BLOB}/03aecee816cece2b4d94af485af7bd69bd4a201a/deepspeed/runtime/zero"
 
 _MEGATRON_ARGUMENTS: Final = "https://github.com/NVIDIA/Megatron-LM/blob/v2.5/megatron/arguments.py"
 _EAGER: Final = (
@@ -24,6 +25,7 @@ _TIMERS: Final = (
     "https://github.com/DachengLi1/AMP/blob/708e87f25ca88b7179358a201c82b41aa27858ca/DeepSpeed/DeepSpeedExamples/"
     "Megatron-LM-v1.1.5-3D_parallelism/megatron/mpu/mappings.py"
 )
+_BF16: Final = f"{_BLOB}/0acdb021c71edb33a637ee60ff54425279cd08bc/deepspeed/runtime/bf16_optimizer.py"
 _CONFIG: Final = "https://www.deepspeed.ai/docs/config-json/"
 
 # DeepSpeed 0.16: ZeRO 0-3 with overlap_comm, DeepSpeed pipeline, Ulysses, automatic tensor parallelism.
@@ -39,10 +41,24 @@ V0_16: Final = runtime(
         off="row_kernels gradient_passes scales_gradients",
         note="passes over whole gradients beside the update are not counted here; no such kernels",
     ),
-    stated(
-        f"{_TREE}/runtime/zero/partition_parameters.py",
-        off="gradient_wire gather_copy_bytes reduce_copy_bytes",
-        note="parameters are views of what was gathered; from memory",
+    read(
+        f"{_READ}/partition_parameters.py",
+        off="gradient_wire listed_collectives sums_replicas_apart",
+        gather_copy_bytes=4,
+        note="AllGatherCoalescedHandle joins each parameter's parts by torch.cat (2 + 2); one that is gathered alone is a view",
+    ),
+    read(
+        f"{_READ}/stage3.py",
+        reduce_copy_bytes=12,
+        note="__add_grad_to_ipg_bucket copies into the bucket's buffer (2 + 2), reduce_scatter_coalesced joins the members' parts (2 + 2) "
+        "and divides them (2 + 2)",
+    ),
+    read(
+        f"{_READ}/partitioned_param_coordinator.py",
+        gather_bucket_bytes=100_000_000,
+        reuse_elements=1_000_000_000,
+        note="fetch_sub_module prefetches whole parameters up to stage3_prefetch_bucket_size, 5e7 elements of 2 bytes, as one all_gather; "
+        "__params_to_release keeps what is used within stage3_max_reuse_distance, 1e9",
     ),
     stated(
         f"{_TREE}/runtime/zero/config.py",
@@ -130,6 +146,14 @@ MEGATRON: Final = derive(
     ),
     stated(f"{_BLOB}/v0.6.0/deepspeed/runtime/zero/config.py", on="optimizer_offload", zero_stages=(0, 1, 2, 3)),
     stated("https://github.com/bigscience-workshop/Megatron-DeepSpeed/blob/main/megatron/mpu/layers.py", tp_overlap=TpOverlap.NONE),
+    stated(
+        f"{_BLOB}/v0.6.0/deepspeed/runtime/zero/partitioned_param_coordinator.py",
+        gather_bucket_bytes=100_000_000,
+        reuse_elements=1_000_000_000,
+        gather_copy_bytes=4,
+        reduce_copy_bytes=12,
+        note="as in 0.16: the first release with this coordinator (pull request 1453)",
+    ),
     offers=(
         offered(
             "kernels",
@@ -158,5 +182,55 @@ MEGATRON: Final = derive(
             ),
         ),
         offered("tp_timers", "off", "", stated(_MEGATRON_ARGUMENTS, off="tp_synchronises", note="no timers there")),
+        offered(
+            "bf16_optimizer",
+            "on",
+            "bf16.enabled: true",
+            read(
+                _BF16,
+                on="main_grad_copy adds_gradients",
+                gradient_dtype=Dtype.FP32,
+                zero_stages=(1,),
+                note="fp32_groups_gradients_flat is a whole fp32 buffer beside the parameters' bf16 gradients, which _update_hp_grad "
+                "adds to it after each backward and clear_lp_grads zeroes without freeing; states are always partitioned; for BLOOM",
+            ),
+        ),
+        offered(
+            "bf16_optimizer",
+            "off",
+            "",
+            stated(
+                f"{_BLOB}/v0.6.0/deepspeed/runtime/zero/config.py",
+                on="adds_gradients",
+                off="main_grad_copy",
+                gradient_dtype=Dtype.FP16,
+                zero_stages=(0, 1, 2, 3),
+            ),
+        ),
+    ),
+)
+
+# DeepSpeed's ZeRO-3 as it came out in March 2021 (0.3.11 to 0.5), over Megatron layers: a collective a parameter, over lists of tensors.
+LISTED: Final = derive(
+    MEGATRON,
+    named("deepspeed-2021", version="0.3.13", released="2021-03"),
+    read(
+        "https://github.com/samyam/DeepSpeed/blob/7fe8f97164e5bb7a04e3983713d19c5b69875b4a/deepspeed/runtime/zero/partition_parameters.py",
+        on="listed_collectives",
+        off="gather_bucket_bytes",
+        gather_copy_bytes=6,
+        reduce_copy_bytes=8,
+        note="_allgather_param: torch.cuda.synchronize, an output of zeros (2), dist.all_gather over a list of views, which NCCL's process "
+        "group copies out of its flat buffer (2 + 2); _reduce_scatter_gradient likewise, beside the copy into the bucket",
+    ),
+    stated(
+        f"{_BLOB}/v0.5.0/deepspeed/runtime/zero/stage3.py",
+        on="reduce_every_microbatch overlap_grad_reduce overlap_param_gather",
+        reuse_elements=1_000_000_000,
+        zero_stages=(0, 3),
+        bucket_bytes=0,
+        gather_prefetch=1,
+        note="PrefetchCoordinator: the next parameters are prefetched while a module computes; stage3_max_reuse_distance 1e9; "
+        "gradients of each parameter apart",
     ),
 )

@@ -29,6 +29,11 @@ RUNTIME: Final = derive(
         reduce_copy_bytes=8,
         note="parameters are views of the gathered flat parameter; gradients of the views are joined (2 + 2), then pre-divided (2 + 2)",
     ),
+    stated(
+        "https://github.com/pytorch/pytorch/blob/v2.0.1/torch/distributed/fsdp/_runtime_utils.py",
+        off="sums_replicas_apart",
+        note="the sum over replicas follows in the post-backward stream; a stream of its own came with 2.1; from memory",
+    ),
     read(
         _BENCHMARK,
         full_recompute=FullRecompute.STOPS_EARLY,

@@ -30,7 +30,7 @@ RUNTIME: Final = runtime(
     ),
     stated(
         "https://docs.jax.dev/en/latest/sharded-computation.html",
-        off="gather_copy_bytes reduce_copy_bytes",
+        off="gather_bucket_bytes gather_copy_bytes listed_collectives reduce_copy_bytes reuse_elements sums_replicas_apart",
         gradient_wire=Dtype.BF16,
         note="GSPMD sums a product's partial results where they arise, in its bf16, and lays collectives out with users; from memory",
     ),

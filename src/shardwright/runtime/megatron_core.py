@@ -223,7 +223,7 @@ V0_12: Final = runtime(
     ),
     stated(
         f"{_CORE}/distributed/param_and_grad_buffer.py",
-        off="gradient_wire gather_copy_bytes reduce_copy_bytes",
+        off="gradient_wire gather_bucket_bytes gather_copy_bytes listed_collectives reduce_copy_bytes reuse_elements sums_replicas_apart",
         note="parameters and gradients are views of contiguous buffers",
     ),
     read(

@@ -24,7 +24,11 @@ Y2021: Final = runtime(
         off="row_kernels gradient_passes scales_gradients",
         note="passes over whole gradients beside the update are not counted here; no such kernels",
     ),
-    stated(f"{_LM}/v2.5/megatron/arguments.py", off="gradient_wire gather_copy_bytes reduce_copy_bytes", note="no sharded parameters"),
+    stated(
+        f"{_LM}/v2.5/megatron/arguments.py",
+        off="gradient_wire gather_bucket_bytes gather_copy_bytes listed_collectives reduce_copy_bytes reuse_elements sums_replicas_apart",
+        note="no sharded parameters",
+    ),
     read(
         f"{_LM}/01d65bde5000f00889427e3efc52b14ef273bf59/megatron/model/distributed.py",
         on="adds_gradients",

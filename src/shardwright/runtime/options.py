@@ -91,6 +91,7 @@ OPTIONS: Final = (
         values={"fp32": "32 bits", "bf16": "16 bits"},
         numerics=True,
     ),
+    _switch("bf16_optimizer", "DeepSpeed's BF16_Optimizer: fp32 gradients whole, beside the parameters' own", numerics=True),
     _switch("grad_check", "the norm of every gradient bucket is taken before its collective, to find NaN"),
     Option(
         name="grad_average",

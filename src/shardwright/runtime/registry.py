@@ -13,6 +13,7 @@ from shardwright.runtime.runtime import Runtime
 
 _MODULES: Final = {
     "deepspeed-0.16": "shardwright.runtime.deepspeed:V0_16",
+    "deepspeed-2021": "shardwright.runtime.deepspeed:LISTED",
     "deepspeed-2022": "shardwright.runtime.deepspeed:MEGATRON",
     "fsdp1-llm-foundry": "shardwright.runtime.llm_foundry:RUNTIME",
     "internevo": "shardwright.runtime.internevo:RUNTIME",

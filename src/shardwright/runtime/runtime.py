@@ -130,6 +130,10 @@ class Runtime:
         overlap_grad_reduce, overlap_param_gather, overlap_p2p: on a stream of their own.
         bucket_bytes: gradients a bucket; 0 = one bucket a layer.
         gather_prefetch: layers whose ZeRO-3 parameters are gathered ahead.
+        gather_bucket_bytes: ZeRO-3 gathers whole matrices, joined up to so many bytes; 0 = a layer, or a bucket as of gradients.
+        listed_collectives: ZeRO-3 gathers and reduces each matrix alone, as a list of one tensor a member (see `cost.sharded`).
+        sums_replicas_apart: hybrid sharding's sums over replicas have a communicator and a stream of their own.
+        reuse_elements: parameters that are used again within so many are kept, all others gathered again; 0 = all are kept.
         reduce_every_microbatch: ZeRO-2/3 reduces gradients each microbatch.
         tp_overlap: see TpOverlap. element_kernels, attention_kernel, full_recompute: see there.
         tp_synchronises: the host waits until the device is idle before and after each tensor-parallel collective.
@@ -240,6 +244,10 @@ class Runtime:
     scales_reduced: ScaleGroup = ScaleGroup.NONE
     collective_library: str = "nccl"
     gradient_wire: Dtype | None = None
+    gather_bucket_bytes: int = 0
+    listed_collectives: bool = False
+    sums_replicas_apart: bool = False
+    reuse_elements: int = 0
     gather_copy_bytes: int = 0
     reduce_copy_bytes: int = 0
     row_kernels: bool = False

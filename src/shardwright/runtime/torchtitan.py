@@ -60,10 +60,15 @@ V0_2: Final = runtime(
     ),
     read(
         "https://github.com/pytorch/pytorch/blob/v2.9.0/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
-        off="gradient_wire",
+        off="gradient_wire gather_bucket_bytes listed_collectives reuse_elements",
         gather_copy_bytes=4,
         reduce_copy_bytes=6,
         note="split_with_sizes_copy of the gathered bf16 (2 + 2 bytes); chunk_cat of bf16 gradients into the fp32 buffer (2 + 4)",
+    ),
+    read(
+        "https://github.com/pytorch/pytorch/blob/v2.9.0/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
+        on="sums_replicas_apart",
+        note="foreach_reduce: all_reduce_stream waits for the reduce_scatter's stream, and no later reduce_scatter for it",
     ),
     stated(
         f"{_TREE}/models/llama3/infra/parallelize.py",

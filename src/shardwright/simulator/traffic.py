@@ -10,13 +10,15 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.block_table import PART_OF_AXIS, PARTS, moved_again
+from shardwright.compiled import plain
+from shardwright.cost.block_table import MODES, PART_OF_AXIS, PARTS, moved_again
 from shardwright.cost.column_sums import gradient_bytes
 from shardwright.cost.columns import block_context
 from shardwright.cost.communication import dispatch_bytes, wire_bytes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_tiers, tiers_between
 from shardwright.cost.family_costs import local_sizes, recompute_mode
 from shardwright.cost.gradient_sums import ShardRule, degree, in_buckets, shard_rule, sharing_groups
+from shardwright.cost.terms import gathers_again
 from shardwright.program.block.block import Move, Phase
 from shardwright.program.block.cell_structure import on_replica
 from shardwright.program.block.lower_block import lower_block
@@ -161,7 +163,11 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
     reduced = backward if rule.zero >= 2 and runtime.reduce_every_microbatch else 1
     gathered = (0, 1, 1, forward + backward)[rule.zero]
     bucketed, beyond = in_buckets(held, layers=layers)
-    for items, count in zip(bucketed, layers, strict=True):
+    for items, segment in zip(bucketed, stage.segments, strict=True):
+        count, again = segment.count, 0.0
+        if rule.zero == 3 and recompute_mode(segment.keeps) == MODES.index("full"):
+            local = sum(h.elements * h.layers for h in items if h.trainable) / count
+            again = backward * (plain(gathers_again)(local, float(runtime.reuse_elements)) - 1.0)
         together: Counter[tuple[tuple[int, ...], tuple[int, ...], int]] = Counter()
         for h in (h for h in items if h.trainable and len(h.group) > 1):
             together[h.group, h.near, degree(rule, h.klass, len(h.near))] += h.elements * h.layers
@@ -174,10 +180,10 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
                 continue
             sums.collective(SHARDING, Collective.REDUCE_SCATTER, inner, volume=each * wire, times=times)
             sums.collective(SHARDING, Collective.ALL_REDUCE, across, volume=each * wire / shard, times=times)
-            if runtime.zero1_broadcasts:
+            if runtime.zero1_broadcasts and rule.zero < 3:
                 sums.collective(SHARDING, Collective.BROADCAST, inner, volume=each * stored / shard, times=count * gathered * shard)
             else:
-                sums.collective(SHARDING, Collective.ALL_GATHER, inner, volume=each * stored, times=count * gathered)
+                sums.collective(SHARDING, Collective.ALL_GATHER, inner, volume=each * stored, times=count * (gathered + again))
     for one in beyond:
         sums.collective(SHARDING, Collective.ALL_REDUCE, one.members, volume=one.elements * layers[one.segment] * wire, times=reduced)
 

@@ -53,7 +53,7 @@ def _load_prices() -> None:
     load_lookups()
     tile_padding(m=np.ones(1), n=np.ones(1), k=np.ones(1))
     forward_layer(1.0, 0.0, 0.0, 0, 1.0)
-    backward_layer(1.0, 0.0, 0.0, 0.0, 0.0, 0, False, 1.0)
+    backward_layer(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, False, 1.0)
 
 
 def _load_events() -> None:

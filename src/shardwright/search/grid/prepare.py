@@ -18,7 +18,7 @@ from shardwright.cost.critical_path import jitter
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.distinct_rows import distinct_rows
-from shardwright.cost.step_costs import Priced, host_update_rate, pieces_of, reserve_factor, shard_bytes, update_bytes
+from shardwright.cost.step_costs import Priced, host_update_rate, own_gradient_bytes, pieces_of, reserve_factor, shard_bytes, update_bytes
 from shardwright.program.problem import Problem
 from shardwright.search.grid.members import Members
 from shardwright.search.grid.memory_choices import shard_is_legal
@@ -127,7 +127,7 @@ def _mesh_rows(members: Members, *, moe: bool) -> tuple[Rows, IntArray]:
     return Rows(columns=columns), np.where(legal & (wanted > 0), wanted, holders)
 
 
-_SUMS = ("gather", "reduce", "all_reduce", "dense", "experts", "spread", "frozen", "shard", "expert_shard")
+_SUMS = ("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "dense", "experts", "spread", "frozen", "shard", "expert_shard")
 
 
 def costs_of(problem: Problem, prepared: Prepared) -> Costs:
@@ -246,8 +246,10 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         parameter_bytes=job.parameter.bits / 8,
         shard_bytes=shard_bytes(problem),
         gradient_bytes=runtime.gradient_dtype.bits / 8,
+        own_gradient_bytes=float(own_gradient_bytes(problem)),
         state_bytes=float(job.optimizer.state_bytes),
         prefetch=float(runtime.gather_prefetch),
+        reuse=float(runtime.reuse_elements),
         update_bytes=update_bytes(problem),
         bandwidth=device.memory_bandwidth * device.element_efficiency,
         host_rate=host_update_rate(problem),

@@ -92,7 +92,9 @@ def _per_block(problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: Int
     cut, cut_experts = (costs.shard[mesh], costs.expert_shard[mesh]) if zero else (np.ones(len(mesh)), np.ones(len(mesh)))
     local = dense / cut + experts / cut_experts
     whole = dense + experts
-    result[labels.STATIC] = (whole + frozen) * facts.parameter_bytes + whole * facts.gradient_bytes + local * facts.state_bytes
+    result[labels.STATIC] = (
+        (whole + frozen) * facts.parameter_bytes + whole * (facts.gradient_bytes + facts.own_gradient_bytes) + local * facts.state_bytes
+    )
     result[labels.UPDATE] = (local * facts.update_bytes + whole * costs.passes[mesh]) / facts.bandwidth
     result[labels.GATHER] = costs.gather[:, mesh] if zero else 0.0
     result[labels.REDUCE] = costs.reduce[:, mesh] if zero else costs.all_reduce[:, mesh]
@@ -104,7 +106,9 @@ def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: Facts) -> FloatArray
     costs = shaped.costs
     dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
     frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
-    result: FloatArray = (dense + experts + frozen) * facts.parameter_bytes + (dense + experts) * facts.gradient_bytes
+    result: FloatArray = (dense + experts + frozen) * facts.parameter_bytes + (dense + experts) * (
+        facts.gradient_bytes + facts.own_gradient_bytes
+    )
     return result
 
 
@@ -138,6 +142,6 @@ def _fixed(problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArra
     if pipeline.is_general:
         fixed[:, labels.TIED] = 0.0
     cut = costs.shard[mesh] if pipeline.zero else 1.0
-    each = facts.parameter_bytes + facts.gradient_bytes + facts.state_bytes / cut
+    each = facts.parameter_bytes + facts.gradient_bytes + facts.own_gradient_bytes + facts.state_bytes / cut
     fixed[:, labels.COPIED] = costs.copied[:, mesh].max(axis=0) * each
     return fixed

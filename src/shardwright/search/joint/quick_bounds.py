@@ -35,7 +35,9 @@ def shape_bounds(problem: Problem, shaped: ShapedSpace, chain: Chain, facts: Fac
     static = []
     for zero in (0, 1):
         local = dense / costs.shard[mesh] + experts / costs.expert_shard[mesh] if zero else dense + experts
-        elements = (dense + experts) * (facts.parameter_bytes + facts.gradient_bytes) + frozen * facts.parameter_bytes
+        elements = (dense + experts) * (
+            facts.parameter_bytes + facts.gradient_bytes + facts.own_gradient_bytes
+        ) + frozen * facts.parameter_bytes
         static.append(elements + local * facts.state_bytes)
     result = np.empty(len(shaped.pipelines))
     lone = np.array([len(f.outers) == 1 for f in shaped.pipelines])
