@@ -19,8 +19,10 @@ from shardwright.validation.facts import Facts
 from shardwright.validation.folds import FOLDS, fold_text, read_folds
 from shardwright.validation.judge import validation_json
 from shardwright.validation.study import Study
+from shardwright.validation.template import COLUMNS
+from shardwright.validation.template import template as template_text
 
-Measurements = Annotated[list[Path], typer.Argument(metavar="MEASUREMENTS.csv...", help="CSV tables of measured runs.")]
+Measurements = Annotated[list[Path] | None, typer.Argument(metavar="MEASUREMENTS.csv...", help="CSV tables of measured runs.")]
 Fold = Annotated[
     str, typer.Option("--fold", help="Hold out of the fit, for each row, the rows of the same model, source or accelerator; or none.")
 ]
@@ -32,17 +34,21 @@ RuntimeName = Annotated[str, typer.Option("--runtime", help="Runtime of rows who
 Folds = Annotated[
     Path | None, typer.Option("--folds", metavar="FILE", help="Use the constants that --save-folds wrote instead of fitting.")
 ]
+Template = Annotated[
+    bool, typer.Option("--template", help="Print a table to fill in: the columns, and two rows; with --json what each means.")
+]
 SaveFolds = Annotated[Path | None, typer.Option("--save-folds", help="Write the constants fitted for each fold to this JSON file.")]
 
 
 def validate(
-    paths: Measurements,
+    paths: Measurements = None,
     *,
     fold: Fold = "none",
     facts: FactsFolder = None,
     runtime: RuntimeName = "",
     folds: Folds = None,
     save_folds: SaveFolds = None,
+    template: Template = False,
     output: flags.Output = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
@@ -52,6 +58,11 @@ def validate(
 
     -o writes JSON if the name ends in .json, and if it ends in .md a report over all folds, with a scatter plot (.svg) beside it.
     """
+    if template:
+        screen.write(to_text({name: about for name, about, _ in COLUMNS}) if as_json else template_text())
+        return
+    if not paths:
+        raise UsageError("there is no table", hint="shardwright validate runs.csv; --template prints one to fill in")
     for path in (output, save_folds):
         screen.check_writable(path)
     if output is not None and output.suffix not in (".json", ".md"):

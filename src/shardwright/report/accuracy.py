@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -13,6 +14,9 @@ from shardwright.report.tables import plain_table
 from shardwright.units import format_percent
 from shardwright.validation.judge import ErrorStatistics, SourceResult, Validation
 
+MOST_LISTED: Final = 20
+"""Rows that are not judged, of which each has its line."""
+
 
 def render_validation(validation: Validation) -> RenderableType:
     """Errors by source, what was skipped and why."""
@@ -21,11 +25,22 @@ def render_validation(validation: Validation) -> RenderableType:
     parts: list[RenderableType] = [
         plain_table(header, rows, right=range(1, len(header)), spare=(5, 4, 8, 6, 9)),
         Words(Text(f"\n{judged_line(validation)}")),
+        *_skipped(validation),
     ]
     if validation.failures:
         right = sum(f.predicted_infeasible for f in validation.failures)
         parts.append(Words(Text(f"{right} of {len(validation.failures)} configurations that did not fit are predicted not to fit")))
     return Group(*parts)
+
+
+def _skipped(validation: Validation) -> list[RenderableType]:
+    """The first rows that were not judged, each with what it lacks, of tables that mean to have none."""
+    if len(validation.skipped) > MOST_LISTED:
+        return [Words(Text("--json says of each what it lacks", style="dim"))]
+    return [
+        Words(Text(f"  line {skip.measurement.line}: {skip.reason.value}{f': {skip.detail}' if skip.detail else ''}"))
+        for skip in validation.skipped
+    ]
 
 
 def judged_line(validation: Validation) -> str:

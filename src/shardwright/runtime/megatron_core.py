@@ -293,6 +293,11 @@ V0_12: Final = runtime(
         attention_kernel=AttentionKernel.CUDNN,
         element_kernels=ElementKernels.FUSED,
     ),
+    read(
+        f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/model_parallel_config.py",
+        on="experts_split_as_layers",
+        note="expert_tensor_parallel_size is tensor_model_parallel_size where it is None",
+    ),
     stated(f"{_CORE}/tensor_parallel/random.py", full_recompute=FullRecompute.WHOLE),
     stated(
         f"{_CORE}/transformer/moe/token_dispatcher.py",

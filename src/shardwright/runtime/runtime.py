@@ -177,6 +177,7 @@ class Runtime:
         row_kernels: token permutation and fused cross-entropy are Transformer Engine's Triton kernels, one program a row.
         gradient_passes: passes a step over all local gradients, before their collective and to zero them; their scaling apart.
         scales_gradients: gradients are multiplied by 1 / holders in their buffer before the collective sums them.
+        experts_split_as_layers: where nothing is said, experts are split over tp as dense layers are (etp = tp).
         fixed_capacity: experts take a fixed number of tokens, which the host need not read.
         facts: a link for every field. offers: options that the framework has. own: its value of each. options: those that are set
             otherwise. base: the name without options.
@@ -254,6 +255,7 @@ class Runtime:
     gradient_passes: int = 0
     scales_gradients: bool = False
     fixed_capacity: bool = False
+    experts_split_as_layers: bool = False
     facts: tuple[Fact, ...] = ()
     offers: tuple[Offer, ...] = ()
     own: Options = ()

@@ -11,7 +11,7 @@ from shardwright.model.blocks.decoder import decoder_model
 from shardwright.model.blocks.dense import attention_operators, embedding_block, head_block, layer_block, mlp_operators
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.catalog.catalog import catalog_entry
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface import load_config, model_from_config, parse_config
 from shardwright.model.ir.fields import MAX_LAYERS
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
@@ -35,6 +35,8 @@ def row_model(row: Measurement, *, config: Mapping[str, Any]) -> Model | tuple[S
     the query heads.
     """
     form = row.architecture
+    if row.config:
+        return _from_file(row)
     if form not in FORMS:
         return _from_catalog(row, config=config)
     if (row.experts or 0) > 1 and form != EXPERTS:
@@ -48,6 +50,15 @@ def row_model(row: Measurement, *, config: Mapping[str, Any]) -> Model | tuple[S
     if wrong:
         return SkipReason.INCOMPLETE_CONFIGURATION, wrong
     return _decoder(row, form=form, **sizes)
+
+
+def _from_file(row: Measurement) -> Model | tuple[SkipReason, str]:
+    try:
+        if not row.config.lstrip().startswith("{"):
+            return replace(load_config(row.config), name=row.model_name)
+        return model_from_config(parse_config(row.config.encode(), source="config"), name=row.model_name)
+    except ModelError as error:
+        return SkipReason.UNSUPPORTED_MODEL, error.message
 
 
 def _decoder(row: Measurement, *, form: str, layers: int, hidden: int, heads: int, vocab: int, seq_len: int) -> Model:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from io import StringIO
 from pathlib import Path
@@ -43,6 +43,7 @@ class Measurement:
         peak_mem_gb: GiB. memory_kind: what they count. gpu_mix: the devices of a mixed cluster. notes: free; ``OOM`` in it = did not fit.
         runtime: what ran, ``megatron-bridge graphs=iteration``. options: more of what its launch script set, ``loss=te``.
         laboratory: group of sources that may share configurations; empty = the source alone.
+        config: a Hugging Face config.json, as its path (from the table's folder) or its text; it says the whole model.
         architecture: a model of the catalog (empty = the one called `model_name`), or a form of decoder built from the row's sizes:
             ``gpt``, ``llama``, ``nemotron`` or ``experts``.
         expert_ffn, shared_ffn: widths of an expert and of the shared one. qk_norm, dropout: 1 = on.
@@ -100,6 +101,7 @@ class Measurement:
     runtime: str = ""
     options: str = ""
     laboratory: str = ""
+    config: str = ""
     architecture: str = ""
     expert_ffn: int | None = None
     shared_ffn: int | None = None
@@ -183,7 +185,13 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
         raise DataError(f"{name}: {reason}", hint="give a CSV file of measurements") from None
     if len(content) > MAX_FILE_BYTES:
         raise DataError(f"{name}: larger than {MAX_FILE_BYTES} bytes", hint="give a CSV file of measurements")
-    return parse_measurements(content, source=Path(name).name or name)
+    found = parse_measurements(content, source=Path(name).name or name)
+    return tuple(replace(row, config=_located(row.config, Path(path).parent)) for row in found)
+
+
+def _located(config: str, folder: Path) -> str:
+    """The path of a configuration, seen from here; its text as it is."""
+    return config if not config or config.lstrip().startswith("{") else str(folder / config)
 
 
 def parse_measurements(content: bytes, *, source: str) -> tuple[Measurement, ...]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from shardwright.cost.model_flops import LONGEST_STEP_S, seconds_at_peak
-from shardwright.errors import ClusterError, RuntimeModelError, StrategyError, UsageError
-from shardwright.hardware.catalog.catalog import find_accelerator
+from shardwright.errors import ClusterError, RuntimeModelError, StrategyError, UsageError, nearest
+from shardwright.hardware.catalog.catalog import accelerator_names, find_accelerator
 from shardwright.hardware.catalog.nodes import node_of, smaller_node
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device import Accelerator
@@ -20,7 +20,7 @@ from shardwright.hardware.expression import fill_nodes
 from shardwright.job.border import job_from_flags
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
-from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.registry import default_runtime, load_runtime
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import violations
@@ -33,7 +33,13 @@ from shardwright.validation.measurements import Measurement, MemoryKind
 from shardwright.validation.predict import problem_of_case
 
 _FINE_TUNING: Final = re.compile(r"\b(LoRA|SFT|PEFT)\b")
-_ZERO: Final = re.compile(r"zero-?([0-3])")
+_ZERO: Final = re.compile(r"(?:zero|stage)[-_ ]?([0-3])")
+_UNSHARDED: Final = ("", "none", "no", "off", "0", "ddp", "no_shard", "false")
+_RECOMPUTE: Final = {
+    **dict.fromkeys(("none", "no", "off", "0", "false"), Recompute.NONE),
+    **dict.fromkeys(("selective", "selective(per-op)", "selective[core_attn]", "core_attn"), Recompute.SELECTIVE),
+    **dict.fromkeys(("full", "yes", "on", "1", "true", "uniform", "all"), Recompute.FULL),
+}
 _GROUP: Final = re.compile(r"shard group ([0-9]{1,6})|within ([0-9]{1,6})|fsdp=([0-9]{1,6})|fsdp2 \(full\) ([0-9]{1,6})")
 _REQUIRED: Final = ("gpu_count", "seq_len", "micro_batch", "tp", "pp", "precision")
 
@@ -84,10 +90,10 @@ def _screen(row: Measurement) -> None:
 
 def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime: str) -> Case:
     row, assumptions = completed.row, [*completed.assumptions]
-    runtime = _runtime(row, otherwise=runtime)
     device = find_accelerator(row.gpu)
     if device is None:
-        raise _Unusable(SkipReason.UNKNOWN_ACCELERATOR, row.gpu)
+        raise _Unusable(SkipReason.UNKNOWN_ACCELERATOR, f"{row.gpu[:60]}: {nearest(row.gpu, accelerator_names())}")
+    runtime = _runtime(row, device=device, otherwise=runtime, assumptions=assumptions)
     missing = next((name for name in _REQUIRED if not getattr(row, name)), "")
     if missing:
         raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, missing)
@@ -137,10 +143,12 @@ def _require_possible(case: Case) -> None:
         raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, f"{case.measured_s:.3g} s, less than the {least:.3g} s at peak")
 
 
-def _runtime(row: Measurement, *, otherwise: str) -> str:
+def _runtime(row: Measurement, *, device: Accelerator, otherwise: str, assumptions: list[str]) -> str:
+    """As the row or its table says, else the usual one of the device."""
     name = row.runtime or otherwise
     if not name:
-        raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, "no column runtime, no --runtime, no facts of this source")
+        name = default_runtime(device.vendor)
+        assumptions.append(f"runtime {name}: nothing says which, and it is usual on {device.name}")
     try:
         return load_runtime(f"{name} {row.options}").name
     except RuntimeModelError as error:
@@ -172,6 +180,8 @@ def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: lis
     holders = degrees.dp * degrees.cp
     shard = holders // (row.optimizer_instances or 1) if (row.optimizer_instances or 1) > 1 else shard
     vpp = row.vpp or 1
+    if row.vpp is None and degrees.pp > 1:
+        assumptions.append("vpp 1: the cell is empty, and the pipeline may have been interleaved")
     first, last, layers = _stage_layers(row, pp=degrees.pp)
     return Grid(
         tp=degrees.tp,
@@ -179,7 +189,7 @@ def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: lis
         cp=degrees.cp,
         ulysses=row.ulysses or 1,
         ep=row.ep or 1,
-        etp=row.etp or 1,
+        etp=_expert_split(row, tp=degrees.tp, runtime=runtime, assumptions=assumptions),
         dp=degrees.dp,
         pp=degrees.pp,
         vpp=vpp,
@@ -194,12 +204,21 @@ def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: lis
     )
 
 
+def _expert_split(row: Measurement, *, tp: int, runtime: str, assumptions: list[str]) -> int:
+    """etp as printed; else what the framework does where nothing is said."""
+    if row.etp or tp == 1 or (row.ep or 1) == 1:
+        return row.etp or 1
+    etp = tp if load_runtime(runtime).experts_split_as_layers else 1
+    assumptions.append(f"etp {etp}: default of {runtime}")
+    return etp
+
+
 def _sharding(row: Measurement) -> tuple[int, int]:
     """ZeRO stage and the size of the sharding group (0 = all) by the words of the table; an empty cell is no sharding."""
     words = row.zero_stage_or_fsdp.lower()
     group = _GROUP.search(words)
     shard = next((int(size) for size in group.groups() if size), 0) if group else 0
-    if not words:
+    if words in _UNSHARDED:
         return 0, 0
     stage = _ZERO.search(words)
     if stage:
@@ -219,10 +238,8 @@ def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> Rec
         default = load_runtime(runtime).default_recompute
         assumptions.append(f"recompute {default}: default of {runtime}")
         return Recompute(default)
-    if words in ("none", "full", "selective"):
-        return Recompute(words)
-    if words in ("selective(per-op)", "selective[core_attn]"):
-        return Recompute.SELECTIVE
+    if words in _RECOMPUTE:
+        return _RECOMPUTE[words]
     raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"recompute {row.recompute}")
 
 

@@ -1,0 +1,165 @@
+"""Tables of people who have published nothing: what they write is understood, what is assumed is told, what lacks is named."""
+
+from __future__ import annotations
+
+import csv
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from shardwright.cli.main import run
+from shardwright.hardware.catalog.catalog import find_accelerator
+from shardwright.strategy.text.grid_notation import print_grid
+from shardwright.validation.case import Case, Skip, SkipReason
+from shardwright.validation.facts import Facts
+from shardwright.validation.measurements import parse_measurements, read_measurements
+from shardwright.validation.predict import predict_case
+from shardwright.validation.rows import to_case
+from shardwright.validation.template import COLUMNS, template
+
+CELLS = {
+    "source_id": "mine",
+    "table_or_row": "1",
+    "model_name": "llama-3.1-8b",
+    "gpu": "H100",
+    "gpu_count": "16",
+    "seq_len": "4096",
+    "global_batch": "64",
+    "micro_batch": "1",
+    "precision": "bf16",
+    "tp": "2",
+    "pp": "1",
+    "measured_iter_time_s": "5",
+}
+EXPERTS = {"model_name": "mixtral-8x7b", "gpu_count": "32", "tp": "4", "sp": "1", "ep": "8", "zero_stage_or_fsdp": "ZeRO-1"}
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+}
+
+
+def table(**cells: str) -> str:
+    text = StringIO()
+    writer = csv.writer(text)
+    whole = {**CELLS, **cells}
+    writer.writerows([whole, whole.values()])
+    return text.getvalue()
+
+
+def read(**cells: str) -> Case | Skip:
+    (row,) = parse_measurements(table(**cells).encode(), source="mine.csv")
+    return to_case(row, facts=Facts())
+
+
+def case(**cells: str) -> Case:
+    found = read(**cells)
+    assert isinstance(found, Case), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"),
+        ("A100-SXM4-40GB", "a100-sxm-40gb"),
+        ("Tesla V100-SXM2-32GB", "v100-sxm-32gb"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("NVIDIA B200", "b200-sxm"),
+        ("NVIDIA H200", "h200-sxm"),
+        ("Google TPU v5e", "tpu-v5e"),
+    ],
+)
+def test_devices_as_their_drivers_call_them(said: str, meant: str) -> None:
+    found = find_accelerator(said)
+    assert found is not None
+    assert found.name == meant
+
+
+def test_a_row_without_a_runtime_takes_the_usual_one_and_says_so() -> None:
+    found = case()
+    assert found.runtime == "megatron-core-0.12"
+    assert any("runtime megatron-core-0.12: nothing says which" in line for line in found.assumptions)
+    assert case(gpu="tpu-v5e", gpu_count="16", tp="1").runtime == "maxtext"
+    assert case(runtime="nemo", options="tp_overlap=none").runtime == "nemo-24.11 tp_overlap=none"
+    assert case(runtime="nemo tp_overlap=none", options="grad_overlap=off").runtime == "nemo-24.11 tp_overlap=none grad_overlap=off"
+
+
+def test_defaults_of_empty_cells_are_told() -> None:
+    assert case(**EXPERTS).grid.etp == 4
+    assert "etp 4: default of megatron-core-0.12" in case(**EXPERTS).assumptions
+    assert case(**EXPERTS, etp="1").grid.etp == 1
+    assert case(**{**EXPERTS, "zero_stage_or_fsdp": "FSDP"}, runtime="torchtitan").grid.etp == 1
+    assert any("may have been interleaved" in line for line in case(pp="2").assumptions)
+    assert not any("interleaved" in line for line in case(pp="2", vpp="1").assumptions)
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"recompute": "yes"}, "recompute=full"),
+        ({"recompute": "off"}, "recompute=none"),
+        ({"zero_stage_or_fsdp": "stage 3"}, "zero3"),
+        ({"zero_stage_or_fsdp": "DDP"}, "zero0"),
+        ({"zero_stage_or_fsdp": "Distributed Optimizer"}, "zero1"),
+        ({"precision": "bf16-mixed"}, "tp2"),
+    ],
+)
+def test_words_people_use(cells: dict[str, str], words: str) -> None:
+    assert words in print_grid(case(**cells).grid).split()
+
+
+def test_a_model_is_its_configuration(tmp_path: Path) -> None:
+    inside = case(model_name="ours", config=json.dumps(CONFIG))
+    assert (inside.model.name, inside.model.hidden) == ("ours", 2048)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "runs.csv").write_text(table(model_name="ours", config="models/config.json"))
+    beside = to_case(read_measurements(tmp_path / "runs.csv")[0], facts=Facts())
+    assert isinstance(beside, Case)
+    assert beside.model.num_parameters == inside.model.num_parameters
+    broken = read(model_name="ours", config='{"architectures": ["NoSuchModel"]}')
+    assert isinstance(broken, Skip)
+    assert "NoSuchModel" in broken.detail
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason", "said"),
+    [
+        ({"gpu": "H1000"}, SkipReason.UNKNOWN_ACCELERATOR, "did you mean"),
+        ({"tp": ""}, SkipReason.INCOMPLETE_CONFIGURATION, "tp"),
+        ({"options": "graphs=some"}, SkipReason.UNSUPPORTED_RUNTIME, "has no option graphs"),
+        ({"measured_iter_time_s": ""}, SkipReason.NO_MEASUREMENT, ""),
+        ({"model_name": "our-own"}, SkipReason.UNSUPPORTED_MODEL, "our-own"),
+    ],
+)
+def test_what_lacks_is_named(cells: dict[str, str], reason: SkipReason, said: str) -> None:
+    found = read(**cells)
+    assert isinstance(found, Skip)
+    assert found.reason is reason
+    assert said in found.detail
+
+
+def test_the_template_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["validate", "--template"]) == 0
+    text = capsys.readouterr().out
+    assert text == template()
+    rows = parse_measurements(text.encode(), source="template")
+    cases = [to_case(row, facts=Facts()) for row in rows]
+    assert [c.runtime for c in cases if isinstance(c, Case)] == ["megatron-core-0.12 tp_overlap=dgrad", "nemo-24.11"]
+    assert all(predict_case(c).step_time_s > 0 for c in cases if isinstance(c, Case))
+    assert run(["validate", "--template", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out).keys() == {name for name, _, _ in COLUMNS}
+    assert run(["validate"]) == 2
+    assert "there is no table" in capsys.readouterr().err
+    path = tmp_path / "mine.csv"
+    path.write_text(table(tp=""))
+    assert run(["validate", str(path)]) == 0
+    assert "line 2: incomplete-configuration: tp" in capsys.readouterr().out
