@@ -132,11 +132,12 @@ def test_a_bare_table_of_anybody_is_predicted(tmp_path: Path) -> None:
 
 def test_a_runtime_may_be_given_for_the_whole_table(tmp_path: Path) -> None:
     path = _table(tmp_path, LINE)
-    (skipped,) = validate(path).skipped
-    assert skipped.reason is SkipReason.UNSUPPORTED_RUNTIME
-    assert "--runtime" in skipped.detail
-    (row,) = validate(path, runtime="megatron-core").rows
-    assert row.case.runtime == "megatron-core-0.12"
+    (usual,) = validate(path).rows
+    assert usual.case.runtime == "megatron-core-0.12"
+    assert any("nothing says which" in line for line in usual.case.assumptions)
+    (row,) = validate(path, runtime="nemo tp_overlap=none").rows
+    assert row.case.runtime == "nemo-24.11 tp_overlap=none"
+    assert not any("nothing says which" in line for line in row.case.assumptions)
     with pytest.raises(RuntimeModelError, match="megatorn"):
         validate(path, runtime="megatorn")
 
@@ -158,7 +159,7 @@ def test_facts_are_found_beside_a_table_or_given(tmp_path: Path) -> None:
     for folder in ("facts", "elsewhere"):
         (tmp_path / folder).mkdir()
     (tmp_path / "elsewhere" / "a.toml").write_text(rule, encoding="utf-8")
-    assert not validate(path).rows
+    assert validate(path).rows[0].case.runtime == "megatron-core-0.12"
     assert validate(path, facts=tmp_path / "elsewhere").rows[0].case.grid.sp
     (tmp_path / "facts" / "a.toml").write_text(rule, encoding="utf-8")
     assert validate(path).rows[0].case.runtime == "nemo-24.11"
@@ -189,7 +190,7 @@ def test_the_wheel_holds_no_facts_of_a_table() -> None:
     assert [name for name in {row.source_id for row in rows()} if f'"{name}"' in text or f"'{name}'" in text] == []
 
 
-def test_rows_of_a_source_without_facts_are_skipped() -> None:
+def test_rows_of_a_source_without_facts_say_what_they_lack() -> None:
     skip = to_case(rows("training.csv")[0], facts=Facts())
     assert isinstance(skip, Skip)
-    assert skip.reason is SkipReason.UNSUPPORTED_RUNTIME
+    assert (skip.reason, skip.detail) == (SkipReason.UNSUPPORTED_MODEL, "no model is called 'MPT-13b'")
