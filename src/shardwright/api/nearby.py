@@ -29,8 +29,9 @@ SEARCHED = 2
 def nearby(request: Request, problem: Problem, answer: Answer, *, progress: Progress | None = None) -> tuple[Nearby, ...]:
     """The nearest batch, and the nearest larger number of devices, with which no device is idle and each gives more tokens a second than
     in `answer`, by WORTH and half of what the best of them promises at least. Looked for where `answer` leaves devices idle, or both share
-    no large divisor.
+    no large divisor; in the standard space, as a suggestion needs no more.
     """
+    request = replace(request, space="standard")
     batch, devices = problem.job.global_batch, problem.cluster.num_devices
     if not answer.prediction.idle_devices and gcd(batch, devices) >= SUITED * min(batch, devices):
         return ()
