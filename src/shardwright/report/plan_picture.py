@@ -24,7 +24,7 @@ from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Placement, Stage
 from shardwright.strategy.text.base_notation import print_bases
-from shardwright.strategy.text.printable import printable
+from shardwright.strategy.text.printable import MAX_STRATEGY, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def picture_of(plan: Plan, *, model: Model, name: str = "plan") -> Picture:
     columns, cells = _columns(spans, degrees, model=model)
     trees, letters = _trees(plan)
     return Picture(
-        name=printable(name),
+        name=printable(" ".join(map(printable, name.split(" "))), length=MAX_STRATEGY),
         devices=plan.devices,
         lanes=tuple((printable(lane.name), _lane_text(lane)) for lane in plan.lanes),
         columns=columns,

@@ -12,6 +12,7 @@ from shardwright.report.plan_picture import Cell, Picture, Trees
 from shardwright.report.split_tree import TreeNode
 from shardwright.report.step_svg import step_parts
 from shardwright.report.svg_sheet import FAINT, FONT, INK, LETTER, LINE, MARGIN, PAD, Sheet, coordinate
+from shardwright.strategy.text.printable import printable
 
 MAX_COLUMNS: Final = 40
 MAX_ROWS: Final = 48
@@ -27,7 +28,7 @@ def plan_svg(picture: Picture) -> str:
     """
     sheet = Sheet(parts=[])
     y = float(MARGIN + LINE)
-    sheet.text(MARGIN, y, f"{picture.name}: {picture.devices:,} devices", bold=True)
+    sheet.text(MARGIN, y, f"{printable(picture.name)}: {picture.devices:,} devices", bold=True)
     y = _lanes(sheet, picture, y + LINE)
     y = _grid(sheet, picture, y + LINE)
     y = _all_trees(sheet, picture, y + 2 * LINE)

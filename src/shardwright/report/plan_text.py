@@ -9,6 +9,7 @@ from itertools import groupby
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from shardwright.report.layout import Words
 from shardwright.report.palette import PALETTE
 from shardwright.report.plan_fold import Band, View, clipped, folded, lane_mark, whole, words_of
 from shardwright.report.plan_picture import Cell, Picture, Trees
@@ -28,6 +29,7 @@ class PlanText:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lines no wider than the console."""
+        yield Words(Text.assemble((self.picture.name, "bold"), f": {self.picture.devices:,} devices, {_blocks(self.picture)}"))
         for line in _lines(self.picture, width=max(options.max_width, 30)):
             line.truncate(max(options.max_width, 30))
             line.no_wrap = True
@@ -38,7 +40,6 @@ class PlanText:
 
 def _lines(picture: Picture, *, width: int) -> Iterator[Text]:
     several = len(picture.lanes) > 1
-    yield Text.assemble((picture.name, "bold"), f": {picture.devices:,} devices, {_blocks(picture)}")
     for number, (name, takes) in enumerate(picture.lanes[:MAX_ROWS]):
         mark = lane_mark(number, lanes=len(picture.lanes))
         yield Text(f"  lane {name}{f' ({mark})' if several and mark else ''}: {takes}")
