@@ -24,14 +24,19 @@ from tests.cost.prices import rows_of
 def raw_grids(space: Space, batch: int) -> Iterator[Grid | None]:
     """A grid of every raw member, in the space's order; None where the values contradict one another."""
     whole = [d for d in range(1, batch + 1) if batch % d == 0]
-    for *values, dp in itertools.product(*(space.of(axis) for axis, _ in space.values), range(1, space.devices + 1)):
+    axes = (space.of(axis) for axis, _ in space.values)
+    for *values, modules, dp in itertools.product(*axes, space.modules, range(1, space.devices + 1)):
         member = dict(zip((axis for axis, _ in space.values), values, strict=True))
         used = int(member["tp"]) * int(member["cp"]) * int(member["pp"]) * dp
         idle = space.fewest and space.fewest <= used < space.devices and used % space.node == 0 and dp in whole
         if not (used == space.devices or idle) or (space.dp and dp not in space.dp):
             continue
+        if modules != space.modules[0] and member["recompute"] != "none":
+            yield None
+            continue
         try:
             yield Grid(
+                options=modules,
                 tp=int(member["tp"]),
                 sp=bool(member["sp"]),
                 cp=int(member["cp"]),
@@ -121,12 +126,13 @@ def judge(problem: Problem, grids: Iterable[Grid]) -> list[Judged]:
     if not listed:
         return []
     rows = rows_of(listed)
-    layers = layer_table(problem, rows)
+    sets = tuple(dict.fromkeys(grid.options for grid in listed))
+    layers = layer_table(problem, rows, modules=sets)
     meshes = mesh_table(problem, rows, np.array([g.shard or g.dp * g.cp for g in listed], dtype=np.int64))
     result = []
     for row, grid in enumerate(listed):
         layout = layout_of(problem.model, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last)
-        priced = Priced(layers=layers, layer_row=row, meshes=meshes, mesh_row=row, layout=layout)
+        priced = Priced(layers=layers, layer_row=row + sets.index(grid.options) * len(listed), meshes=meshes, mesh_row=row, layout=layout)
         path = path_seconds(problem, grid, step_costs(problem, grid, priced))
         done = simulate_grid(problem, grid)
         result.append(Judged(grid=grid, need=done.need, path_s=path, step_s=done.step_time_s))

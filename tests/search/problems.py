@@ -181,4 +181,5 @@ def only(space: Space, grid: Grid) -> Space:
         "recompute_layers": grid.recompute_layers,
         "offload": grid.offload,
     }
-    return replace(space, values=tuple((axis, (values[axis],)) for axis, _ in space.values), first=grid.first, last=grid.last)
+    kept = tuple((axis, (values[axis],)) for axis, _ in space.values)
+    return replace(space, values=kept, first=grid.first, last=grid.last, modules=(grid.options,))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -28,10 +29,10 @@ from shardwright.cost.degree_rows import Rows
 from shardwright.cost.host import HostClock, PairedLayer
 from shardwright.cost.overlap import products_yield
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase, Recomputable
+from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase, Recomputable, Saved
 from shardwright.program.block.rebuilt import rebuilt
 from shardwright.program.block.selective import saved_products
-from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
+from shardwright.program.block.sizes import Degrees, Size, evaluate, evaluate_sum
 from shardwright.runtime.runtime import ExpertDispatch, FullRecompute, Runtime, SelectiveRecompute, TpOverlap
 
 PARTS = ("gemm", "attention", "element", "launch", "tp", "cp", "ep")
@@ -80,13 +81,34 @@ def block_table(
     runtime: Runtime,
     wait_s: float = 0.0,
 ) -> BlockTable:
-    """Price `program` for every row.
+    """Price `program` for every row; see `block_tables`."""
+    one = ((program.saved, runtime),)
+    return block_tables(program, one, local=local, spans=spans, machine=machine, network=network, wait_s=wait_s)[0]
+
+
+Variant: TypeAlias = tuple[tuple[Saved, ...], Runtime]
+"""What a block saves under a runtime, and the runtime."""
+
+
+def block_tables(
+    program: BlockProgram,
+    variants: tuple[Variant, ...],
+    *,
+    local: Degrees,
+    spans: Callable[[Move], tuple[Span, ...]],
+    machine: Machine,
+    network: Network,
+    wait_s: float = 0.0,
+) -> tuple[BlockTable, ...]:
+    """Price a block for every row under runtimes that differ in the modules that run again in backward (`program.block.rebuilt`).
 
     Args:
+        program: of which the kernels and moves are the same under all.
         local: what its sizes are evaluated with, (n,) each: ``mbs`` samples, ``positions`` and ``ring`` (see `local_degrees`), and the
             degrees of the axes that symbolic sizes name. spans: how the (n,) groups of each move lie, or all ways in which they may: the
             cheapest is priced. wait_s: see `Constants.collective_wait_s`.
     """
+    runtime = variants[0][1]
     n = np.shape(local["mbs"])[0]
     seconds = np.zeros((len(PHASES), len(PARTS), n))
     flops = np.zeros(n)
@@ -95,7 +117,7 @@ def block_table(
     sixteen, unquantised = sixteen_bit(machine), unquantised_operators(program)
     clock = HostClock(program, local, machine=machine, runtime=runtime)
     pair = PairedLayer(program, rows=n)
-    again, redone = rebuilt(program.operators, runtime).again, np.zeros((len(PARTS), n))
+    once_more: list[tuple[str, int, FloatArray]] = []
     for work in program.works:
         spent, count = work_seconds(work, local, sixteen if work.operator in unquantised else machine)
         clock.kernel(work, spent)
@@ -104,8 +126,7 @@ def block_table(
         seconds[_phase(work.phase), part] += spent
         if work.phase is Phase.F:
             flops += count
-            if work.operator in again:
-                redone[part] += spent
+            once_more.append((work.operator, part, spent))
             seconds[3, part] += spent * _redone_share(program, work, local, runtime)
         if work.attention is not None:
             core[work.phase] += spent
@@ -139,25 +160,45 @@ def block_table(
                 clock.move(move, phase, axis_seconds, hidden=hidden)
             if phase is Phase.F and again_moved(move):
                 seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds
-            if phase is Phase.F and move.operator in again:
-                redone[PART_OF_AXIS[move.axes[0]]] += axis_seconds
+            if phase is Phase.F:
+                once_more.append((move.operator, PART_OF_AXIS[move.axes[0]], axis_seconds))
     overlappable += _wait_for_host(seconds, clock, pair if runtime.expert_overlap else None)
-    # Modules have checkpoints of their own in layers that are not recomputed whole.
-    seconds[1] += redone
-    seconds[4] = seconds[0] - redone
+    stops = np.zeros(n)
     if runtime.full_recompute is FullRecompute.STOPS_EARLY:
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
-        seconds[4, GEMM] = seconds[4, GEMM] - by_operator.get((last, Phase.F), np.zeros(n))
-    saved = _saved_bytes(program, local)
-    return BlockTable(
-        block=program.block,
-        seconds=seconds,
-        saved_bytes=saved,
-        transient_bytes=saved[0],
-        flops=flops,
-        overlappable=overlappable,
-        input_bytes=evaluate(program.input_volume, local),
-    )
+        stops = by_operator.get((last, Phase.F), stops)
+    tables: list[BlockTable] = []
+    volumes: dict[str, tuple[Size, IntArray]] = {}
+    for tensors, under in variants:
+        saved = _saved_bytes(tensors, local, volumes)
+        table = BlockTable(
+            block=program.block,
+            seconds=_with_modules(seconds, once_more, rebuilt(program.operators, under).again, stops),
+            saved_bytes=saved,
+            transient_bytes=saved[0],
+            flops=flops,
+            overlappable=overlappable,
+            input_bytes=evaluate(program.input_volume, local),
+        )
+        tables.append(table)
+    return tuple(tables)
+
+
+def _with_modules(seconds: FloatArray, forward: list[tuple[str, int, FloatArray]], again: frozenset[str], stops: FloatArray) -> FloatArray:
+    """`seconds` where modules run again in backward, under checkpoints of their own in layers that are not recomputed whole.
+
+    Args:
+        forward: (operator, part, seconds) of each kernel and exposed move. again: operators that run again. stops: what a checkpoint of a
+            whole layer leaves out.
+    """
+    found, redone = seconds.copy(), np.zeros(seconds.shape[1:])
+    for operator, part, spent in forward:
+        if operator in again:
+            redone[part] += spent
+    found[1] += redone
+    found[4] = found[0] - redone
+    found[4, GEMM] = found[4, GEMM] - stops
+    return found
 
 
 def local_degrees(rows: Rows, *, sequence: int) -> dict[str, IntArray]:
@@ -379,11 +420,15 @@ def _move_cost(
     return [(move.phase, shown)], seconds - shown
 
 
-def _saved_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
+def _saved_bytes(tensors: tuple[Saved, ...], degrees: Degrees, volumes: dict[str, tuple[Size, IntArray]]) -> IntArray:
+    """(modes, n) bytes; `volumes` holds what was evaluated by now."""
     n = np.shape(degrees["mbs"])[0]
     result = np.zeros((len(MODES), n), dtype=np.int64)
-    for saved in program.saved:
-        volume = evaluate(saved.volume, degrees)
+    for saved in tensors:
+        size, volume = volumes.get(saved.tensor, (None, None))
+        if volume is None or size != saved.volume:
+            volume = evaluate(saved.volume, degrees)
+            volumes[saved.tensor] = saved.volume, volume
         if saved.dropped is not Recomputable.NONE_AND_FULL:
             result[0] += volume
         if saved.dropped is not Recomputable.SELECTIVE:

@@ -116,20 +116,24 @@ class Outer(NamedTuple):
 
 class ChoiceArrays(NamedTuple):
     """Memory choices. zero options: stage, and which sharding group (offset of its mesh row). redo options: mode (0 none, 1 selective,
-    2 full) and k (index of redone layers). offload: percent. zero_lists, redo_lists: rows of option numbers, -1 = end.
+    2 full), k (index of redone layers) and modules (place of the set of modules that run again: the tables have all layer rows under each
+    set). offload: percent. zero_lists, redo_lists: rows of option numbers, -1 = end.
     """
 
     zero_stage: IntArray
     zero_shard: IntArray
     redo_mode: IntArray
     redo_layers: IntArray
+    redo_modules: IntArray
     offload: IntArray
     zero_lists: IntArray
     redo_lists: IntArray
 
 
 class Facts(NamedTuple):
-    """Numbers of the problem: capacity, workspace and context in bytes, bytes an element, traffic and rates of the update, switches."""
+    """Numbers of the problem: capacity, workspace and context in bytes, bytes an element, traffic and rates of the update, switches;
+    layer_rows: of the tables under one set of modules.
+    """
 
     capacity: float
     workspace: float
@@ -149,6 +153,7 @@ class Facts(NamedTuple):
     overlap_gather: bool
     blocking: bool
     layer_block: int
+    layer_rows: int
     reserve: float
 
 

@@ -327,7 +327,8 @@ def _bound_outer(
         r = choices.redo_lists[redo_list, ri]
         if r < 0:
             break
-        _fill_live(scratch, costs, patterns, facts, p, layer, mesh, r, choices.redo_mode[r], choices.redo_layers[r])
+        under = layer + choices.redo_modules[r] * facts["layer_rows"]
+        _fill_live(scratch, costs, patterns, facts, p, under, mesh, r, choices.redo_mode[r], choices.redo_layers[r])
         scratch.way[r] = -1.0
     plain = True
     for zi in range(choices.zero_lists.shape[1]):
@@ -363,7 +364,8 @@ def _bound_outer(
                 if fullest <= facts["capacity"]:
                     if ready < 0.0:
                         if not plain or scratch.way[r] < 0.0:
-                            _fill_work(scratch, costs, patterns, facts, p, layer, h, r, zero, choices.redo_mode[r], choices.redo_layers[r])
+                            under = layer + choices.redo_modules[r] * facts["layer_rows"]
+                            _fill_work(scratch, costs, patterns, facts, p, under, h, r, zero, choices.redo_mode[r], choices.redo_layers[r])
                         tied = group["tied_reduce"] if zero > 0 else group["tied_all_reduce"]
                         ready = _ready(scratch, patterns, facts, p, r, m, border, first_reduce, first_gather, tied)
                     spent = ready + scratch.update[oi] + group["norm"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span, span_of
-from shardwright.cost.block_table import MODES, PARTS, PHASES, BlockTable, block_table, local_degrees
+from shardwright.cost.block_table import MODES, PARTS, PHASES, block_tables, local_degrees
 from shardwright.cost.column_sums import SYNCS, SyncTable, link_shares, sync_table
 from shardwright.cost.communication import (
     Network,
@@ -33,12 +33,13 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.tensor import TABLES
-from shardwright.program.block.block import BlockProgram, Move
+from shardwright.program.block.block import BlockProgram, Move, Saved
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.local_size import Context
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import ScaleGroup
+from shardwright.program.block.saved import saved_tensors
+from shardwright.program.problem import Problem, under
+from shardwright.runtime.runtime import Options, ScaleGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +98,18 @@ def problem_machine(problem: Problem) -> Machine:
     )
 
 
-def layer_table(problem: Problem, rows: Rows) -> LayerTable:
-    """Price every block of the model for every row; rows of one structure are priced together."""
+def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = ((),)) -> LayerTable:
+    """Price every block of the model for every row; rows of one structure are priced together.
+
+    Args:
+        modules: sets of options that say which modules run again in backward; the table has all rows under the first, then all under the
+            second, and so on.
+    """
     machine, network = problem_machine(problem), network_of(problem.cluster, library=problem.runtime.collective_library)
-    blocks, n = len(problem.model.blocks), len(rows)
+    blocks, each, n = len(problem.model.blocks), len(rows), len(rows) * len(modules)
     shapes = {"seconds": (len(PHASES), len(PARTS)), "saved_bytes": (len(MODES),)}
     found = {name: np.zeros((blocks, *shapes.get(name, ()), n), dtype=np.int64 if name.endswith("_bytes") else float) for name in OF_BLOCKS}
-    stream = np.zeros(n, dtype=np.int64)
+    stream = np.zeros(each, dtype=np.int64)
     routed = (rows["sp"] == 1) | (rows["tp"] == 1)
     keys = {o.attention.kv_heads for b in problem.model.blocks for o in b.operators if o.attention is not None}
     shared = (rows["ulysses"] > 1) & np.all([rows["tp"] % heads == 0 for heads in keys], axis=0)
@@ -115,31 +121,40 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
         some, known = rows.take(chosen), dict[str, tuple[Span, ...]]()
         sp, gather, route, one_key = map(bool, flag[:4])
         structure = Structure(sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key)
-        own = problem if flag[4] else without_fused_overlap(problem)
+        owns = [under(problem if flag[4] else without_fused_overlap(problem), options) for options in modules]
+        places = np.flatnonzero(chosen)
         for index, block in enumerate(problem.model.blocks):
-            context = block_context(own, block)
-            table: BlockTable = block_table(
-                lower_block(block, structure, context),
-                local=local_degrees(some, sequence=context.tokens),
+            contexts = [block_context(own, block) for own in owns]
+            tables = block_tables(
+                lower_block(block, structure, contexts[0]),
+                tuple((_saved_by(block, structure, context), own.runtime) for context, own in zip(contexts, owns, strict=True)),
+                local=local_degrees(some, sequence=contexts[0].tokens),
                 spans=partial(_move_spans, known=known, rows=some, network=network),
                 machine=machine,
                 network=network,
-                runtime=own.runtime,
                 wait_s=problem.constants.collective_wait_s,
             )
             for name, values in found.items():
-                values[index][..., chosen] = getattr(table, name)
-            stream[chosen] = np.maximum(stream[chosen], table.input_bytes)
+                for number, table in enumerate(tables):
+                    values[index][..., places + number * each] = getattr(table, name)
+            stream[chosen] = np.maximum(stream[chosen], tables[0].input_bytes)
     logits, logits_blocks = _logits_bytes(problem, rows)
+    buffers = overlap_buffer_bytes(
+        problem, tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]), cut=within & (rows["tp"] > 1) & (rows["sp"] == 1)
+    )
     return LayerTable(
         **found,
-        logits_bytes=logits,
-        logits_blocks=logits_blocks,
-        overlap_buffers=overlap_buffer_bytes(
-            problem, tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]), cut=within & (rows["tp"] > 1) & (rows["sp"] == 1)
-        ),
-        border=_borders(problem, rows, stream, network),
+        logits_bytes=np.tile(logits, len(modules)),
+        logits_blocks=np.tile(logits_blocks, len(modules)),
+        overlap_buffers=np.tile(buffers, len(modules)),
+        border=np.tile(_borders(problem, rows, stream, network), len(modules)),
     )
+
+
+@lru_cache(maxsize=4096)
+def _saved_by(block: Block, structure: Structure, context: Context) -> tuple[Saved, ...]:
+    """What a block's backward needs of its forward."""
+    return saved_tensors(block, {o.name: o for o in block.operators}, structure, context)
 
 
 def _move_spans(move: Move, *, known: dict[str, tuple[Span, ...]], rows: Rows, network: Network) -> tuple[Span, ...]:

@@ -64,7 +64,7 @@ def _load_events() -> None:
 
 def _facts() -> Facts:
     numbers: dict[str, Any] = dict.fromkeys(Facts._fields, 1.0)
-    return Facts(**(numbers | dict.fromkeys(_SWITCHES, False) | {"layer_block": 0}))
+    return Facts(**(numbers | dict.fromkeys(_SWITCHES, False) | {"layer_block": 0, "layer_rows": 0}))
 
 
 _FLAT = (

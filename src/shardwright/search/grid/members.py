@@ -13,6 +13,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.bound_arrays import SCHEDULE_1F1B, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED
 from shardwright.program.problem import Problem
+from shardwright.runtime.options import ordered
 from shardwright.search.grid.columns import Columns, extended, select
 from shardwright.search.grid.memory_choices import MemoryColumns, memory_choices
 from shardwright.search.grid.meshes import MESH, Meshes, full_meshes
@@ -146,12 +147,11 @@ def member_grid(members: Members, place: int) -> Grid:
     redo_list = [r for r in choices.redo_lists[inner.redo_key[i]].tolist() if r >= 0]
     offloads = len(choices.offload)
     zero = zero_list[rest // (len(redo_list) * offloads)]
-    redo = redo_list[rest // offloads % len(redo_list)]
+    redo, space = redo_list[rest // offloads % len(redo_list)], members.space
     mesh: dict[str, Any] = {name: int(column[outer["mesh"][i]]) for name, column in members.meshes.columns.items()}
-    space = members.space
     holders = mesh["cp"] * mesh["dp"]
     stage, shard = int(inner.stages[zero]), int(space.of("shard")[int(choices.zero_shard[zero])])
-    mode = int(choices.redo_mode[redo])
+    mode, modules = int(choices.redo_mode[redo]), space.modules[int(choices.redo_modules[redo])]
     k = int(space.of("recompute_layers")[int(choices.redo_layers[redo])]) if mode == 2 else 0
     return Grid(
         **{axis: mesh[axis] for axis in MESH},
@@ -168,6 +168,6 @@ def member_grid(members: Members, place: int) -> Grid:
         schedule=next(name for name, number in SCHEDULES.items() if number == int(outer["schedule"][i])),
         first=space.first,
         last=space.last,
-        options=space.chosen,
+        options=ordered((*space.chosen, *modules)),
         order=space.orders[mesh["order"]],
     )

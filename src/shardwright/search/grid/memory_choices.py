@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -41,7 +41,8 @@ def memory_choices(
         mesh, outer: columns of the meshes, and of the choices but for memory.
     """
     zeros = [(int(z), g) for z in space.of("zero") for g in range(len(space.of("shard")))]
-    redos = [(RECOMPUTES[str(r)], k) for r in space.of("recompute") for k in range(len(space.of("recompute_layers")))]
+    modes = [(RECOMPUTES[str(r)], k) for r in space.of("recompute") for k in range(len(space.of("recompute_layers")))]
+    redos = [(*mode, number) for number in range(len(space.modules)) for mode in modes]
     edp = mesh["tp"] * mesh["cp"] * mesh["dp"] // (mesh["ep"] * mesh["etp"])
     inner_axis = np.where(mesh["s_cp"] < mesh["s_dp"], mesh["cp"], mesh["dp"])
     keys = np.stack([mesh["cp"] * mesh["dp"], inner_axis, (edp > 1) & (facts.experts > 0), mesh["pp"] > 1], axis=1)
@@ -56,8 +57,9 @@ def memory_choices(
     choices = ChoiceArrays(
         zero_stage=np.array([*(s for s, _ in zeros), *(0 for _ in zeros)], dtype=np.int64),
         zero_shard=np.array([g for _, g in (*zeros, *zeros)], dtype=np.int64),
-        redo_mode=np.array([m for m, _ in redos], dtype=np.int64),
-        redo_layers=np.array([k for _, k in redos], dtype=np.int64),
+        redo_mode=np.array([m for m, _, _ in redos], dtype=np.int64),
+        redo_layers=np.array([k for _, k, _ in redos], dtype=np.int64),
+        redo_modules=np.array([number for _, _, number in redos], dtype=np.int64),
         offload=np.array(space.of("offload"), dtype=np.int64),
         zero_lists=_lists([chosen for chosen, _ in zero_sets]),
         redo_lists=_lists([chosen for chosen, _ in redo_sets]),
@@ -97,7 +99,7 @@ def _zero_options(
     return [place + len(zeros) * (meanings[place] == (0, 0)) for place in chosen], legal
 
 
-def _distinct(kept: BoolArray, meanings: list[tuple[int, int] | None]) -> tuple[list[int], int]:
+def _distinct(kept: BoolArray, meanings: Sequence[tuple[int, ...] | None]) -> tuple[list[int], int]:
     """The first option of each meaning among those that are kept, and how many are kept; an option without meaning is not."""
     legal = [(meanings[place], place) for place in np.flatnonzero(kept).tolist() if meanings[place] is not None]
     return sorted(dict(reversed(legal)).values()), len(legal)
@@ -109,9 +111,13 @@ def shard_is_legal(shard: int, *, holders: int, inner: int) -> bool:
     return shard == 0 or inner % shard == 0 or (shard % inner == 0 and (holders // inner) % (shard // inner) == 0)
 
 
-def _redo_options(space: Space, facts: GridFacts, redos: list[tuple[int, int]], largest: int) -> tuple[list[int], int]:
-    """Legal, distinct recompute options of chunks with at most `largest` layers, and how many are legal."""
+def _redo_options(space: Space, facts: GridFacts, redos: list[tuple[int, int, int]], largest: int) -> tuple[list[int], int]:
+    """Legal, distinct recompute options of chunks with at most `largest` layers, and how many are legal.
+
+    Sets of modules beyond the first go with layers that keep the rest: recompute=none (Megatron's granularity is full or selective).
+    """
     counts = space.of("recompute_layers")
-    modes, layers = np.array([(mode, counts[place]) for mode, place in redos], dtype=np.int64).T
+    modes, layers, modules = np.array([(mode, counts[place], number) for mode, place, number in redos], dtype=np.int64).T
     kept = keeps({"recompute": np.array(list(RECOMPUTES))[modes], "recompute_layers": layers, "largest": largest}, facts)
-    return _distinct(kept, list(zip(modes.tolist(), np.where(layers == largest, 0, layers).tolist(), strict=True)))
+    kept &= (modules == 0) | (modes == RECOMPUTES["none"])
+    return _distinct(kept, list(zip(modes.tolist(), np.where(layers == largest, 0, layers).tolist(), modules.tolist(), strict=True)))

@@ -135,7 +135,8 @@ def _priced(problem: Problem, space: Space, facts: GridFacts, kinds: Columns, si
     rows["gather"] = np.where(rows["ulysses"] == rows["cp"], 0, rows["gather"])
     kind, place = rows.pop("kind"), np.tile(np.arange(len(sizes)), len(columns["kind"]))
     ones = np.ones_like(kind)
-    table = layer_table(problem, Rows(columns=rows | dict.fromkeys(("dp", "pp", "s_dp", "s_pp"), ones)))
+    # The first set of modules runs the least again.
+    table = layer_table(problem, Rows(columns=rows | dict.fromkeys(("dp", "pp", "s_dp", "s_pp"), ones)), modules=space.modules[:1])
     found = np.full((len(table.seconds), len(kinds["tp"]), len(sizes)), np.inf)
     for block, seconds in zip(found, _both_ways(table, exchanged=not moe), strict=True):
         np.minimum.at(block, (kind, place), seconds)

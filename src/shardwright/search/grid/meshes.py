@@ -80,7 +80,7 @@ def _meshes(space: Space, facts: GridFacts, columns: Columns) -> Meshes:
     raw = len(columns["dp"])
     columns = select(columns, keeps(columns, facts))
     orders = space.orders
-    each = prod(len(space.of(axis)) for axis in AXES if axis not in (*MESH, "order"))
+    each = prod(len(space.of(axis)) for axis in AXES if axis not in (*MESH, "order")) * len(space.modules)
     copies = _copies(columns, orders)
     row, order = np.nonzero(copies)
     found = {name: column[row] for name, column in columns.items()} | {"order": order}

@@ -9,12 +9,13 @@ from enum import StrEnum
 from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import step_costs
-from shardwright.program.problem import Problem
+from shardwright.program.problem import Problem, under
+from shardwright.runtime.options import ordered
 from shardwright.search.grid.bounded import Bounded, bound_space
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.meshes import full_meshes, idle_meshes
 from shardwright.search.grid.space import AXES, Space, Value
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.rules import GridFacts, canonical
 
 
@@ -51,9 +52,11 @@ def placed_in(problem: Problem, space: Space, facts: GridFacts, grid: Grid, *, c
         capacity: bytes of a device that a plan may fill. known_s: step of the last strategy that the search ranked: what takes
             longer is bounded away.
     """
-    one, missing = _space_of(space, grid, facts)
+    part, missing = _space_of(space, grid, facts)
+    one = _part_of(problem, part, grid) if part is not None else None
     if one is None:
-        return Placed(fate=Fate.OUTSIDE, reason=", ".join(missing))
+        return Placed(fate=Fate.OUTSIDE, reason=", ".join(missing) or "the space has not these options of the runtime")
+    problem = under(problem, one.chosen)
     meshes = full_meshes(one, facts) if grid.devices == one.devices else idle_meshes(one, facts)
     bounded = bound_space(problem, one, facts, capacity=capacity, meshes=meshes)
     if not len(bounded.seconds):
@@ -108,6 +111,16 @@ def _space_of(space: Space, grid: Grid, facts: GridFacts) -> tuple[Space | None,
     if missing:
         return None, tuple(missing)
     return replace(space, values=tuple((axis, (found[axis],)) for axis in AXES), dp=(plain.dp,)), ()
+
+
+def _part_of(problem: Problem, space: Space, grid: Grid) -> Space | None:
+    """The part of `space` with the options of `grid`; None where it has none, or has these modules with other recompute alone."""
+    wanted = under(problem, grid.options).runtime
+    for row in space.rows():
+        for modules in space.modules if grid.recompute is Recompute.NONE else space.modules[:1]:
+            if under(problem, ordered((*row.chosen, *modules))).runtime == wanted:
+                return replace(row, modules=(modules,))
+    return None
 
 
 def _values(grid: Grid) -> dict[str, Value]:

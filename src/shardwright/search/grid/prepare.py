@@ -29,8 +29,8 @@ class Prepared:
     """Tables, and the row of each outer in them.
 
     Args:
-        layer_row, mesh_row: (outers,) rows; the mesh row is that of shard option 0 (of the meshes that
-            copy tokens over tp where experts are cut like the MLP). layouts: by (pp, vpp).
+        layer_row, mesh_row: (outers,) rows; the layer row is that of the first set of modules, the mesh row that of shard option 0 (of the
+            meshes that copy tokens over tp where experts are cut like the MLP). layouts: by (pp, vpp).
     """
 
     members: Members
@@ -40,6 +40,11 @@ class Prepared:
     mesh_row: IntArray
     layouts: Mapping[tuple[int, int], ChunkLayout]
 
+    @property
+    def layer_rows(self) -> int:
+        """Layer rows under one set of modules."""
+        return len(self.layers.logits_bytes) // len(self.members.space.modules)
+
     def priced(self, place: int) -> Priced:
         """Where the numbers of a member stand."""
         inner, choices = self.members.inner, self.members.inner.choices
@@ -47,9 +52,10 @@ class Prepared:
         rest = place - int(self.members.start[i])
         redos = int((choices.redo_lists[inner.redo_key[i]] >= 0).sum())
         zero = int(choices.zero_lists[inner.zero_key[i]][rest // (redos * len(choices.offload))])
+        redo = int(choices.redo_lists[inner.redo_key[i]][rest // len(choices.offload) % redos])
         return Priced(
             layers=self.layers,
-            layer_row=int(self.layer_row[i]),
+            layer_row=int(self.layer_row[i]) + int(choices.redo_modules[redo]) * self.layer_rows,
             meshes=self.meshes,
             mesh_row=int(self.mesh_row[i] + choices.zero_shard[zero]),
             layout=self.layouts[self._pipeline(i)],
@@ -71,7 +77,7 @@ def prepare(problem: Problem, members: Members) -> Prepared:
     copied = (outer["sp"] == 0) & (mesh["tp"][outer["mesh"]] > 1) if moe else np.zeros(len(outer["mesh"]), dtype=np.bool_)
     return Prepared(
         members=members,
-        layers=layer_table(problem, layer_rows),
+        layers=layer_table(problem, layer_rows, modules=members.space.modules),
         meshes=mesh_table(problem, mesh_rows, shard),
         layer_row=layer_row,
         mesh_row=(outer["mesh"] + copied * len(members.meshes)) * len(members.space.of("shard")),
@@ -258,6 +264,7 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         overlap_gather=runtime.overlap_param_gather,
         blocking=not runtime.overlap_p2p,
         layer_block=kinds[0] if len(kinds) == 1 else -1,
+        layer_rows=0,
         reserve=reserve_factor(problem),
     )
 
@@ -291,5 +298,5 @@ def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple
             jitter=jitters(problem, members.meshes.devices)[outer["mesh"]],
         ),
         inner.choices,
-        facts_of(problem, devices=members.space.devices, capacity=capacity),
+        facts_of(problem, devices=members.space.devices, capacity=capacity)._replace(layer_rows=prepared.layer_rows),
     )

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from shardwright.cost.chunk_layout import is_layer
 from shardwright.errors import RuntimeModelError, UsageError, nearest
 from shardwright.model.ir.graph import Model
-from shardwright.program.problem import Problem
+from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.runtime.runtime import Options, Runtime
+from shardwright.search.grid.modules import LADDER, NOTHING, crossed_modules, module_ladder
 from shardwright.strategy.grid.axes import AXES as MESH_AXES
 from shardwright.strategy.grid.axes import MAX_DEGREE, Recompute
 from shardwright.strategy.grid.facts import num_layers
@@ -55,6 +56,8 @@ class Space:
         dp: the only data parallel degrees that count; empty = any.
         first, last: layers of the first and last pipeline rank of every member; 0 = as the rest.
         options: values of each option of the runtime that is set; of a part that is searched at once, one value each.
+        modules: sets of options that say which modules run again in backward (`modules`), the first with the fewest; the others go with
+            recompute=none.
         fewest: devices that a member uses at least, where its dp divides the batch; 0 = all of them. node: devices that are idle together.
     """
 
@@ -67,6 +70,7 @@ class Space:
     fewest: int = 0
     node: int = 1
     options: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    modules: tuple[Options, ...] = NOTHING
 
     def of(self, axis: str) -> tuple[Value, ...]:
         """Values of `axis`."""
@@ -95,7 +99,9 @@ class Space:
         ends = "".join(f"; {name} {count}" for name, count in (("first", self.first), ("last", self.last)) if count)
         idle = f", or dp that divides the batch on whole nodes of {self.node}, at least {self.fewest} devices" if self.fewest else ""
         options = "".join(f"; {name} {{{', '.join(values)}}}" for name, values in self.options)
-        return f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp pp){only}{idle}{ends}{options}"
+        sets = ", ".join(" ".join(f"{name}={value}" for name, value in chosen) or "as it is" for chosen in self.modules)
+        modules = f"; modules {{{sets}}}" if self.modules != NOTHING else ""
+        return f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp pp){only}{idle}{ends}{options}{modules}"
 
     def digest(self, problem: str) -> str:
         """SHA-256 of the space and the problem's text."""
@@ -177,7 +183,8 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
     }
     fewest = devices // 2 + 1 if devices > 1 else 0
     node = problem.cluster.node.num_devices if devices > problem.cluster.node.num_devices else 1
-    return Space(name=name, devices=devices, values=tuple((axis, values[axis]) for axis in AXES), fewest=fewest, node=node)
+    kept = tuple((axis, values[axis]) for axis in AXES)
+    return Space(name=name, devices=devices, values=kept, fewest=fewest, node=node, modules=module_ladder(problem))
 
 
 def _orders(*, wide: bool) -> tuple[str, ...]:
@@ -227,7 +234,9 @@ def restricted(space: Space, *, pins: Mapping[str, tuple[str, ...]], excludes: M
             raise UsageError(f"excluding {axis}={','.join(words)} leaves no value", hint=f"values: {', '.join(map(str, space.of(axis)))}")
         values[axis] = left
     kept = tuple((axis, values[axis]) for axis in AXES)
-    return replace(space, values=kept, dp=dp, first=ends["first"], last=ends["last"], options=ordered(options.items()))
+    pinned = {name: options.pop(name) for name in LADDER if name in options}
+    modules = crossed_modules(pinned) if pinned else space.modules
+    return replace(space, values=kept, dp=dp, first=ends["first"], last=ends["last"], options=ordered(options.items()), modules=modules)
 
 
 def _option_values(name: str, words: Iterable[str]) -> tuple[str, ...]:
@@ -274,6 +283,8 @@ def require_searchable(space: Space, problem: Problem) -> None:
     Raises:
         RuntimeModelError: the runtime does not have it. UsageError: it is not searched yet.
     """
+    for modules in space.modules:
+        under(problem, modules)
     if any(space.of("recompute_layers")) and not _alike(problem.model):
         raise UsageError("a number of recomputed layers is searched for models whose layers are all alike", hint="pin recompute=full")
     _require_runnable(space, problem.runtime)

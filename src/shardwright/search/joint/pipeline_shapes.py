@@ -10,6 +10,7 @@ from shardwright.arrays import IntArray
 from shardwright.cost.bound_arrays import Costs
 from shardwright.program.problem import Problem
 from shardwright.search.grid.members import Members, enumerate_members
+from shardwright.search.grid.modules import NOTHING
 from shardwright.search.grid.prepare import Prepared, costs_of, prepare
 from shardwright.search.grid.space import AXES, Space, Value
 from shardwright.strategy.grid.rules import GridFacts
@@ -94,7 +95,7 @@ def joint_space(space: Space, *, devices: int | None = None, any_order: bool = F
     values["zero"] = (0,)
     chunks = tuple(sorted(int(v) for v in space.of("vpp") if (int(v) == 1) or "interleaved-1f1b" in schedules))
     base = replace(space, name="joint", values=tuple((axis, values[axis]) for axis in AXES), first=0, last=0, fewest=0)
-    base = replace(base, devices=devices or space.devices)
+    base = replace(base, devices=devices or space.devices, modules=NOTHING)
     return JointSpace(grids=space, base=base, chunks=chunks, zeros=zeros, any_order=any_order)
 
 

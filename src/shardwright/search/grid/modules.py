@@ -1,0 +1,59 @@
+"""Sets of modules that run again in backward, as a search tries them: more and more of them, the cheapest first."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from shardwright.errors import RuntimeModelError
+from shardwright.program.block.rebuilt import rebuilt
+from shardwright.program.problem import Problem, under
+from shardwright.runtime.options import offered_values, ordered
+from shardwright.runtime.runtime import Options
+
+LADDER: Final[tuple[str, ...]] = (
+    "recompute_norms",
+    "recompute_moe_act",
+    "recompute_mla",
+    "recompute_shared",
+    "recompute_mlp",
+    "recompute_moe",
+)
+"""Options in the order in which they cost more time for what they free: norms and activations are passes over memory; the up projections of
+latent attention make the most bytes of a product's FLOPs; whole feed-forwards repeat most of the layer, those of few tokens first.
+"""
+NOTHING: Final[tuple[Options, ...]] = ((),)
+"""One set: what the runtime does by itself."""
+
+
+def module_ladder(problem: Problem) -> tuple[Options, ...]:
+    """What the runtime does by itself, then with each option of LADDER that changes anything for the model, on top of those before.
+
+    Of a model without experts or latent attention under Megatron-Core: nothing, norms, norms and feed-forwards.
+    """
+    found: list[Options] = [()]
+    offers = offered_values(problem.runtime)
+    for option in LADDER:
+        if "on" not in offers.get(option, ()):
+            continue
+        more = ordered((*found[-1], (option, "on")))
+        try:
+            new = _redone(under(problem, more))
+        except RuntimeModelError:
+            continue
+        if new != _redone(under(problem, found[-1])):
+            found.append(more)
+    return tuple(found)
+
+
+def crossed_modules(pinned: Mapping[str, Iterable[str]]) -> tuple[Options, ...]:
+    """All combinations of pinned options of LADDER, the one with the fewest modules first."""
+    names = list(dict(ordered((name, "") for name in pinned)))
+    choices = (sorted(pinned[name], key=lambda value: value == "on") for name in names)
+    return tuple(tuple(zip(names, values, strict=True)) for values in itertools.product(*choices))
+
+
+def _redone(problem: Problem) -> tuple[frozenset[str], ...]:
+    """Operators of each block that run again."""
+    return tuple(rebuilt(block.operators, problem.runtime).again for block in problem.model.blocks)

@@ -1,0 +1,85 @@
+"""Modules that run again in backward, as a search tries them."""
+
+from dataclasses import replace
+
+import pytest
+
+import shardwright
+from shardwright.api.problems import facts_of, problem_of, space_of
+from shardwright.cost.columns import layer_table
+from shardwright.program.problem import under
+from shardwright.search.grid.members import enumerate_members
+from shardwright.search.grid.modules import LADDER, crossed_modules, module_ladder
+from shardwright.search.request import Request
+from shardwright.strategy.grid.axes import Grid
+from tests.cost.prices import rows_of
+from tests.search.problems import real_problem
+
+MIXTRAL = Request(model="mixtral-8x7b", cluster="h100-sxm:16", seq_len=4096, global_batch=64)
+
+
+@pytest.mark.parametrize(
+    ("model", "runtime", "last"),
+    [
+        ("llama-3.1-8b", "megatron-core", ("recompute_norms", "recompute_mlp")),
+        ("qwen3-235b-a22b", "megatron-core", ("recompute_norms", "recompute_moe_act", "recompute_moe")),
+        ("deepseek-v3", "megatron-core", LADDER),
+        ("deepseek-v3", "torchtitan", ()),
+    ],
+)
+def test_a_ladder_has_what_the_runtime_and_the_model_have(model: str, runtime: str, last: tuple[str, ...]) -> None:
+    problem = real_problem(model, "h100-sxm:64", seq_len=4096, global_batch=64, runtime=runtime)
+    ladder = module_ladder(problem)
+    assert ladder[0] == ()
+    assert {name for name, _ in ladder[-1]} == set(last)
+    assert [len(options) for options in ladder] == list(range(len(last) + 1))
+
+
+def test_each_step_of_a_ladder_takes_longer_and_keeps_less() -> None:
+    """Of DeepSeek-V3's three kinds of layers, one after another; the rows of one table equal tables of their own, bit for bit."""
+    problem = real_problem("deepseek-v3", "h100-sxm:64", seq_len=4096, global_batch=64)
+    ladder, rows = module_ladder(problem), rows_of([Grid(dp=64, ep=8), Grid(dp=64, ep=64)])
+    table = layer_table(problem, rows, modules=ladder)
+    seconds, saved = table.seconds[:, :3].sum(axis=(1, 2)), table.saved_bytes[:, 0]
+    for number, options in enumerate(ladder):
+        here = slice(2 * number, 2 * number + 2)
+        alone = layer_table(under(problem, options), rows)
+        assert (alone.seconds == table.seconds[..., here]).all()
+        assert (alone.saved_bytes == table.saved_bytes[..., here]).all()
+        if number:
+            before = slice(2 * number - 2, 2 * number)
+            assert (seconds[:, here] >= seconds[:, before]).all()
+            assert (saved[:, here] <= saved[:, before]).all()
+            assert (saved[:, here] < saved[:, before]).any()
+
+
+def test_pins_take_the_place_of_the_ladder() -> None:
+    assert crossed_modules({"recompute_moe": ("on", "off")}) == ((("recompute_moe", "off"),), (("recompute_moe", "on"),))
+    asked = replace(MIXTRAL, pins=(("recompute_norms", ("on",)), ("recompute_moe", ("on", "off"))))
+    problem = problem_of(asked)
+    space = space_of(asked, problem, facts_of(problem))
+    assert space.modules == (
+        (("recompute_norms", "on"), ("recompute_moe", "off")),
+        (("recompute_norms", "on"), ("recompute_moe", "on")),
+    )
+    assert not space.options
+    assert "modules {recompute_norms=on recompute_moe=off, recompute_norms=on recompute_moe=on}" in space.text()
+
+
+def test_where_memory_is_short_modules_win_over_whole_layers() -> None:
+    """The same problem without the steps in between is slower: DeepSeek-V3 on 256 devices with room for states and little else."""
+    asked = Request(model="deepseek-v3", cluster="h200-sxm:256", seq_len=4096, global_batch=1024, use_all=True, top=0)
+    found = shardwright.plan(asked)
+    without = shardwright.plan(replace(asked, pins=tuple((name, ("off",)) for name in LADDER)))
+    assert any(name in LADDER for name, _ in found.grid.options)
+    assert found.certificate.optimal
+    assert found.certificate.best_s < 0.99 * without.certificate.best_s
+
+
+def test_modules_beside_whole_layers_are_illegal() -> None:
+    problem = real_problem("llama-3.1-8b", "h100-sxm:8", seq_len=4096, global_batch=8)
+    facts = facts_of(problem)
+    space = space_of(Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=4096, global_batch=8), problem, facts)
+    plain, ladder = enumerate_members(problem, replace(space, modules=((),)), facts), enumerate_members(problem, space, facts)
+    assert ladder.enumerated == 3 * plain.enumerated
+    assert plain.num_members < ladder.num_members < 2 * plain.num_members
