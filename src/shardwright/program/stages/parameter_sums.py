@@ -35,8 +35,11 @@ class Sums:
     elements: IntArray
 
     def holders(self, use: int) -> frozenset[int] | None:
-        """Devices that run the operator of a use in any stage; None if all uses are of one operator."""
-        names = [one.operator.name for one in self.uses]
+        """Devices that run the operator of a use in any stage; None if all uses are of one operator.
+
+        An operator that reads another block's weight under its own name (a further embedding of a prediction module) is another one.
+        """
+        names = [(one.operator.name, one.parameter.tied_to) for one in self.uses]
         if len(set(names)) == 1:
             return None
         return frozenset(d for name, one in zip(names, self.uses, strict=True) if name == names[use] for d in one.devices)

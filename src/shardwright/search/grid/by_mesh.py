@@ -16,6 +16,7 @@ from shardwright.search.grid.best_first import Outcome, merged, refine
 from shardwright.search.grid.bounded import Crossed, bound_space, crossed
 from shardwright.search.grid.mesh_bounds import mesh_bounds
 from shardwright.search.grid.meshes import Meshes, full_meshes, idle_meshes
+from shardwright.search.grid.relaxed_members import relaxed_bounds
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
 from shardwright.search.request import SEARCH_MEMORY
@@ -34,7 +35,7 @@ MEMBER_BYTES: Final = 40
 """Bytes that a legal member takes as long as it is kept."""
 PARTS: Final = 3
 """A larger set is crossed in parts of a third of what the memory holds, which take about a second; the clock is looked at between them."""
-MESHES: Final = 2**14
+MESHES: Final = 2**15
 """Meshes that are bounded between two looks at the clock."""
 
 
@@ -154,7 +155,13 @@ class _Run:
                 self.leave(meshes.take(np.arange(rows[0], len(meshes))))
                 meshes = meshes.take(np.arange(rows[0]), illegal=meshes.illegal)
                 break
-            bounds.append(mesh_bounds(self.problem, self.space, self.facts, meshes.take(rows), known=known, until=until))
+            some = meshes.take(rows)
+            found = mesh_bounds(self.problem, self.space, self.facts, some, known=known, until=until)
+            close = np.flatnonzero(found < until)
+            if len(close) and until < np.inf:
+                nearer = relaxed_bounds(self.problem, self.space, self.facts, some.take(close), capacity=self.capacity)
+                found[close] = np.maximum(found[close], nearer)
+            bounds.append(found)
         return meshes, np.concatenate(bounds)
 
     def leave(self, meshes: Meshes) -> None:

@@ -98,7 +98,7 @@ def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
     columns = select(columns, ~ringless | (columns["gather"] == gathers[0]))
     columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
     left = {name: columns[name] for name in ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")}
-    return _chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
+    return chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
 
 
 def _folds(space: Space, meshes: Meshes, columns: Columns) -> BoolArray:
@@ -111,7 +111,7 @@ def _folds(space: Space, meshes: Meshes, columns: Columns) -> BoolArray:
     return folds
 
 
-def _chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
+def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
     """Cross with the legal (vpp, schedule) of each pp."""
     lines = extended({"pp": np.unique(columns["pp"])}, "vpp", space.of("vpp"), facts)
     cuts = zip(lines["pp"].tolist(), lines["vpp"].tolist(), strict=True)

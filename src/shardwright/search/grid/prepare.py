@@ -81,11 +81,12 @@ def prepare(problem: Problem, members: Members) -> Prepared:
         meshes=mesh_table(problem, mesh_rows, shard),
         layer_row=layer_row,
         mesh_row=(outer["mesh"] + copied * len(members.meshes)) * len(members.space.of("shard")),
-        layouts=_layouts(problem, members),
+        layouts=layouts_of(problem, members),
     )
 
 
-def _layouts(problem: Problem, members: Members) -> dict[tuple[int, int], ChunkLayout]:
+def layouts_of(problem: Problem, members: Members) -> dict[tuple[int, int], ChunkLayout]:
+    """How the pipelines of the members spread blocks, by (pp, vpp)."""
     outer = members.outers.columns
     pipelines = np.unique(np.stack([members.meshes.columns["pp"][outer["mesh"]], outer["vpp"]], axis=1), axis=0)
     first, last = members.space.first, members.space.last
@@ -271,10 +272,16 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
 
 def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple[FloatArray, FloatArray]:
     """B0 of every member: seconds (inf where memory cannot fit), and bytes before they are rounded down."""
+    if not prepared.members.num_members:
+        return np.empty(0), np.empty(0)
+    facts = facts_of(problem, devices=prepared.members.space.devices, capacity=capacity)
+    return bound_with(problem, prepared, costs_of(problem, prepared), facts)
+
+
+def bound_with(problem: Problem, prepared: Prepared, costs: Costs, facts: Facts) -> tuple[FloatArray, FloatArray]:
+    """The same with other tables, or another problem's numbers."""
     members = prepared.members
     outer, mesh = members.outers.columns, members.meshes.columns
-    if not members.num_members:
-        return np.empty(0), np.empty(0)
     patterns, pattern_row = patterns_of(problem, prepared)
     units = [t.num_devices for t in problem.cluster.tiers()]
     stride = mesh["s_pp"][outer["mesh"]]
@@ -283,7 +290,7 @@ def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple
         border[stride < units[index]] = index
     inner = members.inner
     return bound_members(
-        costs_of(problem, prepared),
+        costs,
         patterns,
         Outer(
             layer=prepared.layer_row,
@@ -298,5 +305,5 @@ def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple
             jitter=jitters(problem, members.meshes.devices)[outer["mesh"]],
         ),
         inner.choices,
-        facts_of(problem, devices=members.space.devices, capacity=capacity)._replace(layer_rows=prepared.layer_rows),
+        facts._replace(layer_rows=prepared.layer_rows),
     )

@@ -1,0 +1,111 @@
+"""A closer lower bound of all members of a mesh: B0 of members that have the best of everything that is not chosen yet.
+
+Between the bound of a mesh's compute (`mesh_bounds`) and B0 of its members: layers are priced exactly but for where their groups lie (as
+near as they can), and everything that must be in memory is; sums of gradients, gathers, borders and updates take no time. What memory
+leaves no room for is so ruled out together with whole layers that would have to run again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.cost.bound_arrays import Costs, Facts
+from shardwright.cost.columns import LayerTable, layer_table, mesh_table
+from shardwright.cost.degree_rows import Rows
+from shardwright.program.problem import Problem
+from shardwright.search.grid.columns import extended, select
+from shardwright.search.grid.members import Members, Options, chunked
+from shardwright.search.grid.memory_choices import memory_choices
+from shardwright.search.grid.meshes import MESH, Meshes
+from shardwright.search.grid.prepare import Prepared, bound_with, costs_of, facts_of, layouts_of
+from shardwright.search.grid.space import AXES, Space
+from shardwright.strategy.grid.rules import GridFacts
+
+NO_ROOM = 1e30
+"""Seconds of a mesh none of whose members fits: more than any step, and not the infinity of one without a legal member."""
+_FREE = ("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "norm", "tied", "passes", "gather_copy", "reduce_copy", "scales")
+_LAYER = ("tp", "cp", "ep", "etp", "sp", "ulysses", "gather", "mbs")
+_MARGIN = 1 - 1e-8
+"""B0 adds the same seconds in another order."""
+
+
+def relaxed_bounds(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, *, capacity: float) -> FloatArray:
+    """(meshes,) seconds that no member of each is under; NO_ROOM where none fits, inf where none is legal.
+
+    Args:
+        capacity: bytes of a device.
+    """
+    lean = _lean(space)
+    outers = _outers(lean, facts, meshes)
+    inner, start, _ = memory_choices(problem, lean, facts, meshes.columns, outers.columns)
+    members = Members(space=lean, meshes=meshes, outers=outers, inner=inner, start=start, enumerated=0, illegal=0, duplicates=0)
+    found = np.full(len(meshes), np.inf)
+    if not members.num_members:
+        return found
+    layers, layer_row = _layers(problem, members)
+    shard = meshes.columns["cp"] * meshes.columns["dp"]
+    ones = np.ones_like(shard)
+    tables = mesh_table(problem, Rows(columns=meshes.columns | {"sp": ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones}), shard)
+    prepared = Prepared(
+        members=members,
+        layers=layers,
+        meshes=tables,
+        layer_row=layer_row,
+        mesh_row=outers.columns["mesh"],
+        layouts=layouts_of(problem, members),
+    )
+    numbers = facts_of(problem, devices=lean.devices, capacity=capacity)
+    seconds, _ = bound_with(problem, prepared, _free(costs_of(problem, prepared)), _at_once(numbers))
+    of_outer = np.minimum.reduceat(np.minimum(seconds, NO_ROOM), start[:-1])
+    np.minimum.at(found, outers.columns["mesh"], of_outer * _MARGIN)
+    return found
+
+
+def _lean(space: Space) -> Space:
+    """The part of `space` with the most room: states sharded over all holders, and as much of them on the host as can be."""
+    kept = dict(space.values)
+    if 0 in kept["shard"]:
+        kept["shard"] = (0,)
+    kept["offload"] = (max(map(int, space.of("offload"))),)
+    return replace(space, values=tuple((axis, kept[axis]) for axis in AXES))
+
+
+def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
+    """The meshes with switches, microbatches, chunks and schedules; those whose experts do not fold are among them."""
+    columns = {"mesh": np.arange(len(meshes))} | {name: meshes.columns[name] for name in (*MESH, "copies")}
+    for axis in ("sp", "ulysses", "gather"):
+        columns = extended(columns, axis, space.of(axis), facts)
+    columns = select(columns, (columns["ulysses"] != columns["cp"]) | (columns["gather"] == columns["gather"].min(initial=0)))
+    left = {name: columns[name] for name in ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")}
+    return chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
+
+
+def _layers(problem: Problem, members: Members) -> tuple[LayerTable, IntArray]:
+    """Layers of the members with groups that lie one inside the next, and each outer's row."""
+    outer, mesh = members.outers.columns, members.meshes.columns
+    columns = {name: (mesh if name in mesh else outer)[name][outer["mesh"] if name in mesh else slice(None)] for name in _LAYER}
+    code = np.zeros(len(outer["mesh"]), dtype=np.int64)
+    for column in columns.values():
+        values, place = np.unique(column, return_inverse=True)
+        code = code * len(values) + place.reshape(-1)
+    _, first, row = np.unique(code, return_index=True, return_inverse=True)
+    few = {name: np.ascontiguousarray(column[first]) for name, column in columns.items()}
+    near = few["tp"] * few["cp"]
+    dp = -(-few["ep"] * few["etp"] // near)
+    ones = np.ones_like(near)
+    rows = Rows(columns=few | {"dp": dp, "pp": ones, "s_tp": ones, "s_cp": few["tp"], "s_dp": near, "s_pp": near * dp})
+    return layer_table(problem, rows, modules=members.space.modules), row.reshape(-1).astype(np.int64)
+
+
+def _free(costs: Costs) -> Costs:
+    """The tables without what depends on more than a mesh's degrees."""
+    zero = {name: np.zeros_like(getattr(costs, name)) for name in (*_FREE, "border", "communicators", "embedding", "copied")}
+    return costs._replace(**zero, slowdown=np.ones_like(costs.slowdown))
+
+
+def _at_once(facts: Facts) -> Facts:
+    """Updates that take no time."""
+    return facts._replace(bandwidth=np.inf, host_rate=np.inf)
