@@ -17,7 +17,7 @@ from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.find import answer_of, find
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.recheck import Recheck, recheck
-from shardwright.search.grid.space import Space
+from shardwright.search.grid.space import Space, row_of
 from shardwright.search.limit import STOP, Limit
 from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_grid
@@ -71,7 +71,7 @@ def _completed(
     slower: Sensitivity | None = None
     others: tuple[Nearby, ...] = ()
     if sensitive:
-        slower = _sensitivity(request, problem, space, facts, answer.grid, progress)
+        slower = _sensitivity(request, problem, row_of(space, answer.grid), facts, answer.grid, progress)
         others = nearby(request, problem, answer, progress=progress)
     return replace(
         answer,

@@ -41,9 +41,12 @@ def plan_joint(
     facts = facts_of(problem)
     grids = replace(request, space="standard") if request.space in SPACES else request
     space, capacity = space_of(grids, problem, facts), capacity_of(request, problem)
-    if space.options:
-        said = " ".join(f"{name}={values[0]}" for name, values in space.options)
+    named = [name for name, _ in (*request.pins, *request.excludes)]
+    pinned = [(name, values) for name, values in space.options if name in named]
+    if pinned:
+        said = " ".join(f"{name}={values[0]}" for name, values in pinned)
         raise UsageError("a joint search takes the options of its runtime", hint=f'--runtime "{problem.runtime.base} {said}"')
+    space = replace(space, options=())
     answer = find_joint(
         problem,
         space,

@@ -13,6 +13,7 @@ from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer, Nearby
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.find import find
+from shardwright.search.grid.modules import LADDER
 from shardwright.search.request import Request
 
 WORTH = 0.05
@@ -31,7 +32,9 @@ def nearby(request: Request, problem: Problem, answer: Answer, *, progress: Prog
     in `answer`, by WORTH and half of what the best of them promises at least. Looked for where `answer` leaves devices idle, or both share
     no large divisor; in the standard space, as a suggestion needs no more.
     """
-    request = replace(request, space="standard")
+    # Under the options of the answer, so that what is nearby gains by its own.
+    pins = {**dict(request.pins), **{name: (value,) for name, value in answer.grid.options if name not in LADDER}}
+    request = replace(request, space="standard", pins=tuple(pins.items()))
     batch, devices = problem.job.global_batch, problem.cluster.num_devices
     if not answer.prediction.idle_devices and gcd(batch, devices) >= SUITED * min(batch, devices):
         return ()

@@ -25,13 +25,17 @@ class Option:
 
     Args:
         about: what it decides. values: word -> what it means. numerics: it changes what is computed, not only how fast: a search never
-            chooses it by itself.
+            chooses it by itself. searched: values that a search tries unasked, where a runtime has them: their time and their memory are
+            both priced, and none is better in every plan. along: a plan that cuts nothing along these axes of a grid does not tell its
+            values apart; empty = every plan does.
     """
 
     name: str
     about: str
     values: Mapping[str, str]
     numerics: bool = False
+    searched: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
 
 
 def _switch(name: str, about: str, *, numerics: bool = False) -> Option:
@@ -80,6 +84,8 @@ OPTIONS: Final = (
             "userbuffers": "pieces beside pieces of the GEMM (Transformer Engine)",
             "async": "pieces beside pieces of the GEMM (PyTorch's symmetric memory)",
         },
+        searched=("dgrad", "userbuffers", "async"),
+        along=("tp",),
     ),
     _switch("tp_timers", "timers round collectives of tensor parallelism wait for the device"),
     _switch("grad_overlap", "gradients are reduced beside backward"),
@@ -111,6 +117,7 @@ OPTIONS: Final = (
             "alltoall": "a copy for each chosen expert",
             "flex": "a copy for each device and node that holds any (DeepEP, HybridEP)",
         },
+        searched=("alltoall", "flex"),
     ),
     Option(
         name="capacity",
@@ -118,7 +125,11 @@ OPTIONS: Final = (
         values={"dropless": "all that chose it: the host may have to read how many", "fixed": "a fixed number; others are dropped"},
         numerics=True,
     ),
-    _switch("expert_overlap", "tokens travel to and from experts beside the kernels of another microbatch"),
+    replace(
+        _switch("expert_overlap", "tokens travel to and from experts beside the kernels of another microbatch"),
+        searched=("off", "on"),
+        along=("ep",),
+    ),
     Option(
         name="grouped_experts",
         about="products of a device's experts",

@@ -5,23 +5,27 @@ bound of all its members is below what is known to be reached.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
+from shardwright.arrays import BoolArray, FloatArray
 from shardwright.program.problem import Problem, under
+from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.search.grid.best_first import Outcome, merged, refine
 from shardwright.search.grid.bounded import Crossed, bound_space, crossed
 from shardwright.search.grid.mesh_bounds import mesh_bounds
 from shardwright.search.grid.meshes import Meshes, full_meshes, idle_meshes
+from shardwright.search.grid.modules import LADDER
 from shardwright.search.grid.relaxed_members import relaxed_bounds
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.standing import standing
 from shardwright.search.universal import universal_bound
+from shardwright.simulator.simulate import simulate_grid
+from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts
 
 Progress = Callable[[str, int, int], None]
@@ -45,12 +49,14 @@ class Searched:
 
     Args:
         outcome: of refining what was crossed. crossed: sets of members. left: meshes that were not, none of which has a member below its
-            (meshes,) seconds beside it, inf where none of its members is legal; and the part of the space that they are of.
+            (meshes,) seconds beside it, inf where none of its members is legal; and the part of the space that they are of. repeated: raw
+            members of meshes that do not tell a part from the first.
     """
 
     outcome: Outcome = field(default_factory=Outcome)
     crossed: list[Crossed] = field(default_factory=list)
     left: list[tuple[Meshes, FloatArray, Space]] = field(default_factory=list)
+    repeated: int = 0
 
 
 def search(
@@ -66,25 +72,66 @@ def search(
 ) -> Searched:
     """Bound and refine the members on all devices, then, where the space has them, those that leave devices idle.
 
-    The parts with one value of each option of the runtime come one after another, each against what was reached before.
+    The parts with one value of each option of the runtime come one after another, each against what was reached before: first the space's
+    first, then those under which the best of it is faster. Of these only meshes that can be among the best are crossed.
 
     Args:
         limit: past it the best so far stands; what was not crossed by then counts with the bound of its mesh.
         memory: bytes for members: one half for those that are looked at, one for those that were and are kept for what comes behind.
     """
     found, limit = Searched(), limit or Limit()
-    for part in space.rows():
-        run = _Run(under(problem, part.chosen), part, facts, capacity, max(top, 1), limit, memory // 2, progress, found)
-        full = full_meshes(part, facts)
-        if found.outcome.ranked and limit.passed():
-            run.leave(full)
-        elif len(full) * full.each <= run.most_raw:
-            run.cross(full)
-        else:
-            run.in_order(full)
-        if part.fewest:
-            run.in_order(idle_meshes(part, facts))
+    first, *others = space.rows()
+    _search_part(problem, first, first, facts, capacity, max(top, 1), limit, memory, progress, found)
+    if others and found.outcome.ranked:
+        best = found.outcome.ranked[0].grid
+        others.sort(key=lambda part: _seconds_under(problem, best, part))
+    for part in others:
+        _search_part(problem, part, first, facts, capacity, max(top, 1), limit, memory, progress, found)
     return found
+
+
+def _told_apart(meshes: Meshes, part: Space, first: Space) -> BoolArray:
+    """(meshes,) some option that is another one than in the `first` part means something there."""
+    other = [BY_NAME[name] for name, value in part.chosen if (name, value) not in first.chosen]
+    told = np.full(len(meshes), part is first)
+    for option in other:
+        told |= np.any([meshes.columns[axis] > 1 for axis in option.along], axis=0) if option.along else True
+    return told
+
+
+def _search_part(
+    problem: Problem,
+    part: Space,
+    first: Space,
+    facts: GridFacts,
+    capacity: int,
+    top: int,
+    limit: Limit,
+    memory: int,
+    progress: Progress | None,
+    found: Searched,
+) -> None:
+    run = _Run(under(problem, part.chosen), part, facts, capacity, top, limit, memory // 2, progress, found)
+    full, idle = full_meshes(part, facts), idle_meshes(part, facts) if part.fewest else None
+    if not found.outcome.ranked and len(full) * full.each <= run.most_raw:
+        run.cross(full)
+        if idle is not None:
+            run.in_order(idle)
+        return
+    every = full if idle is None else full.joined(idle)
+    told = _told_apart(every, part, first)
+    found.repeated += every.enumerated - every.take(told, illegal=every.illegal).enumerated
+    every = every.take(told, illegal=every.illegal)
+    if found.outcome.ranked and limit.passed():
+        run.leave(every)
+    else:
+        run.in_order(every)
+
+
+def _seconds_under(problem: Problem, grid: Grid, part: Space) -> float:
+    """Seconds of a grid's step under the options of a part: what says which part to search first."""
+    modules = tuple(pair for pair in grid.options if pair[0] in LADDER)
+    return simulate_grid(problem, replace(grid, options=ordered((*part.chosen, *modules)))).step_time_s
 
 
 @dataclass(slots=True)

@@ -95,9 +95,9 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
     return Certificate(
         space=space.text(),
         digest=space.digest(problem_text(problem)),
-        enumerated=sum(part.enumerated for part in parts) + left,
+        enumerated=sum(part.enumerated for part in parts) + left + searched.repeated,
         illegal=sum(part.illegal for part in parts) + barren,
-        duplicates=sum(part.duplicates for part in parts),
+        duplicates=sum(part.duplicates for part in parts) + searched.repeated,
         infeasible=infeasible + outcome.too_large,
         bounded_b0=sum(part.num_members for part in parts) - infeasible - refined + left - barren,
         bounded_b1=outcome.paths - outcome.simulated,

@@ -82,7 +82,7 @@ def lean(space: Space) -> Space:
     for axis in ("shard", "recompute_layers", "gather"):
         if 0 in kept[axis]:
             kept[axis] = (0,)
-    return replace(space, values=tuple((axis, kept[axis]) for axis in AXES))
+    return replace(space.rows()[0], values=tuple((axis, kept[axis]) for axis in AXES))
 
 
 def _facts(problem: Problem) -> GridFacts:

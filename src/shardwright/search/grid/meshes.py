@@ -43,6 +43,11 @@ class Meshes:
         """Raw members: choices of all axes over these meshes and those that break a rule."""
         return (int(self.columns["copies"].sum()) + self.illegal) * self.each
 
+    def joined(self, other: Meshes) -> Meshes:
+        """These, then those of `other`."""
+        columns = {name: np.concatenate([column, other.columns[name]]) for name, column in self.columns.items()}
+        return replace(self, columns=columns, illegal=self.illegal + other.illegal)
+
     def take(self, rows: IntArray | BoolArray, *, illegal: int = 0) -> Meshes:
         """Some of them, and so many of those that break a rule."""
         return replace(self, columns={name: column[rows] for name, column in self.columns.items()}, illegal=illegal)

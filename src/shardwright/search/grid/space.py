@@ -13,9 +13,9 @@ from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.runtime.runtime import Options, Runtime
-from shardwright.search.grid.modules import LADDER, NOTHING, crossed_modules, module_ladder
+from shardwright.search.grid.modules import LADDER, NOTHING, crossed_modules, module_ladder, searched_options
 from shardwright.strategy.grid.axes import AXES as MESH_AXES
-from shardwright.strategy.grid.axes import MAX_DEGREE, Recompute
+from shardwright.strategy.grid.axes import MAX_DEGREE, Grid, Recompute
 from shardwright.strategy.grid.facts import num_layers
 from shardwright.strategy.grid.rules import SCHEDULES, GridFacts
 
@@ -108,6 +108,12 @@ class Space:
         return hashlib.sha256(f"{self.text()}\n{problem}".encode()).hexdigest()
 
 
+def row_of(space: Space, grid: Grid) -> Space:
+    """The part of `space` with the options of `grid`, one of its members."""
+    chosen = dict(grid.options)
+    return replace(space, options=tuple((name, (chosen.get(name, values[0]),)) for name, values in space.options))
+
+
 def _listed(values: tuple[Value, ...]) -> str:
     """Values one by one; whole numbers that count up as their ends."""
     counts_up = len(values) > 4 and all(isinstance(v, int) and v - i == values[0] for i, v in enumerate(values))
@@ -184,7 +190,8 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
     fewest = devices // 2 + 1 if devices > 1 else 0
     node = problem.cluster.node.num_devices if devices > problem.cluster.node.num_devices else 1
     kept = tuple((axis, values[axis]) for axis in AXES)
-    return Space(name=name, devices=devices, values=kept, fewest=fewest, node=node, modules=module_ladder(problem))
+    options, modules = searched_options(problem), module_ladder(problem)
+    return Space(name=name, devices=devices, values=kept, fewest=fewest, node=node, options=options, modules=modules)
 
 
 def _orders(*, wide: bool) -> tuple[str, ...]:
