@@ -13,8 +13,8 @@ from shardwright.cost.quantise import COMPILED_REDUCTION, narrow_forms, passes_o
 from shardwright.cost.step_costs import narrow_copies, step_costs
 from shardwright.dtype import Dtype
 from shardwright.program.block.block import Exposure, Move, Phase
-from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.lower_block import lower_block
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Runtime, Scaling, TpOverlap
 from shardwright.strategy.grid.axes import Grid
