@@ -11,7 +11,7 @@ from shardwright.cost.step_costs import PART_NAMES, StepCosts, step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import ScaleGroup
+from shardwright.runtime.runtime import ScaleGroup, Scaling
 from shardwright.simulator.breakdown import breakdown
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
@@ -23,9 +23,13 @@ MODEL = dense_model(layers=8)
 SCALES = PART_NAMES.index("scales")
 
 
-def problem(grid: Grid, *, group: ScaleGroup = ScaleGroup.STAGE, compute: Dtype = Dtype.FP8, device: str = "h100-sxm") -> Problem:
-    runtime = replace(RUNTIME, name=f"scales-{group}", schedules=("1f1b", "interleaved-1f1b"), scales_reduced=group)
-    made = problem_of(MODEL, cluster_of(grid.devices, node=8, accelerator=device), runtime=runtime, seq_len=512, global_batch=grid.dp * 8)
+def problem(grid: Grid, *, group: ScaleGroup = ScaleGroup.STAGE, compute: Dtype = Dtype.FP8, scaling: Scaling = Scaling.DELAYED) -> Problem:
+    runtime = replace(
+        RUNTIME, name=f"scales-{group}-{scaling}", schedules=("1f1b", "interleaved-1f1b"), scaling=scaling, scales_reduced=group
+    )
+    made = problem_of(
+        MODEL, cluster_of(grid.devices, node=8, accelerator="h100-sxm"), runtime=runtime, seq_len=512, global_batch=grid.dp * 8
+    )
     return replace(made, job=replace(made.job, compute=compute))
 
 
@@ -59,7 +63,7 @@ def test_a_group_without_data_parallelism_does_not_grow() -> None:
         (Grid(dp=8), {"group": ScaleGroup.NONE}),
         (Grid(dp=8), {"group": ScaleGroup.TENSOR}),
         (Grid(pp=8), {}),
-        (Grid(dp=8), {"device": "b200-sxm"}),
+        (Grid(dp=8), {"scaling": Scaling.CURRENT}),
     ],
 )
 def test_nothing_is_reduced(grid: Grid, changes: dict[str, object]) -> None:

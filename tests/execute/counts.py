@@ -155,6 +155,7 @@ def lowered(problem: Problem) -> Iterator[Lowered]:
                         memory_tokens=problem.work.lengths.get(segment.block.memory, 0),
                         element=ELEMENT,
                         gemm_element=ELEMENT,
+                        compute_bits=8 * ELEMENT,
                         runtime=runtime(),
                         dropout=False,
                         imbalance_percent=100,

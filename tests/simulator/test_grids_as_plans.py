@@ -17,6 +17,7 @@ import pytest
 from shardwright.api import simulations
 from shardwright.api.problems import facts_of
 from shardwright.api.rules import check_grid
+from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import FabricTier
 from shardwright.job.training import SequenceLength, TrainingJob
@@ -58,6 +59,7 @@ SMALL: tuple[Callable[[random.Random], Model], ...] = (
     lambda _: hybrid(),
 )
 ANY = replace(RUNTIME, name="any", zero_stages=(0, 1, 2, 3), zero_with_pipeline=3, hybrid_sharding=True, optimizer_offload=True)
+EIGHT = replace(ANY, name="eight", saves_quantized=True, gathers_narrow=True, gathers_quantized=True)
 PLAIN = replace(ANY, name="plain", overlap_p2p=False, overlap_grad_reduce=False, overlap_param_gather=False)
 TWO_CHUNKS = ("interleaved-1f1b", "looped-bfs", "breadth-first")
 SLICED = ("terapipe", "seq-1f1b")
@@ -97,8 +99,10 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
                 grid.devices, node=node, fabric=draw.choice(((), (leaf, spine))), accelerator=draw.choice(("h100-sxm", "l40s"))
             ),
             job=TrainingJob(sequences=sequences, global_batch=grid.dp * grid.microbatch * grid.pp * draw.choice((1, 2, 4))),
-            runtime=draw.choice((ANY, ANY, PLAIN)),
+            runtime=draw.choice((ANY, ANY, PLAIN, EIGHT)),
         )
+        if problem.runtime is EIGHT:
+            problem = replace(problem, job=replace(problem.job, compute=Dtype.FP8))
         layers = facts_of(problem).layers
         if layers % (grid.pp * grid.vpp) and layers > grid.pp * grid.vpp:
             inner = sorted(draw.sample(range(1, layers), grid.pp * grid.vpp - 1))

@@ -93,12 +93,17 @@ def test_sharding_words() -> None:
     assert _skip(replace(base, zero_stage_or_fsdp="magic")).reason is SkipReason.UNSUPPORTED_STRATEGY
 
 
-def test_fp8_with_a_scale_a_row_is_priced_as_bf16_and_says_so() -> None:
+def test_the_column_of_precision_says_the_recipe() -> None:
+    """Options of several rules join: a row's scaling beside what its launch script sets."""
     rows = [r for r in _rows("training.csv") if "rowwise" in r.precision.lower()]
     assert rows
     for case in map(_case, rows):
-        assert case.job.compute is Dtype.BF16
-        assert any("bf16" in assumption for assumption in case.assumptions)
+        assert case.job.compute is Dtype.FP8
+        assert "fp8=rowwise" in case.runtime.split()
+        assert any("fp8=rowwise: float8.recipe_name" in assumption for assumption in case.assumptions)
+    for precision, mx in (("MXFP8", True), ("FP8-CS", False), ("NVFP4", False)):
+        row = next(r for r in _rows("training.csv") if r.precision == precision and r.gpu == "GB200" and r.model_name.startswith("LLAMA3"))
+        assert ("fp8=mx" in _case(row).runtime.split()) is mx
 
 
 def test_pure_mixed_precision_reduces_in_bf16() -> None:
@@ -142,7 +147,9 @@ def test_context_parallelism_by_source() -> None:
 
 def test_words_of_a_row_choose_the_runtime() -> None:
     runtimes = {_case(r).runtime for r in _rows("training.csv") if r.source_id == "torchtitan"}
-    assert runtimes == {"torchtitan-0.1", "torchtitan-0.1 tp_overlap=async", "torchtitan-0.2", "torchtitan-0.2 kernels=eager"}
+    paper = {"torchtitan-0.1", "torchtitan-0.1 tp_overlap=async"}
+    rowwise = {f"{name} fp8=rowwise" for name in paper}
+    assert runtimes == paper | rowwise | {"torchtitan-0.2 fp8_gather=on", "torchtitan-0.2 kernels=eager"}
     assert _case(_row("torchtitan", "Table1 FSDP")).runtime == "torchtitan-0.2 kernels=eager"
     assert _case(_row("dgxc", "Maxtext Llama3 70b BF16")).runtime == "maxtext"
 

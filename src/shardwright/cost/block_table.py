@@ -6,7 +6,7 @@ Every tier of bounds and the simulation compose rows of this table; nobody price
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -28,8 +28,9 @@ from shardwright.cost.compute import (
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.host import HostClock, PairedLayer
 from shardwright.cost.overlap import products_yield
-from shardwright.model.ir.operator import OperatorClass
+from shardwright.cost.quantise import with_casts
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase, Recomputable, Saved
+from shardwright.program.block.narrow import stays_wide
 from shardwright.program.block.rebuilt import rebuilt
 from shardwright.program.block.selective import saved_products
 from shardwright.program.block.sizes import Degrees, Size, evaluate, evaluate_sum
@@ -46,7 +47,6 @@ EXPERT_STREAMS = 4
 
 Source: Transformer Engine, multi-stream cuBLAS GEMM (num_streams; from memory).
 """
-_SIXTEEN_BIT = (OperatorClass.HEAD, OperatorClass.ROUTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +213,8 @@ def local_degrees(rows: Rows, *, sequence: int) -> dict[str, IntArray]:
 
 
 def unquantised_operators(program: BlockProgram) -> frozenset[str]:
-    """Operators whose products stay in 16 bits whatever the recipe (see `sixteen_bit`)."""
-    return frozenset(o.name for o in program.operators if o.klass in _SIXTEEN_BIT or o.attention is not None)
+    """Operators whose products stay in 16 bits whatever the recipe."""
+    return frozenset(o.name for o in program.operators if stays_wide(o))
 
 
 def _wait_for_host(seconds: FloatArray, clock: HostClock, pair: PairedLayer | None) -> FloatArray:
@@ -329,7 +329,12 @@ def _gemm(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArr
     extra = np.asarray(8.0 * m * n * groups, dtype=np.float64) if work.accumulate else 0.0
     launches = -(-groups // EXPERT_STREAMS) if work.apart else 1
     widths = _widths(work, m, n, k)
-    return gemm_seconds(machine, m=m, n=n, k=k, groups=groups, launches=launches, extra_bytes=extra, experts=experts, widths=widths), flops
+    spent = gemm_seconds(machine, m=m, n=n, k=k, groups=groups, launches=launches, extra_bytes=extra, experts=experts, widths=widths)
+    if machine.compute.bits < machine.half_bits:
+        tokens, outputs, inputs = gemm_shape(replace(work, phase=Phase.F), degrees)[0]
+        members = degrees[work.gathered[0]] if work.gathered[0] in degrees else work.gathered[1]
+        spent = with_casts(machine, spent, phase=work.phase, m=tokens, n=outputs, k=inputs, groups=groups, members=members)
+    return spent, flops
 
 
 def _widths(work: BlockWork, m: IntArray, n: IntArray, k: IntArray) -> tuple[IntArray, IntArray]:

@@ -17,7 +17,7 @@ from shardwright.cost.degree_rows import Rows
 from shardwright.cost.parameters import ELEMENTS, matrices, parameter_elements
 from shardwright.job.training import TrainingJob
 from shardwright.program.block.block import BlockProgram
-from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.runtime import Runtime, Scaling
 from shardwright.units import MIB
 
 
@@ -51,7 +51,7 @@ class SyncTable:
             them out.
         shard, expert_shard: members that share one copy of the states, shape (n,).
         dense, experts, spread: local trainable elements (see `parameters.ELEMENTS`). frozen: without gradient.
-            tied: trainable elements that another block owns.
+            tied: trainable elements that another block owns. narrow: of dense and experts, those that a recipe of few bits quantises.
         cuts: of a general plan's device, whose parameters may be cut differently: all of its elements; empty = by `shard`.
     """
 
@@ -71,6 +71,7 @@ class SyncTable:
     spread: IntArray
     frozen: IntArray
     tied: IntArray
+    narrow: IntArray
     cuts: tuple[ShardedElements, ...] = ()
 
 
@@ -127,7 +128,8 @@ def sync_table(
         for spans, part in ((dense, "dense"), (experts, "experts")):
             if elements[part].any():
                 many = matrices(programs[index].operators, experts=part == "experts")
-                for name, seconds in layer_seconds(elements[part], spans, network, sizes, matrices=many).items():
+                narrow = elements[f"narrow_{part}"]
+                for name, seconds in layer_seconds(elements[part], spans, network, sizes, matrices=many, narrow=narrow).items():
                     total[name][index] += seconds
         if elements["shared"].any():
             # Where the first and the last chunk are two ranks' the owner's gradient waits for the other's.
@@ -146,6 +148,7 @@ def sync_table(
         total["gather"] += _broadcasts(counts["experts"], held["experts"], experts, network, sizes.stored)
     columns: dict[str, Any] = total | {f"tied_{name}": spent for name, spent in tied.items()}
     columns |= {name: counts[name] for name in ("dense", "experts", "spread", "frozen", "tied")}
+    columns["narrow"] = counts["narrow_dense"] + counts["narrow_experts"]
     return SyncTable(**columns, shard=shard, expert_shard=expert_shard)
 
 
@@ -212,13 +215,15 @@ class SumSizes(NamedTuple):
     """How gradients and parameters travel.
 
     Args:
-        wire, stored: bytes of a gradient on the wire, and of a parameter. bucket: bytes; smaller layers share a bucket's time.
+        wire, stored, narrow: bytes of a gradient on the wire, of a parameter, and of one that a recipe of few bits quantises.
+        bucket: bytes; smaller layers share a bucket's time.
         gathered: bytes that ZeRO-3 joins matrices up to (0 = a layer, or a bucket). listed: it moves each matrix alone, as a list.
         apart: sums over replicas have a stream of their own.
     """
 
     wire: int
     stored: int
+    narrow: float
     bucket: int
     gathered: int
     listed: bool
@@ -230,11 +235,27 @@ def sum_sizes(job: TrainingJob, runtime: Runtime) -> SumSizes:
     return SumSizes(
         wire=gradient_bytes(job, runtime),
         stored=job.parameter.bits // 8,
+        narrow=gathered_bytes(job, runtime),
         bucket=runtime.bucket_bytes,
         gathered=runtime.gather_bucket_bytes,
         listed=runtime.listed_collectives,
         apart=runtime.sums_replicas_apart,
     )
+
+
+def gathered_bytes(job: TrainingJob, runtime: Runtime) -> float:
+    """Bytes on the wire of a gathered parameter that a recipe of 8 bits quantises.
+
+    One where the runtime gathers it so and each element has one form, under a scale a tensor or 128 x 128 elements. MX needs two, along
+    rows and along columns: its gather is of 16 bits, into the gradients' buffer, and each member quantises both. In 4 bits nothing is
+    gathered narrow.
+
+    Source: Megatron-Core, core/distributed/distributed_data_parallel.py at 0e9fcc1d297d (`start_param_sync`: "cast from bf16 to MXFP8
+    during copy"); Megatron-Bridge, training/mixed_precision.py ("fp4_param_gather not supported"); torchtitan, docs/float8.md. All read.
+    """
+    stored = job.parameter.bits / 8
+    one_form = runtime.scaling in (Scaling.DELAYED, Scaling.CURRENT, Scaling.BLOCKWISE)
+    return min(stored, 1.0) if runtime.gathers_narrow and one_form and job.compute.bits == 8 else stored
 
 
 SYNCS: Final = ("all_reduce", "reduce", "gather", "fetch", "scatter", "parts", "apart")
@@ -247,14 +268,21 @@ LISTED_GATHER_OPERATORS, LISTED_REDUCE_OPERATORS = 3, 4
 
 
 def layer_seconds(
-    elements: IntArray | FloatArray, groups: SumSpans, network: Network, sizes: SumSizes, *, matrices: int
+    elements: IntArray | FloatArray,
+    groups: SumSpans,
+    network: Network,
+    sizes: SumSizes,
+    *,
+    matrices: int,
+    narrow: IntArray | FloatArray | int = 0,
 ) -> dict[str, FloatArray]:
     """Seconds to sum, to reduce into shards, and to gather one layer's elements; `fetch` and `scatter` as ZeRO-3 does, see `_in_pieces`.
 
     Args:
-        matrices: that the elements are.
+        matrices: that the elements are. narrow: of them those that are quantised in a recipe of few bits.
     """
-    wire, stored, bucket = float(sizes.wire), float(sizes.stored), float(sizes.bucket)
+    wire, bucket = float(sizes.wire), float(sizes.bucket)
+    stored = sizes.stored - narrow * (sizes.stored - sizes.narrow) / np.maximum(elements, 1)
     gradient = np.maximum(elements * wire, bucket)
     parameter = np.maximum(elements * stored, bucket * stored / wire)
     share = elements * wire / np.maximum(gradient, 1.0)

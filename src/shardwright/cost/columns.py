@@ -75,6 +75,7 @@ def block_context(problem: Problem, block: Block) -> Context:
         element=job.activation.bits // 8,
         # A 4-bit operand carries scales and is kept beside its transpose: a byte.
         gemm_element=max(job.compute.bits // 8, 1),
+        compute_bits=job.compute.bits,
         runtime=problem.runtime,
         dropout=job.dropout,
         imbalance_percent=round(100 * job.expert_imbalance),
@@ -95,6 +96,8 @@ def problem_machine(problem: Problem) -> Machine:
         elements=problem.runtime.element_kernels,
         constants=problem.constants,
         eight_bit=problem.runtime.attention_eight_bit,
+        scaling=problem.runtime.scaling,
+        saves_quantised=problem.runtime.saves_quantized,
     )
 
 
@@ -266,7 +269,6 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
             problem,
             lambda group: spans_along("tp-cp" if group is ScaleGroup.TENSOR else "stage", rows, network),
             network,
-            quantise_kernels=problem_machine(problem).quantise_kernels,
         ),
         gradient_bytes=_gradient_bytes(problem, rows),
         embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,

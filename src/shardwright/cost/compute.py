@@ -26,13 +26,7 @@ from shardwright.hardware.catalog.kernel_tables import attention_fraction, gemm_
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 from shardwright.model.ir.operator import AttentionShape, Mask, ScanShape
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels
-
-TENSOR_SCALES = 3
-"""Kernels that quantise an operand under one scale a tensor: largest element, scale, cast with its transpose.
-
-Source: Transformer Engine, current scaling (from memory). Where the matrix units take scales a block (those with a 4-bit format) it is one.
-"""
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Scaling
 
 EIGHT_BIT_ATTENTION = 1.6
 """Speed of fused attention in 8 bits over 16: FlashAttention-3 reaches 1.2 PFLOP/s against 740 TFLOP/s on H100 (arXiv 2407.08608)."""
@@ -76,8 +70,8 @@ class Machine:
         compute: dtype of GEMMs; gemm: its rates, with the sustained clock of the constants; half: rates of 16-bit GEMMs.
         attention: rates of the runtime's kernel. attention_seconds: fitted factor on its seconds.
         passes: traffic of element-wise kernels over the minimal bytes; native_passes: of those that are one kernel in any framework.
-        host_launch_s: seconds of the host a kernel. half_bits: width above which nothing is quantised. quantise_kernels: kernels that
-            quantise one operand: one where the matrix units take scales a block, three under one scale a tensor.
+        host_launch_s: seconds of the host a kernel. half_bits: width above which nothing is quantised. scaling: of 8-bit operands.
+            saves_quantised: inputs are kept for the weight gradient as they were quantised.
     """
 
     accelerator: Accelerator
@@ -92,7 +86,8 @@ class Machine:
     native_passes: float
     host_launch_s: float
     half_bits: int = 16
-    quantise_kernels: int = 1
+    scaling: Scaling = Scaling.CURRENT
+    saves_quantised: bool = True
 
 
 def machine_of(
@@ -103,6 +98,8 @@ def machine_of(
     elements: ElementKernels,
     constants: Constants = SHIPPED,
     eight_bit: bool = False,
+    scaling: Scaling = Scaling.CURRENT,
+    saves_quantised: bool = True,
 ) -> Machine:
     """The rates that apply; a dtype or kernel without rates of its own takes the device's nearest, then a stated default."""
     rates = {r.dtype: r for r in accelerator.gemm}
@@ -125,7 +122,8 @@ def machine_of(
         passes=constants.passes_eager if elements is ElementKernels.EAGER else constants.passes_fused,
         native_passes=constants.passes_native if elements is ElementKernels.EAGER else constants.passes_fused,
         host_launch_s=constants.host_launch,
-        quantise_kernels=1 if accelerator.peak(Dtype.FP4) else TENSOR_SCALES,
+        scaling=scaling,
+        saves_quantised=saves_quantised,
     )
 
 
@@ -135,11 +133,7 @@ def _at_clock(rates: GemmRates, *, accelerator: Accelerator, constants: Constant
 
 
 def sixteen_bit(machine: Machine) -> Machine:
-    """`machine` for GEMMs that stay in 16 bits whatever the recipe says: logits, routers, attention scores.
-
-    Source: Transformer Engine's recipes quantise the layers' projections only; torchao's float8 conversion
-    filters ``output`` (both from memory).
-    """
+    """`machine` for GEMMs that stay in 16 bits whatever the recipe says (`program.block.narrow.stays_wide`)."""
     half = Dtype.BF16 if machine.accelerator.peak(Dtype.BF16) else Dtype.FP16
     if machine.compute.bits <= half.bits and machine.compute is not half:
         return replace(machine, compute=half, peak=machine.accelerator.peak(half), gemm=machine.half)

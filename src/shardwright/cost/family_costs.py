@@ -380,7 +380,6 @@ def _mesh_table(
             own,
             lambda scales: (group_span(_scale_group(scales, stage, device), network),),
             network,
-            quantise_kernels=problem_machine(own).quantise_kernels,
         ),
         gradient_bytes=np.array([passes * (runtime.gradient_dtype.bits // 8)], dtype=np.int64),
         embedding_bytes=np.array([table * runtime.embedding_gradient_bytes], dtype=np.int64),

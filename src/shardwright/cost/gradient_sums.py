@@ -160,17 +160,20 @@ def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, segment
     held, beyond = in_buckets(held, layers=layers)
     seconds = {name: np.zeros((blocks, 1)) for name in SYNCS}
     tied = {"all_reduce": np.zeros(1), "reduce": np.zeros(1)}
-    counts = {name: np.zeros((blocks, 1), dtype=np.int64) for name in ("dense", "experts", "spread", "frozen", "tied")}
+    counts = {name: np.zeros((blocks, 1), dtype=np.int64) for name in ("dense", "experts", "spread", "frozen", "tied", "narrow")}
     shards = {ParameterClass.DENSE: 1, ParameterClass.EXPERTS: 1}
     sizes = sum_sizes(problem.job, problem.runtime)
-    each = [Counter[tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int]]() for _ in held]
+    each, few = ([Counter[tuple[tuple[int, ...], tuple[int, ...], ParameterClass, int]]() for _ in held] for _ in range(2))
     for b, h in ((b, h) for b, items in enumerate(held) for h in items):
         kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
         name = "frozen" if not h.trainable else "experts" if kind is ParameterClass.EXPERTS else "dense"
         counts[name][b, 0] += -(-h.elements * h.layers // layers[b])
+        if h.narrow and h.trainable:
+            counts["narrow"][b, 0] += -(-h.elements * h.layers // layers[b])
         if h.trainable:
             shard = degree(rule, h.klass, len(h.near))
             each[b][h.group, h.near, kind, shard] += h.elements * h.layers
+            few[b][h.group, h.near, kind, shard] += h.elements * h.layers * h.narrow
             shards[kind] = max(shards[kind], shard)
     for b, (together, count) in enumerate(zip(each, layers, strict=True)):
         for key, elements in ((key, elements) for key, elements in together.items() if len(key[0]) > 1):
@@ -178,7 +181,8 @@ def sync_of(problem: Problem, held: list[tuple[HeldParameters, ...]], *, segment
             many = matrices(segments[b].block.operators, experts=kind is ParameterClass.EXPERTS)
             network = network_of_devices(problem, group)
             groups = _sum_spans(network, group, near, shard)
-            alone = layer_seconds(np.array([elements / count]), groups, network, sizes, matrices=many)
+            narrow = np.array([few[b][key] / count])
+            alone = layer_seconds(np.array([elements / count]), groups, network, sizes, matrices=many, narrow=narrow)
             if problem.runtime.zero1_broadcasts:
                 whole = sum(one[key] for one in each)
                 alone["gather"] = broadcast_seconds(np.array([float(whole)]), groups, network=network, stored=sizes.stored) / whole

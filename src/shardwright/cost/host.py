@@ -6,6 +6,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.cost.compute import Machine
+from shardwright.cost.quantise import quantise_kernels
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
 from shardwright.program.block.placement import is_routed
@@ -44,7 +45,7 @@ def launches(work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Ru
     if work.kernel not in (Kernel.GEMM, Kernel.GROUPED_GEMM):
         return np.ones(n)
     quantised = machine.compute.bits < machine.half_bits and work.phase is not Phase.W
-    each = 1 + (machine.quantise_kernels if quantised else 0)
+    each = 1 + (quantise_kernels(machine) if quantised else 0)
     if not work.apart or work.groups is None:
         return np.full(n, each, dtype=np.float64)
     if runtime.fused_experts:

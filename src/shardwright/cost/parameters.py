@@ -12,9 +12,10 @@ from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.block.block import BlockProgram
 from shardwright.program.block.sizes import Degrees, evaluate
 
-ELEMENTS = ("dense", "experts", "spread", "shared", "frozen", "tied")
+ELEMENTS = ("dense", "experts", "spread", "shared", "frozen", "tied", "narrow_dense", "narrow_experts")
 """Trainable elements whose gradients are summed over dp x cp (dense), over edp (experts), or over more devices (spread); those of dense
-that other blocks use too (shared); elements without a gradient (frozen), and trainable ones that another block stores (tied)."""
+that other blocks use too (shared); elements without a gradient (frozen), and trainable ones that another block stores (tied); those of
+dense and experts that a recipe of few bits quantises (narrow)."""
 
 
 def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: frozenset[str] = frozenset()) -> dict[str, IntArray]:
@@ -37,7 +38,10 @@ def parameter_elements(program: BlockProgram, degrees: Degrees, *, shared: froze
                 wider |= degrees[axis] > 1
             for runs, axes in stored.coarse:
                 wider |= runs % np.prod([degrees[axis] for axis in axes], axis=0) != 0
-            counts["experts" if stored.klass is ParameterClass.EXPERTS else "dense"] += np.where(wider, 0, elements)
+            kind = "experts" if stored.klass is ParameterClass.EXPERTS else "dense"
+            counts[kind] += np.where(wider, 0, elements)
+            if stored.narrow:
+                counts[f"narrow_{kind}"] += np.where(wider, 0, elements)
             counts["spread"] += np.where(wider, elements, 0)
             if f"{program.block}.{stored.parameter}" in shared:
                 counts["shared"] += np.where(wider, 0, elements)

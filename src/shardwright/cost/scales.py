@@ -11,17 +11,14 @@ from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, least_seconds
-from shardwright.cost.compute import TENSOR_SCALES
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import ScaleGroup
+from shardwright.runtime.runtime import ScaleGroup, Scaling
 
 MAGNITUDES: Final = 1024
 """Bytes of one reduction: 4 for each of three operands of four products a layer, over a rank's layers; latency governs up to a megabyte."""
 
 
-def scale_seconds(
-    problem: Problem, spans: Callable[[ScaleGroup], tuple[Span, ...]], network: Network, *, quantise_kernels: int
-) -> FloatArray:
+def scale_seconds(problem: Problem, spans: Callable[[ScaleGroup], tuple[Span, ...]], network: Network) -> FloatArray:
     """Seconds (n,), or (1,) of none, that each pass of a chunk, forward or back, takes longer under one scale a tensor, from history.
 
         t = all_reduce(1 KiB) + wait x log2(members)
@@ -30,8 +27,8 @@ def scale_seconds(
     beside the reduction: the stream that computes waits for it, and so for the last member. wait: `Constants.collective_wait_s`.
 
     Args:
-        spans: how the (n,) groups of a device lie, or all ways in which they may. quantise_kernels: see `Machine`; where the matrix units
-            take scales a block, nothing is reduced. So it is at 16 bits.
+        spans: how the (n,) groups of a device lie, or all ways in which they may. Under any other scaling nothing is
+            reduced, nor is at 16 bits.
 
     Leaves out: launches of the concatenation and the update beside it, and the reductions of passes that are run again.
 
@@ -39,7 +36,7 @@ def scale_seconds(
     ``fp8_autocast``, which Megatron-Core opens around the layers of a chunk, and once in that region's backward.
     """
     group = problem.runtime.scales_reduced
-    if group is ScaleGroup.NONE or problem.job.compute.bits != 8 or quantise_kernels != TENSOR_SCALES:
+    if group is ScaleGroup.NONE or problem.job.compute.bits != 8 or problem.runtime.scaling is not Scaling.DELAYED:
         return np.zeros(1)
     lying = spans(group)
     size = lying[0].size

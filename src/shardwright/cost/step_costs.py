@@ -11,8 +11,9 @@ from shardwright.compiled import plain
 from shardwright.cost.block_table import MODES, PARTS
 from shardwright.cost.chunk_layout import ChunkLayout, recomputed
 from shardwright.cost.column_sums import ShardedElements
-from shardwright.cost.columns import LayerTable, MeshTable
+from shardwright.cost.columns import LayerTable, MeshTable, problem_machine
 from shardwright.cost.device_buffers import context_bytes
+from shardwright.cost.quantise import narrow_bytes, narrow_forms
 from shardwright.cost.terms import (
     backward_layer,
     forward_layer,
@@ -264,6 +265,21 @@ def shard_bytes(problem: Problem) -> float:
     return 0.0 if problem.runtime.gathers_from_master else problem.job.parameter.bits / 8
 
 
+def narrow_copies(problem: Problem) -> float:
+    """Bytes that a parameter of products in few bits takes beyond (or below) its 16 bits, below ZeRO-3.
+
+    Transformer Engine keeps quantised weights from one microbatch to the next, in as many forms as products need; where the runtime keeps
+    parameters in 8 bits there are no others. Others quantise a weight for each product.
+
+    Source: Transformer Engine, docs/features/low_precision_training/performance_considerations at 0bd7f52c01f1 (memory usage), read.
+    """
+    machine = problem_machine(problem)
+    if machine.compute.bits > 8 or not problem.runtime.saves_quantized:
+        return 0.0
+    kept = narrow_bytes(machine) * narrow_forms(machine)
+    return kept - problem.job.parameter.bits / 8 if problem.runtime.gathers_narrow and machine.compute.bits == 8 else kept
+
+
 def own_gradient_bytes(problem: Problem) -> int:
     """Bytes of a parameter's own gradient, which lives beside the copy that gradients accumulate in; 0 = the copy is the only one.
 
@@ -328,6 +344,9 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced, ranks: lis
         int(plain(parameter_bytes)(choices.zero, float(sum(c.elements for c in cuts)), float(s), float(f), whole, width, cut_width))
         for cuts, s, f, whole in zip(ranks, held(3), frozen, gathered, strict=True)
     ]
+    if choices.zero < 3:
+        few = by_rank @ sync.narrow[:, row]
+        parameters = [p + int(n * narrow_copies(problem)) for p, n in zip(parameters, few.tolist(), strict=True)]
     own = [sum(c.elements for c in cuts) * own_gradient_bytes(problem) * (choices.zero < 2) for cuts in ranks]
     return (
         ("parameters", np.array(parameters, dtype=np.int64)),

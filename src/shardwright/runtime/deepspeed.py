@@ -9,7 +9,15 @@ from shardwright.runtime import megatron_lm
 from shardwright.runtime.facts import derive, named, read, runtime, stated
 from shardwright.runtime.options import offered
 from shardwright.runtime.pytorch import ALLOCATOR, CUBLAS
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, FullRecompute, SelectiveRecompute, TpOverlap
+from shardwright.runtime.runtime import (
+    AttentionKernel,
+    ElementKernels,
+    ExpertDispatch,
+    FullRecompute,
+    Scaling,
+    SelectiveRecompute,
+    TpOverlap,
+)
 
 _BLOB: Final = "https://github.com/deepspeedai/DeepSpeed/blob"
 _TREE: Final = f"{_BLOB}/v0.16.0/deepspeed"
@@ -119,7 +127,10 @@ V0_16: Final = runtime(
     CUBLAS,
     ALLOCATOR,
     stated(
-        "https://github.com/deepspeedai/DeepSpeed/tree/v0.16.0/deepspeed/runtime", off="scales_reduced", note="no 8-bit recipe of its own"
+        "https://github.com/deepspeedai/DeepSpeed/tree/v0.16.0/deepspeed/runtime",
+        off="scales_reduced gathers_narrow gathers_quantized",
+        scaling=Scaling.CURRENT,
+        note="no 8-bit recipe of its own",
     ),
     offers=(
         offered("grad_overlap", "on", "zero_optimization.overlap_comm: true", stated(_CONFIG, on="overlap_grad_reduce")),

@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime import torchtitan
 from shardwright.runtime.facts import derive, named, read, stated
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, FullRecompute, SelectiveRecompute, TpOverlap
+from shardwright.runtime.runtime import AttentionKernel, ElementKernels, FullRecompute, Scaling, SelectiveRecompute, TpOverlap
 
 _FOUNDRY: Final = "https://github.com/mosaicml/llm-foundry/blob"
 _BENCHMARK: Final = f"{_FOUNDRY}/12a631913c786ac70e33e42047d2eae6f443ee69/scripts/train/benchmarking/submit_benchmarks.py"
@@ -62,8 +62,10 @@ RUNTIME: Final = derive(
     ),
     stated(
         "https://github.com/mosaicml/composer/blob/main/composer/core/precision.py",
-        off="scales_reduced",
-        note="one autocast round the model: one reduction a pass, not counted",
+        off="scales_reduced gathers_narrow gathers_quantized",
+        on="saves_quantized",
+        scaling=Scaling.DELAYED,
+        note="Transformer Engine's delayed scaling; one autocast round the model: one reduction a pass, not counted",
     ),
     stated(_MODEL, element_kernels=ElementKernels.EAGER),
     stated(

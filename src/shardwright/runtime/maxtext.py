@@ -6,7 +6,15 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.runtime.facts import named, runtime, stated
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, FullRecompute, SelectiveRecompute, TpOverlap
+from shardwright.runtime.runtime import (
+    AttentionKernel,
+    ElementKernels,
+    ExpertDispatch,
+    FullRecompute,
+    Scaling,
+    SelectiveRecompute,
+    TpOverlap,
+)
 from shardwright.units import MIB
 
 _TREE: Final = "https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf2/src/maxtext"
@@ -76,7 +84,8 @@ RUNTIME: Final = runtime(
     ),
     stated(
         "https://github.com/AI-Hypercomputer/maxtext",
-        off="scales_reduced",
-        note="XLA reduces the magnitude of each sharded operand with the operator itself: not counted",
+        off="scales_reduced gathers_narrow gathers_quantized",
+        scaling=Scaling.CURRENT,
+        note="AQT's dynamic scales; XLA reduces the magnitude of each sharded operand with the operator itself: not counted",
     ),
 )

@@ -11,13 +11,14 @@ from typing import Final
 from shardwright.runtime import nemo
 from shardwright.runtime.facts import derive, named, read, stated
 from shardwright.runtime.options import offered
-from shardwright.runtime.runtime import Capture
+from shardwright.runtime.runtime import Capture, Scaling
 
 _TREE: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob"
 _SCOPED: Final = f"{_TREE}/f29a269f8728ff9075f88a226f92e554196a7e41/scripts/performance/configs/qwen/qwen3_workload_base_configs.py"
 _EAGER: Final = f"{_TREE}/04eb4f8d6045526331113ba3f0d39b7a4d22bb85/src/megatron/bridge/perf_recipes/qwen/h100/qwen3_moe.py"
 _WHOLE: Final = f"{_TREE}/134e903ad65fab69a763367796e291837c82a17e/src/megatron/bridge/perf_recipes/qwen/common.py"
 _SUMMARY: Final = f"{_TREE}/067f987df03b/docs/performance-summary.md"
+_PRECISION: Final = f"{_TREE}/05097809102de3cbe888267e7d701868165153d8/src/megatron/bridge/training/mixed_precision.py"
 _DISPATCHER: Final = "https://github.com/NVIDIA/Megatron-LM/blob/core_v0.12.0/megatron/core/transformer/moe/token_dispatcher.py"
 _HOST_NOTE: Final = "counts are copied to the host unless capacity or the whole graph is static"
 
@@ -69,8 +70,10 @@ RUNTIME: Final = derive(
     stated(
         _SUMMARY,
         off="scales_reduced",
+        scaling=Scaling.CURRENT,
         note="FP8-CS and FP8-MX: scales of the tensor at hand; Transformer Engine reduces after a pass under delayed scaling only",
     ),
+    read(_PRECISION, on="gathers_narrow", note="its recipes set fp8_param_gather, but for blockwise scaling"),
     stated(_DISPATCHER, on="routing_on_host", note=_HOST_NOTE),
     offers=(*nemo.NEMO_25_04.offers, *_GRAPHS, *_EXPERTS),
 )

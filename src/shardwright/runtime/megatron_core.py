@@ -14,6 +14,7 @@ from shardwright.runtime.runtime import (
     ExpertDispatch,
     FullRecompute,
     ScaleGroup,
+    Scaling,
     SelectiveRecompute,
     TpOverlap,
 )
@@ -88,9 +89,25 @@ GRADIENTS: Final = (
     offered("wgrad_fusion", "on", "", stated(_ARGUMENTS, on="fused_weight_gradient", off="adds_gradients")),
     offered("wgrad_fusion", "off", "--no-gradient-accumulation-fusion", _ADDS),
 )
+_RECIPE_DOCS: Final = (
+    "https://github.com/NVIDIA/TransformerEngine/blob/41f6cbf17263a17f1c0fad7f591bf2d527318891/docs/features/low_precision_training"
+)
+_RECIPES: Final = f"{_LM}/core_v0.15.0/megatron/core/fp8_utils.py"
 FP8: Final = (
-    offered("fp8", "delayed", "--fp8-recipe delayed", stated(_SCALES, scales_reduced=ScaleGroup.STAGE, note=_SCALES_NOTE)),
-    offered("fp8", "current", "--fp8-recipe tensorwise", stated(_SCALES, off="scales_reduced", note=_SCALES_NOTE)),
+    offered(
+        "fp8",
+        "delayed",
+        "--fp8-recipe delayed",
+        stated(_SCALES, scaling=Scaling.DELAYED, scales_reduced=ScaleGroup.STAGE, note=_SCALES_NOTE),
+    ),
+    *(
+        offered("fp8", scaling.value, f"--fp8-recipe {flag}", stated(_RECIPES, scaling=scaling, off="scales_reduced", note=_SCALES_NOTE))
+        for scaling, flag in ((Scaling.CURRENT, "tensorwise"), (Scaling.MX, "mxfp8"), (Scaling.BLOCKWISE, "blockwise"))
+    ),
+)
+GATHERS: Final = (
+    offered("fp8_gather", "on", "--fp8-param-gather", stated(_ARGUMENTS, on="gathers_narrow")),
+    offered("fp8_gather", "off", "", stated(_ARGUMENTS, off="gathers_narrow")),
 )
 EXPERTS: Final = (
     offered(
@@ -284,9 +301,12 @@ V0_12: Final = runtime(
     ),
     stated(
         f"{_CORE}/parallel_state.py",
+        scaling=Scaling.DELAYED,
         scales_reduced=ScaleGroup.STAGE,
         note=_SCALES_NOTE,
     ),
+    stated(_ARGUMENTS, off="gathers_narrow", note="--fp8-param-gather is off by default"),
+    read(_RECIPE_DOCS, on="gathers_quantized", note="quantised all-gather is supported under every recipe"),
     stated(
         f"{_CORE}/extensions/transformer_engine.py",
         off="rebuilds_norms fused_chains fp32_norms",
@@ -318,7 +338,7 @@ V0_12: Final = runtime(
         note=_WORKSPACE_NOTE,
     ),
     ALLOCATOR,
-    offers=(*_LAYERS, *_LOSSES, *OVERLAPS, *GRADIENTS, *FP8, *EXPERTS, *RECOMPUTE),
+    offers=(*_LAYERS, *_LOSSES, *OVERLAPS, *GRADIENTS, *FP8, *GATHERS, *EXPERTS, *RECOMPUTE),
 )
 
 # Megatron-Core 0.16: what of it is used here is as in 0.12.

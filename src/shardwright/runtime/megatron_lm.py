@@ -7,7 +7,15 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime.facts import derive, named, read, runtime, stated
 from shardwright.runtime.pytorch import ALLOCATOR, CUBLAS
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, FullRecompute, SelectiveRecompute, TpOverlap
+from shardwright.runtime.runtime import (
+    AttentionKernel,
+    ElementKernels,
+    ExpertDispatch,
+    FullRecompute,
+    Scaling,
+    SelectiveRecompute,
+    TpOverlap,
+)
 
 _LM: Final = "https://github.com/NVIDIA/Megatron-LM/blob"
 
@@ -97,7 +105,12 @@ Y2021: Final = runtime(
     ),
     CUBLAS,
     ALLOCATOR,
-    stated("https://github.com/NVIDIA/Megatron-LM/tree/v2.0", off="scales_reduced", note="16 bits only"),
+    stated(
+        "https://github.com/NVIDIA/Megatron-LM/tree/v2.0",
+        off="scales_reduced gathers_narrow gathers_quantized",
+        scaling=Scaling.CURRENT,
+        note="16 bits only",
+    ),
 )
 
 # Megatron-LM as in Korthikanti et al. 2022 (arXiv 2205.05198): sequence parallelism and selective recompute, attention still unfused.

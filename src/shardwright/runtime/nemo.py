@@ -18,6 +18,13 @@ _GRADIENTS: Final = (
     offered("grad_dtype", "fp32", "grad_reduce_in_fp32: true", stated(_GUIDE, gradient_dtype=Dtype.FP32)),
     *(offer for offer in megatron_core.GRADIENTS if offer.option != "grad_dtype"),
 )
+_PRECISION: Final = (
+    "https://github.com/NVIDIA/NeMo/blob/0a07447c2962ee5b55dea5af0d3fc981a2873ca4/nemo/collections/llm/recipes/precision/mixed_precision.py"
+)
+_GATHERS: Final = (
+    offered("fp8_gather", "on", "fp8_param_gather=true", read(_PRECISION, on="gathers_narrow")),
+    offered("fp8_gather", "off", "fp8_param_gather=false", read(_PRECISION, off="gathers_narrow")),
+)
 _ATTENTIONS: Final = (
     offered("attention", "flash-2", "NVTE_FUSED_ATTN=0", stated(_ATTENTION, attention_kernel=AttentionKernel.FLASH_2)),
     offered("attention", "cudnn", "NVTE_FUSED_ATTN=1", stated(_ATTENTION, attention_kernel=AttentionKernel.CUDNN)),
@@ -50,7 +57,7 @@ NEMO_24_07: Final = derive(
         zero_stages=(0, 1),
         zero_with_pipeline=1,
     ),
-    offers=(*megatron_core.OVERLAPS, *_GRADIENTS, *megatron_core.FP8, *_ATTENTIONS, *megatron_core.RECOMPUTE),
+    offers=(*megatron_core.OVERLAPS, *_GRADIENTS, *megatron_core.FP8, *megatron_core.GATHERS, *_ATTENTIONS, *megatron_core.RECOMPUTE),
 )
 
 # NeMo 24.09 to 25.05 and Megatron-Bridge: as 24.07, with cuDNN attention and fused cross-entropy.
@@ -76,7 +83,20 @@ NEMO_24_11: Final = derive(
         expert_dispatch=ExpertDispatch.DEDUPLICATED,
         note="DeepEP on H100 and B200, HybridEP on GB200 and GB300",
     ),
-    offers=(*megatron_core.OVERLAPS, *_GRADIENTS, *megatron_core.FP8, *_ATTENTIONS, *megatron_core.EXPERTS, *megatron_core.RECOMPUTE),
+    read(
+        _PRECISION,
+        on="gathers_narrow",
+        note="bf16_with_fp8_mixed: delayed scaling with fp8_param_gather; scripts/performance takes it",
+    ),
+    offers=(
+        *megatron_core.OVERLAPS,
+        *_GRADIENTS,
+        *megatron_core.FP8,
+        *_GATHERS,
+        *_ATTENTIONS,
+        *megatron_core.EXPERTS,
+        *megatron_core.RECOMPUTE,
+    ),
 )
 
 # NeMo 25.04 and later: as 24.11, with Transformer Engine's cross-entropy.

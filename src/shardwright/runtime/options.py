@@ -107,9 +107,16 @@ OPTIONS: Final = (
     Option(
         name="fp8",
         about="scales of 8-bit operands",
-        values={"delayed": "from the magnitudes of earlier steps", "current": "of the tensor at hand"},
+        values={
+            "delayed": "one a tensor, from the magnitudes of earlier steps",
+            "current": "one a tensor, of the tensor at hand",
+            "rowwise": "one a row, in each product's own direction",
+            "mx": "one for 32 elements (MXFP8)",
+            "blockwise": "one for 128 elements, of weights 128 x 128",
+        },
         numerics=True,
     ),
+    _switch("fp8_gather", "parameters of 8-bit products are kept, and gathered, in 8 bits", numerics=True),
     Option(
         name="dispatcher",
         about="how tokens reach their experts",

@@ -63,6 +63,21 @@ class Capture(StrEnum):
     ITERATION = "iteration"
 
 
+class Scaling(StrEnum):
+    """What has a scale of its own in an operand of 8-bit products, and when it is known.
+
+    DELAYED: the tensor, from the magnitudes of earlier steps. CURRENT: the tensor, from its own magnitude. ROWWISE: each row, of each
+    product's own direction. MX: 32 elements (OCP microscaling). BLOCKWISE: 128 elements, of weights 128 x 128 (DeepSeek-V3). Products in 4
+    bits have NVFP4's: 16 elements and the tensor.
+    """
+
+    DELAYED = "delayed"
+    CURRENT = "current"
+    ROWWISE = "rowwise"
+    MX = "mx"
+    BLOCKWISE = "blockwise"
+
+
 class ScaleGroup(StrEnum):
     """Over which devices delayed scaling reduces magnitudes after each pass of a chunk: none; a stage's tensor- and context-parallel
     members; all of a stage's devices.
@@ -169,7 +184,9 @@ class Runtime:
         adds_gradients: a kernel of its own adds each microbatch's weight gradients to the accumulated ones.
         loss_bytes: what cross-entropy reads and writes, forward and backward, in bytes a logit, counted in its code; 0 = not counted:
             24, or 12 where `fused_loss`, times the passes of its element-wise kernels.
-        scales_reduced: see ScaleGroup.
+        scaling: see Scaling. scales_reduced: see ScaleGroup.
+        gathers_quantized: activations that products of few bits read are quantised before tensor parallelism gathers them.
+        gathers_narrow: parameters of 8-bit products are kept, and gathered, in 8 bits.
         collective_library: whose algorithms it runs (`collectives.registry.LIBRARIES`).
         gradient_wire: dtype of gradients on the network where it is not the one they accumulate in; None = the same.
         gather_copy_bytes, reduce_copy_bytes: traffic of the copies around a sharded layer's all_gather and reduce_scatter, bytes an
@@ -242,7 +259,10 @@ class Runtime:
     fused_chains: bool = False
     fp32_norms: bool = False
     loss_bytes: int = 0
+    scaling: Scaling = Scaling.CURRENT
     scales_reduced: ScaleGroup = ScaleGroup.NONE
+    gathers_quantized: bool = False
+    gathers_narrow: bool = False
     collective_library: str = "nccl"
     gradient_wire: Dtype | None = None
     gather_bucket_bytes: int = 0

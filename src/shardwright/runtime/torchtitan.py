@@ -8,7 +8,15 @@ from shardwright.dtype import Dtype
 from shardwright.runtime.facts import derive, named, read, runtime, stated
 from shardwright.runtime.options import offered
 from shardwright.runtime.pytorch import ALLOCATOR, CUBLAS, NCCL
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, FullRecompute, SelectiveRecompute, TpOverlap
+from shardwright.runtime.runtime import (
+    AttentionKernel,
+    ElementKernels,
+    ExpertDispatch,
+    FullRecompute,
+    Scaling,
+    SelectiveRecompute,
+    TpOverlap,
+)
 
 _TREE: Final = "https://github.com/pytorch/torchtitan/blob/v0.2.0/torchtitan"
 # --async-tp: collectives of tensor parallelism in pieces, by PyTorch's symmetric memory and its compiler.
@@ -41,7 +49,26 @@ _COMPILED_LOSS: Final = stated(
     note="the loss is compiled with the model: bf16 logits and their bf16 gradient, the fp32 values stay in registers",
 )
 _CONFIG: Final = f"{_TREE}/config/job_config.py"
+_FLOAT8: Final = "https://github.com/pytorch/torchtitan/blob/01db32e97d28d588eccadf527155d2201797d0b8/docs/float8.md"
+_ROWWISE: Final = "https://github.com/pytorch/ao/pull/2145"
 _ALL_OFFER: Final = (
+    offered(
+        "fp8",
+        "current",
+        "--float8.recipe_name tensorwise",
+        read(_FLOAT8, on="gathers_quantized", scaling=Scaling.CURRENT, note="float8 all-gather for TP by default"),
+    ),
+    offered(
+        "fp8",
+        "rowwise",
+        "--float8.recipe_name rowwise",
+        stated(_ROWWISE, off="gathers_quantized", scaling=Scaling.ROWWISE, note="a float8 all-gather for it was not merged"),
+    ),
+    offered(
+        "fp8", "mx", "--mx.recipe_name mxfp8", stated(f"{_TREE}/components/quantization/mx.py", off="gathers_quantized", scaling=Scaling.MX)
+    ),
+    offered("fp8_gather", "on", "--float8.enable_fsdp_float8_all_gather", read(_FLOAT8, on="gathers_narrow")),
+    offered("fp8_gather", "off", "", read(_FLOAT8, off="gathers_narrow")),
     offered("tp_overlap", "none", "", stated(f"{_TREE}/distributed/tensor_parallel.py", tp_overlap=TpOverlap.NONE)),
     offered("tp_overlap", "async", "--parallelism.enable_async_tensor_parallel", _ASYNC_TP),
 )
@@ -137,7 +164,14 @@ V0_2: Final = runtime(
     ),
     CUBLAS,
     ALLOCATOR,
-    stated("https://github.com/pytorch/ao/blob/v0.8.0/torchao/float8/README.md", off="scales_reduced", note="dynamic scaling: no history"),
+    stated(
+        "https://github.com/pytorch/ao/blob/v0.8.0/torchao/float8/README.md",
+        off="scales_reduced",
+        scaling=Scaling.CURRENT,
+        note="dynamic scaling: no history; recipe_name is tensorwise where nothing is said",
+    ),
+    read(_FLOAT8, on="gathers_quantized", note="float8 all-gather for TP by default"),
+    read(_FLOAT8, off="gathers_narrow", note="float8.enable_fsdp_float8_all_gather is off by default"),
     offers=(
         *_ALL_OFFER,
         offered("kernels", "compiled", "--compile.enable", stated(_CONFIG, element_kernels=ElementKernels.COMPILED), _COMPILED_LOSS),

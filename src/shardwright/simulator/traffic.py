@@ -12,7 +12,7 @@ from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.compiled import plain
 from shardwright.cost.block_table import MODES, PART_OF_AXIS, PARTS, moved_again
-from shardwright.cost.column_sums import gradient_bytes
+from shardwright.cost.column_sums import gathered_bytes, gradient_bytes
 from shardwright.cost.columns import block_context
 from shardwright.cost.communication import dispatch_bytes, wire_bytes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_tiers, tiers_between
@@ -156,7 +156,7 @@ def _of_block(sums: _Sums, stage: StageParts, segment: Segment, *, cut: tuple[in
 def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameters, ...]], *, rule: ShardRule, runs: _Runs) -> None:
     """Sums of gradients and gathers of parameters, as often as the ZeRO stage has them."""
     runtime, job = sums.own.runtime, sums.own.job
-    wire, stored = gradient_bytes(job, runtime), job.parameter.bits // 8
+    wire, stored, narrow = gradient_bytes(job, runtime), job.parameter.bits // 8, gathered_bytes(job, runtime)
     layers = tuple(segment.count for segment in stage.segments)
     forward = sum(n for (lane, chunk, _, kind), n in runs.items() if (lane, chunk, kind) == (stage.lane, stage.chunk, int(TaskKind.F)))
     backward = sum(n for (lane, chunk, _, kind), n in runs.items() if (lane, chunk) == (stage.lane, stage.chunk) and kind in _BACKWARDS)
@@ -169,8 +169,11 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
             local = sum(h.elements * h.layers for h in items if h.trainable) / count
             again = backward * (plain(gathers_again)(local, float(runtime.reuse_elements)) - 1.0)
         together: Counter[tuple[tuple[int, ...], tuple[int, ...], int]] = Counter()
+        gathers: Counter[tuple[tuple[int, ...], tuple[int, ...], int]] = Counter()
         for h in (h for h in items if h.trainable and len(h.group) > 1):
-            together[h.group, h.near, degree(rule, h.klass, len(h.near))] += h.elements * h.layers
+            key = h.group, h.near, degree(rule, h.klass, len(h.near))
+            together[key] += h.elements * h.layers
+            gathers[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
         for (group, near, shard), elements in together.items():
             inner, across = sharing_groups(group, near, shard)
             times = count * (1 if near != group else reduced)
@@ -183,7 +186,9 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
             if runtime.zero1_broadcasts and rule.zero < 3:
                 sums.collective(SHARDING, Collective.BROADCAST, inner, volume=each * stored / shard, times=count * gathered * shard)
             else:
-                sums.collective(SHARDING, Collective.ALL_GATHER, inner, volume=each * stored, times=count * (gathered + again))
+                sums.collective(
+                    SHARDING, Collective.ALL_GATHER, inner, volume=gathers[group, near, shard] / count, times=count * (gathered + again)
+                )
     for one in beyond:
         sums.collective(SHARDING, Collective.ALL_REDUCE, one.members, volume=one.elements * layers[one.segment] * wire, times=reduced)
 

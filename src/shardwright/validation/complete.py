@@ -32,6 +32,7 @@ def complete(row: Measurement, *, facts: Facts) -> Completed | Skip:
     cells = cells_of(row)
     given: dict[str, Any] = {}
     config: dict[str, Any] = {}
+    options: dict[str, str] = {}
     assumptions = []
     for rule in facts.rules:
         if not rule.where.matches(cells):
@@ -43,11 +44,21 @@ def complete(row: Measurement, *, facts: Facts) -> Completed | Skip:
         except ValueError as error:
             return Skip(measurement=row, reason=SkipReason.INCONSISTENT_CONFIGURATION, detail=str(error))
         given |= fresh
+        options = dict(_pair(option) for option in rule.options.split()) | options
         config = {**rule.config, **config}
-        if fresh and rule.because:
-            words = ", ".join(f"{column} {_shown(value)}" for column, value in fresh.items())
+        if (fresh or rule.options) and rule.because:
+            words = ", ".join([*(f"{column} {_shown(value)}" for column, value in fresh.items()), *rule.options.split()])
             assumptions.append(f"{words}: {rule.because}")
+    if "runtime" in given:
+        base, *own = given["runtime"].split()
+        options |= dict(_pair(option) for option in own)
+        given["runtime"] = " ".join([base, *(f"{name}={value}" for name, value in options.items())])
     return Completed(row=replace(row, **given), config=config, assumptions=tuple(assumptions))
+
+
+def _pair(option: str) -> tuple[str, str]:
+    name, _, value = option.partition("=")
+    return name, value
 
 
 def _says(rule: Rule, cells: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -94,7 +94,8 @@ class Rule:
 
     Args:
         fill: cells where the table has none. read: the same, from words of the row. replace: cells whatever the table says.
-        config: fields of the model's Hugging Face configuration.
+        options: of the runtime that another rule gives, where that does not set them itself. config: fields of the model's Hugging Face
+            configuration.
         skip: why these rows are not judged. because: how it is known, or the words that say why.
     """
 
@@ -103,6 +104,7 @@ class Rule:
     fill: Cells = field(default_factory=dict)
     read: Annotated[Mapping[str, Reading], BeforeValidator(_readings)] = field(default_factory=dict)
     replace: Cells = field(default_factory=dict)
+    options: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     skip: SkipReason | None = None
     because: str = ""

@@ -57,6 +57,7 @@ class BlockWork:
         tokens, context: ATTENTION and SCAN: local query tokens; keys of a whole sequence. heads, kv_heads: local.
             passed: keys come round a ring, one member's part at a time.
         core: the operator's attention or scan shape.
+        gathered: the operand that a member quantises was gathered in few bits, along this axis or by so many: each cast its own part.
     """
 
     operator: str
@@ -80,6 +81,7 @@ class BlockWork:
     heads: Size | None = None
     attention: AttentionShape | None = None
     scan: ScanShape | None = None
+    gathered: tuple[str, int] = ("", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,7 @@ class Move:
         hops: axis whose degree minus one is the number of sends (ring exchange); empty = once.
         copies: the volume holds so many copies of each token, one for each expert that it visits, and a device or unit of the network
             that several of them go to gets one; 0 = every byte is sent.
-        group: devices, counted from the stage's first; empty = the group of `axes`.
+        group: devices, counted from the stage's first; empty = the group of `axes`. narrow: quantised before.
     """
 
     operator: str
@@ -107,6 +109,7 @@ class Move:
     hops: str = ""
     copies: int = 0
     group: tuple[int, ...] = ()
+    narrow: bool = False
 
 
 class Recomputable(StrEnum):
@@ -136,7 +139,7 @@ class Stored:
     Args:
         tied: another block stores it. summed_along: axes beside dp and cp along which devices hold the same elements and compute different
             terms of their gradient. coarse: (runs, axes) of each extent that axes cut: where their degree does not divide the runs (key
-            heads under tp), several devices hold a run.
+            heads under tp), several devices hold a run. narrow: a recipe of few bits quantises it.
     """
 
     parameter: str
@@ -146,6 +149,7 @@ class Stored:
     tied: bool
     summed_along: tuple[str, ...] = ()
     coarse: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    narrow: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ class Context:
 
     Args:
         tokens: positions of the block's sequence a sample. memory_tokens: of its memory sequence.
-        element, gemm_element: bytes of an activation element, and of a GEMM's operand. runtime: of the problem. dropout: of the job.
+        element, gemm_element: bytes of an activation element, and of a GEMM's operand. compute_bits: of a GEMM's operand.
+        runtime: of the problem. dropout: of the job.
         imbalance_percent: tokens of the busiest expert over the mean, in percent.
         before: tokens of the slices that come before this one of a causal sequence; queries look back on them.
     """
@@ -27,6 +28,7 @@ class Context:
     memory_tokens: int
     element: int
     gemm_element: int
+    compute_bits: int
     runtime: Runtime
     dropout: bool
     imbalance_percent: int

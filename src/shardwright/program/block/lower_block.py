@@ -18,6 +18,7 @@ from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Move, Phase, Stored
 from shardwright.program.block.kernels import TASKS, Local, adapter_works
 from shardwright.program.block.local_size import Context, dispatched_tokens, local_tokens, operator_tokens, part, per_token
+from shardwright.program.block.narrow import is_narrow, is_scaled_by_block, scaled_width, stays_wide
 from shardwright.program.block.placement import Change, Placing, is_routed
 from shardwright.program.block.saved import saved_tensors, stream_volume
 from shardwright.program.block.sizes import Size
@@ -49,6 +50,7 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
                     moves.setdefault((name, move.phase, move.kind, *move.axes, *move.group, between), move)
     for between, move in _exit_moves(block.operators[-1], structure, context):
         moves.setdefault((block.operators[-1].name, move.phase, move.kind, *move.axes, *move.group, between, "exit"), move)
+    works = _cast_before(works, tuple(moves.values()))
     weighed = {w.operator for w in works if w.phase is Phase.W}
     moves = {key: move for key, move in moves.items() if move.phase is not Phase.W or move.operator in weighed}
     return BlockProgram(
@@ -60,6 +62,19 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
         input_volume=stream_volume(block, structure, context),
         operators=tuple(o for o in block.operators if structure.runs(o) or any(m.operator == o.name for m in moves.values())),
     )
+
+
+def _cast_before(works: list[BlockWork], moves: tuple[Move, ...]) -> list[BlockWork]:
+    """Products whose operand is quantised by each member before it is gathered."""
+    over: dict[tuple[str, Phase], tuple[str, int]] = {
+        (m.beside or m.operator, m.phase): (m.axes[0], len(m.group) or 1)
+        for m in moves
+        if m.narrow and m.phase is not Phase.W and m.kind is Collective.ALL_GATHER
+    }
+    if not over:
+        return works
+    read = {Phase.W: Phase.F}
+    return [replace(w, gathered=over.get((w.operator, read.get(w.phase, w.phase)), w.gathered)) for w in works]
 
 
 def _tasks(operator: Operator, local: Local) -> tuple[BlockWork, ...]:
@@ -162,21 +177,39 @@ def _change_moves(change: Change, source: Operator | None, target: Operator, con
     moves = []
     if forward is not None:
         exposure = _forward_exposure(forward, source, target, context)
-        move = _move(target, Phase.F, forward, change.axis, change.forward_volume, exposure, change.group)
+        few = forward is Collective.ALL_GATHER and _gathered_narrow(target, context)
+        held = tuple(_narrow(size, context, forms=1) for size in change.forward_volume) if few else change.forward_volume
+        move = replace(_move(target, Phase.F, forward, change.axis, held, exposure, change.group), narrow=few)
         made_by = source if forward is not Collective.ALL_GATHER else None
         moves.append(replace(move, beside=made_by.name if made_by is not None else ""))
     if backward is not None:
         exposure = _backward_exposure(backward, source, target, context)
-        move = _move(target, Phase.I, backward, change.axis, change.backward_volume, exposure, change.group)
+        few = backward is Collective.ALL_GATHER and _gathered_narrow(source, context)
+        forms = 2 if is_scaled_by_block(context.runtime.scaling, context.compute_bits) else 1
+        held = tuple(_narrow(size, context, forms=forms) for size in change.backward_volume) if few else change.backward_volume
+        move = replace(_move(target, Phase.I, backward, change.axis, held, exposure, change.group), narrow=few)
         read_by = source if backward is Collective.ALL_GATHER else None
         moves.append(replace(move, beside=read_by.name if read_by is not None else ""))
     if forward is Collective.ALL_GATHER and target.kind in _GEMMS and context.runtime.tp_input_regather:
         # Userbuffers gathers the kept input in bulk beside the input gradient, as plain Megatron does.
         cut = context.runtime.tp_overlap is TpOverlap.ASYNC
         best = Exposure.BESIDE_GEMM if cut else Exposure.BESIDE_INPUT_GRADIENT
-        exposure = _overlap(context, best)
-        moves.append(_move(target, Phase.W, Collective.ALL_GATHER, change.axis, change.forward_volume, exposure, change.group))
+        exposure = Exposure.BLOCKING if _parted(target, context) else _overlap(context, best)
+        kept = moves[0].volume
+        moves.append(_move(target, Phase.W, Collective.ALL_GATHER, change.axis, kept, exposure, change.group))
     return moves
+
+
+def _gathered_narrow(operator: Operator | None, context: Context) -> bool:
+    """Whether what `operator` multiplies is quantised before its members gather it."""
+    few = context.runtime.gathers_quantized and 8 * context.element > context.compute_bits
+    return few and operator is not None and operator.kind in _GEMMS and not stays_wide(operator)
+
+
+def _narrow(size: Size, context: Context, *, forms: int) -> Size:
+    """`size` of wide elements in so many quantised forms with their scales, rounded down."""
+    each = scaled_width(context.runtime.scaling, context.compute_bits)
+    return replace(size, times=int(size.times * forms * each / context.element))
 
 
 def _move(
@@ -203,6 +236,8 @@ def _forward_exposure(kind: Collective, source: Operator | None, target: Operato
     beside = target if kind is Collective.ALL_GATHER else source
     if beside is None or beside.kind not in _GEMMS or kind is Collective.ALL_TO_ALL:
         return Exposure.BLOCKING
+    if kind is Collective.ALL_GATHER and _parted(beside, context):
+        return Exposure.BLOCKING
     return _overlap(context, Exposure.BESIDE_GEMM)
 
 
@@ -212,10 +247,22 @@ def _backward_exposure(kind: Collective, source: Operator | None, target: Operat
     if kind in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE) and target.kind in _GEMMS:
         if context.runtime.tp_overlap is TpOverlap.ASYNC:
             # The compiler joins a reduce_scatter with the one product that makes its input; a sum over projections is none.
-            return Exposure.BLOCKING if len(target.writes) > 1 else Exposure.BESIDE_GEMM
+            return Exposure.BLOCKING if len(target.writes) > 1 or _parted(target, context) else Exposure.BESIDE_GEMM
         return _overlap(context, Exposure.BESIDE_WEIGHT_GRADIENT)
     beside = source is not None and source.kind in _GEMMS
-    return _overlap(context, Exposure.BESIDE_GEMM) if beside else Exposure.BLOCKING
+    if source is None or not beside or _parted(source, context):
+        return Exposure.BLOCKING
+    return _overlap(context, Exposure.BESIDE_GEMM)
+
+
+def _parted(operator: Operator, context: Context) -> bool:
+    """Whether casts and scales stand between a product and its collectives, which a compiler joins only where nothing does.
+
+    Forward's own product is scaled inside. Source: PyTorch, torch/_inductor/fx_passes/micro_pipeline_tp.py (`_find_consumer_matmuls`,
+    `_find_producer_matmul`), read.
+    """
+    few = 8 * context.element > context.compute_bits and operator.kind in _GEMMS and not stays_wide(operator)
+    return few and context.runtime.tp_overlap is TpOverlap.ASYNC and not context.runtime.gathers_quantized
 
 
 def _dispatch_moves(source: Operator | None, target: Operator, structure: Placing, context: Context) -> list[Move]:
@@ -343,4 +390,5 @@ def _stored(operator: Operator, parameter: Parameter, structure: Placing) -> Sto
         tied=bool(parameter.tied_to),
         summed_along=structure.summed_along(operator, parameter),
         coarse=tuple((f.runs, f.axes) for f in size.factors if f.axes),
+        narrow=is_narrow(operator, parameter),
     )

@@ -11,6 +11,7 @@ from itertools import pairwise
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Parameter, ParameterClass
+from shardwright.program.block.narrow import is_narrow
 from shardwright.program.stages.contribution import Share
 from shardwright.program.stages.parameter_sums import ParameterUse, Sums, shares, sums_of
 from shardwright.program.stages.parts import Segment, StageParts
@@ -27,6 +28,7 @@ class HeldParameters:
         klass: of the parameters. elements: local. group: devices that sum, sorted; one device = nothing to sum. near: of them those that
             use it in the same operator: states are sharded among them, copies of tied weights in other stages have their own.
         uses: all uses, of all lanes. trainable: frozen ones have no gradient. layers: layers of the segment with these uses.
+        narrow: a recipe of few bits quantises them.
     """
 
     klass: ParameterClass
@@ -36,6 +38,7 @@ class HeldParameters:
     uses: tuple[Use, ...]
     trainable: bool
     layers: int
+    narrow: bool = False
 
     @property
     def is_tied(self) -> bool:
@@ -125,6 +128,7 @@ def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Itera
                             uses=one.uses,
                             trainable=how.parameter.trainable,
                             layers=one.layers,
+                            narrow=is_narrow(how.operator, how.parameter),
                         )
                         found.setdefault(use, {}).setdefault(device, []).append(held)
     return {(*use, device): tuple(items) for use, by_device in found.items() for device, items in by_device.items()}

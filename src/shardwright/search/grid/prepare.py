@@ -18,7 +18,16 @@ from shardwright.cost.critical_path import jitter
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.distinct_rows import distinct_rows
-from shardwright.cost.step_costs import Priced, host_update_rate, own_gradient_bytes, pieces_of, reserve_factor, shard_bytes, update_bytes
+from shardwright.cost.step_costs import (
+    Priced,
+    host_update_rate,
+    narrow_copies,
+    own_gradient_bytes,
+    pieces_of,
+    reserve_factor,
+    shard_bytes,
+    update_bytes,
+)
 from shardwright.program.problem import Problem
 from shardwright.search.grid.members import Members
 from shardwright.search.grid.memory_choices import shard_is_legal
@@ -250,7 +259,8 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         capacity=capacity + 1.0,
         workspace=float(runtime.workspace_bytes),
         context=float(context_bytes(problem)),
-        parameter_bytes=job.parameter.bits / 8,
+        # As if all parameters were as narrow as those of products: no more than what any mixture holds.
+        parameter_bytes=job.parameter.bits / 8 + min(narrow_copies(problem), 0.0),
         shard_bytes=shard_bytes(problem),
         gradient_bytes=runtime.gradient_dtype.bits / 8,
         own_gradient_bytes=float(own_gradient_bytes(problem)),
