@@ -30,7 +30,7 @@ from shardwright.cost.overlap import products_yield
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase, Recomputable
 from shardwright.program.block.rebuilt import rebuilt
-from shardwright.program.block.selective import saved_products
+from shardwright.program.block.selective import named_policy, saved_products
 from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
 from shardwright.runtime.runtime import ExpertDispatch, FullRecompute, Runtime, SelectiveRecompute, TpOverlap
 
@@ -201,8 +201,12 @@ def _on_own_kernels(move: Move, runtime: Runtime) -> bool:
 def moved_again(program: BlockProgram, runtime: Runtime) -> Callable[[Move], bool]:
     """Whether a selective recompute repeats a forward move.
 
-    A core that runs again exchanges its keys again; a per-operator policy keeps it and what reduce_scatter made.
+    A core that runs again exchanges its keys again; a per-operator policy keeps it and what reduce_scatter made; under a policy by name
+    an operator that runs again communicates again.
     """
+    named = named_policy(program.operators, runtime)
+    if named is not None:
+        return lambda move: move.operator in named.again
     if runtime.selective_recompute is SelectiveRecompute.CORE:
         return lambda move: move.axes[0] == "ring"
     has_policy = saved_products(program.operators) is not None
@@ -214,7 +218,12 @@ def _phase(phase: Phase) -> int:
 
 
 def _redone_share(program: BlockProgram, work: BlockWork, degrees: Degrees, runtime: Runtime) -> FloatArray | float:
-    """Share of a forward kernel that a selective recompute runs again: cores; or all but cores and the products that the policy keeps."""
+    """Share of a forward kernel that a selective recompute runs again: cores; all but cores and the products that a per-operator policy
+    keeps; or what a policy by name has run again.
+    """
+    if runtime.selective_recompute is SelectiveRecompute.NAMED:
+        named = named_policy(program.operators, runtime)
+        return float(named is not None and work.operator in named.again)
     core = work.attention is not None or work.operator in [o.name for o in program.operators if o.attention is not None]
     if runtime.selective_recompute is SelectiveRecompute.CORE:
         return float(core)

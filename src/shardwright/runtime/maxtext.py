@@ -5,11 +5,61 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.facts import named, runtime, stated
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, FullRecompute, SelectiveRecompute, TpOverlap
+from shardwright.runtime.facts import Statement, named, read, runtime, stated
+from shardwright.runtime.options import offered
+from shardwright.runtime.runtime import (
+    AttentionKernel,
+    ElementKernels,
+    ExpertDispatch,
+    FullRecompute,
+    KeptOutput,
+    Offer,
+    SelectiveRecompute,
+    TpOverlap,
+)
 from shardwright.units import MIB
 
 _TREE: Final = "https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf2/src/maxtext"
+_DECODERS: Final = (
+    "https://github.com/AI-Hypercomputer/maxtext/blob/004ba5a9456a26368079ad0fe290cfd2c2c9fc1f/src/maxtext/layers/decoders.py"
+)
+_INPUT, _QKV, _CORE, _PROJ, _UP, _DOWN = KeptOutput
+_PRODUCTS: Final = (_QKV, _PROJ, _UP, _DOWN)
+
+
+def _policy(*kept: KeptOutput, host: tuple[KeptOutput, ...] = (), default: str = "selective") -> Statement:
+    """What a `remat_policy` keeps: the tensors that it names, and none else. Queries, keys and values are named behind their rotary
+    embedding; a kept core is kept with what its backward reads beside it.
+    """
+    return read(
+        _DECODERS,
+        default_recompute=default,
+        kept_outputs=(*kept, *host),
+        host_outputs=host,
+        note="get_remat_policy: save_only_these_names or save_and_offload_only_these_names",
+    )
+
+
+_REMAT: Final[dict[str, Statement]] = {
+    "full": _policy(*_PRODUCTS, default="full"),
+    "minimal_with_context": _policy(*_PRODUCTS, _CORE),
+    "minimal": _policy(*_PRODUCTS),
+    "save_dot_with_context_except_mlp": _policy(_QKV, _CORE, _PROJ),
+    "save_dot_except_mlpwi": _policy(_QKV, _PROJ, _DOWN),
+    "save_dot_except_mlp": _policy(_QKV, _PROJ),
+    "save_qkv_proj": _policy(_QKV),
+    "save_out_proj": _policy(_PROJ),
+    "qkv_proj_offloaded": _policy(host=(_QKV,)),
+    "minimal_offloaded": _policy(host=_PRODUCTS),
+    "attention_offloaded": _policy(host=(_INPUT, _QKV, _PROJ)),
+}
+_FLAGS: Final = {
+    "attention_offloaded": "remat_policy=custom decoder_layer_input=offload query_proj=offload key_proj=offload value_proj=offload "
+    "out_proj=offload"
+}
+OFFERS: Final[tuple[Offer, ...]] = tuple(
+    offered("remat", value, _FLAGS.get(value, f"remat_policy={value}"), statement) for value, statement in _REMAT.items()
+)
 
 RUNTIME: Final = runtime(
     named("maxtext", framework="MaxText", version="2025", released="2025-06"),
@@ -42,11 +92,11 @@ RUNTIME: Final = runtime(
         zero_stages=(0, 3),
         zero_with_pipeline=3,
         schedules=("gpipe",),
-        default_recompute="full",
-        selective_recompute=SelectiveRecompute.OPERATORS,
+        selective_recompute=SelectiveRecompute.NAMED,
         attention_kernel=AttentionKernel.CUDNN,
-        note="weight_dtype and grad_dtype float32; ici and dcn axes; remat_policy full; attention autoselected (cuDNN on GPUs)",
+        note="weight_dtype and grad_dtype float32; ici and dcn axes; attention autoselected (cuDNN on GPUs)",
     ),
+    _REMAT["full"],
     stated(
         "https://openxla.org/xla/flags_guidance",
         on="overlap_grad_reduce overlap_param_gather overlap_p2p reduce_every_microbatch tp_input_regather",
@@ -79,4 +129,5 @@ RUNTIME: Final = runtime(
         off="scales_reduced",
         note="XLA reduces the magnitude of each sharded operand with the operator itself: not counted",
     ),
+    offers=OFFERS,
 )

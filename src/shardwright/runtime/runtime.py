@@ -41,10 +41,13 @@ class AttentionKernel(StrEnum):
 
 
 class SelectiveRecompute(StrEnum):
-    """What `recompute=selective` runs again: the attention core, or all but every second GEMM and the attention core."""
+    """What `recompute=selective` runs again: the attention core; all but every second GEMM and the attention core; or all that
+    `Runtime.kept_outputs` do not answer for.
+    """
 
     CORE = "core"
     OPERATORS = "operators"
+    NAMED = "named"
 
 
 class ExpertDispatch(StrEnum):
@@ -71,6 +74,19 @@ class ScaleGroup(StrEnum):
     NONE = "none"
     TENSOR = "tensor"
     STAGE = "stage"
+
+
+class KeptOutput(StrEnum):
+    """What a policy by name keeps of a layer: its input; queries, keys and values as the core reads them; the core's output; that of the
+    projection behind it; of the products before and behind an activation.
+    """
+
+    INPUT = "input"
+    QKV = "qkv"
+    CORE = "core"
+    PROJ = "proj"
+    UP = "up"
+    DOWN = "down"
 
 
 class FullRecompute(StrEnum):
@@ -150,7 +166,8 @@ class Runtime:
         workspace_bytes: workspaces of the GEMM library, allocated with everything else.
         allocator_reserve_percent: least share that the caching allocator holds beyond what is allocated.
         default_recompute: what this release does when nothing is said.
-        selective_recompute: see SelectiveRecompute.
+        selective_recompute: see SelectiveRecompute. kept_outputs: what it keeps where that is NAMED (the layer's input always is);
+            host_outputs: of these and the input, what waits in host memory until backward.
         gathers_from_master: ZeRO-3 shards are the fp32 master copies, cast when gathered: there is no working copy beside them.
         zero1_broadcasts: ZeRO-1 returns parameters by one broadcast a member, in series, instead of an all_gather.
         expert_dispatch: see ExpertDispatch.
@@ -221,6 +238,8 @@ class Runtime:
     default_recompute: str
     tp_synchronises: bool = False
     selective_recompute: SelectiveRecompute = SelectiveRecompute.CORE
+    kept_outputs: tuple[KeptOutput, ...] = ()
+    host_outputs: tuple[KeptOutput, ...] = ()
     gathers_from_master: bool = False
     zero1_broadcasts: bool = False
     expert_dispatch: ExpertDispatch = ExpertDispatch.ALL_TO_ALL
