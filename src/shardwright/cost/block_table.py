@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -26,13 +27,14 @@ from shardwright.cost.compute import (
 )
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.host import HostClock, PairedLayer
+from shardwright.cost.host_copies import host_bytes, waited_for_host
 from shardwright.cost.overlap import products_yield
+from shardwright.cost.redone import moved_again, redone_share
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase, Recomputable
 from shardwright.program.block.rebuilt import rebuilt
-from shardwright.program.block.selective import named_policy, saved_products
 from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
-from shardwright.runtime.runtime import ExpertDispatch, FullRecompute, Runtime, SelectiveRecompute, TpOverlap
+from shardwright.runtime.runtime import ExpertDispatch, FullRecompute, Runtime, TpOverlap
 
 PARTS = ("gemm", "attention", "element", "launch", "tp", "cp", "ep")
 """What the seconds of a phase are made of: kernels by family, launches, and exposed communication by axis."""
@@ -79,13 +81,14 @@ def block_table(
     network: Network,
     runtime: Runtime,
     wait_s: float = 0.0,
+    host_rate: float = inf,
 ) -> BlockTable:
     """Price `program` for every row.
 
     Args:
         local: what its sizes are evaluated with, (n,) each: ``mbs`` samples, ``positions`` and ``ring`` (see `local_degrees`), and the
             degrees of the axes that symbolic sizes name. spans: how the (n,) groups of each move lie, or all ways in which they may: the
-            cheapest is priced. wait_s: see `Constants.collective_wait_s`.
+            cheapest is priced. wait_s: see `Constants.collective_wait_s`. host_rate: bytes/s between the device and host memory.
     """
     n = np.shape(local["mbs"])[0]
     seconds = np.zeros((len(PHASES), len(PARTS), n))
@@ -106,7 +109,7 @@ def block_table(
             flops += count
             if work.operator in again:
                 redone[part] += spent
-            seconds[3, part] += spent * _redone_share(program, work, local, runtime)
+            seconds[3, part] += spent * redone_share(program, work, local, runtime)
         if work.attention is not None:
             core[work.phase] += spent
         if work.one_pass:
@@ -149,6 +152,7 @@ def block_table(
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
         seconds[4, GEMM] = seconds[4, GEMM] - by_operator.get((last, Phase.F), np.zeros(n))
     saved = _saved_bytes(program, local)
+    seconds[3, ELEMENT] += waited_for_host(host_bytes(program, local), rate=host_rate, seconds=seconds)
     return BlockTable(
         block=program.block,
         seconds=seconds,
@@ -198,46 +202,8 @@ def _on_own_kernels(move: Move, runtime: Runtime) -> bool:
     return move.axes[0] in ("tp", "ulysses") and not fused
 
 
-def moved_again(program: BlockProgram, runtime: Runtime) -> Callable[[Move], bool]:
-    """Whether a selective recompute repeats a forward move.
-
-    A core that runs again exchanges its keys again; a per-operator policy keeps it and what reduce_scatter made; under a policy by name
-    an operator that runs again communicates again.
-    """
-    named = named_policy(program.operators, runtime)
-    if named is not None:
-        return lambda move: move.operator in named.again
-    if runtime.selective_recompute is SelectiveRecompute.CORE:
-        return lambda move: move.axes[0] == "ring"
-    has_policy = saved_products(program.operators) is not None
-    return lambda move: has_policy and move.axes[0] != "ring" and move.kind is not Collective.REDUCE_SCATTER
-
-
 def _phase(phase: Phase) -> int:
     return PHASES.index(phase.value)
-
-
-def _redone_share(program: BlockProgram, work: BlockWork, degrees: Degrees, runtime: Runtime) -> FloatArray | float:
-    """Share of a forward kernel that a selective recompute runs again: cores; all but cores and the products that a per-operator policy
-    keeps; or what a policy by name has run again.
-    """
-    if runtime.selective_recompute is SelectiveRecompute.NAMED:
-        named = named_policy(program.operators, runtime)
-        return float(named is not None and work.operator in named.again)
-    core = work.attention is not None or work.operator in [o.name for o in program.operators if o.attention is not None]
-    if runtime.selective_recompute is SelectiveRecompute.CORE:
-        return float(core)
-    kept = saved_products(program.operators)
-    if kept is None or core:
-        return 0.0
-    parts = kept.get(work.operator, ())
-    if work.kernel is not Kernel.GEMM or work.adapter or not any(parts):
-        return 1.0
-    again = tuple(size for size, saved in zip(work.n, parts, strict=True) if not saved)
-    if not again:
-        return 0.0
-    share: FloatArray = evaluate_sum(again, degrees) / evaluate_sum(work.n, degrees)
-    return share
 
 
 def work_seconds(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
@@ -395,7 +361,7 @@ def _saved_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
         volume = evaluate(saved.volume, degrees)
         if saved.dropped is not Recomputable.NONE_AND_FULL:
             result[0] += volume
-        if saved.dropped is not Recomputable.SELECTIVE:
+        if saved.dropped is not Recomputable.SELECTIVE and not saved.host:
             result[1] += volume
         if saved.dropped is Recomputable.NEVER:
             result[2] += volume

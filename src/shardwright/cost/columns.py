@@ -126,6 +126,7 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
                 network=network,
                 runtime=own.runtime,
                 wait_s=problem.constants.collective_wait_s,
+                host_rate=problem.cluster.node.host.pcie.achieved,
             )
             for name, values in found.items():
                 values[index][..., chosen] = getattr(table, name)

@@ -320,6 +320,7 @@ def _priced(
         network=network,
         runtime=problem.runtime,
         wait_s=problem.constants.collective_wait_s,
+        host_rate=problem.cluster.node.host.pcie.achieved,
     )
     return kept_variant(table, program, keeps, degrees=degrees, problem=problem)
 

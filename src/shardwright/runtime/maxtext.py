@@ -111,18 +111,20 @@ RUNTIME: Final = runtime(
         expert_dispatch=ExpertDispatch.ALL_TO_ALL,
         note="latency-hiding scheduler, collective matmul, compiler fusion; the compiler launches the whole step",
     ),
-    stated(
-        f"{_TREE}/utils/max_utils.py",
+    read(
+        f"{_TREE}/configs/base.yml",
         off="fused_loss logits_blocks_bytes split_logits_bytes loss_bytes",
-        logits_bytes=8,
-        embedding_gradient_bytes=4,
-        note="fp32 logits and their gradient; cross_entropy_with_logits",
+        logits_bytes=4,
+        embedding_gradient_bytes=2,
+        note="logits_dot_in_fp32 false: logits, their gradient and weight gradients are products in bf16; the fp32 steps of "
+        "cross_entropy_with_logits between them are element-wise, and fused into what reads them (the fusion from memory)",
     ),
     stated(
         "https://docs.jax.dev/en/latest/gpu_memory_allocation.html",
+        allocator_reserve_percent=0,
         workspace_bytes=256 * MIB,
-        allocator_reserve_percent=10,
-        note="JAX preallocates a share of the memory; from memory",
+        note="XLA plans the buffers of the whole step before it runs; of a GPU JAX takes XLA_PYTHON_CLIENT_MEM_FRACTION (0.75 "
+        "where nothing is said): as set to leave what NCCL and the context need; from memory",
     ),
     stated(
         "https://github.com/AI-Hypercomputer/maxtext",
