@@ -70,6 +70,7 @@ def any_grid(generator: random.Random) -> Grid:
         shard=some(0, 1, 2, 3, 4, 5),
         recompute=recompute,
         recompute_layers=some(0, 1, 2, 4, 9) if recompute is Recompute.FULL else 0,
+        host=some(0, 0, 1, 9) if recompute is Recompute.NONE else 0,
         schedule=generator.choice([*GRID_SCHEDULES, "interleaved-1f1b", "interleaved-1f1b", "2f2b"]),
         first=0 if listed else some(0, 0, 0, 2),
         last=0 if listed else some(0, 0, 0, 2),

@@ -41,7 +41,7 @@ PARTS = ("gemm", "attention", "element", "launch", "tp", "cp", "ep")
 GEMM, ATTENTION, ELEMENT, LAUNCH, TP, CP, EP = range(len(PARTS))
 PHASES = ("F", "I", "W", "R_selective", "R_full")
 PART_OF_AXIS = {"tp": TP, "etp": EP, "ep": EP, "ring": CP, "ulysses": CP}
-MODES = ("none", "selective", "full")
+MODES = ("none", "selective", "full", "host")
 EXPERT_STREAMS = 4
 """Streams that experts' GEMMs are launched on, one launch an expert.
 
@@ -56,7 +56,8 @@ class BlockTable:
 
     Args:
         seconds: shape (phases, parts, n): F, I, W and what recompute adds, by part.
-        saved_bytes: shape (modes, n): what one microbatch keeps from F to backward under none, selective, full recompute.
+        saved_bytes: shape (modes, n): what one microbatch keeps on the device from F to backward under none, selective, full recompute,
+            and where all of it waits in host memory: nothing.
         transient_bytes: shape (n,): the largest set alive inside one layer's backward after a full recompute.
         flops: shape (n,): FLOPs of forward GEMMs, attention (under the mask) and scans on one device.
         overlappable: shape (n,): seconds of communication that compute hides, forward and backward.

@@ -30,3 +30,15 @@ def waited_for_host(volume: IntArray, *, rate: float, seconds: FloatArray) -> Fl
     forward, backward = seconds[0].sum(axis=0), seconds[1:4].sum(axis=(0, 1))
     waited: FloatArray = np.maximum(spent - forward, 0.0) + np.maximum(spent - backward, 0.0)
     return np.where(volume > 0, waited, 0.0)
+
+
+def waited_for_layers(volume: IntArray, *, rate: float, beside: FloatArray) -> FloatArray:
+    """(2, c) seconds that the forward and the backward of a chunk wait for `volume` bytes of its first layers to leave and to come back.
+
+    max(V / rate - `beside`, 0): copies are spread evenly over all layers of the chunk, as many layers' kernels to each as there are. What
+    is copied is waited for in pinned memory; leaves out that copies take device memory's bandwidth, devices that share a link of the host,
+    and whether the host's memory suffices.
+
+    Source: Transformer Engine, pytorch/cpu_offload.py, `AsyncDoubleBufferGroupOffloadHandler.layer_window_map`.
+    """
+    return np.where(volume > 0, np.maximum(volume / rate - beside, 0.0), 0.0)

@@ -247,6 +247,11 @@ V0_12: Final = runtime(
     stated(f"{_CORE}/optimizer/distrib_optimizer.py", off="zero1_broadcasts", note="parameters come back by all-gather, bucket by bucket"),
     stated(f"{_CORE}/optimizer/cpu_offloading/hybrid_optimizer.py", on="optimizer_offload"),
     stated(
+        f"{_CORE}/transformer/transformer_config.py",
+        on="activation_offload",
+        note="--cpu-offloading-num-layers; refused with a pipeline and with recompute; from memory",
+    ),
+    stated(
         f"{_CORE}/pipeline_parallel/schedules.py",
         schedules=("1f1b", "interleaved-1f1b"),
         note="1F1B without and with interleaving; no GPipe",

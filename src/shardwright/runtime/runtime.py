@@ -166,6 +166,7 @@ class Runtime:
         workspace_bytes: workspaces of the GEMM library, allocated with everything else.
         allocator_reserve_percent: least share that the caching allocator holds beyond what is allocated.
         default_recompute: what this release does when nothing is said.
+        activation_offload: all that some layers keep can wait in host memory, without a pipeline and without recompute.
         selective_recompute: see SelectiveRecompute. kept_outputs: what it keeps where that is NAMED (the layer's input always is);
             host_outputs: of these and the input, what waits in host memory until backward.
         gathers_from_master: ZeRO-3 shards are the fp32 master copies, cast when gathered: there is no working copy beside them.
@@ -236,6 +237,7 @@ class Runtime:
     workspace_bytes: int
     allocator_reserve_percent: int
     default_recompute: str
+    activation_offload: bool = False
     tp_synchronises: bool = False
     selective_recompute: SelectiveRecompute = SelectiveRecompute.CORE
     kept_outputs: tuple[KeptOutput, ...] = ()
