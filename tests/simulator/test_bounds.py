@@ -65,6 +65,7 @@ RUNTIMES: tuple[Runtime, ...] = (
         selective_recompute=SelectiveRecompute.NAMED,
         kept_outputs=(KeptOutput.QKV, KeptOutput.UP),
         host_outputs=(KeptOutput.INPUT, KeptOutput.UP),
+        logits_parts=4,
     ),
     replace(ANY, name="nothing-overlaps", overlap_p2p=False, overlap_grad_reduce=False, overlap_param_gather=False, tp_synchronises=True),
 )

@@ -48,8 +48,8 @@ def test_every_row_of_the_copy_is_a_case() -> None:
     assert counts["mosaic"] == 182
     assert counts["amp_homo"] == 47
     assert counts["mlm_ci"] == 149
-    assert counts["tpu_recipes"] == 8
-    assert sum(counts.values()) == 850
+    assert counts["tpu_recipes"] == 11
+    assert sum(counts.values()) == 853
 
 
 def test_korthikanti_175b_with_sequence_parallelism() -> None:
@@ -199,7 +199,9 @@ def test_functional_tests_know_their_devices_and_experts() -> None:
 
 def test_offload_that_a_table_does_not_print_is_named() -> None:
     rows = {r.table_or_row: r for r in _rows("skipped_training.csv") if r.source_id == "mbridge" and r.model_name == "LLAMA3_70B"}
-    assert {_skip(row).reason for row in rows.values() if row.gpu != "H100-80GB"} == {SkipReason.INCONSISTENT_CONFIGURATION}
+    reasons = {_skip(row).reason for row in rows.values()}
+    assert SkipReason.INCONSISTENT_CONFIGURATION in reasons
+    assert SkipReason.UNSUPPORTED_STRATEGY not in reasons
     grids = [_case(r).grid for r in _rows("training.csv") if r.source_id == "mbridge" and r.model_name == "LLAMA3_70B"]
     assert sorted(g.host for g in grids if g.host) == 5 * [20] + 6 * [40]
     assert all(g.zero == 3 for g in grids if g.host)

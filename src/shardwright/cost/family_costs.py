@@ -354,7 +354,7 @@ def _logits(own: Problem, stage: StageParts, device: int, segment: Segment) -> t
     if not structure.runs(loss):
         return 0, 0
     width = structure.part(loss.reads[0], loss).times
-    elements = structure.tokens(loss.klass, length).times * width
+    elements = -(-structure.tokens(loss.klass, length).times // max(runtime.logits_parts, 1)) * width
     more = runtime.split_logits_bytes if width < loss.reads[0].size else 0
     return elements * (runtime.logits_bytes + more), elements * ((runtime.logits_blocks_bytes or runtime.logits_bytes) + more)
 

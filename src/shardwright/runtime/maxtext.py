@@ -57,9 +57,20 @@ _FLAGS: Final = {
     "attention_offloaded": "remat_policy=custom decoder_layer_input=offload query_proj=offload key_proj=offload value_proj=offload "
     "out_proj=offload"
 }
-OFFERS: Final[tuple[Offer, ...]] = tuple(
-    offered("remat", value, _FLAGS.get(value, f"remat_policy={value}"), statement) for value, statement in _REMAT.items()
+
+_TILES: Final = "https://github.com/AI-Hypercomputer/maxtext/blob/2a80642f3520f89113346fddbc0380480cc09086/src/MaxText/vocabulary_tiling.py"
+
+
+def _tiles(number: int) -> Statement:
+    """Logits of 1 / `number` of a device's tokens at a time."""
+    return read(_TILES, logits_parts=number, note="vocab_tiling_linen_loss: a scan forward, and one backward that makes logits again")
+
+
+OFFERS: Final[tuple[Offer, ...]] = (
+    *(offered("remat", value, _FLAGS.get(value, f"remat_policy={value}"), statement) for value, statement in _REMAT.items()),
+    *(offered("logits_parts", str(number), f"num_vocab_tiling={number}", _tiles(number)) for number in (1, 2, 4, 8, 16, 32)),
 )
+
 
 RUNTIME: Final = runtime(
     named("maxtext", framework="MaxText", version="2025", released="2025-06"),
@@ -97,6 +108,7 @@ RUNTIME: Final = runtime(
         note="weight_dtype and grad_dtype float32; ici and dcn axes; attention autoselected (cuDNN on GPUs)",
     ),
     _REMAT["full"],
+    _tiles(1),
     stated(
         "https://openxla.org/xla/flags_guidance",
         on="overlap_grad_reduce overlap_param_gather overlap_p2p reduce_every_microbatch tp_input_regather",

@@ -307,7 +307,7 @@ V0_12: Final = runtime(
     stated(
         f"{_CORE}/transformer/moe/token_dispatcher.py",
         off="capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
-        "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts kept_outputs host_outputs",
+        "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts kept_outputs host_outputs logits_parts",
         note="cuda_graph_scope is empty; the dropless dispatcher copies tokens_per_expert to the host",
     ),
     stated(

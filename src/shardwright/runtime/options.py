@@ -70,6 +70,11 @@ OPTIONS: Final = (
             "te": "Transformer Engine's kernel, in place",
         },
     ),
+    Option(
+        name="logits_parts",
+        about="parts of a microbatch whose logits are made, and made again in backward, one after another",
+        values={"1": "all at once", **{str(n): f"{n} parts" for n in (2, 4, 8, 16, 32)}},
+    ),
     _switch("wgrad_fusion", "weight gradients are added up in the epilogue of their GEMM"),
     Option(
         name="tp_overlap",

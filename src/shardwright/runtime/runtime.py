@@ -161,6 +161,7 @@ class Runtime:
         logits_bytes: bytes an element of logits and their copies at the peak of the loss.
         logits_blocks_bytes: bytes an element of all blocks that the allocator makes for them: a block made for an earlier, smaller copy
             serves no later, larger one. 0 = logits_bytes.
+        logits_parts: parts of a microbatch's tokens whose logits are made, and made again in backward, one after another; 0 = all at once.
         split_logits_bytes: bytes an element more where the vocabulary is split over devices.
         embedding_gradient_bytes: bytes an element of the temporary that the embedding's or head's weight gradient takes.
         workspace_bytes: workspaces of the GEMM library, allocated with everything else.
@@ -254,6 +255,7 @@ class Runtime:
     rebuilds_latent: bool = False
     logits_blocks_bytes: int = 0
     split_logits_bytes: int = 0
+    logits_parts: int = 0
     adds_gradients: bool = False
     rebuilds_norms: bool = False
     rebuilds_expert_activation: bool = False
