@@ -13,7 +13,7 @@ from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of
 from tests.strategies import dense_model
 
-F, I = PHASES.index("F"), PHASES.index("I")
+FORWARD, BACKWARD = PHASES.index("F"), PHASES.index("I")
 
 
 def table(parts: int, *, seq_len: int = 256) -> LayerTable:
@@ -28,9 +28,9 @@ def test_a_part_is_in_memory_and_all_products_run_again(parts: int) -> None:
     assert np.array_equal(cut.seconds[:-1], whole.seconds[:-1])
     head = whole.seconds[-1]
     # All of the head's forward but its norm.
-    more = (cut.seconds[-1, I] - head[I]).sum()
-    assert 0 < more < head[F].sum()
-    assert np.array_equal(cut.seconds[-1, F], head[F])
+    more = (cut.seconds[-1, BACKWARD] - head[BACKWARD]).sum()
+    assert 0 < more < head[FORWARD].sum()
+    assert np.array_equal(cut.seconds[-1, FORWARD], head[FORWARD])
 
 
 def test_a_part_is_rounded_up() -> None:
