@@ -86,7 +86,7 @@ def test_the_host_reads_token_counts_where_nothing_else_knows_them() -> None:
         ("torchtitan tp_overlap=userbuffers", "torchtitan-0.2 cannot have tp_overlap=userbuffers", "none or async"),
         ("megatron-core tp_overlap", "is not option=value", "tp_overlap=dgrad"),
         ("megatron-core loss=te loss=native", "option loss is set twice", "loss=te or loss=native"),
-        ("maxtext tp_overlap=none", "maxtext has no option tp_overlap", "it has none"),
+        ("maxtext tp_overlap=none", "maxtext has no option tp_overlap", "it has logits_parts, remat"),
     ],
 )
 def test_what_cannot_be_set(text: str, message: str, hint: str) -> None:

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 from shardwright.api.problems import facts_of
+from shardwright.cost.block_table import PARTS
 from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
 from shardwright.cost.rank_memory import reserved_bytes
-from shardwright.cost.step_costs import step_costs
+from shardwright.cost.step_costs import PART_NAMES, step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import FabricTier
 from shardwright.model.catalog.catalog import load_model
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime, ScaleGroup, Scaling, TpOverlap
+from shardwright.runtime.runtime import Capture, ExpertDispatch, KeptOutput, Runtime, ScaleGroup, Scaling, SelectiveRecompute, TpOverlap
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.space import AXES, Space
@@ -61,6 +62,14 @@ RUNTIMES: tuple[Runtime, ...] = (
     replace(ANY, name="captured", capture=Capture.ITERATION),
     replace(ANY, name="hidden-experts", expert_overlap=True, routing_on_host=True, expert_dispatch=ExpertDispatch.DEDUPLICATED),
     replace(ANY, name="more-memory", tp_overlap=TpOverlap.FUSED, logits_blocks_bytes=ANY.logits_bytes + 2, split_logits_bytes=4),
+    replace(
+        ANY,
+        name="by-name",
+        selective_recompute=SelectiveRecompute.NAMED,
+        kept_outputs=(KeptOutput.QKV, KeptOutput.UP),
+        host_outputs=(KeptOutput.INPUT, KeptOutput.UP),
+        logits_parts=4,
+    ),
     replace(ANY, name="nothing-overlaps", overlap_p2p=False, overlap_grad_reduce=False, overlap_param_gather=False, tp_synchronises=True),
 )
 
@@ -126,6 +135,32 @@ def test_each_tier_bounds_the_next(block: int) -> None:
     assert members >= 3 * EACH
     assert tight > members // 2
     assert strict > members // 10
+
+
+@pytest.mark.parametrize("vpp", [1, 2])
+@pytest.mark.parametrize("host", [1, 3])
+def test_layers_in_host_memory_cost_the_same_in_columns_as_in_the_plan(vpp: int, host: int) -> None:
+    """At a rate that no kernels hide: copies of each chunk's first layers, less all of its layers' kernels, each way."""
+    cluster = cluster_of(8, node=8)
+    node = cluster.groups[0].kind
+    slow = replace(node, host=replace(node.host, pcie=replace(node.host.pcie, bandwidth=1e6)))
+    problem = problem_of(NARROW, replace(cluster, groups=(replace(cluster.groups[0], kind=slow),)), runtime=ANY, seq_len=256)
+    schedule = "interleaved-1f1b" if vpp > 1 else "1f1b"
+    grid = Grid(dp=2, tp=2, sp=True, pp=2, vpp=vpp, host=host, zero=1, schedule=schedule)
+    plain = replace(grid, host=0)
+    costs, done = step_costs(problem, grid, price_grid(problem, grid)), simulate_grid(problem, grid)
+    kept = step_costs(problem, plain, price_grid(problem, plain))
+    assert path_seconds(problem, grid, costs) <= done.step_time_s
+    for chunk in range(grid.pp * grid.vpp):
+        (one,) = done.costs.families[0, chunk, 0].slices
+        assert costs.forward_s[chunk] == pytest.approx(float(one.forward_s[0]), rel=1e-12)
+        assert costs.backward_s[chunk] == pytest.approx(float(one.backward_s[0]), rel=1e-12)
+        assert costs.saved_bytes[chunk] == int(one.saved_bytes[0])
+        layers, moved = 12 // (grid.pp * grid.vpp), int(kept.saved_bytes[chunk] - costs.saved_bytes[chunk])
+        if 0 < chunk < grid.pp * grid.vpp - 1:
+            assert costs.saved_bytes[chunk] * layers == kept.saved_bytes[chunk] * (layers - host)
+            waits = costs.parts[:, chunk, PART_NAMES.index("host")]
+            assert waits == pytest.approx(moved / slow.host.pcie.achieved - kept.parts[:, chunk, : len(PARTS)].sum(axis=1), rel=1e-9)
 
 
 def test_groups_of_an_axis_that_lie_unlike_are_priced_as_the_cheapest_of_them() -> None:

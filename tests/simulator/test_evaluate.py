@@ -171,7 +171,7 @@ def test_breakdown_adds_up() -> None:
                 assert parts.get(name, 0.0) == pytest.approx(expected, rel=1e-6, abs=1e-8), (name, grid)
         assert parts["optimizer"] >= max(float(step.update_s[0]) for step in chunks) - 1e-9
         assert parts.get("jitter", 0.0) == pytest.approx(done.step_time_s * (1 - 1 / jitter(problem, grid.devices)), abs=1e-8)
-        assert set(parts) <= {*PARTS, "recompute", "sharding", "slowdown", "optimizer", "bubble", "jitter", "scales", UNEVEN}
+        assert set(parts) <= {*PARTS, "recompute", "sharding", "slowdown", "optimizer", "bubble", "jitter", "scales", "host", UNEVEN}
 
 
 def test_one_device_has_no_bubble_and_no_communication() -> None:

@@ -253,7 +253,9 @@ def test_communicators_and_context_are_items() -> None:
     counts = [by_name(problem, grid)[0]["communication"] for grid in (Grid(dp=8), Grid(dp=4, tp=2), Grid(dp=2, tp=2, pp=2))]
     assert counts == sorted(set(counts))
     free = replace(ANY, name="free", collective_library="any")
-    other = by_name(replace(problem, runtime=free), Grid(dp=8))[0]
+    here = by_name(replace(problem, runtime=free), Grid(dp=8))[0]
+    assert (here["communication"], here["context"]) == (counts[0], alone["context"])
+    other = by_name(problem_of(DENSE, cluster_of(8, node=4, accelerator="tpu-v6e"), runtime=free), Grid(dp=8))[0]
     assert other["communication"] == other["context"] == 0
 
 

@@ -70,6 +70,7 @@ def any_grid(generator: random.Random) -> Grid:
         shard=some(0, 1, 2, 3, 4, 5),
         recompute=recompute,
         recompute_layers=some(0, 1, 2, 4, 9) if recompute is Recompute.FULL else 0,
+        host=some(0, 0, 1, 9) if recompute is Recompute.NONE else 0,
         schedule=generator.choice([*GRID_SCHEDULES, "interleaved-1f1b", "interleaved-1f1b", "2f2b"]),
         first=0 if listed else some(0, 0, 0, 2),
         last=0 if listed else some(0, 0, 0, 2),
@@ -108,9 +109,9 @@ def _without(rules: tuple[Rule, ...], left_out: Rule) -> tuple[Rule, ...]:
     return tuple(rule for rule in rules if rule is not left_out)
 
 
-# A space has no slices and no schedule but the searched ones; its dp follows from the devices; its sharding groups are runs of holders,
-# which divide them; an expert mesh of another size than the stage does not fold over it.
-BY_THE_SPACE = ({"searched"}, {"slices"}, {"slices", "seq_len"}, {"devices"}, {"shard"}, {"tp", "cp", "dp", "ep", "etp"})
+# A space has no slices, no layers in host memory and no schedule but the searched ones; its dp follows from the devices; its sharding
+# groups are runs of holders, which divide them; an expert mesh of another size than the stage does not fold over it.
+BY_THE_SPACE = ({"searched"}, {"host"}, {"slices"}, {"slices", "seq_len"}, {"devices"}, {"shard"}, {"tp", "cp", "dp", "ep", "etp"})
 IN_THE_SPACE = [rule for rule in RULES if not any(names <= set(rule.holds.__code__.co_names) for names in BY_THE_SPACE)]
 
 

@@ -109,6 +109,8 @@ GRIDS = [
     ("grid.lanes", "dp4 pp4 mbs16 schedule=chimera"),
     ("grid.slices", "dp4 pp4 slices=2 schedule=1f1b"),
     ("grid.recompute", "dp4 pp4 recompute=full:3 schedule=1f1b"),
+    ("grid.host", "dp4 pp4 host=3 schedule=1f1b"),
+    ("grid.host", "dp16 recompute=full host=3"),
     ("grid.zero", "dp16 zero1 shard3"),
 ]
 

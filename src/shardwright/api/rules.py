@@ -37,6 +37,12 @@ def grid_violations(problem: Problem, grid: Grid) -> Iterator[Violation]:
     if not of_grid and grid.schedule not in SCHEDULES:
         yield from order_violations(grid, microbatches=problem.job.global_batch // (grid.dp * grid.microbatch))
     yield from _zero_violations(problem, zero=grid.zero, pipeline=grid.pp > 1)
+    if grid.host and (grid.pp > 1 or not problem.runtime.activation_offload):
+        yield Violation(
+            rule="runtime.host",
+            message=f"{problem.runtime.name} keeps no layers' activations in host memory{' with pp above 1' if grid.pp > 1 else ''}",
+            hint="without host=; or Megatron-Core, pp 1",
+        )
 
 
 def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:

@@ -32,6 +32,9 @@ from shardwright.schedules.registry import SCHEDULES
 from shardwright.simulator.cluster_sources import fabric_text
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA, TERA, format_count
 
+MOST_VALUES: Final = 4
+"""Values of an option that a line of `catalog runtimes` has room for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -109,6 +112,11 @@ def _options(runtime: Runtime) -> list[str]:
     return [f"{name}={'|'.join(sorted(values, key=lambda v: v != own[name]))}" for name, values in offered_values(runtime).items()]
 
 
+def _some_values(options: Sequence[str]) -> str:
+    """Options with their values, of many only the first: `catalog options` has them all."""
+    return _names([o if o.count("|") < MOST_VALUES else f"{o.split('|')[0]}|.." for o in options]) or "-"
+
+
 NAME: Final = Column("name", title="name")
 ALIASES: Final = Column("aliases", title="also", shown=_names, is_spare=True)
 ACCELERATOR: Final = (
@@ -145,7 +153,7 @@ RUNTIME: Final = (
     Column("vendors", title="runs on", shown=_names, is_spare=True),
     Column("schedules"),
     Column("zero_stages", title="ZeRO", shown=lambda stages: ", ".join(map(str, stages)), is_spare=True),
-    Column("options", _options, "options, its own value first", lambda words: _names(words) or "-"),
+    Column("options", _options, "options, its own value first", _some_values),
     ALIASES,
 )
 OPTION: Final = (

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from math import inf
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,21 +28,22 @@ from shardwright.cost.compute import (
 )
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.host import HostClock, PairedLayer
+from shardwright.cost.host_copies import host_bytes, waited_for_host
 from shardwright.cost.overlap import products_yield
 from shardwright.cost.quantise import with_casts
+from shardwright.cost.redone import moved_again, redone_share
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase, Recomputable, Saved
 from shardwright.program.block.narrow import stays_wide
 from shardwright.program.block.rebuilt import rebuilt
-from shardwright.program.block.selective import saved_products
 from shardwright.program.block.sizes import Degrees, Size, evaluate, evaluate_sum
-from shardwright.runtime.runtime import ExpertDispatch, FullRecompute, Runtime, SelectiveRecompute, TpOverlap
+from shardwright.runtime.runtime import ExpertDispatch, FullRecompute, Runtime, TpOverlap
 
 PARTS = ("gemm", "attention", "element", "launch", "tp", "cp", "ep")
 """What the seconds of a phase are made of: kernels by family, launches, and exposed communication by axis."""
 GEMM, ATTENTION, ELEMENT, LAUNCH, TP, CP, EP = range(len(PARTS))
 PHASES = ("F", "I", "W", "R_selective", "R_full")
 PART_OF_AXIS = {"tp": TP, "etp": EP, "ep": EP, "ring": CP, "ulysses": CP}
-MODES = ("none", "selective", "full")
+MODES = ("none", "selective", "full", "host")
 EXPERT_STREAMS = 4
 """Streams that experts' GEMMs are launched on, one launch an expert.
 
@@ -55,7 +57,8 @@ class BlockTable:
 
     Args:
         seconds: shape (phases, parts, n): F, I, W and what recompute adds, by part.
-        saved_bytes: shape (modes, n): what one microbatch keeps from F to backward under none, selective, full recompute.
+        saved_bytes: shape (modes, n): what one microbatch keeps on the device from F to backward under none, selective, full recompute,
+            and where all of it waits in host memory: nothing.
         transient_bytes: shape (n,): the largest set alive inside one layer's backward after a full recompute.
         flops: shape (n,): FLOPs of forward GEMMs, attention (under the mask) and scans on one device.
         overlappable: shape (n,): seconds of communication that compute hides, forward and backward.
@@ -80,10 +83,12 @@ def block_table(
     network: Network,
     runtime: Runtime,
     wait_s: float = 0.0,
+    host_rate: float = inf,
 ) -> BlockTable:
     """Price `program` for every row; see `block_tables`."""
     one = ((program.saved, runtime),)
-    return block_tables(program, one, local=local, spans=spans, machine=machine, network=network, wait_s=wait_s)[0]
+    common: dict[str, Any] = {"machine": machine, "network": network, "wait_s": wait_s, "host_rate": host_rate}
+    return block_tables(program, one, local=local, spans=spans, **common)[0]
 
 
 Variant: TypeAlias = tuple[tuple[Saved, ...], Runtime]
@@ -99,6 +104,7 @@ def block_tables(
     machine: Machine,
     network: Network,
     wait_s: float = 0.0,
+    host_rate: float = inf,
 ) -> tuple[BlockTable, ...]:
     """Price a block for every row under runtimes that differ in the modules that run again in backward (`program.block.rebuilt`).
 
@@ -106,7 +112,7 @@ def block_tables(
         program: of which the kernels and moves are the same under all.
         local: what its sizes are evaluated with, (n,) each: ``mbs`` samples, ``positions`` and ``ring`` (see `local_degrees`), and the
             degrees of the axes that symbolic sizes name. spans: how the (n,) groups of each move lie, or all ways in which they may: the
-            cheapest is priced. wait_s: see `Constants.collective_wait_s`.
+            cheapest is priced. wait_s: see `Constants.collective_wait_s`. host_rate: bytes/s between the device and host memory.
     """
     runtime = variants[0][1]
     n = np.shape(local["mbs"])[0]
@@ -127,7 +133,7 @@ def block_tables(
         if work.phase is Phase.F:
             flops += count
             once_more.append((work.operator, part, spent))
-            seconds[3, part] += spent * _redone_share(program, work, local, runtime)
+            seconds[3, part] += spent * redone_share(program, work, local, runtime)
         if work.attention is not None:
             core[work.phase] += spent
         if work.one_pass:
@@ -167,6 +173,7 @@ def block_tables(
     if runtime.full_recompute is FullRecompute.STOPS_EARLY:
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
         stops = by_operator.get((last, Phase.F), stops)
+    seconds[3, ELEMENT] += waited_for_host(host_bytes(program, local), rate=host_rate, seconds=seconds)
     tables: list[BlockTable] = []
     volumes: dict[str, tuple[Size, IntArray]] = {}
     for tensors, under in variants:
@@ -239,37 +246,8 @@ def _on_own_kernels(move: Move, runtime: Runtime) -> bool:
     return move.axes[0] in ("tp", "ulysses") and not fused
 
 
-def moved_again(program: BlockProgram, runtime: Runtime) -> Callable[[Move], bool]:
-    """Whether a selective recompute repeats a forward move.
-
-    A core that runs again exchanges its keys again; a per-operator policy keeps it and what reduce_scatter made.
-    """
-    if runtime.selective_recompute is SelectiveRecompute.CORE:
-        return lambda move: move.axes[0] == "ring"
-    has_policy = saved_products(program.operators) is not None
-    return lambda move: has_policy and move.axes[0] != "ring" and move.kind is not Collective.REDUCE_SCATTER
-
-
 def _phase(phase: Phase) -> int:
     return PHASES.index(phase.value)
-
-
-def _redone_share(program: BlockProgram, work: BlockWork, degrees: Degrees, runtime: Runtime) -> FloatArray | float:
-    """Share of a forward kernel that a selective recompute runs again: cores; or all but cores and the products that the policy keeps."""
-    core = work.attention is not None or work.operator in [o.name for o in program.operators if o.attention is not None]
-    if runtime.selective_recompute is SelectiveRecompute.CORE:
-        return float(core)
-    kept = saved_products(program.operators)
-    if kept is None or core:
-        return 0.0
-    parts = kept.get(work.operator, ())
-    if work.kernel is not Kernel.GEMM or work.adapter or not any(parts):
-        return 1.0
-    again = tuple(size for size, saved in zip(work.n, parts, strict=True) if not saved)
-    if not again:
-        return 0.0
-    share: FloatArray = evaluate_sum(again, degrees) / evaluate_sum(work.n, degrees)
-    return share
 
 
 def work_seconds(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
@@ -436,7 +414,7 @@ def _saved_bytes(tensors: tuple[Saved, ...], degrees: Degrees, volumes: dict[str
             volumes[saved.tensor] = saved.volume, volume
         if saved.dropped is not Recomputable.NONE_AND_FULL:
             result[0] += volume
-        if saved.dropped is not Recomputable.SELECTIVE:
+        if saved.dropped is not Recomputable.SELECTIVE and not saved.host:
             result[1] += volume
         if saved.dropped is Recomputable.NEVER:
             result[2] += volume

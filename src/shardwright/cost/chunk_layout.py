@@ -70,8 +70,8 @@ def layout_of(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0,
     )
 
 
-def recomputed(layout: ChunkLayout, layers: int) -> IntArray:
-    """(c, b) blocks of each chunk that are recomputed in full: its first `layers` layers, 0 = all of them."""
+def first_layers(layout: ChunkLayout, layers: int) -> IntArray:
+    """(c, b) blocks of each chunk that are among its first `layers` layers, 0 = all of them."""
     whole = layout.counts * layout.layer
     if not layers or layers >= whole.sum(axis=1).max():
         return whole

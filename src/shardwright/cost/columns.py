@@ -136,6 +136,7 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
                 machine=machine,
                 network=network,
                 wait_s=problem.constants.collective_wait_s,
+                host_rate=problem.cluster.node.host.pcie.achieved,
             )
             for name, values in found.items():
                 for number, table in enumerate(tables):
@@ -186,7 +187,8 @@ def _logits_bytes(problem: Problem, rows: Rows) -> tuple[IntArray, IntArray]:
     runtime = problem.runtime
     if not any(o.kind is OperatorKind.LOSS for b in problem.model.blocks for o in b.operators):
         return np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
-    elements = rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]) * -(-problem.model.vocab // rows["tp"])
+    tokens = -(-rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]) // max(runtime.logits_parts, 1))
+    elements = tokens * -(-problem.model.vocab // rows["tp"])
     more = np.where(rows["tp"] > 1, runtime.split_logits_bytes, 0)
     return elements * (runtime.logits_bytes + more), elements * ((runtime.logits_blocks_bytes or runtime.logits_bytes) + more)
 

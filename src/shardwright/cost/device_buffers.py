@@ -32,8 +32,14 @@ Source: Transformer Engine, initialize_ub (from memory).
 
 
 def context_bytes(problem: Problem) -> int:
-    """Bytes of the device's context: CONTEXT_BYTES where NCCL runs, 0 elsewhere (a compiler's runtime reserves its own share)."""
-    return CONTEXT_BYTES if problem.runtime.collective_library == LIBRARY else 0
+    """Bytes of the device's context: CONTEXT_BYTES where NCCL runs, 0 elsewhere (memory of a TPU is what is left to programs)."""
+    return CONTEXT_BYTES if _runs_nccl(problem) else 0
+
+
+def _runs_nccl(problem: Problem) -> bool:
+    """The runtime calls NCCL: by name, or as the library of the device's vendor."""
+    library, vendor = problem.runtime.collective_library, problem.cluster.node.accelerator.vendor
+    return library == LIBRARY or (library == "any" and vendor == "NVIDIA")
 
 
 def communicator_bytes(problem: Problem, groups: IntArray) -> IntArray:
@@ -44,7 +50,7 @@ def communicator_bytes(problem: Problem, groups: IntArray) -> IntArray:
     Args:
         groups: (n,) that a device is in.
     """
-    return groups * (CHANNELS * CHANNEL_BYTES if problem.runtime.collective_library == LIBRARY else 0)
+    return groups * (CHANNELS * CHANNEL_BYTES if _runs_nccl(problem) else 0)
 
 
 def overlap_buffer_bytes(problem: Problem, *, tokens: IntArray, cut: BoolArray) -> IntArray:

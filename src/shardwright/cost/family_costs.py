@@ -19,7 +19,7 @@ from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
 from shardwright.cost.gradient_sums import ShardRule, group_shares, shard_rule, sync_of
-from shardwright.cost.kept import kept_variant
+from shardwright.cost.kept import is_on_host, kept_variant
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.cost.step_costs import Choices, Priced, StepCosts, compose
@@ -164,7 +164,11 @@ def _compose(
 
 
 def recompute_mode(keeps: tuple[Keep, ...]) -> int:
-    """Index into MODES: 2 if the whole block is recomputed, 1 if the core is, else 0 (single operators: see `kept`)."""
+    """Index into MODES: 3 if the whole block waits in host memory, 2 if it is recomputed, 1 if the core is, else 0 (single operators and
+    shares: see `kept`).
+    """
+    if any(is_on_host(keep) for keep in keeps):
+        return MODES.index("host")
     names = {name for keep in keeps if keep.how is How.RECOMPUTE for name in keep.operators}
     return 2 if "full" in names else 1 if names == {"core"} else 0
 
@@ -320,6 +324,7 @@ def _priced(
         network=network,
         runtime=problem.runtime,
         wait_s=problem.constants.collective_wait_s,
+        host_rate=problem.cluster.node.host.pcie.achieved,
     )
     return kept_variant(table, program, keeps, degrees=degrees, problem=problem)
 
@@ -349,7 +354,7 @@ def _logits(own: Problem, stage: StageParts, device: int, segment: Segment) -> t
     if not structure.runs(loss):
         return 0, 0
     width = structure.part(loss.reads[0], loss).times
-    elements = structure.tokens(loss.klass, length).times * width
+    elements = -(-structure.tokens(loss.klass, length).times // max(runtime.logits_parts, 1)) * width
     more = runtime.split_logits_bytes if width < loss.reads[0].size else 0
     return elements * (runtime.logits_bytes + more), elements * ((runtime.logits_blocks_bytes or runtime.logits_bytes) + more)
 

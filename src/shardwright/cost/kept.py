@@ -17,7 +17,7 @@ from shardwright.strategy.plan.stages import How, Keep
 
 
 def kept_variant(table: BlockTable, program: BlockProgram, keeps: tuple[Keep, ...], *, degrees: Degrees, problem: Problem) -> BlockTable:
-    """`table` with what `keeps` drop or move; whole blocks and cores alone are recompute modes of the table and left as they are.
+    """`table` with what `keeps` drop or move; whole blocks and cores alone are modes of the table and left as they are.
 
     Recomputed operators run their forward again before the input gradient, and what they made is not saved. What is moved to the host
     (or NVMe) crosses the device's PCIe link once each way; what a pass of the block's own kernels does not hide is exposed.
@@ -27,6 +27,8 @@ def kept_variant(table: BlockTable, program: BlockProgram, keeps: tuple[Keep, ..
     seconds, saved = table.seconds, table.saved_bytes
     for keep in keeps:
         if keep.how is How.RECOMPUTE and (set(keep.operators) == {"core"} or "full" in keep.operators):
+            continue
+        if is_on_host(keep):
             continue
         names = named(program.operators, keep.operators)
         moved = sum(
@@ -47,6 +49,11 @@ def kept_variant(table: BlockTable, program: BlockProgram, keeps: tuple[Keep, ..
                 beside = float(sum(seconds[p].sum() for p in passes))
                 seconds[phase, ELEMENT] += max(transfer - beside, 0.0)
     return replace(table, seconds=seconds, saved_bytes=saved) if keeps else table
+
+
+def is_on_host(keep: Keep) -> bool:
+    """All that its blocks keep waits in host memory: a mode of the block table."""
+    return keep.how is How.HOST and "full" in keep.operators and keep.percent == 100
 
 
 def transfer_bandwidth(problem: Problem, how: How) -> float:

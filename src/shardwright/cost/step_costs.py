@@ -9,10 +9,11 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import plain
 from shardwright.cost.block_table import MODES, PARTS
-from shardwright.cost.chunk_layout import ChunkLayout, recomputed
+from shardwright.cost.chunk_layout import ChunkLayout, first_layers
 from shardwright.cost.column_sums import ShardedElements
 from shardwright.cost.columns import LayerTable, MeshTable, problem_machine
 from shardwright.cost.device_buffers import context_bytes
+from shardwright.cost.host_copies import waited_for_layers
 from shardwright.cost.quantise import narrow_bytes, narrow_forms
 from shardwright.cost.terms import (
     backward_layer,
@@ -38,7 +39,8 @@ class StepCosts:
 
     Args:
         forward_s, backward_s: (c,) seconds of F and of B (recompute included). weight_s: (c,) what W takes of B where they are apart.
-        parts: (2, c, parts + 3): F and B by part, then recompute, exposed sharding traffic and the reduction of scales.
+        parts: (2, c, parts + 4): F and B by part, then recompute, exposed sharding traffic, the reduction of scales and exposed copies to
+            and from host memory.
         border_s: (tiers,) seconds of a send across each tier.
         gather_s, reduce_s: (c,) parameters gathered at the start of the step, gradients reduced at its end. pieces: (c,).
         tied_s: (c,) gradients of weights that other chunks use too, reduced after all others.
@@ -81,7 +83,8 @@ class StepCosts:
 RECOMPUTE_PART = len(PARTS)
 SHARDING_PART = len(PARTS) + 1
 SCALES_PART = len(PARTS) + 2
-PART_NAMES = (*PARTS, "recompute", "sharding", "scales")
+HOST_PART = len(PARTS) + 3
+PART_NAMES = (*PARTS, "recompute", "sharding", "scales", "host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +117,13 @@ def grid_choices(grid: Grid, layout: ChunkLayout) -> Choices:
     """The memory choices of a grid."""
     modes = np.zeros((*layout.counts.shape, len(MODES)), dtype=np.int64)
     if grid.recompute is Recompute.FULL:
-        modes[:, :, 2] = recomputed(layout, grid.recompute_layers)
+        modes[:, :, 2] = first_layers(layout, grid.recompute_layers)
     elif grid.recompute is Recompute.SELECTIVE:
         modes[:, :, 1] = layout.counts * layout.layer
+    elif grid.host:
+        modes[:, :, 3] = first_layers(layout, grid.host)
     modes[:, :, 0] = layout.counts - modes.sum(axis=2)
-    return Choices(zero=grid.zero, offload=grid.offload, modes=modes, mode=MODES.index(grid.recompute.value))
+    return Choices(zero=grid.zero, offload=grid.offload, modes=modes, mode=MODES.index("host" if grid.host else grid.recompute.value))
 
 
 def step_costs(problem: Problem, grid: Grid, priced: Priced) -> StepCosts:
@@ -161,7 +166,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         after_s=after,
         static_bytes=_static_bytes(problem, choices, priced, cuts),
         saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
-        restored_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :1, row] - layers.saved_bytes[:, :, row]),
+        restored_bytes=np.einsum("cbm,bm->c", choices.modes[:, :, :3], layers.saved_bytes[:, :1, row] - layers.saved_bytes[:, :3, row]),
         transient_bytes=np.array(
             [int(plain(temporary_bytes)(float(a), float(e), float(x))) for a, e, x in zip(again, table, logits, strict=True)],
             dtype=np.int64,
@@ -218,7 +223,11 @@ def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArra
                 slower = backward_layer(longer, times * g, r, apart, times * copy, back, zero, every, slowdown) - longer
                 more[mode, b, SHARDING_PART] = slower - kept[1, b, SHARDING_PART]
     parts: FloatArray = np.einsum("cb,kbp->kcp", priced.layout.counts, kept)
-    parts[1] += np.einsum("cbm,mbp->cp", choices.modes[:, :, 1:], more)
+    parts[1] += np.einsum("cbm,mbp->cp", choices.modes[:, :, 1:3], more)
+    moved = choices.modes[:, :, 3] @ priced.layers.saved_bytes[:, 0, priced.layer_row]
+    if moved.any():
+        beside = kept.sum(axis=2) @ (priced.layout.counts * priced.layout.layer).T
+        parts[:, :, HOST_PART] = waited_for_layers(moved, rate=problem.cluster.node.host.pcie.achieved, beside=beside)
     parts[:, :, SCALES_PART] = priced.meshes.scales_s[priced.mesh_row]
     return parts
 

@@ -35,6 +35,7 @@ _PARTS = {
     "pp": "exposed PP communication",
     "sharding": "exposed DP communication",
     "scales": "reduction of FP8 scales",
+    "host": "exposed copies to and from the host",
     "uneven": "imbalance within the stage",
     "slowdown": "slowdown from overlap",
     "optimizer": "optimizer step",

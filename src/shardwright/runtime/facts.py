@@ -13,7 +13,7 @@ Statement: TypeAlias = tuple[tuple[Fact, Any], ...]
 IDENTITY: Final = ("name", "framework", "version", "released", "facts", "offers", "own", "options", "base", "aliases")
 _FIELDS: Final = {field.name: field for field in fields(Runtime) if field.name not in IDENTITY}
 _SWITCHES: Final = {name for name, field in _FIELDS.items() if field.type == "bool"}
-_OFF: Final = dict.fromkeys(_SWITCHES, False) | {name: f.default for name, f in _FIELDS.items() if f.default in (0, None, "none")}
+_OFF: Final = dict.fromkeys(_SWITCHES, False) | {name: f.default for name, f in _FIELDS.items() if f.default in (0, None, "none", ())}
 
 
 def named(name: str, *, framework: str = "", version: str = "", released: str = "") -> dict[str, str]:
@@ -26,7 +26,7 @@ def stated(link: str, *, on: str = "", off: str = "", checked: bool = False, not
     """What `link` settles: `values`, and, by name with spaces between, switches that are `on` and fields that are `off`.
 
     ``stated("https://…/layers.py", on="sequence_parallel", off="capture", gather_prefetch=1)`` makes three facts beside True,
-    ``Capture.NONE`` and 1. Off is False, 0, None or ``none``; a field whose default is something else has its value written out.
+    ``Capture.NONE`` and 1. Off is False, 0, None, ``none`` or empty; a field whose default is something else has its value written out.
     `checked` and `note` are those of `Fact`; `read` is this of a text that was read.
 
     Raises:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.facts import named, runtime, stated
+from shardwright.runtime.facts import Statement, named, read, runtime, stated
+from shardwright.runtime.options import offered
 from shardwright.runtime.runtime import (
     AttentionKernel,
     ElementKernels,
     ExpertDispatch,
     FullRecompute,
+    KeptOutput,
+    Offer,
     Scaling,
     SelectiveRecompute,
     TpOverlap,
@@ -18,6 +21,57 @@ from shardwright.runtime.runtime import (
 from shardwright.units import MIB
 
 _TREE: Final = "https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf2/src/maxtext"
+_DECODERS: Final = (
+    "https://github.com/AI-Hypercomputer/maxtext/blob/004ba5a9456a26368079ad0fe290cfd2c2c9fc1f/src/maxtext/layers/decoders.py"
+)
+_INPUT, _QKV, _CORE, _PROJ, _UP, _DOWN = KeptOutput
+_PRODUCTS: Final = (_QKV, _PROJ, _UP, _DOWN)
+
+
+def _policy(*kept: KeptOutput, host: tuple[KeptOutput, ...] = (), default: str = "selective") -> Statement:
+    """What a `remat_policy` keeps: the tensors that it names, and none else. Queries, keys and values are named behind their rotary
+    embedding; a kept core is kept with what its backward reads beside it.
+    """
+    return read(
+        _DECODERS,
+        default_recompute=default,
+        kept_outputs=(*kept, *host),
+        host_outputs=host,
+        note="get_remat_policy: save_only_these_names or save_and_offload_only_these_names",
+    )
+
+
+_REMAT: Final[dict[str, Statement]] = {
+    "full": _policy(*_PRODUCTS, default="full"),
+    "minimal_with_context": _policy(*_PRODUCTS, _CORE),
+    "minimal": _policy(*_PRODUCTS),
+    "save_dot_with_context_except_mlp": _policy(_QKV, _CORE, _PROJ),
+    "save_dot_except_mlpwi": _policy(_QKV, _PROJ, _DOWN),
+    "save_dot_except_mlp": _policy(_QKV, _PROJ),
+    "save_qkv_proj": _policy(_QKV),
+    "save_out_proj": _policy(_PROJ),
+    "qkv_proj_offloaded": _policy(host=(_QKV,)),
+    "minimal_offloaded": _policy(host=_PRODUCTS),
+    "attention_offloaded": _policy(host=(_INPUT, _QKV, _PROJ)),
+}
+_FLAGS: Final = {
+    "attention_offloaded": "remat_policy=custom decoder_layer_input=offload query_proj=offload key_proj=offload value_proj=offload "
+    "out_proj=offload"
+}
+
+_TILES: Final = "https://github.com/AI-Hypercomputer/maxtext/blob/2a80642f3520f89113346fddbc0380480cc09086/src/MaxText/vocabulary_tiling.py"
+
+
+def _tiles(number: int) -> Statement:
+    """Logits of 1 / `number` of a device's tokens at a time."""
+    return read(_TILES, logits_parts=number, note="vocab_tiling_linen_loss: a scan forward, and one backward that makes logits again")
+
+
+OFFERS: Final[tuple[Offer, ...]] = (
+    *(offered("remat", value, _FLAGS.get(value, f"remat_policy={value}"), statement) for value, statement in _REMAT.items()),
+    *(offered("logits_parts", str(number), f"num_vocab_tiling={number}", _tiles(number)) for number in (1, 2, 4, 8, 16, 32)),
+)
+
 
 RUNTIME: Final = runtime(
     named("maxtext", framework="MaxText", version="2025", released="2025-06"),
@@ -50,17 +104,19 @@ RUNTIME: Final = runtime(
         zero_stages=(0, 3),
         zero_with_pipeline=3,
         schedules=("gpipe",),
-        default_recompute="full",
-        selective_recompute=SelectiveRecompute.OPERATORS,
+        selective_recompute=SelectiveRecompute.NAMED,
         attention_kernel=AttentionKernel.CUDNN,
-        note="weight_dtype and grad_dtype float32; ici and dcn axes; remat_policy full; attention autoselected (cuDNN on GPUs)",
+        note="weight_dtype and grad_dtype float32; ici and dcn axes; attention autoselected (cuDNN on GPUs)",
     ),
+    _REMAT["full"],
+    _tiles(1),
     stated(
         "https://openxla.org/xla/flags_guidance",
         on="overlap_grad_reduce overlap_param_gather overlap_p2p reduce_every_microbatch tp_input_regather",
         off="p2p_scatter_gather fused_weight_gradient adds_gradients rebuilds_norms fused_chains fp32_norms zero1_broadcasts "
         "tp_synchronises saves_quantized capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit "
-        "rebuilds_latent rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts experts_split_as_layers",
+        "rebuilds_latent rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts activation_offload "
+        "experts_split_as_layers",
         bucket_bytes=0,
         gather_prefetch=1,
         tp_overlap=TpOverlap.ASYNC,
@@ -69,18 +125,21 @@ RUNTIME: Final = runtime(
         expert_dispatch=ExpertDispatch.ALL_TO_ALL,
         note="latency-hiding scheduler, collective matmul, compiler fusion; the compiler launches the whole step",
     ),
-    stated(
-        f"{_TREE}/utils/max_utils.py",
-        off="fused_loss logits_blocks_bytes split_logits_bytes loss_bytes",
-        logits_bytes=8,
-        embedding_gradient_bytes=4,
-        note="fp32 logits and their gradient; cross_entropy_with_logits",
+    read(
+        f"{_TREE}/configs/base.yml",
+        on="fused_loss",
+        off="logits_blocks_bytes split_logits_bytes loss_bytes",
+        logits_bytes=4,
+        embedding_gradient_bytes=2,
+        note="logits_dot_in_fp32 false: logits, their gradient and weight gradients are products in bf16; the fp32 steps of "
+        "cross_entropy_with_logits between them are element-wise, and fused into what reads them (the fusion from memory)",
     ),
     stated(
         "https://docs.jax.dev/en/latest/gpu_memory_allocation.html",
+        allocator_reserve_percent=0,
         workspace_bytes=256 * MIB,
-        allocator_reserve_percent=10,
-        note="JAX preallocates a share of the memory; from memory",
+        note="XLA plans the buffers of the whole step before it runs; of a GPU JAX takes XLA_PYTHON_CLIENT_MEM_FRACTION (0.75 "
+        "where nothing is said): as set to leave what NCCL and the context need; from memory",
     ),
     stated(
         "https://github.com/AI-Hypercomputer/maxtext",
@@ -88,4 +147,5 @@ RUNTIME: Final = runtime(
         scaling=Scaling.CURRENT,
         note="AQT's dynamic scales; XLA reduces the magnitude of each sharded operand with the operator itself: not counted",
     ),
+    offers=OFFERS,
 )

@@ -264,6 +264,11 @@ V0_12: Final = runtime(
     stated(f"{_CORE}/optimizer/distrib_optimizer.py", off="zero1_broadcasts", note="parameters come back by all-gather, bucket by bucket"),
     stated(f"{_CORE}/optimizer/cpu_offloading/hybrid_optimizer.py", on="optimizer_offload"),
     stated(
+        f"{_CORE}/transformer/transformer_config.py",
+        on="activation_offload",
+        note="--cpu-offloading-num-layers; refused with a pipeline and with recompute; from memory",
+    ),
+    stated(
         f"{_CORE}/pipeline_parallel/schedules.py",
         schedules=("1f1b", "interleaved-1f1b"),
         note="1F1B without and with interleaving; no GPipe",
@@ -322,7 +327,7 @@ V0_12: Final = runtime(
     stated(
         f"{_CORE}/transformer/moe/token_dispatcher.py",
         off="capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
-        "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts",
+        "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts kept_outputs host_outputs logits_parts",
         note="cuda_graph_scope is empty; the dropless dispatcher copies tokens_per_expert to the host",
     ),
     stated(

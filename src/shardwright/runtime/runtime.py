@@ -41,10 +41,13 @@ class AttentionKernel(StrEnum):
 
 
 class SelectiveRecompute(StrEnum):
-    """What `recompute=selective` runs again: the attention core, or all but every second GEMM and the attention core."""
+    """What `recompute=selective` runs again: the attention core; all but every second GEMM and the attention core; or all that
+    `Runtime.kept_outputs` do not answer for.
+    """
 
     CORE = "core"
     OPERATORS = "operators"
+    NAMED = "named"
 
 
 class ExpertDispatch(StrEnum):
@@ -86,6 +89,19 @@ class ScaleGroup(StrEnum):
     NONE = "none"
     TENSOR = "tensor"
     STAGE = "stage"
+
+
+class KeptOutput(StrEnum):
+    """What a policy by name keeps of a layer: its input; queries, keys and values as the core reads them; the core's output; that of the
+    projection behind it; of the products before and behind an activation.
+    """
+
+    INPUT = "input"
+    QKV = "qkv"
+    CORE = "core"
+    PROJ = "proj"
+    UP = "up"
+    DOWN = "down"
 
 
 class FullRecompute(StrEnum):
@@ -160,12 +176,15 @@ class Runtime:
         logits_bytes: bytes an element of logits and their copies at the peak of the loss.
         logits_blocks_bytes: bytes an element of all blocks that the allocator makes for them: a block made for an earlier, smaller copy
             serves no later, larger one. 0 = logits_bytes.
+        logits_parts: parts of a microbatch's tokens whose logits are made, and made again in backward, one after another; 0 = all at once.
         split_logits_bytes: bytes an element more where the vocabulary is split over devices.
         embedding_gradient_bytes: bytes an element of the temporary that the embedding's or head's weight gradient takes.
         workspace_bytes: workspaces of the GEMM library, allocated with everything else.
         allocator_reserve_percent: least share that the caching allocator holds beyond what is allocated.
         default_recompute: what this release does when nothing is said.
-        selective_recompute: see SelectiveRecompute.
+        activation_offload: all that some layers keep can wait in host memory, without a pipeline and without recompute.
+        selective_recompute: see SelectiveRecompute. kept_outputs: what it keeps where that is NAMED (the layer's input always is);
+            host_outputs: of these and the input, what waits in host memory until backward.
         gathers_from_master: ZeRO-3 shards are the fp32 master copies, cast when gathered: there is no working copy beside them.
         zero1_broadcasts: ZeRO-1 returns parameters by one broadcast a member, in series, instead of an all_gather.
         expert_dispatch: see ExpertDispatch.
@@ -236,8 +255,11 @@ class Runtime:
     workspace_bytes: int
     allocator_reserve_percent: int
     default_recompute: str
+    activation_offload: bool = False
     tp_synchronises: bool = False
     selective_recompute: SelectiveRecompute = SelectiveRecompute.CORE
+    kept_outputs: tuple[KeptOutput, ...] = ()
+    host_outputs: tuple[KeptOutput, ...] = ()
     gathers_from_master: bool = False
     zero1_broadcasts: bool = False
     expert_dispatch: ExpertDispatch = ExpertDispatch.ALL_TO_ALL
@@ -250,6 +272,7 @@ class Runtime:
     rebuilds_latent: bool = False
     logits_blocks_bytes: int = 0
     split_logits_bytes: int = 0
+    logits_parts: int = 0
     adds_gradients: bool = False
     rebuilds_norms: bool = False
     rebuilds_expert_activation: bool = False

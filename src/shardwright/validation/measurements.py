@@ -49,6 +49,7 @@ class Measurement:
         expert_ffn, shared_ffn: widths of an expert and of the shared one. qk_norm, dropout: 1 = on.
         etp: tensor parallel degree of experts. ulysses: part of cp that trades heads for positions. optimizer_instances: copies of the
             sharded states. gradient_accumulation: microbatches a step; tells the global batch where that is empty.
+        host_layers: layers of each chunk whose activations wait in host memory.
         gradient_wire: dtype of gradients on the wire; empty = the runtime's. stage_layers: layers of each pipeline stage, ``13,12,12``.
         tokenizer_words: an empty vocabulary is this many words, padded to a multiple of 128 x tp (Megatron's rule).
         tflops_formula: ``sc21`` where tflops_per_gpu is of that paper's formula and may be turned into seconds.
@@ -113,6 +114,7 @@ class Measurement:
     dropout: int | None = None
     gradient_wire: str = ""
     stage_layers: tuple[int, ...] = ()
+    host_layers: int | None = None
     tokenizer_words: int | None = None
     memory_kind: MemoryKind | None = None
     tflops_formula: str = ""

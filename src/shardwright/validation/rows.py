@@ -196,6 +196,7 @@ def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: lis
         microbatch=row.micro_batch or 1,
         zero=zero if holders > 1 and shard != 1 else 0,
         shard=shard if 1 < shard < holders and zero else 0,
+        host=row.host_layers or 0,
         recompute=_recompute(row, runtime=runtime, assumptions=assumptions),
         schedule="interleaved-1f1b" if vpp > 1 else "1f1b",
         first=first,

@@ -125,11 +125,15 @@ class Recomputable(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A tensor that lives from F to I or W of its microbatch: bytes, and which recompute modes drop it."""
+    """A tensor that lives from F to I or W of its microbatch: bytes, and which recompute modes drop it.
+
+    `host`: where `selective` keeps it, it waits in host memory.
+    """
 
     tensor: str
     volume: Size
     dropped: Recomputable
+    host: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Modules of a layer that run again in backward instead of keeping what they made, whatever the layer's recompute.
+"""Modules of a layer, and logits, that run again in backward instead of keeping what they made, whatever the layer's recompute.
 
 Source: Megatron-Core, transformer_config.py, ``recompute_modules``: layernorm, mla_up_proj, moe_act, mlp, shared_experts, moe, each under a
 checkpoint of its own.
@@ -32,6 +32,10 @@ class Rebuilt:
 def rebuilt(operators: tuple[Operator, ...], runtime: Runtime) -> Rebuilt:
     """What the runtime rebuilds of a block."""
     parts = []
+    if runtime.logits_parts > 1:
+        parts.append(
+            Rebuilt(again=frozenset(o.name for o in operators if o.klass is OperatorClass.HEAD and o.kind is not OperatorKind.NORM))
+        )
     if runtime.rebuilds_latent:
         parts.append(_outputs(_latent(operators)))
     if runtime.rebuilds_norms and not any(o.klass in _ENDS for o in operators):

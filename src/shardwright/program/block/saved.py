@@ -11,7 +11,7 @@ from shardwright.program.block.block import Recomputable, Saved
 from shardwright.program.block.local_size import Context, dispatched_tokens, local_tokens, operator_tokens, part, per_token
 from shardwright.program.block.placement import Placing, is_routed
 from shardwright.program.block.rebuilt import is_dropped, rebuilt
-from shardwright.program.block.selective import saved_products
+from shardwright.program.block.selective import NamedPolicy, named_policy, saved_products
 from shardwright.program.block.sizes import Size
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, SelectiveRecompute
 
@@ -43,6 +43,9 @@ def saved_tensors(block: Block, operators: dict[str, Operator], structure: Placi
         kept = {name: saved for name, saved in kept.items() if not is_dropped(name, dropped)}
     if context.runtime.selective_recompute is SelectiveRecompute.OPERATORS:
         kept = _by_policy(kept, block, operators, structure, context)
+    if context.runtime.selective_recompute is SelectiveRecompute.NAMED:
+        policy = named_policy(block.operators, context.runtime)
+        kept = _by_name(kept, policy, operators, structure, context) if policy else {name: _unless_full(s) for name, s in kept.items()}
     return tuple(kept.values())
 
 
@@ -73,6 +76,23 @@ def _by_policy(
             scattered = f"{name}.scattered"
             volume = stream_volume(block, structure, context)
             result[scattered] = Saved(tensor=scattered, volume=volume, dropped=Recomputable.NONE_AND_FULL)
+    return result
+
+
+def _by_name(
+    kept: dict[str, Saved], policy: NamedPolicy, operators: dict[str, Operator], structure: Placing, context: Context
+) -> dict[str, Saved]:
+    """`kept` with what a policy by name drops, and what it keeps for what runs again. A core's log-sum-exp goes with its output."""
+    result: dict[str, Saved] = {}
+    for name, saved in kept.items():
+        source = name.removesuffix(".quantised").removesuffix(".lse")
+        of = source if source in operators or source == INPUT else source.rsplit(".", 1)[0]
+        dropped = saved.dropped if saved.dropped is Recomputable.NEVER else _policy(saved=of in policy.kept)
+        result[name] = replace(saved, dropped=dropped, host=of in policy.host)
+    for name in sorted(policy.kept - {INPUT} - {n.removesuffix(".quantised") for n in kept}):
+        for output, volume in _outputs(operators[name], operators[name], structure, context).items():
+            held = volume.scaled(context.element)
+            result[output] = Saved(tensor=output, volume=held, dropped=Recomputable.NONE_AND_FULL, host=name in policy.host)
     return result
 
 

@@ -108,6 +108,7 @@ def _space_of(space: Space, grid: Grid, facts: GridFacts) -> tuple[Space | None,
     ]
     missing += ["layers by number are not searched"] if plain.layers else []
     missing += ["slices are not searched"] if plain.slices > 1 else []
+    missing += ["layers in host memory are not searched"] if plain.host else []
     if missing:
         return None, tuple(missing)
     return replace(space, values=tuple((axis, (found[axis],)) for axis in AXES), dp=(plain.dp,)), ()

@@ -35,6 +35,11 @@ BORN: Final = (
         holds=lambda g, _: (g.recompute_layers == 0) | (g.recompute == "full"),
         message=lambda g, _: "a number of recomputed layers needs recompute=full",
     ),
+    Rule(
+        rule="grid.host",
+        holds=lambda g, _: (g.host == 0) | (g.recompute == "none"),
+        message=lambda g, _: "layers in host memory (host=) are not recomputed: they need recompute=none",
+    ),
 )
 """Rules that a grid keeps by being one."""
 
@@ -52,6 +57,7 @@ class Grid:
         microbatch: samples of one microbatch on one replica (Megatron's mbs).
         zero: ZeRO stage 0-3. shard: members of a sharding group, 0 = all of dp x cp (hybrid sharding when smaller).
         recompute: none, selective, full; recompute_layers: layers of each chunk recomputed in full (0 = all, with `full`).
+        host: layers of each chunk, its first ones, whose activations wait in host memory.
         offload: percent of the optimizer's state and step on the host.
         schedule: registry name. first, last: layers of the first and last stage (0 = as the rest). layers: of every chunk, in order,
             where they follow no such rule (empty = they do).
@@ -75,6 +81,7 @@ class Grid:
     shard: int = 0
     recompute: Recompute = Recompute.NONE
     recompute_layers: int = 0
+    host: int = 0
     offload: int = 0
     schedule: str = "1f1b"
     first: int = 0
@@ -88,11 +95,11 @@ class Grid:
         degrees = (self.tp, self.cp, self.ulysses, self.ep, self.etp, self.dp, self.pp, self.vpp, self.microbatch, self.slices)
         if min(degrees) < 1 or max(degrees) > MAX_DEGREE:
             raise StrategyError(f"a degree of the grid is not in 1..{MAX_DEGREE}: {degrees}", rule="grid.degree")
-        counts = (self.shard, self.recompute_layers, self.first, self.last)
+        counts = (self.shard, self.recompute_layers, self.host, self.first, self.last)
         if min(counts) < 0 or max(counts) > MAX_DEGREE or not 0 <= self.zero <= 3 or not 0 <= self.offload <= 100:
             raise StrategyError(
-                f"out of range: shard {self.shard}, recompute layers {self.recompute_layers}, first {self.first}, last {self.last}, "
-                f"zero {self.zero} (0..3) or offload {self.offload} (0..100)",
+                f"out of range: shard {self.shard}, recompute layers {self.recompute_layers}, host {self.host}, first {self.first}, "
+                f"last {self.last}, zero {self.zero} (0..3) or offload {self.offload} (0..100)",
                 rule="grid.degree",
             )
         for rule in BORN:

@@ -158,7 +158,9 @@ def _tail_to_end(items: list[list[Item]], last: int) -> tuple[tuple[Item, ...], 
 
 
 def _keeps(grid: Grid, *, layers: int) -> tuple[Keep, ...]:
-    """What a chunk of so many layers recomputes."""
+    """What a chunk of so many layers recomputes, or keeps in host memory."""
+    if grid.host and layers:
+        return (Keep(blocks=(0, min(grid.host, layers) - 1), how=How.HOST, operators=(FULL,)),)
     if grid.recompute is Recompute.NONE or not layers:
         return ()
     if grid.recompute is Recompute.SELECTIVE:

@@ -21,7 +21,7 @@ from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Named
 from shardwright.strategy.plan.plan import ALL, Plan, State
 from shardwright.strategy.plan.split import Exchange, Split
-from shardwright.strategy.plan.stages import Placement
+from shardwright.strategy.plan.stages import How, Placement
 
 
 def grid_of(plan: Plan, *, model: Model) -> Grid | None:
@@ -119,10 +119,12 @@ def _memory(plan: Plan) -> dict[str, Any]:
 
 
 def _recompute(lane: Lane) -> dict[str, Any]:
-    """The fields of a grid that its stages' keeps say."""
+    """The fields of a grid that its stages' keeps say of activations."""
     keeps = max((stage.keeps for stage in lane.stages), key=lambda k: k[0].blocks[1] if k else -1)
     if not keeps:
         return {}
+    if keeps[0].how is How.HOST:
+        return {"host": keeps[0].blocks[1] + 1}
     if keeps[0].operators == (FULL,):
         return {"recompute": Recompute.FULL, "recompute_layers": keeps[0].blocks[1] + 1}
     return {"recompute": Recompute.SELECTIVE}

@@ -151,6 +151,12 @@ _COMMON: Final = (
         hint="recompute=full recomputes them all",
     ),
     Rule(
+        rule="grid.host",
+        holds=lambda g, f: g.host <= g.largest + (g.largest < 0) * (f.layers + 1),
+        message=lambda g, f: f"host={g.host}, but the largest chunk has {f.layers if g.largest < 0 else g.largest} layers",
+        hint="at most the layers of a chunk",
+    ),
+    Rule(
         rule="grid.slices",
         holds=lambda g, f: g.slices <= f.seq_len,
         message=lambda g, f: f"{g.slices} slices of {f.seq_len} tokens",

@@ -37,7 +37,7 @@ _DEGREES: Final[dict[str, tuple[str, int]]] = {
     "shard": ("shard", 0),
 }
 _FLAGS: Final = {"sp": "sp", "cp-gather": "gather"}
-_KEYS: Final = ("recompute", "offload", "schedule", "slices", "first", "last", "layers", "order")
+_KEYS: Final = ("recompute", "host", "offload", "schedule", "slices", "first", "last", "layers", "order")
 _WORDS: Final = (*(f"{w}N" for w in _DEGREES), *_FLAGS, *(f"{k}=" for k in _KEYS))
 _OPTION_WORDS: Final = tuple(f"{name}=" for name in BY_NAME)
 
@@ -73,6 +73,8 @@ def print_grid(grid: Grid) -> str:
             words += [f"layers={','.join(map(str, grid.layers))}"] if grid.layers else []
     layers = f":{grid.recompute_layers}" if grid.recompute_layers else ""
     words.append(f"recompute={grid.recompute.value}{layers}")
+    if grid.host:
+        words.append(f"host={grid.host}")
     if grid.offload:
         words.append(f"offload={grid.offload}")
     if grid.pp > 1 or grid.vpp > 1 or grid.schedule != "1f1b":
@@ -169,6 +171,7 @@ _READERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
     **{name: partial(_degree, name=name) for name in _DEGREES},
     **{name: partial(_flag, name=name) for name in _FLAGS},
     "recompute": _recompute,
+    "host": lambda text: {"host": _number(text, word="host")},
     "offload": _offload,
     "schedule": lambda text: {"schedule": text},
     "slices": lambda text: {"slices": _number(text, word="slices", smallest=1)},
