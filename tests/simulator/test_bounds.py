@@ -47,6 +47,7 @@ ANY = replace(
 RUNTIMES: tuple[Runtime, ...] = (
     ANY,
     replace(ANY, name="blocking-sends", overlap_p2p=False),
+    replace(ANY, name="sends-beside", plain_p2p_blocks=False),
     replace(ANY, name="copies", gather_copy_bytes=40, reduce_copy_bytes=60),
     replace(ANY, name="pieces", bucket_bytes=0, gather_bucket_bytes=1 << 20, reuse_elements=1 << 24),
     replace(ANY, name="lists", bucket_bytes=0, listed_collectives=True, reuse_elements=1 << 24, reduce_every_microbatch=True),

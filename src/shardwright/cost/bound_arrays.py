@@ -129,7 +129,10 @@ class ChoiceArrays(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Numbers of the problem: capacity, workspace and context in bytes, bytes an element, traffic and rates of the update, switches."""
+    """Numbers of the problem: capacity, workspace and context in bytes, bytes an element, traffic and rates of the update, switches.
+
+    blocks_plain, blocks_several: sends hold up a rank of one chunk, of several.
+    """
 
     capacity: float
     workspace: float
@@ -147,7 +150,8 @@ class Facts(NamedTuple):
     jitter: float
     every_microbatch: bool
     overlap_gather: bool
-    blocking: bool
+    blocks_plain: bool
+    blocks_several: bool
     layer_block: int
     reserve: float
 

@@ -113,7 +113,8 @@ V0_16: Final = runtime(
     stated(
         f"{_TREE}/moe/sharded_moe.py",
         off="capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
-        "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts experts_split_as_layers",
+        "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts experts_split_as_layers "
+        "plain_p2p_blocks",
         note="eager; experts have a fixed capacity",
     ),
     CUBLAS,

@@ -39,13 +39,19 @@ _SCALES_NOTE: Final = (
     "opens fp8_autocast with it, and Transformer Engine's pytorch/fp8.py reduces at exit under delayed scaling only (both read)"
 )
 
+_OVERLAP: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/0685ff5d5e636e06193291eb13b6bae531e958b4/src/megatron/bridge/training/comm_overlap.py"
+_P2P_NOTE: Final = (
+    "overlap_p2p_comm where there is a virtual pipeline, else batch_p2p_comm, which is waited for; the same in NeMo's "
+    "megatron_comm_overlap.py, and Megatron-LM's arguments.py sets overlap_p2p_comm False where the schedule is not interleaved (both read)"
+)
+
 OVERLAPS: Final = (
     offered("grad_overlap", "on", "--overlap-grad-reduce", stated(_ARGUMENTS, on="overlap_grad_reduce")),
     offered("grad_overlap", "off", "", stated(_ARGUMENTS, off="overlap_grad_reduce")),
     offered("param_overlap", "on", "--overlap-param-gather", stated(_ARGUMENTS, on="overlap_param_gather")),
     offered("param_overlap", "off", "", stated(_ARGUMENTS, off="overlap_param_gather")),
-    offered("p2p_overlap", "on", "", stated(_ARGUMENTS, on="overlap_p2p")),
-    offered("p2p_overlap", "off", "--no-overlap-p2p-communication", stated(_ARGUMENTS, off="overlap_p2p")),
+    offered("p2p_overlap", "interleaved", "", read(_OVERLAP, on="overlap_p2p plain_p2p_blocks", note=_P2P_NOTE)),
+    offered("p2p_overlap", "off", "--no-overlap-p2p-communication", stated(_ARGUMENTS, off="overlap_p2p plain_p2p_blocks")),
     offered("tp_overlap", "userbuffers", "--tp-comm-overlap", stated(_ARGUMENTS, tp_overlap=TpOverlap.FUSED, note="userbuffers")),
     offered(
         "tp_overlap",
@@ -251,9 +257,8 @@ V0_12: Final = runtime(
         schedules=("1f1b", "interleaved-1f1b"),
         note="1F1B without and with interleaving; no GPipe",
     ),
-    stated(
-        f"{_CORE}/model_parallel_config.py", on="overlap_p2p sequence_parallel", tp_overlap=TpOverlap.FUSED, note="tp_comm_overlap is set"
-    ),
+    stated(f"{_CORE}/model_parallel_config.py", on="sequence_parallel", tp_overlap=TpOverlap.FUSED, note="tp_comm_overlap is set"),
+    read(_OVERLAP, on="overlap_p2p plain_p2p_blocks", note=_P2P_NOTE),
     stated(
         f"{_CORE}/pipeline_parallel/p2p_communication.py", off="p2p_scatter_gather", note="sends what a rank holds: with SP its own part"
     ),

@@ -256,7 +256,8 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         jitter=least_jitter(problem, devices),
         every_microbatch=runtime.reduce_every_microbatch,
         overlap_gather=runtime.overlap_param_gather,
-        blocking=not runtime.overlap_p2p,
+        blocks_plain=runtime.blocks_sends(1),
+        blocks_several=runtime.blocks_sends(2),
         layer_block=kinds[0] if len(kinds) == 1 else -1,
         reserve=reserve_factor(problem),
     )
