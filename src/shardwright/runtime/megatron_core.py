@@ -13,6 +13,7 @@ from shardwright.runtime.runtime import (
     ElementKernels,
     ExpertDispatch,
     FullRecompute,
+    Offer,
     ScaleGroup,
     SelectiveRecompute,
     TpOverlap,
@@ -30,6 +31,14 @@ _ROWS: Final = f"{_SIMUMAX}/1b8ca90bec07db48005ff04c69c002dc0626484f/simu_tools/
 _LOSS_NOTE: Final = (
     "bf16 logits and one fp32 copy that becomes the softmax and then the gradient in place; passes over them as in 2021: 52 bytes a logit"
 )
+_DDP: Final = f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/distributed_data_parallel_config.py"
+_BUCKET_NOTE: Final = "buckets of max(40e6, 1e6 x dp) parameters"
+_FUSED_LOSS: Final = f"{_LM}/0cb4a9c81767ff391c3b18ce171c4084ebbc4789/megatron/core/fusions/fused_cross_entropy.py"
+_NATIVE_NOTE: Final = (
+    "graphs of torch.compile: cast and maximum 6 bytes a logit; exponentials and their sum 8, into a fresh buffer that is copied back 8 "
+    "(the file's note on in-place semantics, of what was so before it); division 8; gradient: a fresh copy to scatter into 8, scaled into "
+    "bf16 and back 10. At the peak bf16 logits, the fp32 copy and the fresh buffer"
+)
 _ARGUMENTS: Final = f"{_LM}/core_v0.12.0/megatron/training/arguments.py"
 _BUFFER: Final = f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/param_and_grad_buffer.py"
 _TE_LOSS: Final = f"{_SIMUMAX}/1b8ca90bec07db48005ff04c69c002dc0626484f/docs/b200/b200_real_repro_guide.md"
@@ -39,7 +48,7 @@ _SCALES_NOTE: Final = (
     "opens fp8_autocast with it, and Transformer Engine's pytorch/fp8.py reduces at exit under delayed scaling only (both read)"
 )
 
-_OVERLAP: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/0685ff5d5e636e06193291eb13b6bae531e958b4/src/megatron/bridge/training/comm_overlap.py"
+OVERLAP: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/0685ff5d5e636e06193291eb13b6bae531e958b4/src/megatron/bridge/training/comm_overlap.py"
 _P2P_NOTE: Final = (
     "overlap_p2p_comm where there is a virtual pipeline, else batch_p2p_comm, which is waited for; the same in NeMo's "
     "megatron_comm_overlap.py, and Megatron-LM's arguments.py sets overlap_p2p_comm False where the schedule is not interleaved (both read)"
@@ -50,7 +59,7 @@ OVERLAPS: Final = (
     offered("grad_overlap", "off", "", stated(_ARGUMENTS, off="overlap_grad_reduce")),
     offered("param_overlap", "on", "--overlap-param-gather", stated(_ARGUMENTS, on="overlap_param_gather")),
     offered("param_overlap", "off", "", stated(_ARGUMENTS, off="overlap_param_gather")),
-    offered("p2p_overlap", "interleaved", "", read(_OVERLAP, on="overlap_p2p plain_p2p_blocks", note=_P2P_NOTE)),
+    offered("p2p_overlap", "interleaved", "", read(OVERLAP, on="overlap_p2p plain_p2p_blocks", note=_P2P_NOTE)),
     offered("p2p_overlap", "off", "--no-overlap-p2p-communication", stated(_ARGUMENTS, off="overlap_p2p plain_p2p_blocks")),
     offered("tp_overlap", "userbuffers", "--tp-comm-overlap", stated(_ARGUMENTS, tp_overlap=TpOverlap.FUSED, note="userbuffers")),
     offered(
@@ -69,9 +78,19 @@ OVERLAPS: Final = (
 _ADDS: Final = stated(_ARGUMENTS, off="fused_weight_gradient", on="adds_gradients", note="a hook adds each gradient to main_grad")
 GRADIENTS: Final = (
     offered(
-        "grad_dtype", "fp32", "--accumulate-allreduce-grads-in-fp32", stated(_ARGUMENTS, gradient_dtype=Dtype.FP32, note="always with bf16")
+        "grad_dtype",
+        "fp32",
+        "--accumulate-allreduce-grads-in-fp32",
+        stated(_ARGUMENTS, gradient_dtype=Dtype.FP32, note="always with bf16"),
+        read(_DDP, bucket_bytes=160_000_000, note=_BUCKET_NOTE),
     ),
-    offered("grad_dtype", "bf16", "--grad-reduce-in-bf16", stated(_ARGUMENTS, gradient_dtype=Dtype.BF16)),
+    offered(
+        "grad_dtype",
+        "bf16",
+        "--grad-reduce-in-bf16",
+        stated(_ARGUMENTS, gradient_dtype=Dtype.BF16),
+        read(_DDP, bucket_bytes=80_000_000, note=_BUCKET_NOTE),
+    ),
     offered(
         "grad_check",
         "on",
@@ -150,38 +169,33 @@ RECOMPUTE: Final = tuple(
     )
     for value in ("on", "off")
 )
-_LOSSES: Final = (
-    offered(
-        "loss",
-        "plain",
-        "",
-        stated(f"{_CORE}/tensor_parallel/cross_entropy.py", off="fused_loss", logits_bytes=6, loss_bytes=52, note=_LOSS_NOTE),
-    ),
-    offered(
-        "loss",
-        "native",
-        "--cross-entropy-loss-fusion",
-        stated(
-            f"{_CORE}/fusions/fused_cross_entropy.py",
-            on="fused_loss",
-            logits_bytes=10,
-            loss_bytes=52,
-            note="three compiled graphs: bf16 logits, the first graph's fp32 copy, and the second's result, which is not in place",
+
+
+def losses(plain: str, native: str, te: str) -> tuple[Offer, ...]:
+    """Cross-entropies of Megatron-Core, with the flags that a framework on it sets them by."""
+    return (
+        offered(
+            "loss",
+            "plain",
+            plain,
+            stated(f"{_CORE}/tensor_parallel/cross_entropy.py", off="fused_loss", logits_bytes=6, loss_bytes=52, note=_LOSS_NOTE),
         ),
-    ),
-    offered(
-        "loss",
-        "te",
-        "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
-        read(
-            _TE_LOSS,
-            on="fused_loss",
-            logits_bytes=6,
-            loss_bytes=10,
-            note="Transformer Engine's Triton kernel: statistics 2, gradient in place of the logits 4, scaled 4",
+        offered("loss", "native", native, read(_FUSED_LOSS, on="fused_loss", logits_bytes=10, loss_bytes=48, note=_NATIVE_NOTE)),
+        offered(
+            "loss",
+            "te",
+            te,
+            read(
+                _TE_LOSS,
+                on="fused_loss",
+                logits_bytes=6,
+                loss_bytes=10,
+                note="Transformer Engine's Triton kernel: statistics 2, gradient in place of the logits 4, scaled 4",
+            ),
         ),
-    ),
-)
+    )
+
+
 _LAYERS: Final = (
     offered(
         "transformer",
@@ -233,7 +247,7 @@ V0_12: Final = runtime(
         note="parameters and gradients are views of contiguous buffers",
     ),
     read(
-        f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/distributed_data_parallel_config.py",
+        _DDP,
         on="overlap_grad_reduce overlap_param_gather hybrid_sharding",
         off="main_grad_copy",
         gradient_dtype=Dtype.FP32,
@@ -258,7 +272,7 @@ V0_12: Final = runtime(
         note="1F1B without and with interleaving; no GPipe",
     ),
     stated(f"{_CORE}/model_parallel_config.py", on="sequence_parallel", tp_overlap=TpOverlap.FUSED, note="tp_comm_overlap is set"),
-    read(_OVERLAP, on="overlap_p2p plain_p2p_blocks", note=_P2P_NOTE),
+    read(OVERLAP, on="overlap_p2p plain_p2p_blocks", note=_P2P_NOTE),
     stated(
         f"{_CORE}/pipeline_parallel/p2p_communication.py", off="p2p_scatter_gather", note="sends what a rank holds: with SP its own part"
     ),
@@ -306,7 +320,8 @@ V0_12: Final = runtime(
     stated(f"{_CORE}/tensor_parallel/random.py", full_recompute=FullRecompute.WHOLE),
     stated(
         f"{_CORE}/transformer/moe/token_dispatcher.py",
-        off="capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
+        on="routing_on_host",
+        off="capture fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
         "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts",
         note="cuda_graph_scope is empty; the dropless dispatcher copies tokens_per_expert to the host",
     ),
@@ -323,7 +338,15 @@ V0_12: Final = runtime(
         note=_WORKSPACE_NOTE,
     ),
     ALLOCATOR,
-    offers=(*_LAYERS, *_LOSSES, *OVERLAPS, *GRADIENTS, *FP8, *EXPERTS, *RECOMPUTE),
+    offers=(
+        *_LAYERS,
+        *losses("", "--cross-entropy-loss-fusion", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te"),
+        *OVERLAPS,
+        *GRADIENTS,
+        *FP8,
+        *EXPERTS,
+        *RECOMPUTE,
+    ),
 )
 
 # Megatron-Core 0.16: what of it is used here is as in 0.12.
