@@ -41,6 +41,10 @@ _NATIVE_NOTE: Final = (
 )
 _ARGUMENTS: Final = f"{_LM}/core_v0.12.0/megatron/training/arguments.py"
 _BUFFER: Final = f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/param_and_grad_buffer.py"
+_CHECK_NOTE: Final = (
+    "check_grads takes the norm of every bucket before its collective, and reset zeroes it; the check is on by default (from memory)"
+)
+_AVERAGE_NOTE: Final = "start_grad_sync multiplies grad_data by the scaling factor; the default (from memory)"
 _TE_LOSS: Final = f"{_SIMUMAX}/1b8ca90bec07db48005ff04c69c002dc0626484f/docs/b200/b200_real_repro_guide.md"
 _SCALES: Final = f"{_CORE}/parallel_state.py"
 _SCALES_NOTE: Final = (
@@ -95,19 +99,14 @@ GRADIENTS: Final = (
         "grad_check",
         "on",
         "",
-        read(
-            _BUFFER,
-            gradient_passes=2,
-            note="check_grads takes the norm of every bucket before its collective, and reset zeroes it; the check is on by default (from "
-            "memory)",
-        ),
+        read(_BUFFER, gradient_passes=2, note=_CHECK_NOTE),
     ),
     offered("grad_check", "off", "--no-check-for-nan-in-loss-and-grad", stated(_ARGUMENTS, off="gradient_passes")),
     offered(
         "grad_average",
         "buffer",
         "",
-        read(_BUFFER, on="scales_gradients", note="start_grad_sync multiplies grad_data by the scaling factor; the default (from memory)"),
+        read(_BUFFER, on="scales_gradients", note=_AVERAGE_NOTE),
     ),
     offered("grad_average", "collective", "--ddp-average-in-collective", stated(_ARGUMENTS, off="scales_gradients")),
     offered("wgrad_fusion", "on", "", stated(_ARGUMENTS, on="fused_weight_gradient", off="adds_gradients")),
@@ -228,7 +227,7 @@ _LAYERS: Final = (
     ),
 )
 
-# Megatron-Core 0.12 with Transformer Engine and the flags of its performance guide: the default runtime.
+# Megatron-Core 0.12 with Transformer Engine: its documented defaults, and of its performance guide the overlaps; the default runtime.
 V0_12: Final = runtime(
     named("megatron-core-0.12", framework="Megatron-Core", version="0.12", released="2025-05"),
     stated(
@@ -236,11 +235,9 @@ V0_12: Final = runtime(
         vendors=("NVIDIA", "AMD", "Huawei", "Intel", "AWS"),
         note="ports: ROCm/Megatron-LM, Ascend/MindSpeed, HabanaAI/Megatron-LM, aws-neuron/neuronx-nemo-megatron; from memory",
     ),
-    stated(
-        f"{_CORE}/distributed/param_and_grad_buffer.py",
-        off="row_kernels gradient_passes scales_gradients",
-        note="passes over whole gradients beside the update are not counted here; no such kernels",
-    ),
+    read(_BUFFER, gradient_passes=2, note=_CHECK_NOTE),
+    read(_BUFFER, on="scales_gradients", note=_AVERAGE_NOTE),
+    stated(_ARGUMENTS, off="row_kernels", note="moe_permute_fusion is off by default"),
     stated(
         f"{_CORE}/distributed/param_and_grad_buffer.py",
         off="gradient_wire gather_bucket_bytes gather_copy_bytes listed_collectives reduce_copy_bytes reuse_elements sums_replicas_apart",

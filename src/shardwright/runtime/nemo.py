@@ -61,6 +61,11 @@ NEMO_24_07: Final = derive(
         note="gradients are reduced in bf16 (grad_sync_dtype); communication is chunked by transformer layer",
     ),
     stated(
+        "https://github.com/NVIDIA/NeMo/blob/v2.1.0/scripts/performance/helpers.py",
+        off="gradient_passes scales_gradients",
+        note="set_primary_perf_configs: check_for_nan_in_grad False; recipes set average_in_collective; passes are not counted then",
+    ),
+    stated(
         _GUIDE,
         tp_overlap=TpOverlap.FUSED,
         note="ub_tp_comm_overlap: bulk and pipelined overlap of tensor-parallel collectives with their GEMMs",
