@@ -16,7 +16,7 @@ from shardwright.model.ir.block import MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Move, Phase, Stored
-from shardwright.program.block.kernels import TASKS, Local, adapter_works
+from shardwright.program.block.kernels import TASKS, Local, adapter_works, chunks_sorted
 from shardwright.program.block.local_size import Context, dispatched_tokens, local_tokens, operator_tokens, part, per_token
 from shardwright.program.block.placement import Change, Placing, is_routed
 from shardwright.program.block.saved import saved_tensors, stream_volume
@@ -35,11 +35,10 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
     here = [o for o in block.operators if structure.runs(o)]
     for operator in block.operators:
         if structure.runs(operator):
-            tasks = _tasks(operator, _local(operator, structure, context))
-            works += tasks
+            local = _local(operator, structure, context)
+            works += _tasks(operator, local)
             if _sorts_again(operator, structure, context):
-                # Whole chunks of tokens: a copy, not a gather of rows.
-                works += [replace(w, by_row=False) for w in tasks]
+                works += chunks_sorted(operator, local)
             for number, move in enumerate(_own_moves(operator, structure, context)):
                 moves[operator.name, "own", number] = move
         for name in operator.inputs:
@@ -125,6 +124,8 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
         added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
         # A dispatcher that sends one copy a device gathers rows in kernels of its own.
         by_row=runtime.row_kernels and (operator.kind is OperatorKind.LOSS or runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL),
+        # A compiler makes kernels of its own; where nothing else is said, frameworks on PyTorch have PyTorch's.
+        indexed=not runtime.row_kernels and runtime.element_kernels is not ElementKernels.COMPILED,
         heads=heads,
         experts=experts,
         expert_tokens=expert_tokens,
