@@ -46,7 +46,8 @@ class LayerTable:
     """All blocks of the model over n layer rows; first axis = block.
 
     Args:
-        seconds: (blocks, phases, parts, n). saved_bytes: (blocks, modes, n). transient_bytes, flops: (blocks, n).
+        seconds: (blocks, phases, parts, n). saved_bytes: (blocks, modes, n). transient_bytes, flops: (blocks, n). buffer_bytes:
+            (blocks, 2, n), see `option_memory.dispatch_buffers`.
         logits_bytes: (n,) peak of logits and their copies in the head. logits_blocks: (n,) the allocator's blocks of them.
         overlap_buffers: (n,) bytes of tensor-parallel overlap outside the allocator. border: (tiers, n) seconds of one send across a tier.
     """
@@ -56,13 +57,14 @@ class LayerTable:
     transient_bytes: IntArray
     flops: FloatArray
     overlappable: FloatArray
+    buffer_bytes: IntArray
     logits_bytes: IntArray
     logits_blocks: IntArray
     overlap_buffers: IntArray
     border: FloatArray
 
 
-OF_BLOCKS: Final = ("seconds", "saved_bytes", "transient_bytes", "flops", "overlappable")
+OF_BLOCKS: Final = ("seconds", "saved_bytes", "transient_bytes", "flops", "overlappable", "buffer_bytes")
 
 
 def block_context(problem: Problem, block: Block) -> Context:
@@ -101,7 +103,7 @@ def layer_table(problem: Problem, rows: Rows) -> LayerTable:
     """Price every block of the model for every row; rows of one structure are priced together."""
     machine, network = problem_machine(problem), network_of(problem.cluster, library=problem.runtime.collective_library)
     blocks, n = len(problem.model.blocks), len(rows)
-    shapes = {"seconds": (len(PHASES), len(PARTS)), "saved_bytes": (len(MODES),)}
+    shapes = {"seconds": (len(PHASES), len(PARTS)), "saved_bytes": (len(MODES),), "buffer_bytes": (2,)}
     found = {name: np.zeros((blocks, *shapes.get(name, ()), n), dtype=np.int64 if name.endswith("_bytes") else float) for name in OF_BLOCKS}
     stream = np.zeros(n, dtype=np.int64)
     routed = (rows["sp"] == 1) | (rows["tp"] == 1)

@@ -68,7 +68,7 @@ def axes_of(axis: str, rows: Rows) -> Axes:
     """(degree, stride) arrays of the groups along `axis` (a mesh axis, or one folded from several).
 
     `dp-cp`: holders of a dense parameter. `tp-cp`: devices of one replica of a stage; `stage`: all devices of one. `ep`, `etp`, `edp`:
-    experts, folded over tp x cp x dp, etp innermost.
+    experts, folded over tp x cp x dp, etp innermost; `coset`: both of the first, devices that share experts.
     """
     tp, cp, dp = rows["tp"], rows["cp"], rows["dp"]
     if axis == "tp":
@@ -87,6 +87,8 @@ def axes_of(axis: str, rows: Rows) -> Axes:
         return ((rows["pp"], rows["s_pp"]),)
     if axis == "world":
         return ((tp * cp * dp * rows["pp"], np.ones_like(tp)),)
+    if axis == "coset":
+        return _folded(rows["ep"] * rows["etp"], np.ones_like(tp), rows)
     start = {"etp": np.ones_like(tp), "ep": rows["etp"], "edp": rows["etp"] * rows["ep"]}[axis]
     copied = tokens_copied(rows)
     edp = tp * cp * dp // (rows["ep"] * rows["etp"])
@@ -125,7 +127,9 @@ def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
 
 def all_alike(rows: Rows, network: Network) -> BoolArray:
     """(n,) the groups of every axis inside a stage lie alike."""
-    alike: BoolArray = np.all([lie_alike(network.tiers, axes_of(axis, rows)) for axis in ("tp", "ulysses", "ring", "ep", "etp")], axis=0)
+    alike: BoolArray = np.all(
+        [lie_alike(network.tiers, axes_of(axis, rows)) for axis in ("tp", "ulysses", "ring", "ep", "etp", "coset")], axis=0
+    )
     return alike
 
 

@@ -119,6 +119,16 @@ FP8: Final = (
 EXPERTS: Final = (
     offered(
         "dispatcher",
+        "allgather",
+        "--moe-token-dispatcher-type allgather",
+        read(
+            f"{_LM}/0014f13713bfa38a8bab4ae11edd6917d35165ce/megatron/core/transformer/moe/token_dispatcher.py",
+            expert_dispatch=ExpertDispatch.GATHERED,
+            note="MoEAllGatherTokenDispatcher: tokens, probabilities and map are gathered over ep x etp, outputs are reduce-scattered",
+        ),
+    ),
+    offered(
+        "dispatcher",
         "alltoall",
         "--moe-token-dispatcher-type alltoall",
         stated(f"{_CORE}/transformer/moe/token_dispatcher.py", expert_dispatch=ExpertDispatch.ALL_TO_ALL, note="a copy for each expert"),

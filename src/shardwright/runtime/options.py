@@ -112,6 +112,7 @@ OPTIONS: Final = (
         name="dispatcher",
         about="how tokens reach their experts",
         values={
+            "allgather": "all of a group's tokens to all its devices",
             "alltoall": "a copy for each chosen expert",
             "flex": "a copy for each device and node that holds any (DeepEP, HybridEP)",
         },

@@ -48,8 +48,11 @@ class SelectiveRecompute(StrEnum):
 
 
 class ExpertDispatch(StrEnum):
-    """How tokens reach their experts: one copy for each chosen expert, or one for each device (and each node on the way) that holds any."""
+    """How tokens reach their experts: one copy for each chosen expert, or one for each device (and each node on the way) that holds any; or
+    all tokens go to all devices that share experts.
+    """
 
+    GATHERED = "all-gather"
     ALL_TO_ALL = "all-to-all"
     DEDUPLICATED = "flex"
 

@@ -123,7 +123,7 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
         fp32_norms=runtime.fp32_norms,
         added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
         # A dispatcher that sends one copy a device gathers rows in kernels of its own.
-        by_row=runtime.row_kernels and (operator.kind is OperatorKind.LOSS or runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL),
+        by_row=runtime.row_kernels and (operator.kind is OperatorKind.LOSS or runtime.expert_dispatch is not ExpertDispatch.DEDUPLICATED),
         # A compiler makes kernels of its own; where nothing else is said, frameworks on PyTorch have PyTorch's.
         indexed=not runtime.row_kernels and runtime.element_kernels is not ElementKernels.COMPILED,
         heads=heads,
@@ -231,6 +231,8 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Placin
     elements = 1 if hidden.dim is Dim.EXPERTS else hidden.size
     routed = structure.sent_copies(expert, context.tokens).scaled(context.element * elements)
     gathered = structure.gathered_copies(expert, context.tokens).scaled(context.element * elements)
+    if context.runtime.expert_dispatch is ExpertDispatch.GATHERED:
+        return _gathered_moves(expert, hidden, outward=outward, structure=structure, context=context)
     ep, etp = structure.expert_groups()
     copies = expert.experts.topk if context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED else 0
     spread, back = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) if outward else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
@@ -239,6 +241,22 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Placin
         across = replace(_move(expert, phase, Collective.ALL_TO_ALL, "ep", (routed,), Exposure.BLOCKING, ep), copies=copies)
         inside = _move(expert, phase, inner, "etp", (gathered,), Exposure.BLOCKING, etp)
         moves += (across, inside) if inner is Collective.ALL_GATHER else (inside, across)
+    return [replace(move, behind=not outward) for move in moves]
+
+
+def _gathered_moves(expert: Operator, hidden: Extent, *, outward: bool, structure: Placing, context: Context) -> list[Move]:
+    """All tokens of the devices that share experts to each of them, and sums of what their experts made back; backward is the mirror image.
+
+    With the tokens go their scores of all experts, in 32 bits, and a byte for each that says whether it was chosen.
+    """
+    assert expert.experts is not None
+    bytes_each = 5 * expert.experts.experts if hidden.dim is Dim.EXPERTS else hidden.size * context.element
+    whole = structure.coset_tokens(context.tokens).scaled(bytes_each)
+    spread, back = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) if outward else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    moves = [
+        _move(expert, phase, kind, "coset", (whole,), Exposure.BLOCKING, structure.coset())
+        for phase, kind in ((Phase.F, spread), (Phase.I, back))
+    ]
     return [replace(move, behind=not outward) for move in moves]
 
 
