@@ -58,6 +58,7 @@ RUNTIMES: tuple[Runtime, ...] = (
     replace(ANY, name="reduced-scales", scales_reduced=ScaleGroup.STAGE),
     replace(ANY, name="captured", capture=Capture.ITERATION),
     replace(ANY, name="hidden-experts", expert_overlap=True, routing_on_host=True, expert_dispatch=ExpertDispatch.DEDUPLICATED),
+    replace(ANY, name="gathered-experts", expert_dispatch=ExpertDispatch.GATHERED),
     replace(ANY, name="more-memory", tp_overlap=TpOverlap.FUSED, logits_blocks_bytes=ANY.logits_bytes + 2, split_logits_bytes=4),
     replace(ANY, name="nothing-overlaps", overlap_p2p=False, overlap_grad_reduce=False, overlap_param_gather=False, tp_synchronises=True),
 )
