@@ -12,11 +12,10 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.block.block import BlockProgram, Move, Phase
+from shardwright.program.block.local_size import PEERS
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.units import MIB
 
-PEERS: Final = 8
-"""Devices that DeepEP reaches over NVLink (NUM_MAX_NVL_PEERS); a larger island is HybridEP's."""
 CHANNELS: Final = 10
 """Channels of DeepEP: a pair of its 20 multiprocessors each."""
 SLOT_BYTES: Final = 128 * 8 + 128 * 4 + 128 * 4 + 8

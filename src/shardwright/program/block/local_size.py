@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from shardwright.model.ir.block import MEMORY
 from shardwright.model.ir.operator import Operator, OperatorClass
@@ -10,6 +11,9 @@ from shardwright.model.ir.tensor import Dim, Extent
 from shardwright.program.block.placement import Placing, is_routed
 from shardwright.program.block.sizes import Size
 from shardwright.runtime.runtime import Runtime
+
+PEERS: Final = 8
+"""Devices that DeepEP reaches over NVLink (NUM_MAX_NVL_PEERS); a larger island is HybridEP's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +24,7 @@ class Context:
         tokens: positions of the block's sequence a sample. memory_tokens: of its memory sequence.
         element, gemm_element: bytes of an activation element, and of a GEMM's operand. runtime: of the problem. dropout: of the job.
         imbalance_percent: tokens of the busiest expert over the mean, in percent.
+        wide_island: an island has more devices than DeepEP reaches over NVLink (`PEERS`): HybridEP sends tokens.
         before: tokens of the slices that come before this one of a causal sequence; queries look back on them.
     """
 
@@ -30,6 +35,7 @@ class Context:
     runtime: Runtime
     dropout: bool
     imbalance_percent: int
+    wide_island: bool = False
     before: tuple[int, ...] = ()
 
 

@@ -122,8 +122,9 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
         fused_chains=runtime.fused_chains,
         fp32_norms=runtime.fp32_norms,
         added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
-        # A dispatcher that sends one copy a device gathers rows in kernels of its own.
-        by_row=runtime.row_kernels and (operator.kind is OperatorKind.LOSS or runtime.expert_dispatch is not ExpertDispatch.DEDUPLICATED),
+        # HybridEP gathers rows in kernels of its own; behind DeepEP's dispatch it is the framework's permutation.
+        by_row=runtime.row_kernels
+        and (operator.kind is OperatorKind.LOSS or runtime.expert_dispatch is not ExpertDispatch.DEDUPLICATED or not context.wide_island),
         # A compiler makes kernels of its own; where nothing else is said, frameworks on PyTorch have PyTorch's.
         indexed=not runtime.row_kernels and runtime.element_kernels is not ElementKernels.COMPILED,
         heads=heads,
