@@ -30,6 +30,7 @@ from shardwright.cost.option_memory import dispatch_buffers
 from shardwright.cost.overlap import products_yield
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase, Recomputable
+from shardwright.program.block.local_size import is_hybrid
 from shardwright.program.block.rebuilt import rebuilt
 from shardwright.program.block.selective import saved_products
 from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
@@ -153,7 +154,7 @@ def block_table(
     if runtime.full_recompute is FullRecompute.STOPS_EARLY:
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
         seconds[4, GEMM] = seconds[4, GEMM] - by_operator.get((last, Phase.F), np.zeros(n))
-    saved = _saved_bytes(program, local)
+    saved, island = _saved_bytes(program, local), network.domain
     return BlockTable(
         block=program.block,
         seconds=seconds,
@@ -161,7 +162,7 @@ def block_table(
         transient_bytes=saved[0],
         flops=flops,
         overlappable=overlappable,
-        buffer_bytes=dispatch_buffers(program, local, spans=spans, island=network.tiers[0].num_devices),
+        buffer_bytes=dispatch_buffers(program, local, spans=spans, island=island, hybrid=is_hybrid(runtime, island=island)),
         input_bytes=evaluate(program.input_volume, local),
     )
 

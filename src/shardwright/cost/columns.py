@@ -35,7 +35,7 @@ from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.tensor import TABLES
 from shardwright.program.block.block import BlockProgram, Move
 from shardwright.program.block.grid_structure import Structure
-from shardwright.program.block.local_size import PEERS, Context
+from shardwright.program.block.local_size import Context, is_hybrid
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ScaleGroup
@@ -79,7 +79,7 @@ def block_context(problem: Problem, block: Block) -> Context:
         runtime=problem.runtime,
         dropout=job.dropout,
         imbalance_percent=round(100 * job.expert_imbalance),
-        wide_island=problem.cluster.node.island > PEERS,
+        permutes_apart=is_hybrid(problem.runtime, island=problem.cluster.node.island),
     )
 
 

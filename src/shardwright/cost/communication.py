@@ -23,7 +23,7 @@ from shardwright.hardware.link import Link
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Network:
     """The tiers of a uniform cluster, whether its scale-up switch reduces, the library whose algorithms run on it, and what was measured
-    with that library inside the island. Equal only to itself.
+    with that library inside the island. Equal only to itself. `domain`: devices that the scale-up switch could join.
     """
 
     tiers: tuple[Tier, ...]
@@ -31,6 +31,7 @@ class Network:
     library: str = "nccl"
     curves: tuple[CollectiveCurve, ...] = ()
     curve_origin: Origin = TABLE_ORIGIN
+    domain: int = 1
 
 
 def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
@@ -43,6 +44,7 @@ def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
         library=library,
         curves=curves,
         curve_origin=_curve_origin(name, link, curves),
+        domain=cluster.node.island,
     )
 
 

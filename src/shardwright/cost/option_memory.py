@@ -30,9 +30,11 @@ ELEMENT: Final = 2
 """Bytes of an element in both libraries' buffers, whose dispatch is in 16 bits here."""
 
 
-def dispatch_buffers(program: BlockProgram, degrees: Degrees, *, spans: Callable[[Move], tuple[Span, ...]], island: int) -> IntArray:
+def dispatch_buffers(
+    program: BlockProgram, degrees: Degrees, *, spans: Callable[[Move], tuple[Span, ...]], island: int, hybrid: bool
+) -> IntArray:
     """(2, n) bytes of what a dispatcher keeps through the step, outside the framework's allocator and inside it."""
-    return np.stack([_library_buffers(program, degrees, spans=spans, island=island), _gathered(program, degrees)])
+    return np.stack([_library_buffers(program, degrees, spans=spans, island=island, hybrid=hybrid), _gathered(program, degrees)])
 
 
 def _gathered(program: BlockProgram, degrees: Degrees) -> IntArray:
@@ -44,13 +46,15 @@ def _gathered(program: BlockProgram, degrees: Degrees) -> IntArray:
     return most
 
 
-def _library_buffers(program: BlockProgram, degrees: Degrees, *, spans: Callable[[Move], tuple[Span, ...]], island: int) -> IntArray:
+def _library_buffers(
+    program: BlockProgram, degrees: Degrees, *, spans: Callable[[Move], tuple[Span, ...]], island: int, hybrid: bool
+) -> IntArray:
     """(n,) bytes, outside the framework's allocator, of the buffers of a dispatcher that sends a token once; 0 where the program has none.
 
     Leaves out flags and counts, and what a group of several tensor-parallel members (etp) needs more.
 
     Args:
-        spans: how the (n,) groups of each move lie. island: devices of one.
+        spans: how the (n,) groups of each move lie. island: devices of one. hybrid: the library is HybridEP (`is_hybrid`).
     """
     most = np.zeros(np.shape(degrees["mbs"])[0], dtype=np.int64)
     experts = {o.name: o for o in program.operators if o.experts is not None}
@@ -61,7 +65,7 @@ def _library_buffers(program: BlockProgram, degrees: Degrees, *, spans: Callable
         members = np.asarray(spans(move)[0].size, dtype=np.int64)
         width = max((e.size for e in expert.reads if e.dim is Dim.HIDDEN), default=1)
         tokens = sum((evaluate(size, degrees) for size in move.volume), np.zeros_like(most)) // (move.copies * width * ELEMENT)
-        if island <= PEERS:
+        if not hybrid:
             held = deep_ep_bytes(members, width=width)
         else:
             held = hybrid_ep_bytes(members, tokens=tokens, width=width, experts=expert.experts.experts, island=island)

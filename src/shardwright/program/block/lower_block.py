@@ -124,7 +124,9 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
         added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
         # HybridEP gathers rows in kernels of its own; behind DeepEP's dispatch it is the framework's permutation.
         by_row=runtime.row_kernels
-        and (operator.kind is OperatorKind.LOSS or runtime.expert_dispatch is not ExpertDispatch.DEDUPLICATED or not context.wide_island),
+        and (
+            operator.kind is OperatorKind.LOSS or runtime.expert_dispatch is not ExpertDispatch.DEDUPLICATED or not context.permutes_apart
+        ),
         # A compiler makes kernels of its own; where nothing else is said, frameworks on PyTorch have PyTorch's.
         indexed=not runtime.row_kernels and runtime.element_kernels is not ElementKernels.COMPILED,
         heads=heads,
