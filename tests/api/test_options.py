@@ -58,7 +58,7 @@ def test_its_file_is_checked_with_the_options(tmp_path: Path) -> None:
     assert check_stored(saved).leaves > 100
 
 
-@pytest.mark.parametrize("words", ["tp_overlap=none", "tp_overlap=dgrad loss=te grad_check=on"])
+@pytest.mark.parametrize("words", ["tp_overlap=none", "tp_overlap=dgrad loss=te grad_check=off"])
 def test_options_of_a_strategy_are_those_of_a_runtime(words: str) -> None:
     said = simulation(REQUEST, strategy=f"{GRID} {words}")
     named = simulation(replace(REQUEST, runtime=f"{REQUEST.runtime} {words}"), strategy=GRID)

@@ -30,7 +30,10 @@ def test_passes_over_whole_gradients(dp: int, passes: int, scales: bool) -> None
     def optimizer(runtime: Runtime) -> float:
         return float(simulate_grid(problem(runtime), Grid(dp=dp, zero=1 if dp > 1 else 0)).costs.step(0, 0, 0).optimizer_s[0])
 
-    none, some = plain(gradient_dtype=Dtype.FP32), plain(gradient_dtype=Dtype.FP32, gradient_passes=passes, scales_gradients=scales)
+    none, some = (
+        plain(gradient_dtype=Dtype.FP32, gradient_passes=number, scales_gradients=scaled)
+        for number, scaled in ((0, False), (passes, scales))
+    )
     device, made = accelerator("a100-sxm-80gb"), problem(none)
     rate = device.element_efficiency * device.memory_bandwidth
     elements = sum(

@@ -48,6 +48,7 @@ ANY = replace(
 RUNTIMES: tuple[Runtime, ...] = (
     ANY,
     replace(ANY, name="blocking-sends", overlap_p2p=False),
+    replace(ANY, name="sends-beside", plain_p2p_blocks=False),
     replace(ANY, name="copies", gather_copy_bytes=40, reduce_copy_bytes=60),
     replace(ANY, name="pieces", bucket_bytes=0, gather_bucket_bytes=1 << 20, reuse_elements=1 << 24),
     replace(ANY, name="lists", bucket_bytes=0, listed_collectives=True, reuse_elements=1 << 24, reduce_every_microbatch=True),
@@ -61,6 +62,7 @@ RUNTIMES: tuple[Runtime, ...] = (
     replace(ANY, name="eight-bits-rowwise", scaling=Scaling.ROWWISE, tp_overlap=TpOverlap.ASYNC),
     replace(ANY, name="captured", capture=Capture.ITERATION),
     replace(ANY, name="hidden-experts", expert_overlap=True, routing_on_host=True, expert_dispatch=ExpertDispatch.DEDUPLICATED),
+    replace(ANY, name="gathered-experts", expert_dispatch=ExpertDispatch.GATHERED),
     replace(ANY, name="more-memory", tp_overlap=TpOverlap.FUSED, logits_blocks_bytes=ANY.logits_bytes + 2, split_logits_bytes=4),
     replace(
         ANY,

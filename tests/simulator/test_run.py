@@ -16,6 +16,7 @@ from shardwright.simulator.kernel.events import SCALE
 from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_grid, simulate_plan
 from shardwright.simulator.tasks import plan_kernel_tasks
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.text.grid_notation import parse_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.general import simulate_with
 from tests.simulator.paths import longest_path, path_seconds_of
@@ -27,6 +28,7 @@ ANY = replace(
     RUNTIME, name="any", schedules=("gpipe", "1f1b", "interleaved-1f1b"), zero_stages=(0, 1, 2, 3), zero_with_pipeline=3, bucket_bytes=0
 )
 BLOCKING = replace(ANY, name="blocking", overlap_p2p=False)
+BESIDE = replace(ANY, name="beside", plain_p2p_blocks=False)
 
 
 def drawn(draw: random.Random) -> tuple[Problem, Grid]:
@@ -42,12 +44,28 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
         problem = problem_of(
             SPARSE if experts else DENSE,
             cluster_of(grid.devices, node=node, fabric=fabric),
-            runtime=draw.choice((ANY, BLOCKING)),
+            runtime=draw.choice((ANY, BLOCKING, BESIDE)),
             global_batch=grid.dp * grid.microbatch * draw.choice((1, 4, 6)),
             seq_len=4096,
         )
         if is_legal(problem, grid):
             return problem, grid
+
+
+@in_both
+def test_sends_hold_up_ranks_of_one_chunk_only() -> None:
+    grids = [parse_grid(f"pp4 dp2 mbs1 {words}", devices=8) for words in ("schedule=1f1b", "vpp2 schedule=interleaved-1f1b")]
+    plain, interleaved = (
+        [
+            simulate_grid(
+                problem_of(dense_model(layers=16), cluster_of(8, node=2), runtime=runtime, global_batch=16, seq_len=4096), grid
+            ).step_time_s
+            for runtime in (BESIDE, ANY, BLOCKING)
+        ]
+        for grid in grids
+    )
+    assert plain[0] < plain[1] == plain[2]
+    assert interleaved[0] == interleaved[1] < interleaved[2]
 
 
 @in_both

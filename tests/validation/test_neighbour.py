@@ -24,13 +24,14 @@ def test_it_is_of_another_framework(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "near"),
     [
-        ("megatron-bridge", "nemo-25.04 fp8=current"),
-        ("nemo-24.07", "megatron-core-0.12 attention=flash-2 grad_dtype=bf16"),
+        ("megatron-bridge", "nemo-24.11 loss=te fp8=current permute_fusion=on"),
+        ("nemo-24.07", "megatron-core-0.12 attention=flash-2 grad_dtype=bf16 grad_check=off grad_average=collective"),
         ("fsdp1-llm-foundry", "torchtitan-0.2"),
         # Options that the other one has are set there.
         (
             "megatron-core-0.12 tp_overlap=none grad_overlap=off",
-            "nemo-24.07 attention=cudnn tp_overlap=none grad_overlap=off grad_dtype=fp32",
+            "megatron-bridge loss=plain tp_overlap=none grad_overlap=off grad_dtype=fp32 grad_check=on grad_average=buffer fp8=delayed "
+            "dispatcher=alltoall permute_fusion=off",
         ),
     ],
 )

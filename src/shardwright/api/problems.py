@@ -21,7 +21,8 @@ from shardwright.model.trained import trained
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime
 from shardwright.runtime.runtime import Runtime
-from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space
+from shardwright.search.grid.modules import searched_options
+from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space, with_options
 from shardwright.search.request import Request
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import GridFacts
@@ -163,4 +164,5 @@ def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
     if not problem.cluster.is_uniform:
         raise UsageError("mixed clusters are not searched yet", hint="plan each kind of device alone")
     space = SPACES[request.space](problem, facts)
-    return restricted(on_all_devices(space) if request.use_all else space, pins=dict(request.pins), excludes=dict(request.excludes))
+    given = restricted(on_all_devices(space) if request.use_all else space, pins=dict(request.pins), excludes=dict(request.excludes))
+    return with_options(given, searched_options(problem))

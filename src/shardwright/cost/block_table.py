@@ -29,10 +29,12 @@ from shardwright.cost.compute import (
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.host import HostClock, PairedLayer
 from shardwright.cost.host_copies import host_bytes, waited_for_host
+from shardwright.cost.option_memory import dispatch_buffers
 from shardwright.cost.overlap import products_yield
 from shardwright.cost.quantise import with_casts
 from shardwright.cost.redone import moved_again, redone_share
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase, Recomputable, Saved
+from shardwright.program.block.local_size import is_hybrid
 from shardwright.program.block.narrow import stays_wide
 from shardwright.program.block.rebuilt import rebuilt
 from shardwright.program.block.sizes import Degrees, Size, evaluate, evaluate_sum
@@ -42,7 +44,9 @@ PARTS = ("gemm", "attention", "element", "launch", "tp", "cp", "ep")
 """What the seconds of a phase are made of: kernels by family, launches, and exposed communication by axis."""
 GEMM, ATTENTION, ELEMENT, LAUNCH, TP, CP, EP = range(len(PARTS))
 PHASES = ("F", "I", "W", "R_selective", "R_full")
-PART_OF_AXIS = {"tp": TP, "etp": EP, "ep": EP, "ring": CP, "ulysses": CP}
+PART_OF_AXIS = {"tp": TP, "etp": EP, "ep": EP, "coset": EP, "ring": CP, "ulysses": CP}
+_ACROSS = ("ep", "coset")
+"""Axes along which tokens travel to experts."""
 MODES = ("none", "selective", "full", "host")
 EXPERT_STREAMS = 4
 """Streams that experts' GEMMs are launched on, one launch an expert.
@@ -62,6 +66,7 @@ class BlockTable:
         transient_bytes: shape (n,): the largest set alive inside one layer's backward after a full recompute.
         flops: shape (n,): FLOPs of forward GEMMs, attention (under the mask) and scans on one device.
         overlappable: shape (n,): seconds of communication that compute hides, forward and backward.
+        buffer_bytes: shape (2, n): see `option_memory.dispatch_buffers`.
         input_bytes: shape (n,): the block's input on one device as it crosses a pipeline border.
     """
 
@@ -71,6 +76,7 @@ class BlockTable:
     transient_bytes: IntArray
     flops: FloatArray
     overlappable: FloatArray
+    buffer_bytes: IntArray
     input_bytes: IntArray
 
 
@@ -162,7 +168,7 @@ def block_tables(
                 pair.move(phase, axis_seconds, behind=move.behind)
             else:
                 pair.kernel(move.operator, phase, axis_seconds)
-            if move.axes[0] != "ep" or not runtime.expert_overlap:
+            if move.axes[0] not in _ACROSS or not runtime.expert_overlap:
                 clock.move(move, phase, axis_seconds, hidden=hidden)
             if phase is Phase.F and again_moved(move):
                 seconds[3, PART_OF_AXIS[move.axes[0]]] += axis_seconds
@@ -174,6 +180,8 @@ def block_tables(
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
         stops = by_operator.get((last, Phase.F), stops)
     seconds[3, ELEMENT] += waited_for_host(host_bytes(program, local), rate=host_rate, seconds=seconds)
+    island = network.domain
+    buffers = dispatch_buffers(program, local, spans=spans, island=island, hybrid=is_hybrid(runtime, island=island))
     tables: list[BlockTable] = []
     volumes: dict[str, tuple[Size, IntArray]] = {}
     for tensors, under in variants:
@@ -185,6 +193,7 @@ def block_tables(
             transient_bytes=saved[0],
             flops=flops,
             overlappable=overlappable,
+            buffer_bytes=buffers,
             input_bytes=evaluate(program.input_volume, local),
         )
         tables.append(table)
@@ -238,10 +247,10 @@ def _wait_for_host(seconds: FloatArray, clock: HostClock, pair: PairedLayer | No
 def _on_own_kernels(move: Move, runtime: Runtime) -> bool:
     """The move is a collective of the library on its own kernels inside a layer, which all members of a group wait for.
 
-    Tensor parallelism's, and an all_to_all of every routed copy that no other microbatch's kernels run beside.
+    Tensor parallelism's, and those of all tokens or of every routed copy that no other microbatch's kernels run beside.
     """
-    if move.axes[0] == "ep":
-        return runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL and not runtime.expert_overlap
+    if move.axes[0] in _ACROSS:
+        return runtime.expert_dispatch is not ExpertDispatch.DEDUPLICATED and not runtime.expert_overlap
     fused = runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC) and move.exposure is not Exposure.BLOCKING
     return move.axes[0] in ("tp", "ulysses") and not fused
 

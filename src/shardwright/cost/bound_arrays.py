@@ -131,8 +131,9 @@ class ChoiceArrays(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Numbers of the problem: capacity, workspace and context in bytes, bytes an element, traffic and rates of the update, switches;
-    layer_rows: of the tables under one set of modules.
+    """Numbers of the problem: capacity, workspace and context in bytes, bytes an element, traffic and rates of the update, switches.
+
+    layer_rows: of the tables under one set of modules. blocks_plain, blocks_several: sends hold up a rank of one chunk, of several.
     """
 
     capacity: float
@@ -151,7 +152,8 @@ class Facts(NamedTuple):
     jitter: float
     every_microbatch: bool
     overlap_gather: bool
-    blocking: bool
+    blocks_plain: bool
+    blocks_several: bool
     layer_block: int
     layer_rows: int
     reserve: float

@@ -290,7 +290,7 @@ def _ready(
     for s in range(pipeline["looked"]):
         sums, rank, pieces = scratch.redos[r, s], patterns.ranks[p, s]["rank"], patterns.ranks[p, s]["pieces"]
         sends = 0.0
-        if facts["blocking"] and ranks > 1:
+        if (facts["blocks_plain"] if chunks == 1.0 else facts["blocks_several"]) and ranks > 1:
             forward_sends = chunks - 1.0 if rank == ranks - 1 else chunks
             backward_sends = chunks - 1.0 if rank == 0 else chunks
             # The very last send of a rank may end after its last action.

@@ -35,7 +35,7 @@ from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.tensor import TABLES
 from shardwright.program.block.block import BlockProgram, Move, Saved
 from shardwright.program.block.grid_structure import Structure
-from shardwright.program.block.local_size import Context
+from shardwright.program.block.local_size import Context, is_hybrid
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.saved import saved_tensors
 from shardwright.program.problem import Problem, under
@@ -47,7 +47,8 @@ class LayerTable:
     """All blocks of the model over n layer rows; first axis = block.
 
     Args:
-        seconds: (blocks, phases, parts, n). saved_bytes: (blocks, modes, n). transient_bytes, flops: (blocks, n).
+        seconds: (blocks, phases, parts, n). saved_bytes: (blocks, modes, n). transient_bytes, flops: (blocks, n). buffer_bytes:
+            (blocks, 2, n), see `option_memory.dispatch_buffers`.
         logits_bytes: (n,) peak of logits and their copies in the head. logits_blocks: (n,) the allocator's blocks of them.
         overlap_buffers: (n,) bytes of tensor-parallel overlap outside the allocator. border: (tiers, n) seconds of one send across a tier.
     """
@@ -57,13 +58,14 @@ class LayerTable:
     transient_bytes: IntArray
     flops: FloatArray
     overlappable: FloatArray
+    buffer_bytes: IntArray
     logits_bytes: IntArray
     logits_blocks: IntArray
     overlap_buffers: IntArray
     border: FloatArray
 
 
-OF_BLOCKS: Final = ("seconds", "saved_bytes", "transient_bytes", "flops", "overlappable")
+OF_BLOCKS: Final = ("seconds", "saved_bytes", "transient_bytes", "flops", "overlappable", "buffer_bytes")
 
 
 def block_context(problem: Problem, block: Block) -> Context:
@@ -79,6 +81,7 @@ def block_context(problem: Problem, block: Block) -> Context:
         runtime=problem.runtime,
         dropout=job.dropout,
         imbalance_percent=round(100 * job.expert_imbalance),
+        permutes_apart=is_hybrid(problem.runtime, island=problem.cluster.node.island),
     )
 
 
@@ -110,7 +113,7 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
     """
     machine, network = problem_machine(problem), network_of(problem.cluster, library=problem.runtime.collective_library)
     blocks, each, n = len(problem.model.blocks), len(rows), len(rows) * len(modules)
-    shapes = {"seconds": (len(PHASES), len(PARTS)), "saved_bytes": (len(MODES),)}
+    shapes = {"seconds": (len(PHASES), len(PARTS)), "saved_bytes": (len(MODES),), "buffer_bytes": (2,)}
     found = {name: np.zeros((blocks, *shapes.get(name, ()), n), dtype=np.int64 if name.endswith("_bytes") else float) for name in OF_BLOCKS}
     stream = np.zeros(each, dtype=np.int64)
     routed = (rows["sp"] == 1) | (rows["tp"] == 1)

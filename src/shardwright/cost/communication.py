@@ -23,7 +23,7 @@ from shardwright.hardware.link import Link
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Network:
     """The tiers of a uniform cluster, whether its scale-up switch reduces, the library whose algorithms run on it, and what was measured
-    with that library inside the island. Equal only to itself.
+    with that library inside the island. Equal only to itself. `domain`: devices that the scale-up switch could join.
     """
 
     tiers: tuple[Tier, ...]
@@ -31,6 +31,7 @@ class Network:
     library: str = "nccl"
     curves: tuple[CollectiveCurve, ...] = ()
     curve_origin: Origin = TABLE_ORIGIN
+    domain: int = 1
 
 
 def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
@@ -43,6 +44,7 @@ def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
         library=library,
         curves=curves,
         curve_origin=_curve_origin(name, link, curves),
+        domain=cluster.node.island,
     )
 
 
@@ -68,7 +70,7 @@ def axes_of(axis: str, rows: Rows) -> Axes:
     """(degree, stride) arrays of the groups along `axis` (a mesh axis, or one folded from several).
 
     `dp-cp`: holders of a dense parameter. `tp-cp`: devices of one replica of a stage; `stage`: all devices of one. `ep`, `etp`, `edp`:
-    experts, folded over tp x cp x dp, etp innermost.
+    experts, folded over tp x cp x dp, etp innermost; `coset`: both of the first, devices that share experts.
     """
     tp, cp, dp = rows["tp"], rows["cp"], rows["dp"]
     if axis == "tp":
@@ -87,6 +89,8 @@ def axes_of(axis: str, rows: Rows) -> Axes:
         return ((rows["pp"], rows["s_pp"]),)
     if axis == "world":
         return ((tp * cp * dp * rows["pp"], np.ones_like(tp)),)
+    if axis == "coset":
+        return _folded(rows["ep"] * rows["etp"], np.ones_like(tp), rows)
     start = {"etp": np.ones_like(tp), "ep": rows["etp"], "edp": rows["etp"] * rows["ep"]}[axis]
     copied = tokens_copied(rows)
     edp = tp * cp * dp // (rows["ep"] * rows["etp"])
@@ -125,7 +129,9 @@ def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
 
 def all_alike(rows: Rows, network: Network) -> BoolArray:
     """(n,) the groups of every axis inside a stage lie alike."""
-    alike: BoolArray = np.all([lie_alike(network.tiers, axes_of(axis, rows)) for axis in ("tp", "ulysses", "ring", "ep", "etp")], axis=0)
+    alike: BoolArray = np.all(
+        [lie_alike(network.tiers, axes_of(axis, rows)) for axis in ("tp", "ulysses", "ring", "ep", "etp", "coset")], axis=0
+    )
     return alike
 
 

@@ -280,7 +280,7 @@ def path_seconds(problem: Problem, grid: Grid, costs: StepCosts, *, table: Actio
         picoseconds(costs.reduce_s),
         picoseconds(costs.tied_s),
         costs.pieces,
-        not runtime.overlap_p2p,
+        runtime.blocks_sends(grid.vpp),
         not runtime.overlap_grad_reduce,
         # The kernel counts shares of a device in whole numbers; from 2 on nothing is gained by running beside.
         min(max(costs.slowdown - 1.0 - _SHARE, 0.0), 1.0),

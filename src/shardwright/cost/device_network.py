@@ -70,7 +70,7 @@ def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Net
             )
         )
     reduces = all(n.in_network_reduction for n in networks)
-    return Network(tiers=tuple(tiers), in_network_reduction=reduces, library=library)
+    return Network(tiers=tuple(tiers), in_network_reduction=reduces, library=library, domain=min(n.domain for n in networks))
 
 
 def network_of_devices(problem: Problem, devices: tuple[int, ...]) -> Network:

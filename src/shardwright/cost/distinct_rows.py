@@ -10,7 +10,7 @@ from shardwright.cost.degree_rows import Rows
 from shardwright.program.problem import Problem
 
 _DEGREES = ("tp", "sp", "cp", "ulysses", "gather", "ep", "etp", "mbs", "s_tp")
-_AXES = ("tp", "ulysses", "ring", "ep", "etp")
+_AXES = ("tp", "ulysses", "ring", "ep", "etp", "coset")
 _MIX = 0x9E3779B97F4A7C15
 """An odd number without a pattern in its bits (2^64 over the golden ratio), to mix columns with."""
 

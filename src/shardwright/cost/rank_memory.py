@@ -48,13 +48,30 @@ def _rank_in_flight(table: ActionTable, rank: int) -> FloatArray:
     return held
 
 
+def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) -> int:
+    """Bytes that a rank keeps beyond its order where forwards run beside another microbatch's backwards (`Runtime.expert_overlap`).
+
+    A forward's layer is there before the backward's beside it is gone. In a pipeline one forward more than the order says stands before
+    the first backward, so that both are of different microbatches: then all of a chunk. Source: Megatron-Core, schedules.py,
+    `get_pp_rank_microbatches` (num_warmup_microbatches + 1 under overlap_moe_expert_parallel_comm), and combined_1f1b.py. Leaves out the
+    operands of delayed weight gradients, which last a step of the layer longer.
+
+    Args:
+        saved: (c,) bytes that a microbatch of each of its chunks keeps. paired: (c,) `StepCosts.paired_bytes`.
+    """
+    return int((np.where(paired > 0, saved, 0) if pipelined else paired).max(initial=0))
+
+
 def activation_bytes(table: ActionTable, costs: StepCosts) -> IntArray:
-    """(r,) peak bytes of saved activations: the largest over each rank's order of in-flight microbatches times what each keeps."""
+    """(r,) peak bytes of saved activations: the largest over each rank's order of in-flight microbatches times what each keeps, and what
+    a pair keeps beside (`paired_activations`).
+    """
     peaks = []
     for rank in range(table.num_ranks):
-        held = in_flight(table, rank)
+        held, own = in_flight(table, rank), slice(rank, None, table.num_ranks)
+        beside = paired_activations(costs.saved_bytes[own], costs.paired_bytes[own], pipelined=table.num_ranks > 1)
         # Whole numbers below 2^53: the products and sums are exact.
-        peaks.append(int((held @ costs.saved_bytes[rank :: table.num_ranks][: held.shape[1]]).max()))
+        peaks.append(int((held @ costs.saved_bytes[own][: held.shape[1]]).max()) + beside)
     return np.array(peaks, dtype=np.int64)
 
 

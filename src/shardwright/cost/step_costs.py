@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import plain
-from shardwright.cost.block_table import MODES, PARTS
+from shardwright.cost.block_table import EP, MODES, PARTS
 from shardwright.cost.chunk_layout import ChunkLayout, first_layers
 from shardwright.cost.column_sums import ShardedElements
 from shardwright.cost.columns import LayerTable, MeshTable, problem_machine
@@ -47,7 +47,7 @@ class StepCosts:
         optimizer_s: (r,) update and clipping; update_s: of it the update alone;
             after_s: (r,) parameters gathered at the end of the step.
         static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch;
-            restored_bytes: what an early recompute makes again.
+            restored_bytes: what an early recompute makes again; paired_bytes: what a pair keeps beside (`rank_memory.paired_activations`).
         logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary;
             again_bytes: of them what a layer's backward makes again.
         outside_bytes: items (name, (r,) bytes) outside the allocator. slowdown: of kernels beside a collective.
@@ -70,6 +70,7 @@ class StepCosts:
     static_bytes: tuple[tuple[str, IntArray], ...]
     saved_bytes: IntArray
     restored_bytes: IntArray
+    paired_bytes: IntArray
     transient_bytes: IntArray
     logits_bytes: IntArray
     blocks_bytes: IntArray
@@ -167,6 +168,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         static_bytes=_static_bytes(problem, choices, priced, cuts),
         saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
         restored_bytes=np.einsum("cbm,bm->c", choices.modes[:, :, :3], layers.saved_bytes[:, :1, row] - layers.saved_bytes[:, :3, row]),
+        paired_bytes=_paired_bytes(problem, choices, priced),
         transient_bytes=np.array(
             [int(plain(temporary_bytes)(float(a), float(e), float(x))) for a, e, x in zip(again, table, logits, strict=True)],
             dtype=np.int64,
@@ -179,6 +181,17 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         slowdown=float(priced.meshes.slowdown[priced.mesh_row]),
         shares=priced.meshes.shares[min(choices.zero, 1), :, priced.mesh_row],
     )
+
+
+def _paired_bytes(problem: Problem, choices: Choices, priced: Priced) -> IntArray:
+    """(c,) the most that a layer of each chunk keeps whose experts' traffic runs beside another microbatch; 0 without any."""
+    layers, row = priced.layers, priced.layer_row
+    if not problem.runtime.expert_overlap:
+        return np.zeros(len(choices.modes), dtype=np.int64)
+    routed = layers.seconds[:, :, EP, row].sum(axis=1) > 0.0
+    kept = np.where((choices.modes > 0) & routed[:, None], layers.saved_bytes[:, :, row], 0)
+    result: IntArray = kept.max(axis=(1, 2)).astype(np.int64)
+    return result
 
 
 def _layer_sync(priced: Priced, zero: int) -> tuple[FloatArray, FloatArray]:
@@ -361,7 +374,10 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced, ranks: lis
         ("parameters", np.array(parameters, dtype=np.int64)),
         ("gradients", held(2) * (problem.runtime.gradient_dtype.bits // 8) + np.array(own, dtype=np.int64)),
         ("optimizer", held(1) * problem.job.optimizer.state_bytes * (100 - choices.offload) // 100),
-        ("workspace", np.full(priced.layout.pp, problem.runtime.workspace_bytes, dtype=np.int64)),
+        (
+            "workspace",
+            problem.runtime.workspace_bytes + np.where(by_rank > 0, priced.layers.buffer_bytes[:, 1, priced.layer_row], 0).max(axis=1),
+        ),
     )
 
 
@@ -382,8 +398,9 @@ def again_bytes(saved: IntArray, mode: int) -> IntArray:
 def _outside_bytes(problem: Problem, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
     """Communication buffers and context of each rank."""
     buffers = int(priced.meshes.communicator_bytes[priced.mesh_row] + priced.layers.overlap_buffers[priced.layer_row])
+    held = priced.layout.by_rank > 0
     return (
-        ("communication", np.full(priced.layout.pp, buffers, dtype=np.int64)),
+        ("communication", buffers + np.where(held, priced.layers.buffer_bytes[:, 0, priced.layer_row], 0).max(axis=1)),
         ("context", np.full(priced.layout.pp, context_bytes(problem), dtype=np.int64)),
     )
 

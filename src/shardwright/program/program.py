@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +29,11 @@ class DeviceClass:
     devices: tuple[int, ...]
     row: int
     families: tuple[tuple[int, int, int], ...]
+
+
+def chunks_of(classes: tuple[DeviceClass, ...]) -> int:
+    """The most chunks of one lane that a device has."""
+    return max(max(Counter(lane for lane, _, _ in one.families).values()) for one in classes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from shardwright.runtime.runtime import (
     ElementKernels,
     ExpertDispatch,
     FullRecompute,
+    Offer,
     ScaleGroup,
     Scaling,
     SelectiveRecompute,
@@ -31,8 +32,20 @@ _ROWS: Final = f"{_SIMUMAX}/1b8ca90bec07db48005ff04c69c002dc0626484f/simu_tools/
 _LOSS_NOTE: Final = (
     "bf16 logits and one fp32 copy that becomes the softmax and then the gradient in place; passes over them as in 2021: 52 bytes a logit"
 )
+_DDP: Final = f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/distributed_data_parallel_config.py"
+_BUCKET_NOTE: Final = "buckets of max(40e6, 1e6 x dp) parameters"
+_FUSED_LOSS: Final = f"{_LM}/0cb4a9c81767ff391c3b18ce171c4084ebbc4789/megatron/core/fusions/fused_cross_entropy.py"
+_NATIVE_NOTE: Final = (
+    "graphs of torch.compile: cast and maximum 6 bytes a logit; exponentials and their sum 8, into a fresh buffer that is copied back 8 "
+    "(the file's note on in-place semantics, of what was so before it); division 8; gradient: a fresh copy to scatter into 8, scaled into "
+    "bf16 and back 10. At the peak bf16 logits, the fp32 copy and the fresh buffer"
+)
 _ARGUMENTS: Final = f"{_LM}/core_v0.12.0/megatron/training/arguments.py"
 _BUFFER: Final = f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/param_and_grad_buffer.py"
+_CHECK_NOTE: Final = (
+    "check_grads takes the norm of every bucket before its collective, and reset zeroes it; the check is on by default (from memory)"
+)
+_AVERAGE_NOTE: Final = "start_grad_sync multiplies grad_data by the scaling factor; the default (from memory)"
 _TE_LOSS: Final = f"{_SIMUMAX}/1b8ca90bec07db48005ff04c69c002dc0626484f/docs/b200/b200_real_repro_guide.md"
 _SCALES: Final = f"{_CORE}/parallel_state.py"
 _SCALES_NOTE: Final = (
@@ -40,13 +53,19 @@ _SCALES_NOTE: Final = (
     "opens fp8_autocast with it, and Transformer Engine's pytorch/fp8.py reduces at exit under delayed scaling only (both read)"
 )
 
+OVERLAP: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/0685ff5d5e636e06193291eb13b6bae531e958b4/src/megatron/bridge/training/comm_overlap.py"
+_P2P_NOTE: Final = (
+    "overlap_p2p_comm where there is a virtual pipeline, else batch_p2p_comm, which is waited for; the same in NeMo's "
+    "megatron_comm_overlap.py, and Megatron-LM's arguments.py sets overlap_p2p_comm False where the schedule is not interleaved (both read)"
+)
+
 OVERLAPS: Final = (
     offered("grad_overlap", "on", "--overlap-grad-reduce", stated(_ARGUMENTS, on="overlap_grad_reduce")),
     offered("grad_overlap", "off", "", stated(_ARGUMENTS, off="overlap_grad_reduce")),
     offered("param_overlap", "on", "--overlap-param-gather", stated(_ARGUMENTS, on="overlap_param_gather")),
     offered("param_overlap", "off", "", stated(_ARGUMENTS, off="overlap_param_gather")),
-    offered("p2p_overlap", "on", "", stated(_ARGUMENTS, on="overlap_p2p")),
-    offered("p2p_overlap", "off", "--no-overlap-p2p-communication", stated(_ARGUMENTS, off="overlap_p2p")),
+    offered("p2p_overlap", "interleaved", "", read(OVERLAP, on="overlap_p2p plain_p2p_blocks", note=_P2P_NOTE)),
+    offered("p2p_overlap", "off", "--no-overlap-p2p-communication", stated(_ARGUMENTS, off="overlap_p2p plain_p2p_blocks")),
     offered("tp_overlap", "userbuffers", "--tp-comm-overlap", stated(_ARGUMENTS, tp_overlap=TpOverlap.FUSED, note="userbuffers")),
     offered(
         "tp_overlap",
@@ -64,26 +83,31 @@ OVERLAPS: Final = (
 _ADDS: Final = stated(_ARGUMENTS, off="fused_weight_gradient", on="adds_gradients", note="a hook adds each gradient to main_grad")
 GRADIENTS: Final = (
     offered(
-        "grad_dtype", "fp32", "--accumulate-allreduce-grads-in-fp32", stated(_ARGUMENTS, gradient_dtype=Dtype.FP32, note="always with bf16")
+        "grad_dtype",
+        "fp32",
+        "--accumulate-allreduce-grads-in-fp32",
+        stated(_ARGUMENTS, gradient_dtype=Dtype.FP32, note="always with bf16"),
+        read(_DDP, bucket_bytes=160_000_000, note=_BUCKET_NOTE),
     ),
-    offered("grad_dtype", "bf16", "--grad-reduce-in-bf16", stated(_ARGUMENTS, gradient_dtype=Dtype.BF16)),
+    offered(
+        "grad_dtype",
+        "bf16",
+        "--grad-reduce-in-bf16",
+        stated(_ARGUMENTS, gradient_dtype=Dtype.BF16),
+        read(_DDP, bucket_bytes=80_000_000, note=_BUCKET_NOTE),
+    ),
     offered(
         "grad_check",
         "on",
         "",
-        read(
-            _BUFFER,
-            gradient_passes=2,
-            note="check_grads takes the norm of every bucket before its collective, and reset zeroes it; the check is on by default (from "
-            "memory)",
-        ),
+        read(_BUFFER, gradient_passes=2, note=_CHECK_NOTE),
     ),
     offered("grad_check", "off", "--no-check-for-nan-in-loss-and-grad", stated(_ARGUMENTS, off="gradient_passes")),
     offered(
         "grad_average",
         "buffer",
         "",
-        read(_BUFFER, on="scales_gradients", note="start_grad_sync multiplies grad_data by the scaling factor; the default (from memory)"),
+        read(_BUFFER, on="scales_gradients", note=_AVERAGE_NOTE),
     ),
     offered("grad_average", "collective", "--ddp-average-in-collective", stated(_ARGUMENTS, off="scales_gradients")),
     offered("wgrad_fusion", "on", "", stated(_ARGUMENTS, on="fused_weight_gradient", off="adds_gradients")),
@@ -110,6 +134,16 @@ GATHERS: Final = (
     offered("fp8_gather", "off", "", stated(_ARGUMENTS, off="gathers_narrow")),
 )
 EXPERTS: Final = (
+    offered(
+        "dispatcher",
+        "allgather",
+        "--moe-token-dispatcher-type allgather",
+        read(
+            f"{_LM}/0014f13713bfa38a8bab4ae11edd6917d35165ce/megatron/core/transformer/moe/token_dispatcher.py",
+            expert_dispatch=ExpertDispatch.GATHERED,
+            note="MoEAllGatherTokenDispatcher: tokens, probabilities and map are gathered over ep x etp, outputs are reduce-scattered",
+        ),
+    ),
     offered(
         "dispatcher",
         "alltoall",
@@ -161,38 +195,33 @@ RECOMPUTE: Final = tuple(
     )
     for value in ("on", "off")
 )
-_LOSSES: Final = (
-    offered(
-        "loss",
-        "plain",
-        "",
-        stated(f"{_CORE}/tensor_parallel/cross_entropy.py", off="fused_loss", logits_bytes=6, loss_bytes=52, note=_LOSS_NOTE),
-    ),
-    offered(
-        "loss",
-        "native",
-        "--cross-entropy-loss-fusion",
-        stated(
-            f"{_CORE}/fusions/fused_cross_entropy.py",
-            on="fused_loss",
-            logits_bytes=10,
-            loss_bytes=52,
-            note="three compiled graphs: bf16 logits, the first graph's fp32 copy, and the second's result, which is not in place",
+
+
+def losses(plain: str, native: str, te: str) -> tuple[Offer, ...]:
+    """Cross-entropies of Megatron-Core, with the flags that a framework on it sets them by."""
+    return (
+        offered(
+            "loss",
+            "plain",
+            plain,
+            stated(f"{_CORE}/tensor_parallel/cross_entropy.py", off="fused_loss", logits_bytes=6, loss_bytes=52, note=_LOSS_NOTE),
         ),
-    ),
-    offered(
-        "loss",
-        "te",
-        "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
-        read(
-            _TE_LOSS,
-            on="fused_loss",
-            logits_bytes=6,
-            loss_bytes=10,
-            note="Transformer Engine's Triton kernel: statistics 2, gradient in place of the logits 4, scaled 4",
+        offered("loss", "native", native, read(_FUSED_LOSS, on="fused_loss", logits_bytes=10, loss_bytes=48, note=_NATIVE_NOTE)),
+        offered(
+            "loss",
+            "te",
+            te,
+            read(
+                _TE_LOSS,
+                on="fused_loss",
+                logits_bytes=6,
+                loss_bytes=10,
+                note="Transformer Engine's Triton kernel: statistics 2, gradient in place of the logits 4, scaled 4",
+            ),
         ),
-    ),
-)
+    )
+
+
 _LAYERS: Final = (
     offered(
         "transformer",
@@ -225,7 +254,7 @@ _LAYERS: Final = (
     ),
 )
 
-# Megatron-Core 0.12 with Transformer Engine and the flags of its performance guide: the default runtime.
+# Megatron-Core 0.12 with Transformer Engine: its documented defaults, and of its performance guide the overlaps; the default runtime.
 V0_12: Final = runtime(
     named("megatron-core-0.12", framework="Megatron-Core", version="0.12", released="2025-05"),
     stated(
@@ -233,18 +262,16 @@ V0_12: Final = runtime(
         vendors=("NVIDIA", "AMD", "Huawei", "Intel", "AWS"),
         note="ports: ROCm/Megatron-LM, Ascend/MindSpeed, HabanaAI/Megatron-LM, aws-neuron/neuronx-nemo-megatron; from memory",
     ),
-    stated(
-        f"{_CORE}/distributed/param_and_grad_buffer.py",
-        off="row_kernels gradient_passes scales_gradients",
-        note="passes over whole gradients beside the update are not counted here; no such kernels",
-    ),
+    read(_BUFFER, gradient_passes=2, note=_CHECK_NOTE),
+    read(_BUFFER, on="scales_gradients", note=_AVERAGE_NOTE),
+    stated(_ARGUMENTS, off="row_kernels", note="moe_permute_fusion is off by default"),
     stated(
         f"{_CORE}/distributed/param_and_grad_buffer.py",
         off="gradient_wire gather_bucket_bytes gather_copy_bytes listed_collectives reduce_copy_bytes reuse_elements sums_replicas_apart",
         note="parameters and gradients are views of contiguous buffers",
     ),
     read(
-        f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/distributed_data_parallel_config.py",
+        _DDP,
         on="overlap_grad_reduce overlap_param_gather hybrid_sharding",
         off="main_grad_copy",
         gradient_dtype=Dtype.FP32,
@@ -273,9 +300,8 @@ V0_12: Final = runtime(
         schedules=("1f1b", "interleaved-1f1b"),
         note="1F1B without and with interleaving; no GPipe",
     ),
-    stated(
-        f"{_CORE}/model_parallel_config.py", on="overlap_p2p sequence_parallel", tp_overlap=TpOverlap.FUSED, note="tp_comm_overlap is set"
-    ),
+    stated(f"{_CORE}/model_parallel_config.py", on="sequence_parallel", tp_overlap=TpOverlap.FUSED, note="tp_comm_overlap is set"),
+    read(OVERLAP, on="overlap_p2p plain_p2p_blocks", note=_P2P_NOTE),
     stated(
         f"{_CORE}/pipeline_parallel/p2p_communication.py", off="p2p_scatter_gather", note="sends what a rank holds: with SP its own part"
     ),
@@ -326,7 +352,8 @@ V0_12: Final = runtime(
     stated(f"{_CORE}/tensor_parallel/random.py", full_recompute=FullRecompute.WHOLE),
     stated(
         f"{_CORE}/transformer/moe/token_dispatcher.py",
-        off="capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
+        on="routing_on_host",
+        off="capture fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
         "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts kept_outputs host_outputs logits_parts",
         note="cuda_graph_scope is empty; the dropless dispatcher copies tokens_per_expert to the host",
     ),
@@ -343,7 +370,16 @@ V0_12: Final = runtime(
         note=_WORKSPACE_NOTE,
     ),
     ALLOCATOR,
-    offers=(*_LAYERS, *_LOSSES, *OVERLAPS, *GRADIENTS, *FP8, *GATHERS, *EXPERTS, *RECOMPUTE),
+    offers=(
+        *_LAYERS,
+        *losses("", "--cross-entropy-loss-fusion", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te"),
+        *OVERLAPS,
+        *GRADIENTS,
+        *FP8,
+        *GATHERS,
+        *EXPERTS,
+        *RECOMPUTE,
+    ),
 )
 
 # Megatron-Core 0.16: what of it is used here is as in 0.12.

@@ -8,15 +8,41 @@ from shardwright.dtype import Dtype
 from shardwright.runtime import megatron_core
 from shardwright.runtime.facts import derive, named, read, stated
 from shardwright.runtime.options import offered
-from shardwright.runtime.runtime import AttentionKernel, ExpertDispatch, TpOverlap
+from shardwright.runtime.runtime import AttentionKernel, ExpertDispatch, Offer, TpOverlap
+from shardwright.units import MIB
 
 _GUIDE: Final = "https://docs.nvidia.com/nemo-framework/user-guide/24.12/nemotoolkit/features/optimizations/communication_overlap.html"
 _ATTENTION: Final = "https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/attention/attention.html"
 
-_GRADIENTS: Final = (
-    offered("grad_dtype", "bf16", "grad_reduce_in_fp32: false", stated(_GUIDE, gradient_dtype=Dtype.BF16, note="grad_sync_dtype bf16")),
-    offered("grad_dtype", "fp32", "grad_reduce_in_fp32: true", stated(_GUIDE, gradient_dtype=Dtype.FP32)),
-    *(offer for offer in megatron_core.GRADIENTS if offer.option != "grad_dtype"),
+_BUCKET: Final = 128 * MIB
+_BUCKET_NOTE: Final = "bucket_size is 128 Mi elements where there are replicas; the same in NeMo's megatron_comm_overlap.py (read)"
+
+
+def _gradients(bucket: int) -> tuple[Offer, ...]:
+    """Options of gradients, with so many elements a bucket (0: one a layer)."""
+    return (
+        offered(
+            "grad_dtype",
+            "bf16",
+            "grad_reduce_in_fp32: false",
+            stated(_GUIDE, gradient_dtype=Dtype.BF16, note="grad_sync_dtype bf16"),
+            read(megatron_core.OVERLAP, bucket_bytes=2 * bucket, note=_BUCKET_NOTE),
+        ),
+        offered(
+            "grad_dtype",
+            "fp32",
+            "grad_reduce_in_fp32: true",
+            stated(_GUIDE, gradient_dtype=Dtype.FP32),
+            read(megatron_core.OVERLAP, bucket_bytes=4 * bucket, note=_BUCKET_NOTE),
+        ),
+        *(offer for offer in megatron_core.GRADIENTS if offer.option != "grad_dtype"),
+    )
+
+
+_LOSSES: Final = megatron_core.losses(
+    "cross_entropy_loss_fusion: false",
+    "cross_entropy_loss_fusion: true cross_entropy_fusion_impl: native",
+    "cross_entropy_loss_fusion: true cross_entropy_fusion_impl: te",
 )
 _PRECISION: Final = (
     "https://github.com/NVIDIA/NeMo/blob/0a07447c2962ee5b55dea5af0d3fc981a2873ca4/nemo/collections/llm/recipes/precision/mixed_precision.py"
@@ -42,6 +68,11 @@ NEMO_24_07: Final = derive(
         note="gradients are reduced in bf16 (grad_sync_dtype); communication is chunked by transformer layer",
     ),
     stated(
+        "https://github.com/NVIDIA/NeMo/blob/v2.1.0/scripts/performance/helpers.py",
+        off="gradient_passes scales_gradients",
+        note="set_primary_perf_configs: check_for_nan_in_grad False; recipes set average_in_collective; passes are not counted then",
+    ),
+    stated(
         _GUIDE,
         tp_overlap=TpOverlap.FUSED,
         note="ub_tp_comm_overlap: bulk and pipelined overlap of tensor-parallel collectives with their GEMMs",
@@ -57,20 +88,21 @@ NEMO_24_07: Final = derive(
         zero_stages=(0, 1),
         zero_with_pipeline=1,
     ),
-    offers=(*megatron_core.OVERLAPS, *_GRADIENTS, *megatron_core.FP8, *megatron_core.GATHERS, *_ATTENTIONS, *megatron_core.RECOMPUTE),
+    offers=(*megatron_core.OVERLAPS, *_gradients(0), *megatron_core.FP8, *megatron_core.GATHERS, *_ATTENTIONS, *megatron_core.RECOMPUTE),
 )
 
 # NeMo 24.09 to 25.05 and Megatron-Bridge: as 24.07, with cuDNN attention and fused cross-entropy.
 NEMO_24_11: Final = derive(
     NEMO_24_07,
     named("nemo-24.11", version="24.11", released="2024-11"),
+    read(megatron_core.OVERLAP, bucket_bytes=2 * _BUCKET, note=_BUCKET_NOTE),
     stated(_ATTENTION, attention_kernel=AttentionKernel.CUDNN, note="cuDNN attention is preferred on Hopper"),
     stated(
         "https://github.com/NVIDIA/NeMo/blob/v2.1.0/nemo/collections/llm/gpt/model/base.py",
         on="fused_loss",
-        loss_bytes=36,
-        note="cross_entropy_loss_fusion is on in the model configurations: Megatron-Core's fused_cross_entropy, compiled in parts: "
-        "cast and max 6, exponentials 12, division 8, gradient 10 bytes a logit",
+        logits_bytes=10,
+        loss_bytes=48,
+        note="cross_entropy_loss_fusion is on in the model configurations: Megatron-Core's fused_cross_entropy, see there",
     ),
     stated(
         "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/main/docs/training/megatron-fsdp.md",
@@ -89,8 +121,9 @@ NEMO_24_11: Final = derive(
         note="bf16_with_fp8_mixed: delayed scaling with fp8_param_gather; scripts/performance takes it",
     ),
     offers=(
+        *_LOSSES,
         *megatron_core.OVERLAPS,
-        *_GRADIENTS,
+        *_gradients(_BUCKET),
         *megatron_core.FP8,
         *_GATHERS,
         *_ATTENTIONS,
@@ -105,6 +138,7 @@ NEMO_25_04: Final = derive(
     named("nemo-25.04", version="25.04", released="2025-04"),
     stated(
         "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/595",
+        logits_bytes=6,
         loss_bytes=10,
         note="cross_entropy_fusion_impl te: statistics 2, gradient in place of the logits 4, scaled 4 bytes",
     ),

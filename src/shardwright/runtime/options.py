@@ -95,7 +95,11 @@ OPTIONS: Final = (
     _switch("tp_timers", "timers round collectives of tensor parallelism wait for the device"),
     _switch("grad_overlap", "gradients are reduced beside backward"),
     _switch("param_overlap", "parameters are gathered beside compute"),
-    _switch("p2p_overlap", "a pipeline sends and receives beside compute"),
+    Option(
+        name="p2p_overlap",
+        about="a pipeline sends and receives beside compute",
+        values={"interleaved": "where ranks have several chunks", "off": "never"},
+    ),
     Option(
         name="grad_dtype",
         about="dtype in which gradients add up and travel",
@@ -126,6 +130,7 @@ OPTIONS: Final = (
         name="dispatcher",
         about="how tokens reach their experts",
         values={
+            "allgather": "all of a group's tokens to all its devices",
             "alltoall": "a copy for each chosen expert",
             "flex": "a copy for each device and node that holds any (DeepEP, HybridEP)",
         },

@@ -51,8 +51,11 @@ class SelectiveRecompute(StrEnum):
 
 
 class ExpertDispatch(StrEnum):
-    """How tokens reach their experts: one copy for each chosen expert, or one for each device (and each node on the way) that holds any."""
+    """How tokens reach their experts: one copy for each chosen expert, or one for each device (and each node on the way) that holds any; or
+    all tokens go to all devices that share experts.
+    """
 
+    GATHERED = "all-gather"
     ALL_TO_ALL = "all-to-all"
     DEDUPLICATED = "flex"
 
@@ -158,7 +161,8 @@ class Runtime:
         gradient_dtype: in which gradients accumulate; main_grad_copy: kept beside the parameter's own gradient.
         zero_stages: ZeRO stages it can run; zero_with_pipeline: the highest with pp > 1. hybrid_sharding: shard group smaller than dp.
         schedules: names it can run. sequence_parallel, context_ring, context_gather, context_ulysses, expert_parallel: what it has.
-        overlap_grad_reduce, overlap_param_gather, overlap_p2p: on a stream of their own.
+        overlap_grad_reduce, overlap_param_gather, overlap_p2p: on a stream of their own. plain_p2p_blocks: but a rank of one chunk computes
+            nothing while it sends or receives (`blocks_sends`).
         bucket_bytes: gradients a bucket; 0 = one bucket a layer.
         gather_prefetch: layers whose ZeRO-3 parameters are gathered ahead.
         gather_bucket_bytes: ZeRO-3 gathers whole matrices, joined up to so many bytes; 0 = a layer, or a bucket as of gradients.
@@ -299,6 +303,7 @@ class Runtime:
     scales_gradients: bool = False
     fixed_capacity: bool = False
     experts_split_as_layers: bool = False
+    plain_p2p_blocks: bool = False
     facts: tuple[Fact, ...] = ()
     offers: tuple[Offer, ...] = ()
     own: Options = ()
@@ -310,6 +315,10 @@ class Runtime:
     def reads_routing(self) -> bool:
         """The host waits for how many tokens each expert got: not where they are a fixed number, nor where a graph holds the iteration."""
         return self.routing_on_host and not self.fixed_capacity and self.capture is not Capture.ITERATION
+
+    def blocks_sends(self, chunks: int) -> bool:
+        """A rank that has so many chunks of the pipeline computes nothing while it sends to another."""
+        return not self.overlap_p2p or (self.plain_p2p_blocks and chunks == 1)
 
     def __hash__(self) -> int:
         # Cheap and lawful: equal runtimes have equal names.

@@ -9,6 +9,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.device_network import kind_problem
+from shardwright.cost.rank_memory import paired_activations
 from shardwright.cost.stage_costs import StageCosts
 from shardwright.cost.step_costs import StepCosts, held_bytes
 from shardwright.program.problem import Problem
@@ -41,12 +42,16 @@ def _class_memory(problem: Problem, program: Program, costs: StageCosts, number:
             value = int(values[0])
             items[name] = max(items.get(name, 0), value) if name in _ONCE else items.get(name, 0) + value * times[key]
     # The peak of what forwards keep until the gradients of their microbatch are done.
-    items["activations"] = int(np.cumsum(kept_changes(program, costs, device_class)).max(initial=0))
+    items["activations"] = int(np.cumsum(kept_changes(program, costs, device_class)).max(initial=0)) + paired_activations(
+        np.concatenate([step.saved_bytes for step in steps]),
+        np.concatenate([step.paired_bytes for step in steps]),
+        pipelined=len(program.rows.row_start) > 2,
+    )
     items["logits"] = max(int(s.logits_bytes[0]) for s in steps)
     # The logits are gone when a layer is made again, of whichever stage.
     items["temporary"] = max(int(s.transient_bytes[0] + s.logits_bytes[0]) for s in steps) - items["logits"]
     allocated = sum(items.values())
-    outside = {name: int(values[0]) for name, values in steps[0].outside_bytes}
+    outside = _outside(steps)
     kept, held = held_bytes(own, _merged(steps, items), np.array([allocated], dtype=np.int64))
     items["fragmentation"] = int(kept[0]) - allocated
     items |= outside
@@ -68,10 +73,16 @@ def _merged(steps: list[StepCosts], items: dict[str, int]) -> StepCosts:
     others = max(int(s.blocks_bytes[0] - s.again_bytes[0]) for s in steps)
     return replace(
         steps[0],
+        outside_bytes=tuple((name, np.array([value], dtype=np.int64)) for name, value in _outside(steps).items()),
         logits_bytes=np.array([items["logits"]], dtype=np.int64),
         transient_bytes=np.array([items["temporary"]], dtype=np.int64),
         blocks_bytes=np.array([others + again], dtype=np.int64),
     )
+
+
+def _outside(steps: list[StepCosts]) -> dict[str, int]:
+    """Bytes outside the allocator, which all stages of a device share."""
+    return {name: max(int(dict(step.outside_bytes)[name][0]) for step in steps) for name, _ in steps[0].outside_bytes}
 
 
 def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass) -> IntArray:

@@ -20,7 +20,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import ActionRows, action_rows
 from shardwright.program.problem import Problem, under
-from shardwright.program.program import DeviceClass, Program, TaskShape, device_classes
+from shardwright.program.program import DeviceClass, Program, TaskShape, chunks_of, device_classes
 from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages, counted_from, edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stages.families import Grouping, StageDevices, refine_families
@@ -97,7 +97,7 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: boo
         coupled=costs.coupled,
         holders=costs.holders_of(laid.classes),
         gathers=costs.gathers,
-        blocking=not problem.runtime.overlap_p2p,
+        blocking=problem.runtime.blocks_sends(chunks_of(laid.classes)),
         reduces_last=not problem.runtime.overlap_grad_reduce,
     )
     return replace(_program(Same(laid), shape), plan=plan), costs
@@ -302,7 +302,7 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
         raise StrategyError(
             "the order deadlocks: some action waits for one that stands behind it",
             hint="actions that share devices or collectives stand in one relative order in all rows"
-            if problem.runtime.overlap_p2p
+            if not problem.runtime.blocks_sends(chunks_of(program.classes))
             else f"{problem.runtime.name} computes nothing while it sends: ranks that send to each other at once need one that does",
             rule="order.deadlock",
         )

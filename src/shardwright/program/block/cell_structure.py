@@ -123,6 +123,15 @@ class CellStructure:
         """The routed copies of all devices that share its experts: all that these experts work on."""
         return self.dispatched(operator, length) if self.cell(OperatorClass.EXPERTS) is not None else Size(times=0)
 
+    def coset_tokens(self, length: int) -> Size:
+        """See `Placing.coset_tokens`."""
+        return Size(times=sum(replace(self, device=d).router_tokens(length) for d in self.coset()))
+
+    def coset(self) -> tuple[int, ...]:
+        """See `Placing.coset`: those with experts for its tokens, and those that only route them."""
+        across, inside = self.expert_groups()
+        return tuple(sorted({*across, *inside, *_coset(self), self.device}))
+
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
         """See `Placing.gathered_tokens`."""
         return Size(times=sum(self._parts(operator, lengths)))

@@ -85,6 +85,15 @@ class Structure:
         routed = self.sent_copies(operator, length)
         return Size(times=routed.times, scale=(*routed.scale, "etp"), factors=routed.factors)
 
+    def coset_tokens(self, length: int) -> Size:
+        """Of all members along ``ep`` and ``etp``."""
+        own = self.tokens(OperatorClass.ROUTER, length)
+        return Size(times=own.times, scale=(*own.scale, "ep", "etp"), factors=own.factors)
+
+    def coset(self) -> tuple[int, ...]:
+        """The axis names them."""
+        return ()
+
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
         """Of all members along ``ring``."""
         own = self.tokens(operator.klass, sum(lengths))

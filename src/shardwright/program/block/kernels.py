@@ -32,7 +32,7 @@ class Local:
         added_bytes: bytes an element of the accumulated gradients that a kernel of its own adds to; 0 = none does.
         eager: element-wise kernels are those of eager PyTorch. fused_chains: but norms, rotary embeddings and gated
             activations are one each. fp32_norms: a norm reads a copy in fp32.
-        by_row: permutations and the loss are Triton kernels, one program a row.
+        by_row: permutations and the loss are Triton kernels, one program a row. indexed: permutations are PyTorch's own kernels.
         loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes of element-wise kernels.
     """
 
@@ -54,6 +54,7 @@ class Local:
     fused_chains: bool = False
     fp32_norms: bool = False
     by_row: bool = False
+    indexed: bool = False
     heads: Size | None = None
     experts: Size | None = None
     expert_tokens: Size | None = None
@@ -263,7 +264,27 @@ def _stream_once(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _permute(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    if x.indexed and o.experts is not None:
+        return _indexed(o, x)
     return tuple(replace(w, by_row=x.by_row) for w in _stream_once(o, x))
+
+
+def _indexed(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """PyTorch's own kernels: rows are gathered on their way to experts (``index_select``), and added to their tokens' on the way back
+    (``scatter_add_``, which reads and writes what it adds to); each is the other's gradient.
+
+    They take an element a thread, so they are no faster than a Triton kernel of a program a row. Leaves out zeroing the sums (a write of
+    1 / topk) and the map of tokens to experts. Source: Megatron-Core, `permute` and `unpermute` of moe_utils.py at 00611e6eeb0b.
+    """
+    rows = _per_token(x, x.writes)
+    gathered, added = (Phase.I, Phase.F) if o.name.endswith("unpermute") else (Phase.F, Phase.I)
+    works = (_element(o, gathered, rows, rows, x.element), _element(o, added, rows + rows, rows, x.element))
+    return tuple(replace(w, by_row=True) for w in works)
+
+
+def chunks_sorted(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Whole chunks of tokens laid in another order, forth and back: a copy, not a gather of rows."""
+    return _stream_once(o, x)
 
 
 def _embedding(o: Operator, x: Local) -> tuple[BlockWork, ...]:

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from shardwright.model.ir.block import MEMORY
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent
 from shardwright.program.block.placement import Placing, is_routed
 from shardwright.program.block.sizes import Size
-from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.runtime import Capture, Runtime
+
+PEERS: Final = 8
+"""Devices that DeepEP reaches over NVLink (NUM_MAX_NVL_PEERS); a larger island is HybridEP's."""
+
+
+def is_hybrid(runtime: Runtime, *, island: int) -> bool:
+    """A dispatcher that sends a token once is HybridEP in islands of `island` devices, else DeepEP.
+
+    DeepEP's host waits for the device, so that no graph holds it (Megatron-Core, fused_a2a.py at 02ad939ba9d1: `FusedDispatch`).
+    """
+    return island > PEERS or runtime.capture is Capture.ITERATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +33,7 @@ class Context:
         element, gemm_element: bytes of an activation element, and of a GEMM's operand. compute_bits: of a GEMM's operand.
         runtime: of the problem. dropout: of the job.
         imbalance_percent: tokens of the busiest expert over the mean, in percent.
+        permutes_apart: a dispatcher that sends a token once permutes in kernels of its own (`is_hybrid`).
         before: tokens of the slices that come before this one of a causal sequence; queries look back on them.
     """
 
@@ -32,6 +45,7 @@ class Context:
     runtime: Runtime
     dropout: bool
     imbalance_percent: int
+    permutes_apart: bool = False
     before: tuple[int, ...] = ()
 
 

@@ -16,7 +16,7 @@ from shardwright.model.ir.block import MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Move, Phase, Stored
-from shardwright.program.block.kernels import TASKS, Local, adapter_works
+from shardwright.program.block.kernels import TASKS, Local, adapter_works, chunks_sorted
 from shardwright.program.block.local_size import Context, dispatched_tokens, local_tokens, operator_tokens, part, per_token
 from shardwright.program.block.narrow import is_narrow, is_scaled_by_block, scaled_width, stays_wide
 from shardwright.program.block.placement import Change, Placing, is_routed
@@ -36,11 +36,10 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
     here = [o for o in block.operators if structure.runs(o)]
     for operator in block.operators:
         if structure.runs(operator):
-            tasks = _tasks(operator, _local(operator, structure, context))
-            works += tasks
+            local = _local(operator, structure, context)
+            works += _tasks(operator, local)
             if _sorts_again(operator, structure, context):
-                # Whole chunks of tokens: a copy, not a gather of rows.
-                works += [replace(w, by_row=False) for w in tasks]
+                works += chunks_sorted(operator, local)
             for number, move in enumerate(_own_moves(operator, structure, context)):
                 moves[operator.name, "own", number] = move
         for name in operator.inputs:
@@ -138,8 +137,13 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
         fused_chains=runtime.fused_chains,
         fp32_norms=runtime.fp32_norms,
         added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
-        # A dispatcher that sends one copy a device gathers rows in kernels of its own.
-        by_row=runtime.row_kernels and (operator.kind is OperatorKind.LOSS or runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL),
+        # HybridEP gathers rows in kernels of its own; behind DeepEP's dispatch it is the framework's permutation.
+        by_row=runtime.row_kernels
+        and (
+            operator.kind is OperatorKind.LOSS or runtime.expert_dispatch is not ExpertDispatch.DEDUPLICATED or not context.permutes_apart
+        ),
+        # A compiler makes kernels of its own; where nothing else is said, frameworks on PyTorch have PyTorch's.
+        indexed=not runtime.row_kernels and runtime.element_kernels is not ElementKernels.COMPILED,
         heads=heads,
         experts=experts,
         expert_tokens=expert_tokens,
@@ -277,6 +281,8 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Placin
     elements = 1 if hidden.dim is Dim.EXPERTS else hidden.size
     routed = structure.sent_copies(expert, context.tokens).scaled(context.element * elements)
     gathered = structure.gathered_copies(expert, context.tokens).scaled(context.element * elements)
+    if context.runtime.expert_dispatch is ExpertDispatch.GATHERED:
+        return _gathered_moves(expert, hidden, outward=outward, structure=structure, context=context)
     ep, etp = structure.expert_groups()
     copies = expert.experts.topk if context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED else 0
     spread, back = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) if outward else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
@@ -285,6 +291,22 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Placin
         across = replace(_move(expert, phase, Collective.ALL_TO_ALL, "ep", (routed,), Exposure.BLOCKING, ep), copies=copies)
         inside = _move(expert, phase, inner, "etp", (gathered,), Exposure.BLOCKING, etp)
         moves += (across, inside) if inner is Collective.ALL_GATHER else (inside, across)
+    return [replace(move, behind=not outward) for move in moves]
+
+
+def _gathered_moves(expert: Operator, hidden: Extent, *, outward: bool, structure: Placing, context: Context) -> list[Move]:
+    """All tokens of the devices that share experts to each of them, and sums of what their experts made back; backward is the mirror image.
+
+    With the tokens go their scores of all experts, in 32 bits, and a byte for each that says whether it was chosen.
+    """
+    assert expert.experts is not None
+    bytes_each = 5 * expert.experts.experts if hidden.dim is Dim.EXPERTS else hidden.size * context.element
+    whole = structure.coset_tokens(context.tokens).scaled(bytes_each)
+    spread, back = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) if outward else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    moves = [
+        _move(expert, phase, kind, "coset", (whole,), Exposure.BLOCKING, structure.coset())
+        for phase, kind in ((Phase.F, spread), (Phase.I, back))
+    ]
     return [replace(move, behind=not outward) for move in moves]
 
 

@@ -75,6 +75,14 @@ class Placing(Protocol):
         """The routed copies of all devices that share experts with one."""
         ...
 
+    def coset_tokens(self, length: int) -> Size:
+        """Tokens that all devices which share experts with one route together."""
+        ...
+
+    def coset(self) -> tuple[int, ...]:
+        """Those devices; empty = axis ``coset``."""
+        ...
+
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
         """Tokens whose keys the devices of a core's group have between them, of stretches of these lengths."""
         ...

@@ -13,7 +13,7 @@ from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import TABLE_SEARCH
 from shardwright.program.problem import Problem
-from shardwright.program.program import Program, TaskShape, device_classes
+from shardwright.program.program import Program, TaskShape, chunks_of, device_classes
 from shardwright.program.stages.edges import LaneEdge
 from shardwright.search.exact.options import LANE, StageOption, flight_rows
 from shardwright.search.exact.orders import finish_times
@@ -151,7 +151,7 @@ def _lowered(
         coupled=costs.coupled,
         holders=costs.holders_of(classes),
         gathers=costs.gathers,
-        blocking=not problem.runtime.overlap_p2p,
+        blocking=problem.runtime.blocks_sends(chunks_of(classes)),
         reduces_last=not problem.runtime.overlap_grad_reduce,
     )
     edges = tuple(_edge(problem, options, chunk, messages) for chunk in range(1, len(options)))

@@ -13,7 +13,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.runtime.runtime import Options, Runtime
-from shardwright.search.grid.modules import LADDER, NOTHING, crossed_modules, module_ladder, searched_options
+from shardwright.search.grid.modules import LADDER, NOTHING, crossed_modules, module_ladder
 from shardwright.strategy.grid.axes import AXES as MESH_AXES
 from shardwright.strategy.grid.axes import MAX_DEGREE, Grid, Recompute
 from shardwright.strategy.grid.facts import num_layers
@@ -146,6 +146,11 @@ def exhaustive_space(problem: Problem, facts: GridFacts) -> Space:
     return _space(problem, facts, name="exhaustive", wide=True)
 
 
+def with_options(space: Space, options: Iterable[tuple[str, tuple[str, ...]]]) -> Space:
+    """`space` over values of `options` too, but for those that it has already."""
+    return replace(space, options=ordered({**dict(options), **dict(space.options)}.items()))
+
+
 def on_all_devices(space: Space) -> Space:
     """`space` without the members that leave devices idle."""
     return replace(space, fewest=0)
@@ -190,8 +195,7 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
     fewest = devices // 2 + 1 if devices > 1 else 0
     node = problem.cluster.node.num_devices if devices > problem.cluster.node.num_devices else 1
     kept = tuple((axis, values[axis]) for axis in AXES)
-    options, modules = searched_options(problem), module_ladder(problem)
-    return Space(name=name, devices=devices, values=kept, fewest=fewest, node=node, options=options, modules=modules)
+    return Space(name=name, devices=devices, values=kept, fewest=fewest, node=node, modules=module_ladder(problem))
 
 
 def _orders(*, wide: bool) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def pipeline_of(problem: Problem, pipeline: PipelineShape, facts: Facts) -> Pipe
         capacity=facts.capacity,
         reserve=facts.reserve,
         workspace=facts.workspace,
-        blocking=facts.blocking,
+        blocking=facts.blocks_plain if pipeline.chunks == 1 else facts.blocks_several,
         gathers_first=facts.overlap_gather,
         reduces_last=not problem.runtime.overlap_grad_reduce,
         any_order=pipeline.any_order,

@@ -190,7 +190,7 @@ def _plain(problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: Chunk
     return step_costs(problem, plan.grids[plan.outers.index(outer)], priced)
 
 
-_OF_CHUNKS = ("forward_s", "backward_s", "weight_s", "gather_s", "reduce_s", "pieces", "saved_bytes", "restored_bytes")
+_OF_CHUNKS = ("forward_s", "backward_s", "weight_s", "gather_s", "reduce_s", "pieces", "saved_bytes", "restored_bytes", "paired_bytes")
 _OF_RANKS = ("optimizer_s", "update_s", "after_s", "transient_bytes", "logits_bytes", "blocks_bytes")
 
 

@@ -59,7 +59,7 @@ def order_problem(problem: Problem, plan: JointPlan, costs: StepCosts, *, capaci
     again = np.array([chunk.redone + chunk.selective > 0 for chunk in plan.chunks])
     weight = np.where(again, 0.0, costs.weight_s)
     forward, inputs = (np.rint(time * SECOND).astype(np.int64) for time in (costs.forward_s, costs.backward_s - weight))
-    if not problem.runtime.overlap_p2p:
+    if problem.runtime.blocks_sends(len(plan.chunks) // plan.ranks):
         forward, inputs = forward + forward_send, inputs + backward_send
         forward_send, backward_send = np.zeros_like(forward_send), np.zeros_like(backward_send)
     return OrderProblem(

@@ -62,7 +62,7 @@ def shape_bounds(problem: Problem, shaped: ShapedSpace, chain: Chain, facts: Fac
     # The first and last chunk have at most twice the mean, the others are equal up to one.
     small = np.maximum(np.floor((len(chain) - 4 * np.ceil(len(chain) / number)) / np.maximum(number - 2, 1)), 1.0)
     head = small * least[outers] * (p - 1) * (p - 2) / 2 / p + border[outers] * (p - 1)
-    sends = (m * (2 * number - 2) - p) / p * border[outers] if facts.blocking else 0.0
+    sends = (m * (2 * number - 2) - p) / p * border[outers] if facts.blocks_several else 0.0
     ordered = np.array([shaped.pipelines[i].any_order for i in some], dtype=np.bool_)
     head = np.where(ordered, 0.0, head)
     sends = np.where(ordered, 0.0, sends)
