@@ -112,7 +112,8 @@ V0_16: Final = runtime(
     stated(f"{_TREE}/runtime/activation_checkpointing/checkpointing.py", full_recompute=FullRecompute.WHOLE),
     stated(
         f"{_TREE}/moe/sharded_moe.py",
-        off="capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
+        off="capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit "
+        "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors rebuilds_latent "
         "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts experts_split_as_layers",
         note="eager; experts have a fixed capacity",
     ),

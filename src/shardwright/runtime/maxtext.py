@@ -52,6 +52,7 @@ RUNTIME: Final = runtime(
         on="overlap_grad_reduce overlap_param_gather overlap_p2p reduce_every_microbatch tp_input_regather",
         off="p2p_scatter_gather fused_weight_gradient adds_gradients rebuilds_norms fused_chains fp32_norms zero1_broadcasts "
         "tp_synchronises saves_quantized capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit "
+        "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors "
         "rebuilds_latent rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts experts_split_as_layers",
         bucket_bytes=0,
         gather_prefetch=1,

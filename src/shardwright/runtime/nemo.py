@@ -50,7 +50,7 @@ NEMO_24_07: Final = derive(
         zero_stages=(0, 1),
         zero_with_pipeline=1,
     ),
-    offers=(*megatron_core.OVERLAPS, *_GRADIENTS, *megatron_core.FP8, *_ATTENTIONS, *megatron_core.RECOMPUTE),
+    offers=(*megatron_core.OVERLAPS, *_GRADIENTS, *megatron_core.FP8, *_ATTENTIONS, *megatron_core.KEPT, *megatron_core.RECOMPUTE),
 )
 
 # NeMo 24.09 to 25.05 and Megatron-Bridge: as 24.07, with cuDNN attention and fused cross-entropy.
@@ -76,7 +76,15 @@ NEMO_24_11: Final = derive(
         expert_dispatch=ExpertDispatch.DEDUPLICATED,
         note="DeepEP on H100 and B200, HybridEP on GB200 and GB300",
     ),
-    offers=(*megatron_core.OVERLAPS, *_GRADIENTS, *megatron_core.FP8, *_ATTENTIONS, *megatron_core.EXPERTS, *megatron_core.RECOMPUTE),
+    offers=(
+        *megatron_core.OVERLAPS,
+        *_GRADIENTS,
+        *megatron_core.FP8,
+        *_ATTENTIONS,
+        *megatron_core.EXPERTS,
+        *megatron_core.KEPT,
+        *megatron_core.RECOMPUTE,
+    ),
 )
 
 # NeMo 25.04 and later: as 24.11, with Transformer Engine's cross-entropy.
