@@ -12,7 +12,7 @@ from shardwright.cost.host import DISPATCH_SHARE
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
 from shardwright.program.problem import Problem
 
-Spent: TypeAlias = tuple[FloatArray, FloatArray, FloatArray]
+Spent: TypeAlias = tuple[FloatArray | float, FloatArray | float, FloatArray | float]
 """Seconds of actions, of them exposed communication, and of them products and attention."""
 
 

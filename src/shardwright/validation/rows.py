@@ -271,6 +271,7 @@ def _job(row: Measurement, *, samples: int) -> TrainingJob:
             precision=recipe,
             gradient_wire=row.gradient_wire,
             dropout=bool(row.dropout),
+            expert_imbalance=row.expert_imbalance or 1.0,
         )
     except UsageError as error:
         raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None

@@ -80,13 +80,13 @@ def _sorts_again(operator: Operator, structure: Placing, context: Context) -> bo
 
 def _routed_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
     """Tokens of one local expert: the routed tokens of its coset over all experts (rounded up), the busiest one's share."""
-    return structure.expert_tokens(operator, _per_expert(context, operator), context.tokens)
+    return structure.expert_tokens(operator, _per_expert(context, operator), context.tokens).uneven(context.imbalance_percent)
 
 
 def _per_expert(context: Context, operator: Operator) -> int:
     assert operator.experts is not None
     shape = operator.experts
-    return max(-(-context.tokens * shape.topk * context.imbalance_percent // (100 * shape.experts)), 1)
+    return max(-(-context.tokens * shape.topk // shape.experts), 1)
 
 
 def _local(operator: Operator, structure: Placing, context: Context) -> Local:
@@ -229,7 +229,8 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Placin
     hidden = next((e for e in extents if e.dim is Dim.HIDDEN), extents[0])
     # A routed copy of a token carries its own weight, not those of all its copies.
     elements = 1 if hidden.dim is Dim.EXPERTS else hidden.size
-    sent, spread_out = structure.sent_copies(expert, context.tokens), structure.gathered_copies(expert, context.tokens)
+    given, joined = structure.sent_copies(expert, context.tokens), structure.gathered_copies(expert, context.tokens)
+    sent, spread_out = (copies.uneven(context.imbalance_percent) for copies in (given, joined))
     ep, etp = structure.expert_groups()
     shape, once = expert.experts, context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
     copies, groups = (shape.topk, (shape.groups, shape.of_groups)) if once else (0, (0, 0))
