@@ -66,8 +66,8 @@ V3: Final = derive(
     stated("https://github.com/deepseek-ai/DeepEP", vendors=("NVIDIA",), note="Hopper; ports to other vendors are not meant here"),
     read(
         _DUALPIPE,
-        schedules=("1f1b", "zb-h1", "dualpipe", "dualpipe-v"),
-        note="DualPipe and DualPipe-V are published, 1F1B and ZB1P are what its table compares with",
+        schedules=("1f1b", "dualpipe", "dualpipe-v"),
+        note="DualPipe and DualPipe-V; 1F1B for a pipeline of one, and as what it is compared with",
     ),
     read(
         _REPORT,

@@ -16,6 +16,7 @@ from shardwright.search.grid.best_first import Outcome, merged, refine
 from shardwright.search.grid.bounded import Crossed, bound_space, crossed
 from shardwright.search.grid.mesh_bounds import mesh_bounds
 from shardwright.search.grid.meshes import Meshes, full_meshes, idle_meshes
+from shardwright.search.grid.paired import PairedSearch, search_paired
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
 from shardwright.search.request import SEARCH_MEMORY
@@ -44,12 +45,14 @@ class Searched:
 
     Args:
         outcome: of refining what was crossed. crossed: sets of members. left: meshes that were not, none of which has a member below its
-            (meshes,) seconds beside it, inf where none of its members is legal; and the part of the space that they are of.
+            (meshes,) seconds beside it, inf where none of its members is legal; and the part of the space that they are of. paired:
+            orders that only general plans have.
     """
 
     outcome: Outcome = field(default_factory=Outcome)
     crossed: list[Crossed] = field(default_factory=list)
     left: list[tuple[Meshes, FloatArray, Space]] = field(default_factory=list)
+    paired: list[PairedSearch] = field(default_factory=list)
 
 
 def search(
@@ -83,6 +86,7 @@ def search(
             run.in_order(full)
         if part.fewest:
             run.in_order(idle_meshes(part, facts))
+        run.pair()
     return found
 
 
@@ -122,6 +126,22 @@ class _Run:
         room = (kept + some.members.num_members) * MEMBER_BYTES <= self.half
         self.found.crossed.append(crossed(self.space, meshes, some, keep=room))
         self.found.outcome = merged(known, more, top=self.top)
+
+    def pair(self) -> None:
+        """Look at orders that only general plans have."""
+        known = self.found.outcome
+        more = search_paired(
+            self.problem,
+            self.space,
+            self.facts,
+            capacity=self.capacity,
+            top=self.top,
+            until=known.worst_of(self.top),
+            limit=self.limit,
+        )
+        if more is not None:
+            self.found.paired.append(more)
+            self.found.outcome = merged(known, Outcome(ranked=more.ranked, lower_bound_s=more.lower_bound_s), top=self.top)
 
     def in_order(self, meshes: Meshes) -> None:
         """Cross meshes, those of the least bound first, as long as their members can be among the best."""

@@ -54,6 +54,7 @@ class Space:
             goes with full recompute (0 = all).
         dp: the only data parallel degrees that count; empty = any.
         first, last: layers of the first and last pipeline rank of every member; 0 = as the rest.
+        paired: schedules that only general plans run, of members of 1F1B (see `search.grid.paired`).
         options: values of each option of the runtime that is set; of a part that is searched at once, one value each.
         fewest: devices that a member uses at least, where its dp divides the batch; 0 = all of them. node: devices that are idle together.
     """
@@ -66,6 +67,7 @@ class Space:
     last: int = 0
     fewest: int = 0
     node: int = 1
+    paired: tuple[str, ...] = ()
     options: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def of(self, axis: str) -> tuple[Value, ...]:
@@ -95,7 +97,8 @@ class Space:
         ends = "".join(f"; {name} {count}" for name, count in (("first", self.first), ("last", self.last)) if count)
         idle = f", or dp that divides the batch on whole nodes of {self.node}, at least {self.fewest} devices" if self.fewest else ""
         options = "".join(f"; {name} {{{', '.join(values)}}}" for name, values in self.options)
-        return f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp pp){only}{idle}{ends}{options}"
+        paired = f"; and 1F1B's members in the order of {', '.join(self.paired)}" if self.paired else ""
+        return f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp pp){only}{idle}{ends}{options}{paired}"
 
     def digest(self, problem: str) -> str:
         """SHA-256 of the space and the problem's text."""
@@ -177,7 +180,9 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
     }
     fewest = devices // 2 + 1 if devices > 1 else 0
     node = problem.cluster.node.num_devices if devices > problem.cluster.node.num_devices else 1
-    return Space(name=name, devices=devices, values=tuple((axis, values[axis]) for axis in AXES), fewest=fewest, node=node)
+    paired = tuple(s for s in runtime.schedules if s not in SCHEDULES) if chain else ()
+    chosen = tuple((axis, values[axis]) for axis in AXES)
+    return Space(name=name, devices=devices, values=chosen, fewest=fewest, node=node, paired=paired)
 
 
 def _orders(*, wide: bool) -> tuple[str, ...]:
