@@ -8,6 +8,7 @@ from math import prod
 
 from shardwright.hardware.cluster import FabricTier
 from shardwright.hardware.expression import parse_cluster
+from shardwright.job.border import job_from_flags
 from shardwright.model.blocks.dense import attention_operators, decoder_block, embedding_block, head_block, norm, residual
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.catalog.catalog import load_model
@@ -136,12 +137,14 @@ def every_member(problem: Problem, space: Space, facts: GridFacts) -> tuple[Memb
     return enumerate_members(problem, space, facts), enumerate_members(problem, space, facts, meshes=idle_meshes(space, facts))
 
 
-def real_problem(model: str, cluster: str, *, seq_len: int, global_batch: int, runtime: str = "megatron-core") -> Problem:
+def real_problem(
+    model: str, cluster: str, *, seq_len: int, global_batch: int, runtime: str = "megatron-core", precision: str = "bf16"
+) -> Problem:
     """A problem of the catalog."""
     return Problem(
         model=load_model(model),
         cluster=parse_cluster(cluster),
-        job=training_job(seq_len=seq_len, global_batch=global_batch),
+        job=job_from_flags(seq_len=seq_len, global_batch=global_batch, precision=precision),
         runtime=load_runtime(runtime),
     )
 

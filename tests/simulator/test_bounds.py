@@ -63,6 +63,15 @@ RUNTIMES: tuple[Runtime, ...] = (
     replace(ANY, name="captured", capture=Capture.ITERATION),
     replace(ANY, name="hidden-experts", expert_overlap=True, routing_on_host=True, expert_dispatch=ExpertDispatch.DEDUPLICATED),
     replace(ANY, name="gathered-experts", expert_dispatch=ExpertDispatch.GATHERED),
+    replace(
+        ANY,
+        name="eight-bits",
+        expert_dispatch=ExpertDispatch.DEDUPLICATED,
+        dispatches_eight_bit=True,
+        saves_quantized=True,
+        saves_gates_eight_bit=True,
+        moments=Dtype.BF16,
+    ),
     replace(ANY, name="more-memory", tp_overlap=TpOverlap.FUSED, logits_blocks_bytes=ANY.logits_bytes + 2, split_logits_bytes=4),
     replace(
         ANY,
@@ -92,6 +101,8 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
             global_batch=grid.dp * grid.microbatch * draw.choice((1, 2, 6, 12)),
             seq_len=draw.choice((256, 4096)),
         )
+        if experts:
+            problem = replace(problem, job=replace(problem.job, expert_imbalance=1.37 if grid.microbatch == 2 else 1.0))
         if problem.runtime.name.startswith("eight-bits"):
             problem = replace(problem, job=replace(problem.job, compute=Dtype.FP8))
         if is_legal(problem, grid):

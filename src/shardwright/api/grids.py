@@ -104,7 +104,7 @@ def _goodput(problem: Problem, answer: Answer) -> Goodput:
     devices = answer.prediction.devices
     rate = problem.cluster.node.accelerator.failures_per_device_hour or FAILURES_PER_DEVICE_HOUR
     between = 3600.0 / (rate * devices)
-    state = problem.model.num_trainable_parameters * (problem.job.optimizer.state_bytes + problem.job.parameter.bits // 8)
+    state = problem.model.num_trainable_parameters * (problem.optimizer.state_bytes + problem.job.parameter.bits // 8)
     cost = max(state / (CHECKPOINT_BYTES_PER_S * devices), 1.0)
     interval = sqrt(2 * cost * between)
     lost = cost / interval + (interval / 2 + RESTART_S) / between

@@ -68,8 +68,11 @@ def problem_of(request: Request) -> Problem:
         precision=request.precision,
         encoder_len=request.encoder_len,
         image_tokens=request.image_tokens,
+        expert_imbalance=request.expert_imbalance,
         needed=needed | {"text"},
     )
+    if job.expert_imbalance > 1.0 and not any(o.experts for b in model.blocks for o in b.operators):
+        raise UsageError(f"--expert-imbalance {job.expert_imbalance:g} for a model without experts", hint="drop the flag")
     problem = Problem(model=model, cluster=_cluster(request), job=job, runtime=_priced(load_runtime(request.runtime), model))
     for group in problem.cluster.groups:
         _require_units(group.kind.accelerator, problem)

@@ -43,6 +43,7 @@ def compare(
     precision: flags.Precision = "",
     encoder_len: flags.EncoderLen = 0,
     image_tokens: flags.ImageTokens = 0,
+    expert_imbalance: flags.ExpertImbalance = 1.0,
     train: flags.Train = "",
     profile: flags.ProfileFile = "",
     as_json: flags.AsJson = False,

@@ -52,6 +52,14 @@ EncoderLen = Annotated[
 ImageTokens = Annotated[
     int, typer.Option("--image-tokens", metavar="N", min=0, help="Image tokens per sample, for vision-language models.")
 ]
+ExpertImbalance = Annotated[
+    float,
+    typer.Option(
+        "--expert-imbalance",
+        metavar="X",
+        help="Tokens of the device with the busiest experts over the mean.",
+    ),
+]
 MemoryReserve = Annotated[
     str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory to keep free on every device, in GiB (4) or percent (5%).")
 ]

@@ -47,6 +47,7 @@ def plan(
     precision: flags.Precision = "",
     encoder_len: flags.EncoderLen = 0,
     image_tokens: flags.ImageTokens = 0,
+    expert_imbalance: flags.ExpertImbalance = 1.0,
     train: flags.Train = "",
     profile: flags.ProfileFile = "",
     space: Annotated[str, typer.Option("--space", help=SPACE_HELP)] = "standard",

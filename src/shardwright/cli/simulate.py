@@ -24,6 +24,7 @@ def simulate(
     precision: flags.Precision = "",
     encoder_len: flags.EncoderLen = 0,
     image_tokens: flags.ImageTokens = 0,
+    expert_imbalance: flags.ExpertImbalance = 1.0,
     train: flags.Train = "",
     profile: flags.ProfileFile = "",
     memory_reserve: flags.MemoryReserve = "0",

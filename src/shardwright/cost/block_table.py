@@ -365,7 +365,7 @@ def one_move_seconds(move: Move, degrees: Degrees, span: Span, network: Network)
     for size in move.volume:
         volume = volume + evaluate(size, degrees)
     if move.copies:
-        return dispatch_seconds(volume=volume, copies=move.copies, span=span)
+        return dispatch_seconds(volume=volume, copies=move.copies, span=span, groups=move.groups)
     return move_seconds(move.kind, volume=volume, span=span, network=network)
 
 

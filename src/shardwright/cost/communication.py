@@ -180,30 +180,31 @@ def measured_groups(span: Span, curve: CollectiveCurve) -> BoolArray:
     return np.asarray((span.members[0] == curve.num_devices) & (span.size == curve.num_devices), dtype=np.bool_)
 
 
-def dispatch_seconds(*, volume: FloatArray, copies: int, span: Span) -> FloatArray:
+def dispatch_seconds(*, volume: FloatArray, copies: int, span: Span, groups: tuple[int, int] = (0, 0)) -> FloatArray:
     """Seconds to send tokens to their experts (or back) with one copy for each device, and one for each unit of the network on the way.
 
         t = sum of latencies of the tiers crossed + max over tiers k of volume / copies x D(u_k) (1 - 1/m) / bandwidth_k
         D(u) = u (1 - (1 - 1/u)^copies)
 
     D(u) is the mean number of different units, of u, that `copies` experts chosen alike fall on; u_0 is the group's size with m its
-    members in the island, u_k the group's units below tier k with m = u_k. A copy that reached a unit is passed on inside it.
+    members in the island, u_k the group's units below tier k with m = u_k. A copy that reached a unit is passed on inside it. Where
+    a token's experts lie in some `groups` of experts only, u is the number of units that hold these (`_eligible`).
 
     Args:
-        volume: bytes of all copies, shape (n,). copies: experts a token visits.
+        volume: bytes of all copies, shape (n,). copies: experts a token visits. groups: see `Move.groups`.
 
-    Leaves out: the notification that precedes the tokens, imbalance, quantised dispatch, multiprocessors that the kernel takes.
+    Leaves out: the notification that precedes the tokens, imbalance, multiprocessors that the kernel takes.
     Source: DeepSeek-AI, DeepEP (github.com/deepseek-ai/DeepEP): forwarding from network to NVLink inside a node.
     """
     seconds, latency_s = np.zeros_like(volume), np.zeros_like(volume)
-    sent = dispatch_bytes(volume=volume, copies=copies, span=span)
+    sent = dispatch_bytes(volume=volume, copies=copies, span=span, groups=groups)
     for moved, members, bandwidth, hop in zip(sent, span.members, span.bandwidth, span.latency_s, strict=True):
         seconds = np.maximum(seconds, moved / bandwidth)
         latency_s = latency_s + np.where(members > 1, hop, 0.0)
     return seconds + latency_s
 
 
-def dispatch_bytes(*, volume: FloatArray, copies: int, span: Span) -> tuple[FloatArray, ...]:
+def dispatch_bytes(*, volume: FloatArray, copies: int, span: Span, groups: tuple[int, int] = (0, 0)) -> tuple[FloatArray, ...]:
     """Bytes that a device sends over each tier's links in a `dispatch_seconds`: a copy of a token for each device, or unit, it goes to."""
     size = span.size.astype(np.float64)
     token, below = volume / copies, np.ones_like(size)
@@ -211,10 +212,26 @@ def dispatch_bytes(*, volume: FloatArray, copies: int, span: Span) -> tuple[Floa
     for tier, members in enumerate(span.members):
         units = size if tier == 0 else size / below
         beyond = 1.0 - 1.0 / (members if tier == 0 else units)
-        reached = units * (1.0 - (1.0 - 1.0 / units) ** copies)
+        open_to = _eligible(units, groups)
+        reached = open_to * (1.0 - (1.0 - 1.0 / open_to) ** copies)
         sent.append(np.where(members > 1, token * reached * beyond, 0.0))
         below = below * members
     return tuple(sent)
+
+
+def _eligible(units: FloatArray, groups: tuple[int, int]) -> FloatArray:
+    """(n,) the mean number of units, of `units` with equal runs of experts, that hold some of a token's expert groups.
+
+    M of G groups without replacement: units x M / G where a group spans units, else units x (1 - prod_{i < M} (1 - q / (G - i))) with
+    q = G / units groups a unit. Experts lie in their groups' order, as every framework deals them.
+    """
+    limit, total = groups
+    if not limit:
+        return units
+    missed, each = np.ones_like(units), total / units
+    for taken in range(limit):
+        missed = missed * np.maximum(1.0 - each / (total - taken), 0.0)
+    return np.asarray(np.maximum(np.where(units >= total, units * limit / total, units * (1.0 - missed)), 1.0))
 
 
 def border_seconds(rows: Rows, network: Network, *, volume: FloatArray) -> FloatArray:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.arrays import FloatArray, distinct, listed
-from shardwright.cost.block_table import CP, EP, TP
+from shardwright.cost.block_table import ATTENTION, CP, EP, GEMM, TP
 from shardwright.cost.family_costs import FamilyCosts, slice_lengths
+from shardwright.cost.pairs import Taken, taken_of
 from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
@@ -19,6 +20,7 @@ from shardwright.program.stages.parts import StageParts
 from shardwright.strategy.plan.plan import Plan
 
 _COMMUNICATION = (TP, CP, EP)
+_PRODUCTS = (GEMM, ATTENTION)
 
 Group = tuple[tuple[int, ...], int]
 """Devices, and how many further on they are than these numbers say: equal stages share the numbers."""
@@ -42,7 +44,7 @@ class StageCosts:
         families: by (lane, chunk, family). stages: by lane and chunk. coupled: families of the same stage that start together.
         pieces: of the last backward, by (lane, chunk). uses: of each family's gradients: the groups that hold them too;
             tied: the same of weights that other stages use under another name.
-        element: bytes of an activation element.
+        element: bytes of an activation element. taken: see `pairs.Taken`.
         lengths: tokens of each slice, by lane.
     """
 
@@ -54,6 +56,7 @@ class StageCosts:
     tied: Uses
     lengths: tuple[tuple[int, ...], ...]
     element: int
+    taken: Taken
 
     @staticmethod
     def of(
@@ -88,6 +91,7 @@ class StageCosts:
             tied=tied,
             lengths=tuple(slice_lengths(plan, lane, length=problem.job.sequence_length) for lane in range(len(plan.lanes))),
             element=problem.job.activation.bits // 8,
+            taken=taken_of(problem),
         )
 
     @property
@@ -140,23 +144,21 @@ def action_seconds(step: StepCosts, kind: TaskKind, *, early: bool = False) -> f
     return {TaskKind.F: forward, TaskKind.B: back, TaskKind.I: back - weight, TaskKind.W: weight, TaskKind.R: again}.get(kind, 0.0)
 
 
+def product_seconds(step: StepCosts, kind: TaskKind) -> float:
+    """Seconds of an action in products and attention, without what runs again (a weight gradient's action is all products)."""
+    if kind is TaskKind.W:
+        return float(step.weight_s[0])
+    if kind not in (TaskKind.F, TaskKind.B, TaskKind.I):
+        return 0.0
+    whole = float(step.parts[0 if kind is TaskKind.F else 1, 0, list(_PRODUCTS)].sum())
+    return max(whole - float(step.weight_s[0]), 0.0) if kind is TaskKind.I else whole
+
+
 def exposed_seconds(step: StepCosts, kind: TaskKind) -> float:
     """Seconds of an action in which its kernels wait for communication (of a whole backward, all in the input gradient)."""
     if kind not in (TaskKind.F, TaskKind.B, TaskKind.I):
         return 0.0
     return float(step.parts[0 if kind is TaskKind.F else 1, 0, list(_COMMUNICATION)].sum())
-
-
-def paired(one: tuple[float, float], other: tuple[float, float]) -> float:
-    """Seconds of two actions that run overlapped: the longest of both together in kernels, in communication, and each alone.
-
-    Args:
-        one, other: (seconds, seconds of them exposed communication).
-
-    Source: DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1 (attention, dispatch, experts and combine of one beside the other's).
-    """
-    kernels = sum(max(whole - moved, 0.0) for whole, moved in (one, other))
-    return max(kernels, one[1] + other[1], one[0], other[0])
 
 
 def _joined(stage: StageParts, families: dict[tuple[int, int, int], FamilyCosts]) -> tuple[tuple[int, ...], ...]:
@@ -181,11 +183,13 @@ class ActionTable:
 
     Args:
         seconds: (2, kinds, families, slices) of an action, waiting for coupled families included; [1]: what it recomputes has an action of
-            its own. exposed: (kinds, families, slices) of them in which the family's own kernels wait for communication.
+            its own. exposed, products: (kinds, families, slices) of them in which the family's own kernels wait for communication, and
+            in which they multiply.
     """
 
     seconds: FloatArray
     exposed: FloatArray
+    products: FloatArray
 
 
 def action_table(costs: StageCosts) -> ActionTable:
@@ -193,7 +197,7 @@ def action_table(costs: StageCosts) -> ActionTable:
     kinds = range(int(TaskKind.R) + 1)
     slices = max([len(c.slices) for c in costs.families.values()])
     seconds = np.zeros((2, len(kinds), len(costs.families), slices))
-    exposed = np.zeros((len(kinds), len(costs.families), slices))
+    exposed, products = np.zeros((2, len(kinds), len(costs.families), slices))
     places: dict[tuple[int, ...], list[int]] = {}
     for place, (key, cost) in enumerate(costs.families.items()):
         joined = [id(costs.families[*key[:2], one].slices) for one in costs.coupled[key]]
@@ -203,18 +207,14 @@ def action_table(costs: StageCosts) -> ActionTable:
         key = keys[alike[0]]
         parts = range(len(costs.families[key].slices))
         waited = np.array([[[costs.seconds(*key, p, TaskKind(k), early=early) for p in parts] for k in kinds] for early in (False, True)])
-        alone = np.array([[exposed_seconds(costs.step(*key, p), TaskKind(k)) for p in parts] for k in kinds])
+        alone, dense = (
+            np.array([[spent(costs.step(*key, p), TaskKind(k)) for p in parts] for k in kinds])
+            for spent in (exposed_seconds, product_seconds)
+        )
         seconds[:, :, alike, : len(parts)] = waited[:, :, None]
         exposed[:, alike, : len(parts)] = np.minimum(alone, waited[0])[:, None]
-    return ActionTable(seconds=seconds, exposed=exposed)
-
-
-def paired_share(one: tuple[FloatArray, FloatArray], other: tuple[FloatArray, FloatArray]) -> FloatArray:
-    """An action's share of the seconds of an overlapped pair; see `paired`."""
-    kernels = sum(np.maximum(whole - moved, 0.0) for whole, moved in (one, other))
-    together = np.maximum(np.maximum(kernels, one[1] + other[1]), np.maximum(one[0], other[0]))
-    total = one[0] + other[0]
-    return np.where(one[0] > 0.0, one[0] * together / np.where(total > 0.0, total, 1.0), 0.0)
+        products[:, alike, : len(parts)] = np.minimum(dense, waited[0])[:, None]
+    return ActionTable(seconds=seconds, exposed=exposed, products=products)
 
 
 def update_seconds(costs: StageCosts, device_class: DeviceClass) -> float:

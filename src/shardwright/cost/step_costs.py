@@ -279,7 +279,7 @@ def update_bytes(problem: Problem) -> float:
     """
     job, runtime = problem.job, problem.runtime
     gradient = (2.0 if runtime.gradient_passes else 3.0) * (runtime.gradient_dtype.bits // 8)
-    return 2.0 * job.optimizer.state_bytes + gradient + job.parameter.bits // 8
+    return 2.0 * problem.optimizer.state_bytes + gradient + job.parameter.bits // 8
 
 
 def shard_bytes(problem: Problem) -> float:
@@ -373,7 +373,7 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced, ranks: lis
     return (
         ("parameters", np.array(parameters, dtype=np.int64)),
         ("gradients", held(2) * (problem.runtime.gradient_dtype.bits // 8) + np.array(own, dtype=np.int64)),
-        ("optimizer", held(1) * problem.job.optimizer.state_bytes * (100 - choices.offload) // 100),
+        ("optimizer", held(1) * problem.optimizer.state_bytes * (100 - choices.offload) // 100),
         (
             "workspace",
             problem.runtime.workspace_bytes + np.where(by_rank > 0, priced.layers.buffer_bytes[:, 1, priced.layer_row], 0).max(axis=1),

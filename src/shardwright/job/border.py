@@ -24,6 +24,9 @@ class PrecisionRecipe:
     master: Dtype | None = Dtype.FP32
 
 
+MAX_IMBALANCE: Final = 1000
+"""No more devices than this share a layer's experts."""
+
 PRECISIONS: Final = {
     "bf16": PrecisionRecipe(compute=Dtype.BF16, parameter=Dtype.BF16, activation=Dtype.BF16),
     "fp16": PrecisionRecipe(compute=Dtype.FP16, parameter=Dtype.FP16, activation=Dtype.FP16),
@@ -45,8 +48,9 @@ def job_from_flags(
     image_tokens: int = 0,
     needed: Iterable[str] = (),
     dropout: bool = False,
+    expert_imbalance: float = 1.0,
 ) -> TrainingJob:
-    """The training job that the flags describe: AdamW with states in fp32, tokens spread evenly over the experts.
+    """The training job that the flags describe: AdamW with states in fp32.
 
     Args:
         seq_len: tokens of a sample's text. global_batch: samples a step.
@@ -55,6 +59,7 @@ def job_from_flags(
         encoder_len, image_tokens: tokens of a sample's other sequences; 0 = it has none.
         needed: sequences that the model runs over (``Block.sequence`` and ``Block.memory``); each must have a length.
         dropout: attention and hidden dropout are on.
+        expert_imbalance: tokens of the busiest device's experts over the mean; 1 = tokens are spread evenly.
 
     Raises:
         UsageError: a number out of range, an unknown word, or a sequence without a length.
@@ -75,6 +80,7 @@ def job_from_flags(
         activation=recipe.activation,
         gradient_wire=_dtype(gradient_wire, flag="--gradient-wire") if gradient_wire else None,
         dropout=dropout,
+        expert_imbalance=_imbalance(expert_imbalance),
     )
 
 
@@ -82,6 +88,14 @@ def _count(value: object, *, flag: str, most: int, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise UsageError(f"{flag} {_shown(value)}", hint=f"a whole number from {least} to {most}")
     return value
+
+
+def _imbalance(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1.0 <= value <= MAX_IMBALANCE:
+        raise UsageError(
+            f"--expert-imbalance {_shown(value)}", hint=f"the busiest device's tokens over the mean, from 1 to {MAX_IMBALANCE}"
+        )
+    return float(value)
 
 
 def _require(needed: Iterable[str], lengths: dict[str, int]) -> None:

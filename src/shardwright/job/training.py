@@ -55,7 +55,7 @@ class TrainingJob:
         compute: dtype of GEMMs. parameter: dtype of the working copy. activation: dtype of saved activations and stream.
         gradient_wire: dtype of gradients on the network; None = the dtype in which the runtime accumulates them.
         dropout: attention and hidden dropout are on (masks are saved).
-        expert_imbalance: tokens of the busiest expert over the mean, >= 1.
+        expert_imbalance: tokens of the device with the busiest experts over the mean, >= 1; these experts are alike.
     """
 
     sequences: tuple[SequenceLength, ...]

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from shardwright.hardware.catalog.constants import SHIPPED, Constants
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.training import TrainingJob
+from shardwright.job.training import Optimizer, TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.program.same import Same
 from shardwright.runtime.options import chosen
@@ -23,6 +23,12 @@ class Problem:
     job: TrainingJob
     runtime: Runtime
     constants: Constants = SHIPPED
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The job's optimizer with its states as the runtime keeps them."""
+        own, moments = self.job.optimizer, self.runtime.moments
+        return own if moments is None else replace(own, states=(moments,) * len(own.states))
 
 
 def under(problem: Problem, options: Options) -> Problem:

@@ -176,6 +176,25 @@ EXPERTS: Final = (
     offered("permute_fusion", "off", "", stated(_ARGUMENTS, off="row_kernels")),
 )
 _MODULES: Final = f"{_CORE}/transformer/transformer_config.py"
+_PRECISION_AWARE: Final = f"{_CORE}/optimizer/optimizer_config.py"
+KEPT: Final = (
+    offered("gate_dtype", "activation", "", stated(_MODULES, off="saves_gates_eight_bit", note="the default")),
+    offered(
+        "gate_dtype",
+        "fp8",
+        "activation_func_fp8_input_store=True",
+        stated(
+            _MODULES, on="saves_gates_eight_bit", note="the input of a gated activation is kept in e4m3 and cast back before its backward"
+        ),
+    ),
+    offered("moments", "fp32", "", stated(_PRECISION_AWARE, off="moments", note="exp_avg_dtype and exp_avg_sq_dtype: the default")),
+    offered(
+        "moments",
+        "bf16",
+        "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+        stated(_PRECISION_AWARE, moments=Dtype.BF16, note="dtypes of what is kept; the update computes in fp32"),
+    ),
+)
 RECOMPUTE: Final = tuple(
     offered(
         option,
@@ -354,6 +373,7 @@ V0_12: Final = runtime(
         f"{_CORE}/transformer/moe/token_dispatcher.py",
         on="routing_on_host",
         off="capture fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
+        "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors "
         "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts kept_outputs host_outputs logits_parts",
         note="cuda_graph_scope is empty; the dropless dispatcher copies tokens_per_expert to the host",
     ),
@@ -378,6 +398,7 @@ V0_12: Final = runtime(
         *FP8,
         *GATHERS,
         *EXPERTS,
+        *KEPT,
         *RECOMPUTE,
     ),
 )

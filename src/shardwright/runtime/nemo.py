@@ -88,7 +88,23 @@ NEMO_24_07: Final = derive(
         zero_stages=(0, 1),
         zero_with_pipeline=1,
     ),
-    offers=(*megatron_core.OVERLAPS, *_gradients(0), *megatron_core.FP8, *megatron_core.GATHERS, *_ATTENTIONS, *megatron_core.RECOMPUTE),
+    offers=(
+        *megatron_core.OVERLAPS,
+        *_gradients(0),
+        *megatron_core.FP8,
+        *megatron_core.GATHERS,
+        *_ATTENTIONS,
+        *megatron_core.KEPT,
+        *megatron_core.RECOMPUTE,
+    ),
+        *megatron_core.OVERLAPS,
+        *_gradients(0),
+        *megatron_core.FP8,
+        *megatron_core.GATHERS,
+        *_ATTENTIONS,
+        *megatron_core.KEPT,
+        *megatron_core.RECOMPUTE,
+    ),
 )
 
 # NeMo 24.09 to 25.05 and Megatron-Bridge: as 24.07, with cuDNN attention and fused cross-entropy.
@@ -128,6 +144,7 @@ NEMO_24_11: Final = derive(
         *_GATHERS,
         *_ATTENTIONS,
         *megatron_core.EXPERTS,
+        *megatron_core.KEPT,
         *megatron_core.RECOMPUTE,
     ),
 )

@@ -137,6 +137,29 @@ OPTIONS: Final = (
         searched=("alltoall", "flex"),
     ),
     Option(
+        name="dispatch_dtype",
+        about="dtype of tokens on their way to experts, and of gradients of what these made",
+        values={"bf16": "16 bits", "fp8": "8 bits and a scale for each 128 elements, where the job computes in 8 or 4"},
+        numerics=True,
+    ),
+    Option(
+        name="dispatch_sms",
+        about="multiprocessors that kernels of an overlapped pair leave to its communication",
+        values={"20": "20", "24": "24", "6": "6"},
+    ),
+    Option(
+        name="gate_dtype",
+        about="dtype in which backward keeps what the activation of a feed-forward reads",
+        values={"activation": "as all activations", "fp8": "8 bits"},
+        numerics=True,
+    ),
+    Option(
+        name="moments",
+        about="dtype of the optimizer's states",
+        values={"fp32": "32 bits, or what the job says", "bf16": "16 bits; the master copy stays"},
+        numerics=True,
+    ),
+    Option(
         name="capacity",
         about="tokens that an expert takes",
         values={"dropless": "all that chose it: the host may have to read how many", "fixed": "a fixed number; others are dropped"},

@@ -12,6 +12,7 @@ from shardwright.runtime.options import chosen, own_options
 from shardwright.runtime.runtime import Runtime
 
 _MODULES: Final = {
+    "deepseek-v3": "shardwright.runtime.deepseek:V3",
     "deepspeed-0.16": "shardwright.runtime.deepspeed:V0_16",
     "deepspeed-2021": "shardwright.runtime.deepspeed:LISTED",
     "deepspeed-2022": "shardwright.runtime.deepspeed:MEGATRON",
@@ -30,6 +31,7 @@ _MODULES: Final = {
     "torchtitan-0.2": "shardwright.runtime.torchtitan:V0_2",
 }
 _ALIASES: Final = {
+    "deepseek-v3": ("hai-llm", "deepseek"),
     "deepspeed-0.16": ("deepspeed",),
     "deepspeed-2022": ("megatron-deepspeed",),
     "fsdp1-llm-foundry": ("mosaic", "llm-foundry", "fsdp1"),

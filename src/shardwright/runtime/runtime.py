@@ -191,8 +191,13 @@ class Runtime:
             host_outputs: of these and the input, what waits in host memory until backward.
         gathers_from_master: ZeRO-3 shards are the fp32 master copies, cast when gathered: there is no working copy beside them.
         zero1_broadcasts: ZeRO-1 returns parameters by one broadcast a member, in series, instead of an all_gather.
-        expert_dispatch: see ExpertDispatch.
+        expert_dispatch: see ExpertDispatch. dispatches_eight_bit: where the job computes in 8 or 4 bits, tokens on their way to experts
+            and gradients of what these made travel in 8 bits, with a scale for each 128 elements; what is summed stays in 16.
         saves_quantized: linear operators keep their input for the weight gradient in the GEMM's dtype, not in the activations' dtype.
+        reserved_multiprocessors: of a device, that products and attention of an overlapped pair leave to its communication for as long as
+            they run; 0 = none: communication takes its share from whatever runs beside it.
+        saves_gates_eight_bit: what the activation of a feed-forward reads is kept for backward in 8 bits, whatever the GEMMs' dtype.
+        moments: dtype of the optimizer's states where it is not the job's; None = the job's.
         capture: see Capture. routing_on_host: the host reads how many tokens each expert got before it launches the experts, where that
             varies (`reads_routing`).
         expert_overlap: tokens travel to and from experts beside the kernels of another microbatch.
@@ -267,7 +272,11 @@ class Runtime:
     gathers_from_master: bool = False
     zero1_broadcasts: bool = False
     expert_dispatch: ExpertDispatch = ExpertDispatch.ALL_TO_ALL
+    dispatches_eight_bit: bool = False
+    reserved_multiprocessors: int = 0
     saves_quantized: bool = False
+    saves_gates_eight_bit: bool = False
+    moments: Dtype | None = None
     capture: Capture = Capture.NONE
     routing_on_host: bool = False
     expert_overlap: bool = False

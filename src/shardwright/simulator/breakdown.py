@@ -9,7 +9,8 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.block_table import CP, EP, PARTS, TP
-from shardwright.cost.stage_costs import action_seconds, exposed_seconds, paired
+from shardwright.cost.pairs import pair_seconds
+from shardwright.cost.stage_costs import action_seconds, exposed_seconds, product_seconds
 from shardwright.cost.step_costs import PART_NAMES
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.program import Program
@@ -99,13 +100,14 @@ def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float
     uneven = 0.0
 
     @cache
-    def action(lane: int, chunk: int, kind: int, part: int, early: bool) -> tuple[float, float, float]:
-        """(seconds, of them exposed communication, and waiting for others)."""
+    def action(lane: int, chunk: int, kind: int, part: int, early: bool) -> tuple[float, float, float, float]:
+        """(seconds, of them exposed communication, products and attention, and waiting for others)."""
         place = lane, chunk, family_of[lane, chunk]
         seconds = costs.seconds(*place, part, TaskKind(kind), early=early)
         step = costs.step(*place, part)
         waits = seconds - action_seconds(step, TaskKind(kind), early=early)
-        return seconds, min(exposed_seconds(step, TaskKind(kind)), seconds), waits
+        exposed, products = (min(spent(step, TaskKind(kind)), seconds) for spent in (exposed_seconds, product_seconds))
+        return seconds, exposed, products, waits
 
     @cache
     def priced(lane: int, chunk: int, part: int) -> list[list[float]]:
@@ -124,8 +126,8 @@ def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float
             other = action(*partner, bool(early))
             moved = own[1] + other[1]
             kernels = own[0] + other[0] - moved
-            shown = (paired(own[:2], other[:2]) - kernels) / moved if moved > 0.0 else 1.0
-        uneven += count * own[2]
+            shown = (float(pair_seconds(own[:3], other[:3], costs.taken)) - kernels) / moved if moved > 0.0 else 1.0
+        uneven += count * own[3]
         if kind in _ROWS:
             for name, seconds in zip(PART_NAMES, priced(lane, chunk, part)[_ROWS[kind]], strict=True):
                 parts[name] += count * (shown if name in _MOVED else 1.0) * seconds

@@ -11,7 +11,8 @@ from shardwright.arrays import FloatArray, Int32Array, IntArray, listed
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.crossings import Crossing, around_seconds, crossing_of
 from shardwright.cost.device_network import plan_tiers
-from shardwright.cost.stage_costs import StageCosts, action_table, paired_share, update_seconds
+from shardwright.cost.pairs import pair_share
+from shardwright.cost.stage_costs import StageCosts, action_table, update_seconds
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.cluster import Tier
 from shardwright.program.instances import TaskKind
@@ -201,12 +202,9 @@ def template_seconds(problem: Problem, program: Program, costs: StageCosts, send
     if len(both):
         other = family(np.maximum(templates.partner_lane, 0), np.maximum(templates.partner_chunk, 0))[both]
         early, mine, theirs = templates.early[both], kind[both], templates.partner_kind[both]
-        one = table.seconds[early, mine, own[both], templates.slice[both]], table.exposed[mine, own[both], templates.slice[both]]
-        two = (
-            table.seconds[early, theirs, other, templates.partner_slice[both]],
-            table.exposed[theirs, other, templates.partner_slice[both]],
-        )
-        seconds[both] = paired_share(one, two)
+        places = ((mine, own[both], templates.slice[both]), (theirs, other, templates.partner_slice[both]))
+        one, two = ((table.seconds[early, *at], table.exposed[at], table.products[at]) for at in places)
+        seconds[both] = pair_share(one, two, costs.taken)
     for klass, device_class in enumerate(program.classes):
         seconds[(kind == TaskKind.STEP) & (templates.klass == klass)] = update_seconds(costs, device_class)
     if not sends.each:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwright.cost.stage_costs import StageCosts, action_seconds, exposed_seconds, paired
+from shardwright.cost.pairs import pair_seconds
+from shardwright.cost.stage_costs import StageCosts, action_seconds, exposed_seconds, product_seconds
 from shardwright.errors import UsageError
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.program import Program, Template, class_numbers
@@ -96,18 +97,19 @@ def _waits(program: Program, costs: StageCosts, template: Template) -> float:
         return 0.0
     family_of = {(lane, chunk): family for lane, chunk, family in program.classes[template.klass].families}
 
-    def spent(lane: int, chunk: int, kind: int, part: int) -> tuple[float, float, float]:
-        """(seconds, of them exposed, seconds of its own kernels)."""
+    def spent(lane: int, chunk: int, kind: int, part: int) -> tuple[float, float, float, float]:
+        """(seconds, of them exposed, of them products, seconds of its own kernels)."""
         step, which = costs.step(lane, chunk, family_of[lane, chunk], part), TaskKind(kind)
         seconds = costs.seconds(lane, chunk, family_of[lane, chunk], part, which, early=template.early)
         exposed = min(exposed_seconds(step, which), seconds)
-        return seconds, exposed, max(action_seconds(step, which, early=template.early) - exposed, 0.0)
+        products = min(product_seconds(step, which), seconds)
+        return seconds, exposed, products, max(action_seconds(step, which, early=template.early) - exposed, 0.0)
 
     own = spent(template.lane, template.chunk, int(template.kind), template.slice)
-    seconds, kernels = own[0], own[2]
+    seconds, kernels = own[0], own[3]
     if template.partner is not None:
         other = spent(*template.partner)
-        seconds, kernels = paired(own[:2], other[:2]), kernels + other[2]
+        seconds, kernels = float(pair_seconds(own[:3], other[:3], costs.taken)), kernels + other[3]
     return min(max(1.0 - kernels / seconds, 0.0), 1.0) if seconds > 0.0 else 0.0
 
 

@@ -115,7 +115,8 @@ class _Sums:
             self.collective(part, move.kind, group, volume=volume, times=times * (len(group) - 1 if move.hops else 1))
         elif len(group) > 1:
             span = group_span(group, network_of_devices(self.problem, group))
-            self.add(part, group, self._padded(dispatch_bytes(volume=np.array([volume]), copies=move.copies, span=span)) * times)
+            sent = dispatch_bytes(volume=np.array([volume]), copies=move.copies, span=span, groups=move.groups)
+            self.add(part, group, self._padded(sent) * times)
 
     def _padded(self, sent: tuple[FloatArray, ...]) -> FloatArray:
         values = [float(one[0]) for one in sent]

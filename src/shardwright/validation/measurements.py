@@ -46,7 +46,8 @@ class Measurement:
         config: a Hugging Face config.json, as its path (from the table's folder) or its text; it says the whole model.
         architecture: a model of the catalog (empty = the one called `model_name`), or a form of decoder built from the row's sizes:
             ``gpt``, ``llama``, ``nemotron`` or ``experts``.
-        expert_ffn, shared_ffn: widths of an expert and of the shared one. qk_norm, dropout: 1 = on.
+        expert_ffn, shared_ffn: widths of an expert and of the shared one. qk_norm, dropout: 1 = on. expert_imbalance: tokens of the busiest
+            device's experts over the mean; empty = 1.
         etp: tensor parallel degree of experts. ulysses: part of cp that trades heads for positions. optimizer_instances: copies of the
             sharded states. gradient_accumulation: microbatches a step; tells the global batch where that is empty.
         host_layers: layers of each chunk whose activations wait in host memory.
@@ -112,6 +113,7 @@ class Measurement:
     optimizer_instances: int | None = None
     gradient_accumulation: int | None = None
     dropout: int | None = None
+    expert_imbalance: float | None = None
     gradient_wire: str = ""
     stage_layers: tuple[int, ...] = ()
     host_layers: int | None = None

@@ -23,7 +23,8 @@ from shardwright.model.ir.graph import Model
 from shardwright.runtime.registry import default_runtime, load_runtime
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.rules import violations
+from shardwright.strategy.grid.rules import SCHEDULES, violations
+from shardwright.strategy.grid.schedules import GRID_SCHEDULES, grid_schedule
 from shardwright.units import GIB, TERA
 from shardwright.validation.case import Case, MeasuredKind, Skip, SkipReason
 from shardwright.validation.complete import Completed, complete
@@ -174,13 +175,16 @@ def _degrees(row: Measurement) -> _Degrees:
 
 
 def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: list[str]) -> Grid:
+    """The strategy. Its schedule is the column's where that names one other than 1F1B, else 1F1B, interleaved with several chunks."""
     if row.offload.lower() not in ("", "none"):
         raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"offload {row.offload}")
     zero, shard = _sharding(row)
     holders = degrees.dp * degrees.cp
     shard = holders // (row.optimizer_instances or 1) if (row.optimizer_instances or 1) > 1 else shard
-    vpp = row.vpp or 1
-    if row.vpp is None and degrees.pp > 1:
+    word = row.schedule.strip().lower()
+    own = word if word in GRID_SCHEDULES and word not in SCHEDULES else ""
+    vpp = row.vpp or (grid_schedule(own).chunks if own else 1)
+    if not own and row.vpp is None and degrees.pp > 1:
         assumptions.append("vpp 1: the cell is empty, and the pipeline may have been interleaved")
     first, last, layers = _stage_layers(row, pp=degrees.pp)
     return Grid(
@@ -198,7 +202,7 @@ def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: lis
         shard=shard if 1 < shard < holders and zero else 0,
         host=row.host_layers or 0,
         recompute=_recompute(row, runtime=runtime, assumptions=assumptions),
-        schedule="interleaved-1f1b" if vpp > 1 else "1f1b",
+        schedule=own or ("interleaved-1f1b" if vpp > 1 else "1f1b"),
         first=first,
         last=last,
         layers=layers,
@@ -268,6 +272,7 @@ def _job(row: Measurement, *, samples: int) -> TrainingJob:
             precision=recipe,
             gradient_wire=row.gradient_wire,
             dropout=bool(row.dropout),
+            expert_imbalance=row.expert_imbalance or 1.0,
         )
     except UsageError as error:
         raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
@@ -275,7 +280,7 @@ def _job(row: Measurement, *, samples: int) -> TrainingJob:
 
 def _require_legal(grid: Grid, *, model: Model, job: TrainingJob, num_devices: int) -> None:
     facts = grid_facts(model, devices=num_devices, global_batch=job.global_batch, seq_len=job.sequence_length)
-    for broken in violations(grid, facts=facts):
+    for broken in violations(grid, facts=facts, general=True):
         inconsistent = broken.rule in ("grid.devices", "grid.batch")
         reason = SkipReason.INCONSISTENT_CONFIGURATION if inconsistent else SkipReason.UNSUPPORTED_STRATEGY
         raise _Unusable(reason, broken.message)

@@ -23,7 +23,8 @@ def expert_shape(fields: Fields) -> ExpertShape:
     allowed = fields.integer("topk_group", default=total, maximum=MAX_EXPERTS)
     if experts % total or allowed > total:
         fields.fail(f"n_group = {total} and topk_group = {allowed} do not fit {experts} experts", hint="n_group divides the experts")
-    return ExpertShape(experts=experts, topk=topk, groups=allowed if allowed < total else 0)
+    limited = allowed < total
+    return ExpertShape(experts=experts, topk=topk, groups=allowed if limited else 0, of_groups=total if limited else 0)
 
 
 def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:

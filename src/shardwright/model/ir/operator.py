@@ -82,11 +82,14 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertShape:
-    """A mixture of experts: how many, how many a token visits. `groups`: routing limited to this many expert groups (0 = free)."""
+    """A mixture of experts: how many, how many a token visits. `groups`: routing limited to this many of `of_groups` equal runs of
+    experts (0 = free).
+    """
 
     experts: int
     topk: int
     groups: int = 0
+    of_groups: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,7 +94,8 @@ class Move:
         beside: operator whose GEMM it meets (the one that makes a reduced tensor, that reads a gathered one); empty = `operator`.
         hops: axis whose degree minus one is the number of sends (ring exchange); empty = once.
         copies: the volume holds so many copies of each token, one for each expert that it visits, and a device or unit of the network
-            that several of them go to gets one; 0 = every byte is sent.
+            that several of them go to gets one; 0 = every byte is sent. groups: (at most so many, of so many) equal runs of experts that
+            a token's lie in; (0, 0) = any.
         group: devices, counted from the stage's first; empty = the group of `axes`. narrow: quantised before.
     """
 
@@ -108,6 +109,7 @@ class Move:
     beside: str = ""
     hops: str = ""
     copies: int = 0
+    groups: tuple[int, int] = (0, 0)
     group: tuple[int, ...] = ()
     narrow: bool = False
 

@@ -32,7 +32,7 @@ class Context:
         tokens: positions of the block's sequence a sample. memory_tokens: of its memory sequence.
         element, gemm_element: bytes of an activation element, and of a GEMM's operand. compute_bits: of a GEMM's operand.
         runtime: of the problem. dropout: of the job.
-        imbalance_percent: tokens of the busiest expert over the mean, in percent.
+        imbalance_percent: tokens of the busiest experts over the mean, in percent.
         permutes_apart: a dispatcher that sends a token once permutes in kernels of its own (`is_hybrid`).
         before: tokens of the slices that come before this one of a causal sequence; queries look back on them.
     """
@@ -70,5 +70,8 @@ def per_token(extents: tuple[Extent, ...], operator: Operator) -> tuple[Extent, 
 
 
 def dispatched_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
-    """Routed tokens on one device in all: topk copies of each token of its expert coset's share."""
-    return structure.dispatched(operator, context.tokens)
+    """Routed tokens on one device in all: topk copies of each token of its expert coset's share, on the busiest one.
+
+    Every device is priced as one with the busiest experts, as all wait for those.
+    """
+    return structure.dispatched(operator, context.tokens).uneven(context.imbalance_percent)

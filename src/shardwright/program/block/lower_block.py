@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import Final
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.model.ir.block import MEMORY, Block
@@ -93,13 +94,13 @@ def _sorts_again(operator: Operator, structure: Placing, context: Context) -> bo
 
 def _routed_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
     """Tokens of one local expert: the routed tokens of its coset over all experts (rounded up), the busiest one's share."""
-    return structure.expert_tokens(operator, _per_expert(context, operator), context.tokens)
+    return structure.expert_tokens(operator, _per_expert(context, operator), context.tokens).uneven(context.imbalance_percent)
 
 
 def _per_expert(context: Context, operator: Operator) -> int:
     assert operator.experts is not None
     shape = operator.experts
-    return max(-(-context.tokens * shape.topk * context.imbalance_percent // (100 * shape.experts)), 1)
+    return max(-(-context.tokens * shape.topk // shape.experts), 1)
 
 
 def _local(operator: Operator, structure: Placing, context: Context) -> Local:
@@ -275,21 +276,24 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Placin
     expert = target if outward else source
     assert expert is not None
     assert expert.experts is not None
-    width = source.writes if source is not None else target.reads
-    hidden = next((e for e in width if e.dim is Dim.HIDDEN), width[0])
+    extents = source.writes if source is not None else target.reads
+    hidden = next((e for e in extents if e.dim is Dim.HIDDEN), extents[0])
     # A routed copy of a token carries its own weight, not those of all its copies.
     elements = 1 if hidden.dim is Dim.EXPERTS else hidden.size
-    routed = structure.sent_copies(expert, context.tokens).scaled(context.element * elements)
-    gathered = structure.gathered_copies(expert, context.tokens).scaled(context.element * elements)
     if context.runtime.expert_dispatch is ExpertDispatch.GATHERED:
         return _gathered_moves(expert, hidden, outward=outward, structure=structure, context=context)
+    given, joined = structure.sent_copies(expert, context.tokens), structure.gathered_copies(expert, context.tokens)
+    sent, spread_out = (copies.uneven(context.imbalance_percent) for copies in (given, joined))
     ep, etp = structure.expert_groups()
-    copies = expert.experts.topk if context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED else 0
+    shape, once = expert.experts, context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
+    copies, groups = (shape.topk, (shape.groups, shape.of_groups)) if once else (0, (0, 0))
     spread, back = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) if outward else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
     moves: list[Move] = []
     for phase, inner in ((Phase.F, spread), (Phase.I, back)):
-        across = replace(_move(expert, phase, Collective.ALL_TO_ALL, "ep", (routed,), Exposure.BLOCKING, ep), copies=copies)
-        inside = _move(expert, phase, inner, "etp", (gathered,), Exposure.BLOCKING, etp)
+        width = _sent_bytes(elements, context, to_experts=outward is (phase is Phase.F))
+        across = _move(expert, phase, Collective.ALL_TO_ALL, "ep", (sent.scaled(width),), Exposure.BLOCKING, ep)
+        across = replace(across, copies=copies, groups=groups)
+        inside = _move(expert, phase, inner, "etp", (spread_out.scaled(width),), Exposure.BLOCKING, etp)
         moves += (across, inside) if inner is Collective.ALL_GATHER else (inside, across)
     return [replace(move, behind=not outward) for move in moves]
 
@@ -308,6 +312,17 @@ def _gathered_moves(expert: Operator, hidden: Extent, *, outward: bool, structur
         for phase, kind in ((Phase.F, spread), (Phase.I, back))
     ]
     return [replace(move, behind=not outward) for move in moves]
+
+
+SCALED_ELEMENTS: Final = 128
+"""Elements of an 8-bit token that share one fp32 scale on their way (DeepSeek-V3 report, 3.3.2; DeepEP's scales of 4 bytes)."""
+
+
+def _sent_bytes(elements: int, context: Context, *, to_experts: bool) -> int:
+    """Bytes of one copy of a token, or of its gradient. What experts multiply may come in 8 bits; what they made is summed in 16."""
+    if elements > 1 and to_experts and context.runtime.dispatches_eight_bit and context.gemm_element < context.element:
+        return elements + 4 * -(-elements // SCALED_ELEMENTS)
+    return context.element * elements
 
 
 def _exit_moves(last: Operator, structure: Placing, context: Context) -> list[tuple[Hashable, Move]]:

@@ -16,6 +16,7 @@ from shardwright.program.block.sizes import Size
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, SelectiveRecompute
 
 _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
+_FEED_FORWARDS = (OperatorClass.MLP, OperatorClass.SHARED, OperatorClass.EXPERTS)
 
 
 def stream_volume(block: Block, structure: Placing, context: Context) -> Size:
@@ -120,12 +121,12 @@ def _unless_full(saved: Saved) -> Saved:
 
 
 def _saved_output(
-    source: Operator, reader: Operator, quantised: tuple[bool, bool], structure: Placing, context: Context
+    source: Operator, reader: Operator, quantised: tuple[int, bool], structure: Placing, context: Context
 ) -> dict[str, Saved]:
     """Outputs of `source` that are kept.
 
     Args:
-        quantised: whether some linear operator keeps them in the GEMM's dtype, and whether any operator keeps them as they are.
+        quantised: bytes an element in which some operator keeps them quantised, 0 if none; whether any keeps them as they are.
     """
     result = {}
     for name, volume in _outputs(source, reader, structure, context).items():
@@ -134,7 +135,7 @@ def _saved_output(
             result[name] = Saved(tensor=name, volume=volume.scaled(context.element), dropped=Recomputable.FULL)
         if small:
             copy = f"{name}.quantised" if whole else name
-            result[copy] = Saved(tensor=copy, volume=volume.scaled(context.gemm_element), dropped=Recomputable.FULL)
+            result[copy] = Saved(tensor=copy, volume=volume.scaled(small), dropped=Recomputable.FULL)
     return result
 
 
@@ -156,13 +157,18 @@ def _outputs(source: Operator, reader: Operator, structure: Placing, context: Co
     return result
 
 
-def _keepers(name: str, block: Block, context: Context) -> tuple[bool, bool]:
-    """Whether a linear operator keeps tensor `name` quantised, and whether any operator keeps it as it is."""
-    keepers = [o for o in block.operators if name in o.keeps and o.kind is not OperatorKind.LOSS]
-    if not context.runtime.saves_quantized or context.gemm_element >= context.element:
-        return False, True
-    small = [o.kind in _GEMMS and o.klass is not OperatorClass.HEAD for o in keepers]
-    return any(small), not all(small)
+def _keepers(name: str, block: Block, context: Context) -> tuple[int, bool]:
+    """Bytes an element in which a linear operator or an activation keeps tensor `name` quantised (0 = none does), and whether any operator
+    keeps it as it is.
+    """
+    quantises = context.runtime.saves_quantized and context.gemm_element < context.element
+    widths = [0]
+    for operator in block.operators:
+        if name in operator.keeps and operator.kind is not OperatorKind.LOSS:
+            linear = quantises and operator.kind in _GEMMS and operator.klass is not OperatorClass.HEAD
+            gate = context.runtime.saves_gates_eight_bit and operator.kind is OperatorKind.ACTIVATION and operator.klass in _FEED_FORWARDS
+            widths.append(context.gemm_element if linear else 1 if gate else 0)
+    return max(widths), 0 in widths[1:]
 
 
 def _saved_extra(operator: Operator, structure: Placing, context: Context) -> dict[str, Saved]:

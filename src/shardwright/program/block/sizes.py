@@ -28,22 +28,37 @@ class Factor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """times x product of `scale` variables x product of factors."""
+    """times x product of `scale` variables x product of factors, of it so many percent (rounded up; of at most one part of a product)."""
 
     times: int = 1
     scale: tuple[str, ...] = ()
     factors: tuple[Factor, ...] = ()
+    percent: int = 100
 
     def __mul__(self, other: Size) -> Size:
-        return Size(times=self.times * other.times, scale=self.scale + other.scale, factors=self.factors + other.factors)
+        return Size(
+            times=self.times * other.times,
+            scale=self.scale + other.scale,
+            factors=self.factors + other.factors,
+            percent=self.percent * other.percent // 100,
+        )
 
     def scaled(self, times: int) -> Size:
         """This size `times` times."""
-        return Size(times=self.times * times, scale=self.scale, factors=self.factors)
+        return Size(times=self.times * times, scale=self.scale, factors=self.factors, percent=self.percent)
+
+    def uneven(self, percent: int) -> Size:
+        """`percent` of this size."""
+        return Size(times=self.times, scale=self.scale, factors=self.factors, percent=percent)
 
 
 def evaluate(size: Size, degrees: Degrees) -> IntArray:
     """`size` in elements for every entry of the degree arrays (exact integers)."""
+    whole = _whole(size, degrees)
+    return whole if size.percent == 100 else -(-whole * size.percent // 100)
+
+
+def _whole(size: Size, degrees: Degrees) -> IntArray:
     constant = size.times
     result: IntArray | None = None
     for name in size.scale:

@@ -18,6 +18,7 @@ from shardwright.search.grid.bounded import Crossed, bound_space, crossed
 from shardwright.search.grid.mesh_bounds import mesh_bounds
 from shardwright.search.grid.meshes import Meshes, full_meshes, idle_meshes
 from shardwright.search.grid.modules import LADDER
+from shardwright.search.grid.paired import PairedSearch, search_paired
 from shardwright.search.grid.relaxed_members import relaxed_bounds
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
@@ -51,12 +52,14 @@ class Searched:
         outcome: of refining what was crossed. crossed: sets of members. left: meshes that were not, none of which has a member below its
             (meshes,) seconds beside it, inf where none of its members is legal; and the part of the space that they are of. repeated: raw
             members of meshes that do not tell a part from the first.
+            paired: orders that only general plans have.
     """
 
     outcome: Outcome = field(default_factory=Outcome)
     crossed: list[Crossed] = field(default_factory=list)
     left: list[tuple[Meshes, FloatArray, Space]] = field(default_factory=list)
     repeated: int = 0
+    paired: list[PairedSearch] = field(default_factory=list)
 
 
 def search(
@@ -117,6 +120,7 @@ def _search_part(
         run.cross(full)
         if idle is not None:
             run.in_order(idle)
+        run.pair()
         return
     every = full if idle is None else full.joined(idle)
     told = _told_apart(every, part, first)
@@ -126,6 +130,7 @@ def _search_part(
         run.leave(every)
     else:
         run.in_order(every)
+    run.pair()
 
 
 def _seconds_under(problem: Problem, grid: Grid, part: Space) -> float:
@@ -170,6 +175,22 @@ class _Run:
         room = (kept + some.members.num_members) * MEMBER_BYTES <= self.half
         self.found.crossed.append(crossed(self.space, meshes, some, keep=room))
         self.found.outcome = merged(known, more, top=self.top)
+
+    def pair(self) -> None:
+        """Look at orders that only general plans have."""
+        known = self.found.outcome
+        more = search_paired(
+            self.problem,
+            self.space,
+            self.facts,
+            capacity=self.capacity,
+            top=self.top,
+            until=known.worst_of(self.top),
+            limit=self.limit,
+        )
+        if more is not None:
+            self.found.paired.append(more)
+            self.found.outcome = merged(known, Outcome(ranked=more.ranked, lower_bound_s=more.lower_bound_s), top=self.top)
 
     def in_order(self, meshes: Meshes) -> None:
         """Cross meshes, those of the least bound first, as long as their members can be among the best."""

@@ -84,7 +84,8 @@ def answer_of(problem: Problem, space: Space, facts: GridFacts, searched: Search
 
 def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
     """Account for every member of `space` after a search that ranked at least one."""
-    parts, outcome = searched.crossed, searched.outcome
+    parts, outcome, paired = searched.crossed, searched.outcome, searched.paired
+    unfit = sum(part.infeasible for part in paired)
     best = outcome.ranked[0].step_time_s
     infeasible = sum(part.infeasible for part in parts)
     refined = outcome.paths + outcome.too_large
@@ -95,19 +96,19 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
     return Certificate(
         space=space.text(),
         digest=space.digest(problem_text(problem)),
-        enumerated=sum(part.enumerated for part in parts) + left + searched.repeated,
-        illegal=sum(part.illegal for part in parts) + barren,
+        enumerated=sum(part.enumerated for part in parts) + left + sum(part.enumerated for part in paired) + searched.repeated,
+        illegal=sum(part.illegal for part in parts) + barren + sum(part.illegal for part in paired),
         duplicates=sum(part.duplicates for part in parts) + searched.repeated,
-        infeasible=infeasible + outcome.too_large,
-        bounded_b0=sum(part.num_members for part in parts) - infeasible - refined + left - barren,
-        bounded_b1=outcome.paths - outcome.simulated,
-        simulated=outcome.simulated,
+        infeasible=infeasible + outcome.too_large + unfit,
+        bounded_b0=sum(part.num_members for part in parts) - infeasible - refined + left - barren + sum(p.bounded_b0 for p in paired),
+        bounded_b1=outcome.paths - outcome.simulated + sum(part.bounded_b1 for part in paired),
+        simulated=outcome.simulated + sum(part.simulated for part in paired),
         best_s=best,
         lower_bound_s=lower,
         gap=(best - lower) / best,
         optimal=outcome.certified,
         universal_gap=universal,
-        infeasible_by_reason=(("memory bound", infeasible), ("simulated memory", outcome.too_large)),
+        infeasible_by_reason=(("memory bound", infeasible + unfit), ("simulated memory", outcome.too_large)),
     )
 
 

@@ -264,7 +264,7 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         shard_bytes=shard_bytes(problem),
         gradient_bytes=runtime.gradient_dtype.bits / 8,
         own_gradient_bytes=float(own_gradient_bytes(problem)),
-        state_bytes=float(job.optimizer.state_bytes),
+        state_bytes=float(problem.optimizer.state_bytes),
         prefetch=float(runtime.gather_prefetch),
         reuse=float(runtime.reuse_elements),
         update_bytes=update_bytes(problem),

@@ -55,6 +55,7 @@ class Space:
             goes with full recompute (0 = all).
         dp: the only data parallel degrees that count; empty = any.
         first, last: layers of the first and last pipeline rank of every member; 0 = as the rest.
+        paired: schedules that only general plans run, of members of 1F1B (see `search.grid.paired`).
         options: values of each option of the runtime that is set; of a part that is searched at once, one value each.
         modules: sets of options that say which modules run again in backward (`modules`), the first with the fewest; the others go with
             recompute=none.
@@ -69,6 +70,7 @@ class Space:
     last: int = 0
     fewest: int = 0
     node: int = 1
+    paired: tuple[str, ...] = ()
     options: tuple[tuple[str, tuple[str, ...]], ...] = ()
     modules: tuple[Options, ...] = NOTHING
 
@@ -101,7 +103,8 @@ class Space:
         options = "".join(f"; {name} {{{', '.join(values)}}}" for name, values in self.options)
         sets = ", ".join(" ".join(f"{name}={value}" for name, value in chosen) or "as it is" for chosen in self.modules)
         modules = f"; modules {{{sets}}}" if self.modules != NOTHING else ""
-        return f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp pp){only}{idle}{ends}{options}{modules}"
+        paired = f"; and 1F1B's members in the order of {', '.join(self.paired)}" if self.paired else ""
+        return f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp pp){only}{idle}{ends}{options}{modules}{paired}"
 
     def digest(self, problem: str) -> str:
         """SHA-256 of the space and the problem's text."""
@@ -194,8 +197,9 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
     }
     fewest = devices // 2 + 1 if devices > 1 else 0
     node = problem.cluster.node.num_devices if devices > problem.cluster.node.num_devices else 1
+    paired = tuple(s for s in runtime.schedules if s not in SCHEDULES) if chain else ()
     kept = tuple((axis, values[axis]) for axis in AXES)
-    return Space(name=name, devices=devices, values=kept, fewest=fewest, node=node, modules=module_ladder(problem))
+    return Space(name=name, devices=devices, values=kept, fewest=fewest, node=node, modules=module_ladder(problem), paired=paired)
 
 
 def _orders(*, wide: bool) -> tuple[str, ...]:
