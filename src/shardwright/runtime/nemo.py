@@ -97,14 +97,6 @@ NEMO_24_07: Final = derive(
         *megatron_core.KEPT,
         *megatron_core.RECOMPUTE,
     ),
-        *megatron_core.OVERLAPS,
-        *_gradients(0),
-        *megatron_core.FP8,
-        *megatron_core.GATHERS,
-        *_ATTENTIONS,
-        *megatron_core.KEPT,
-        *megatron_core.RECOMPUTE,
-    ),
 )
 
 # NeMo 24.09 to 25.05 and Megatron-Bridge: as 24.07, with cuDNN attention and fused cross-entropy.
