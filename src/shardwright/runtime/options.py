@@ -131,6 +131,8 @@ OPTIONS: Final = (
         values={
             "none": "nothing",
             "router": "routers",
+            "mamba": "state-space mixers",
+            "attention": "attention and state-space mixers",
             "attention-router": "all but the experts",
             "iteration": "a whole iteration",
         },

@@ -1,7 +1,7 @@
 """From a row of a table to a problem and the strategy that ran, or to the reason why not.
 
-Nothing is guessed: a cell that is empty, in the table and in the facts beside it, makes the row incomplete. What facts and documented
-defaults filled is listed in ``Case.assumptions``.
+Nothing is guessed: a cell that is empty, in the table and in the facts beside it, and that the others do not imply (`implied`), makes the
+row incomplete. What filled a cell is listed in ``Case.assumptions``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from shardwright.validation.case import Case, MeasuredKind, Skip, SkipReason
 from shardwright.validation.complete import Completed, complete
 from shardwright.validation.decoders import row_model
 from shardwright.validation.facts import Facts
+from shardwright.validation.implied import implied
 from shardwright.validation.measurements import Measurement, MemoryKind
 from shardwright.validation.predict import problem_of_case
 
@@ -94,10 +95,10 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
     if device is None:
         raise _Unusable(SkipReason.UNKNOWN_ACCELERATOR, f"{row.gpu[:60]}: {nearest(row.gpu, accelerator_names())}")
     runtime = _runtime(row, device=device, otherwise=runtime, assumptions=assumptions)
+    row = implied(row, assumptions=assumptions)
     missing = next((name for name in _REQUIRED if not getattr(row, name)), "")
     if missing:
         raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, missing)
-    row = _padded(row, assumptions=assumptions)
     model = row_model(row, config=completed.config)
     if isinstance(model, tuple):
         raise _Unusable(*model)
@@ -153,15 +154,6 @@ def _runtime(row: Measurement, *, device: Accelerator, otherwise: str, assumptio
         return load_runtime(f"{name} {row.options}").name
     except RuntimeModelError as error:
         raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
-
-
-def _padded(row: Measurement, *, assumptions: list[str]) -> Measurement:
-    """The row with a vocabulary where its source gives the tokenizer's words."""
-    if row.vocab or not row.tokenizer_words:
-        return row
-    quantum = 128 * (row.tp or 1)
-    assumptions.append(f"vocabulary of {row.tokenizer_words} padded to a multiple of {quantum}")
-    return replace(row, vocab=-(-row.tokenizer_words // quantum) * quantum)
 
 
 def _degrees(row: Measurement) -> _Degrees:
