@@ -5,6 +5,7 @@ A cell is filled only where the others leave one value: never from what is usual
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import prod
 from typing import Any, Final
@@ -13,13 +14,23 @@ from shardwright.validation.measurements import Measurement
 from shardwright.validation.names import meant
 
 QUANTUM: Final = 128
+_LISTED: Final = re.compile(r"selective\[([a-z_, +]*)\]")
+_MODULES: Final = {
+    "layernorm": "recompute_norms",
+    "mla_up_proj": "recompute_mla",
+    "moe_act": "recompute_moe_act",
+    "mlp": "recompute_mlp",
+    "shared_experts": "recompute_shared",
+    "moe": "recompute_moe",
+}
+"""Words of Megatron-Core's ``recompute_modules`` -> options of a runtime; ``core_attn`` is selective recompute of the grid."""
 _WHOLE: Final = ("zero-3", "zero3", "stage 3", "stage-3", "stage3", "fsdp")
 """Words of sharding that need no other degree."""
 
 
 def implied(row: Measurement, *, assumptions: list[str]) -> Measurement:
     """`row` with the cells that its others imply; `assumptions` gets a line for each."""
-    for fill in (_model, _degrees, _microbatch, _vocabulary):
+    for fill in (_model, _degrees, _chunks, _microbatch, _vocabulary):
         given, why = fill(row)
         if given:
             row = replace(row, **given)
@@ -45,6 +56,11 @@ def _degrees(row: Measurement) -> tuple[dict[str, Any], str]:
     return {}, ""
 
 
+def _chunks(row: Measurement) -> tuple[dict[str, Any], str]:
+    """One chunk a rank without a pipeline: there is nothing to interleave."""
+    return ({"vpp": 1}, f"pp 1 has nothing that {row.vpp} chunks interleave") if row.pp == 1 and (row.vpp or 1) > 1 else ({}, "")
+
+
 def _microbatch(row: Measurement) -> tuple[dict[str, Any], str]:
     """Samples of a microbatch by how many a replica has in a step, where that leaves one value."""
     if row.micro_batch or not (row.global_batch and row.gpu_count and row.tp and row.pp):
@@ -66,3 +82,17 @@ def _vocabulary(row: Measurement) -> tuple[dict[str, Any], str]:
         return {}, ""
     quantum = QUANTUM * (row.tp or 1)
     return {"vocab": -(-row.tokenizer_words // quantum) * quantum}, f"{row.tokenizer_words} words padded to a multiple of {quantum}"
+
+
+def modules_of(row: Measurement) -> tuple[Measurement, tuple[str, ...]]:
+    """The row with what the grid says of its recompute, and the options that are on, where it lists Megatron-Core's modules:
+    ``selective[core_attn+moe_act]``. A module that is not known stays, and makes the row unusable.
+    """
+    found = _LISTED.fullmatch(row.recompute.lower().strip())
+    if found is None:
+        return row, ()
+    words = [word for word in re.split(r"[+, ]+", found[1]) if word]
+    if any(word not in (*_MODULES, "core_attn") for word in words):
+        return row, ()
+    kept = "selective" if "core_attn" in words else "none"
+    return replace(row, recompute=kept), tuple(_MODULES[word] for word in words if word != "core_attn")
