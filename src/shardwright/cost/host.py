@@ -51,6 +51,8 @@ def launches(work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Ru
     """
     n = np.shape(degrees["mbs"])[0]
     if work.kernel is Kernel.ELEMENT:
+        if work.apart and work.groups is not None:
+            return np.asarray(evaluate(work.groups, degrees), dtype=np.float64)
         return np.full(n, EAGER_KERNELS if runtime.element_kernels is ElementKernels.EAGER else 1, dtype=np.float64)
     if work.kernel not in (Kernel.GEMM, Kernel.GROUPED_GEMM):
         return np.ones(n)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from collections.abc import Sequence
 
 from shardwright.model.blocks.decoder import blocks_of, configured_model
@@ -89,10 +91,13 @@ def build_glm4_moe(fields: Fields) -> Model:
 
 
 def build_gpt_oss(fields: Fields) -> Model:
-    """gpt-oss: alternating windows, learned sinks, biases everywhere (`GptOssConfig`: attention_bias True), no shared expert."""
+    """gpt-oss: alternating windows, learned sinks, biases everywhere (`GptOssConfig`: attention_bias True), no shared expert; gates are
+    clamped (swiglu_limit 7).
+    """
     hidden = fields.hidden()
     bias = fields.flag("attention_bias", default=True)
     moe = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields), router_bias=True, bias=True)
+    moe = tuple(replace(o, clamped=o.gated) for o in moe)
 
     def layer(window: int) -> Block:
         shape = grouped_shape(fields, head_dim=fields.head_dim(), window=window, sinks=True)

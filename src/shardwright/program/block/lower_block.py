@@ -125,6 +125,7 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
         added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
         # A dispatcher that sends one copy a device gathers rows in kernels of its own.
         by_row=runtime.row_kernels and (operator.kind is OperatorKind.LOSS or runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL),
+        apart=runtime.element_kernels is ElementKernels.FUSED and not runtime.fused_experts,
         heads=heads,
         experts=experts,
         expert_tokens=expert_tokens,
