@@ -27,7 +27,7 @@ RUNTIME: Final = runtime(
         on="main_grad_copy adds_gradients overlap_grad_reduce",
         off="gradient_wire reduce_every_microbatch row_kernels gradient_passes scales_gradients fused_weight_gradient",
         gradient_dtype=Dtype.FP32,
-        note="FP32GradientAccumulator.backward adds every half gradient to its fp32 copy after a pass; DDP's hook reduces that in the last one",
+        note="FP32GradientAccumulator.backward adds half gradients to fp32 copies after a pass; DDP's hook reduces those in the last one",
     ),
     stated(
         f"{_MAIN}/optim/zero.py",
@@ -39,7 +39,8 @@ RUNTIME: Final = runtime(
     ),
     read(_BENCH, bucket_bytes=50 * MIB, note="ddp_bucket_cap_mb 25 of bf16 gradients, which travel in fp32"),
     stated(
-        f"{_MAIN}/optim/zero.py", off="gather_bucket_bytes gather_copy_bytes listed_collectives reduce_copy_bytes reuse_elements",
+        f"{_MAIN}/optim/zero.py",
+        off="gather_bucket_bytes gather_copy_bytes listed_collectives reduce_copy_bytes reuse_elements",
         note="no stage 3",
     ),
     stated(
@@ -53,7 +54,7 @@ RUNTIME: Final = runtime(
         on="sequence_parallel tp_input_regather",
         off="tp_synchronises",
         tp_overlap=TpOverlap.NONE,
-        note="tp_mode REDUCE_SCATTER; without tp_linear_async_communication collectives are waited for; tp_recompute_allgather gathers again",
+        note="tp_mode REDUCE_SCATTER; collectives are waited for without tp_linear_async_communication; tp_recompute_allgather",
     ),
     stated(_CONFIG, on="expert_parallel", off="context_ring context_gather context_ulysses", expert_dispatch=ExpertDispatch.ALL_TO_ALL),
     stated(
@@ -69,8 +70,8 @@ RUNTIME: Final = runtime(
         off="fused_loss logits_blocks_bytes split_logits_bytes",
         logits_bytes=10,
         loss_bytes=52,
-        note="sharded_cross_entropy: bf16 logits 2, their fp32 copy 4, the shifted copy 4, exponentiated in place and kept; passes: cast 6, max 4, "
-        "shift 8, exp 8, sum 4, division 8, gradient 8, cast 6",
+        note="sharded_cross_entropy: bf16 logits 2, their fp32 copy 4, the shifted copy 4, exponentiated in place and kept; "
+        "passes: cast 6, max 4, shift 8, exp 8, sum 4, division 8, gradient 8, cast 6",
     ),
     stated(
         _CONFIG,

@@ -9,6 +9,7 @@ from typing import Final
 from shardwright.hardware.catalog.catalog import find_accelerator
 from shardwright.model.catalog.catalog import ENTRIES
 from shardwright.model.catalog.entry import CatalogEntry
+from shardwright.runtime.registry import runtime_names
 from shardwright.validation.decoders import GPT, LLAMA, MIXTURE, NEMOTRON
 from shardwright.validation.measurements import Measurement
 
@@ -16,9 +17,14 @@ MAX_NAME: Final = 200
 NEAR: Final = 0.1
 """A size in a name is a model's if it is within this part of its parameters."""
 _RUN: Final = frozenset(
-    "bf16 fp16 fp32 fp8 fp4 nvfp4 mxfp8 mxfp4 mx cs sc int8 hybrid mixed amp maxtext nemo megatron mcore paxml torchtitan deepspeed pretrain "
-    "pretraining training train bench benchmark tokendrop dropless release model dp fsdp gpus gpu nodes".split()
+    [
+        *("bf16", "fp16", "fp32", "fp8", "fp4", "nvfp4", "mxfp8", "mxfp4", "mx", "cs", "sc", "int8", "mixed", "amp"),
+        *("pretrain", "pretraining", "training", "train", "bench", "benchmark", "tokendrop", "dropless", "release"),
+        *("model", "gpu", "gpus", "nodes"),
+        *(word for name in runtime_names() for word in name.split("-")),
+    ]
 )
+"""Words of a run: precisions, what it was for, and what its framework is called."""
 _VERSION: Final = re.compile(r"v?[0-9]{2}\.[0-9]{1,2}(\.[0-9]{1,2})?")
 _SIZE: Final = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,3})?)([mbt])")
 _UNIT: Final = {"m": 1e6, "b": 1e9, "t": 1e12}
@@ -33,8 +39,8 @@ def meant(row: Measurement) -> tuple[str, str]:
     """(catalog name or form of a decoder, why) where the name of a row is none of the catalog's; ("", "") where it is, or nothing fits.
 
     Words of the run are not part of a name: precisions, devices, frameworks, releases. A size may stand beside it, or lack, if it is the
-    model's. Where no model of the catalog is meant, and the row says its sizes, it is the decoder of its family's form; a family that is not known has
-    gated experts, or by its feed-forward width a form of GPT (4 x hidden, as many key heads) or Llama.
+    model's. Where no model of the catalog is meant, and the row says its sizes, it is the decoder of its family's form; a family that is
+    not known has gated experts, or by its feed-forward width the form of GPT (4 x hidden, as many key heads) or Llama.
     """
     if row.architecture or row.config or row.model_name.strip() == "":
         return "", ""
@@ -61,8 +67,10 @@ def _form(row: Measurement) -> str:
 def _catalogued(name: str) -> CatalogEntry | None:
     """The entry that a name means; None if none is, or several are."""
     words = [word for word in re.split(r"[-_\s/(),|]+", name.lower()) if word]
-    kept = [word for word in words if word not in _RUN and not _VERSION.fullmatch(word) and find_accelerator(word) is None]
     entries = _by_key()
+    if "".join(words) in entries:
+        return entries["".join(words)]
+    kept = [word for word in words if word not in _RUN and not _VERSION.fullmatch(word) and find_accelerator(word) is None]
     if "".join(kept) in entries:
         return entries["".join(kept)]
     size = next((match for word in reversed(kept) if (match := _SIZE.fullmatch(word))), None)

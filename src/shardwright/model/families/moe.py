@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import attention_operators, grouped_shape, layer_block, mlp_operators
