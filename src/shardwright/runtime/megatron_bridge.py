@@ -40,7 +40,7 @@ _GRAPHS: Final = (
     ),
     offered(
         "graphs",
-        "attention",
+        "attn",
         "cuda_graph_scope=attn,mamba",
         read(_HYBRID, capture=Capture.ATTENTION, note="cuda_graph_scope attn and mamba"),
     ),

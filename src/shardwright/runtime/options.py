@@ -132,7 +132,7 @@ OPTIONS: Final = (
             "none": "nothing",
             "router": "routers",
             "mamba": "state-space mixers",
-            "attention": "attention and state-space mixers",
+            "attn": "attention and state-space mixers",
             "attention-router": "all but the experts",
             "iteration": "a whole iteration",
         },

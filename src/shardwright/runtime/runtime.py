@@ -62,7 +62,7 @@ class Capture(StrEnum):
     NONE = "none"
     ROUTER = "router"
     MAMBA = "mamba"
-    ATTENTION = "attention"
+    ATTENTION = "attn"
     ATTENTION_ROUTER = "attention-router"
     ITERATION = "iteration"
 
