@@ -10,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from shardwright.cost.columns import programs_of
-from shardwright.cost.compute import attention_flops, scan_flops
+from shardwright.cost.compute import attention_flops
+from shardwright.cost.scan import scan_flops
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import model_from_config

@@ -47,9 +47,11 @@ def test_every_row_of_the_copy_is_a_case() -> None:
     assert counts["simumax_b200"] == 22
     assert counts["mosaic"] == 182
     assert counts["amp_homo"] == 47
-    assert counts["mlm_ci"] == 150
+    assert counts["mlm_ci"] == 158
+    assert counts["bloom"] == 57
+    assert counts["nanotron"] == 26
+    assert sum(counts.values()) == 1023
     assert counts["tpu_recipes"] == 11
-    assert sum(counts.values()) == 855
 
 
 def test_korthikanti_175b_with_sequence_parallelism() -> None:

@@ -22,8 +22,6 @@ from shardwright.cost.compute import (
     attention_seconds,
     element_seconds,
     gemm_seconds,
-    scan_flops,
-    scan_seconds,
     sixteen_bit,
 )
 from shardwright.cost.degree_rows import Rows
@@ -33,6 +31,7 @@ from shardwright.cost.option_memory import dispatch_buffers
 from shardwright.cost.overlap import products_yield
 from shardwright.cost.quantise import with_casts
 from shardwright.cost.redone import moved_again, redone_share
+from shardwright.cost.scan import scan_flops, scan_seconds
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase, Recomputable, Saved
 from shardwright.program.block.local_size import is_hybrid
 from shardwright.program.block.narrow import stays_wide
@@ -266,7 +265,10 @@ def work_seconds(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[F
         traffic = np.zeros(n_rows)
         for size in (*work.read, *work.written):
             traffic = traffic + evaluate(size, degrees)
-        return element_seconds(machine, traffic=traffic, native=work.native, one_pass=work.one_pass, by_row=work.by_row), np.zeros(n_rows)
+        spent = element_seconds(machine, traffic=traffic, native=work.native, one_pass=work.one_pass, by_row=work.by_row)
+        if work.apart and work.groups is not None:
+            spent = spent + (evaluate(work.groups, degrees) - 1) * machine.accelerator.launch_s
+        return spent, np.zeros(n_rows)
     if work.kernel is Kernel.ATTENTION:
         assert work.attention is not None
         assert work.tokens is not None

@@ -25,7 +25,7 @@ from shardwright.hardware.catalog.constants import SHIPPED, Constants, clock_rat
 from shardwright.hardware.catalog.kernel_tables import attention_fraction, gemm_correction, grouped_correction
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
-from shardwright.model.ir.operator import AttentionShape, Mask, ScanShape
+from shardwright.model.ir.operator import AttentionShape, Mask
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Scaling
 
 EIGHT_BIT_ATTENTION = 1.6
@@ -302,26 +302,3 @@ def _attention_fraction(machine: Machine, shape: AttentionShape, *, length: Floa
     points = machine.attention.forward
     curve = np.interp(np.log2(np.maximum(length, 1)), [np.log2(p[0]) for p in points], [p[1] for p in points])
     return np.minimum(curve * head_factor(machine.accelerator, shape, length=length, heads=heads), 1.0)
-
-
-def scan_flops(shape: ScanShape, *, tokens: IntArray, heads: IntArray, causal: bool = True) -> FloatArray:
-    """Chunked scan, forward: 2 x tokens x (chunk x (groups x state + heads x head_dim) / 2 + 2 x heads x state x head_dim).
-
-    Inside a chunk: scores C B^T, one product a group, and what each head makes of them and X (causal half; the whole chunk if `causal`
-    is false); across chunks: building and reading the state.
-
-    Args:
-        tokens, heads: local, shape (r,); with fewer groups than parts, each part has one.
-
-    Leaves out the recurrence between chunks, the convolution, and a delta rule's triangular solve.
-    Source: Dao and Gu 2024 (arXiv 2405.21060), section 6.
-    """
-    groups = np.maximum(shape.groups * heads // shape.heads, 1)
-    inside = shape.chunk * (groups * shape.state + heads * shape.head_dim) / (2 if causal else 1)
-    return np.asarray(2.0 * tokens * (inside + 2.0 * heads * shape.state * shape.head_dim), dtype=np.float64)
-
-
-def scan_seconds(machine: Machine, shape: ScanShape, *, tokens: IntArray, heads: IntArray, backward: bool) -> FloatArray:
-    """The chunked scan as small matmuls at a third of the GEMM rate (assumed), backward 2.5 x forward, plus a launch a pass (4)."""
-    flops = scan_flops(shape, tokens=tokens, heads=heads) * (2.5 if backward else 1.0)
-    return flops * 3.0 / (machine.gemm.compute_efficiency * machine.attention_peak) + 4 * machine.accelerator.launch_s

@@ -24,13 +24,24 @@ MOVE_KERNELS = 2
 """A collective and the event that orders it."""
 
 
+_REPLAYED = {
+    Capture.ROUTER: (OperatorClass.ROUTER,),
+    Capture.MAMBA: (OperatorClass.SSM,),
+    Capture.ATTENTION: (OperatorClass.STREAM, OperatorClass.ATTN, OperatorClass.CORE, OperatorClass.SSM),
+}
+
+
 def replayed(klass: OperatorClass, *, routed: bool, capture: Capture) -> bool:
-    """Whether a captured graph replays an operator's kernels."""
+    """Whether a captured graph replays an operator's kernels.
+
+    A layer's norms and residuals lie in its mixer's graph; where only state-space mixers are captured, those of other layers are launched,
+    which counts a state-space layer's own norm and residual as launched too.
+    """
     if capture is Capture.ITERATION:
         return True
     if capture is Capture.ATTENTION_ROUTER:
         return not routed
-    return capture is Capture.ROUTER and klass is OperatorClass.ROUTER
+    return klass in _REPLAYED.get(capture, ())
 
 
 def launches(work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Runtime) -> FloatArray:
@@ -41,6 +52,8 @@ def launches(work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Ru
     """
     n = np.shape(degrees["mbs"])[0]
     if work.kernel is Kernel.ELEMENT:
+        if work.apart and work.groups is not None:
+            return np.asarray(evaluate(work.groups, degrees), dtype=np.float64)
         return np.full(n, EAGER_KERNELS if runtime.element_kernels is ElementKernels.EAGER else 1, dtype=np.float64)
     if work.kernel not in (Kernel.GEMM, Kernel.GROUPED_GEMM):
         return np.ones(n)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.facts import Statement, named, read, runtime, stated
+from shardwright.runtime.facts import Statement, derive, named, read, runtime, stated
 from shardwright.runtime.options import offered
 from shardwright.runtime.runtime import (
     AttentionKernel,
@@ -149,4 +149,24 @@ RUNTIME: Final = runtime(
         note="AQT's dynamic scales; XLA reduces the magnitude of each sharded operand with the operator itself: not counted",
     ),
     offers=OFFERS,
+)
+
+# Paxml on GPUs, as NVIDIA's benchmarks launch it: XLA again, a layer's gathers in one loop over layers, Transformer Engine's attention.
+PAXML: Final = derive(
+    RUNTIME,
+    named("paxml", framework="Paxml", version="2024", released="2024-03"),
+    stated(
+        "https://github.com/NVIDIA/dgxc-benchmarking/blob/143b90dd91f9be958fed4773ae95d941a3356a82/paxml/configure.sh",
+        checked=True,
+        vendors=("NVIDIA",),
+        attention_kernel=AttentionKernel.CUDNN,
+        tp_overlap=TpOverlap.NONE,
+        note="NVTE_FUSED_ATTN=1, asynchronous collectives and XLA's latency-hiding scheduler; no collective matmul among its flags",
+    ),
+    stated(
+        "https://github.com/google/paxml/blob/04516ac858bbd5143aed2262bbd1e505f6679e28/paxml/contrib/gpu/scripts_gpu/configs.py",
+        checked=True,
+        default_recompute="selective",
+        note="CHECKPOINT_POLICY SAVE_DOT_WITH_NO_BATCH_DIM; ICI and DCN meshes of replicas, data and model axes",
+    ),
 )

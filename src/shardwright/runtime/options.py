@@ -182,6 +182,8 @@ OPTIONS: Final = (
         values={
             "none": "nothing",
             "router": "routers",
+            "mamba": "state-space mixers",
+            "attn": "attention and state-space mixers",
             "attention-router": "all but the experts",
             "iteration": "a whole iteration",
         },

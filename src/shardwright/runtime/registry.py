@@ -24,9 +24,11 @@ _MODULES: Final = {
     "megatron-bridge": "shardwright.runtime.megatron_bridge:RUNTIME",
     "megatron-core-0.12": "shardwright.runtime.megatron_core:V0_12",
     "megatron-core-0.16": "shardwright.runtime.megatron_core:V0_16",
+    "nanotron": "shardwright.runtime.nanotron:RUNTIME",
     "nemo-24.07": "shardwright.runtime.nemo:NEMO_24_07",
     "nemo-24.11": "shardwright.runtime.nemo:NEMO_24_11",
     "nemo-25.04": "shardwright.runtime.nemo:NEMO_25_04",
+    "paxml": "shardwright.runtime.maxtext:PAXML",
     "torchtitan-0.1": "shardwright.runtime.torchtitan:V0_1",
     "torchtitan-0.2": "shardwright.runtime.torchtitan:V0_2",
 }

@@ -61,10 +61,14 @@ class ExpertDispatch(StrEnum):
 
 
 class Capture(StrEnum):
-    """What captured graphs replay without the host: nothing, routers, all but the experts, or a whole iteration."""
+    """What captured graphs replay without the host: nothing, routers, state-space mixers, these and attention, all but the experts, or a
+    whole iteration.
+    """
 
     NONE = "none"
     ROUTER = "router"
+    MAMBA = "mamba"
+    ATTENTION = "attn"
     ATTENTION_ROUTER = "attention-router"
     ITERATION = "iteration"
 

@@ -1,4 +1,4 @@
-"""The model graph of a row: a model of the catalog with the row's number of layers, or a decoder of four forms with the row's sizes."""
+"""The model graph of a row: a model of the catalog with the row's number of layers, or a decoder of five forms with the row's sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ GPT: Final = "gpt"
 LLAMA: Final = "llama"
 NEMOTRON: Final = "nemotron"
 EXPERTS: Final = "experts"
-FORMS: Final = (GPT, LLAMA, NEMOTRON, EXPERTS)
+MIXTURE: Final = "mixture"
+FORMS: Final = (GPT, LLAMA, NEMOTRON, EXPERTS, MIXTURE)
 
 
 def row_model(row: Measurement, *, config: Mapping[str, Any]) -> Model | tuple[SkipReason, str]:
@@ -39,11 +40,12 @@ def row_model(row: Measurement, *, config: Mapping[str, Any]) -> Model | tuple[S
         return _from_file(row)
     if form not in FORMS:
         return _from_catalog(row, config=config)
-    if (row.experts or 0) > 1 and form != EXPERTS:
+    if (row.experts or 0) > 1 and form not in (EXPERTS, MIXTURE):
         return SkipReason.UNSUPPORTED_MODEL, row.model_name
     sizes = {name: getattr(row, name) or 0 for name in ("layers", "hidden", "heads", "vocab", "seq_len")}
     needed = {**sizes, **({"ffn_hidden": row.ffn_hidden} if form in (LLAMA, NEMOTRON) else {})}
-    needed |= {"topk": row.topk and row.experts} if form == EXPERTS else {}
+    needed |= {"topk": row.topk and row.experts} if form in (EXPERTS, MIXTURE) else {}
+    needed |= {"expert_ffn": row.expert_ffn or row.ffn_hidden} if form == MIXTURE else {}
     wrong = next((name for name, value in needed.items() if not value), "")
     if not wrong:
         wrong = "heads" if sizes["hidden"] % sizes["heads"] else "layers" if sizes["layers"] > MAX_LAYERS else ""
@@ -65,19 +67,22 @@ def _decoder(row: Measurement, *, form: str, layers: int, hidden: int, heads: in
     """The decoder of a form.
 
     GPT: LayerNorm, GELU, biases, learned positions, tied. Llama: RMSNorm, SwiGLU, rotary, untied. Nemotron: LayerNorm, squared ReLU, rotary
-    and untied. Experts: GPT with experts in every layer and no biases (Megatron-LM's functional tests).
+    and untied. Experts: GPT with experts in every layer and no biases (Megatron-LM's functional tests). Mixture: Llama with experts in
+    every layer.
     """
-    learned, bias, norm_bias = form in (GPT, EXPERTS), form == GPT, form != LLAMA
+    sparse, gated = form in (EXPERTS, MIXTURE), form in (LLAMA, MIXTURE)
+    learned, bias, norm_bias = form in (GPT, EXPERTS), form == GPT, not gated
     width, ffn = hidden // heads, row.ffn_hidden or 4 * hidden
     shape = AttentionShape(heads=heads, kv_heads=row.kv_heads or heads, head_dim=width, value_dim=width)
-    if form == EXPERTS:
-        experts, shared = ExpertShape(experts=row.experts or 1, topk=row.topk or 1), row.shared_ffn or 0
-        feed = moe_operators(hidden=hidden, ffn=row.expert_ffn or ffn, experts=experts, gated=False, shared_ffn=shared)
+    if sparse:
+        experts, width_of_one = ExpertShape(experts=row.experts or 1, topk=row.topk or 1), row.expert_ffn or ffn
+        shared = row.shared_ffn or (round((row.shared_experts or 0) * width_of_one) if gated else 0)
+        feed = moe_operators(hidden=hidden, ffn=width_of_one, experts=experts, gated=gated, shared_ffn=shared)
     else:
-        feed = mlp_operators(hidden=hidden, ffn=ffn, gated=form == LLAMA, bias=bias)
+        feed = mlp_operators(hidden=hidden, ffn=ffn, gated=gated, bias=bias)
     norms = bool(row.qk_norm) and form != EXPERTS
     attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=norms, rotary=not learned)
-    block = layer_block("moe" if form == EXPERTS else "layer", hidden=hidden, attention=attention, feed_forward=feed, norm_bias=norm_bias)
+    block = layer_block("moe" if sparse else "layer", hidden=hidden, attention=attention, feed_forward=feed, norm_bias=norm_bias)
     model = decoder_model(
         embed=embedding_block(hidden=hidden, vocab=vocab, positions=seq_len if learned else 0),
         layers=(block,) * layers,

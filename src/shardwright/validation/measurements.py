@@ -52,6 +52,7 @@ class Measurement:
             sharded states. gradient_accumulation: microbatches a step; tells the global batch where that is empty.
         host_layers: layers of each chunk whose activations wait in host memory.
         gradient_wire: dtype of gradients on the wire; empty = the runtime's. stage_layers: layers of each pipeline stage, ``13,12,12``.
+        train: what of the model is trained, ``lora:r16:attn,mlp`` or ``frozen:embed``; empty = all.
         tokenizer_words: an empty vocabulary is this many words, padded to a multiple of 128 x tp (Megatron's rule).
         tflops_formula: ``sc21`` where tflops_per_gpu is of that paper's formula and may be turned into seconds.
     """
@@ -114,6 +115,7 @@ class Measurement:
     gradient_accumulation: int | None = None
     dropout: int | None = None
     expert_imbalance: float | None = None
+    train: str = ""
     gradient_wire: str = ""
     stage_layers: tuple[int, ...] = ()
     host_layers: int | None = None

@@ -1,7 +1,7 @@
 """From a row of a table to a problem and the strategy that ran, or to the reason why not.
 
-Nothing is guessed: a cell that is empty, in the table and in the facts beside it, makes the row incomplete. What facts and documented
-defaults filled is listed in ``Case.assumptions``.
+Nothing is guessed: a cell that is empty, in the table and in the facts beside it, and that the others do not imply (`implied`), makes the
+row incomplete. What filled a cell is listed in ``Case.assumptions``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from shardwright.hardware.expression import fill_nodes
 from shardwright.job.border import job_from_flags
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
+from shardwright.model.trained import trained
 from shardwright.runtime.registry import default_runtime, load_runtime
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts
@@ -30,15 +31,16 @@ from shardwright.validation.case import Case, MeasuredKind, Skip, SkipReason
 from shardwright.validation.complete import Completed, complete
 from shardwright.validation.decoders import row_model
 from shardwright.validation.facts import Facts
+from shardwright.validation.implied import implied, modules_of
 from shardwright.validation.measurements import Measurement, MemoryKind
 from shardwright.validation.predict import problem_of_case
 
-_FINE_TUNING: Final = re.compile(r"\b(LoRA|SFT|PEFT)\b")
+_TUNED: Final = re.compile(r"\b(SFT|LoRA|PEFT)\b")
 _ZERO: Final = re.compile(r"(?:zero|stage)[-_ ]?([0-3])")
 _UNSHARDED: Final = ("", "none", "no", "off", "0", "ddp", "no_shard", "false")
 _RECOMPUTE: Final = {
     **dict.fromkeys(("none", "no", "off", "0", "false"), Recompute.NONE),
-    **dict.fromkeys(("selective", "selective(per-op)", "selective[core_attn]", "core_attn"), Recompute.SELECTIVE),
+    **dict.fromkeys(("selective", "selective(per-op)", "core_attn"), Recompute.SELECTIVE),
     **dict.fromkeys(("full", "yes", "on", "1", "true", "uniform", "all"), Recompute.FULL),
 }
 _GROUP: Final = re.compile(r"shard group ([0-9]{1,6})|within ([0-9]{1,6})|fsdp=([0-9]{1,6})|fsdp2 \(full\) ([0-9]{1,6})")
@@ -82,9 +84,6 @@ def _screen(row: Measurement) -> None:
         raise _Unusable(SkipReason.LOW_QUALITY)
     if row.gpu.lower() == "mixed" or " + " in row.gpu_mix:
         raise _Unusable(SkipReason.MIXED_CLUSTER, row.gpu_mix[:80])
-    tuned = _FINE_TUNING.search(f"{row.model_name} {row.table_or_row}")
-    if tuned:
-        raise _Unusable(SkipReason.FINE_TUNING, tuned.group(0))
     if "OOM or hang" in row.notes:
         raise _Unusable(SkipReason.AMBIGUOUS_FAILURE, "OOM or hang")
 
@@ -95,13 +94,15 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
     if device is None:
         raise _Unusable(SkipReason.UNKNOWN_ACCELERATOR, f"{row.gpu[:60]}: {nearest(row.gpu, accelerator_names())}")
     runtime = _runtime(row, device=device, otherwise=runtime, assumptions=assumptions)
+    row, modules = modules_of(implied(row, assumptions=assumptions))
+    runtime = _with_modules(runtime, modules)
     missing = next((name for name in _REQUIRED if not getattr(row, name)), "")
     if missing:
         raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, missing)
-    row = _padded(row, assumptions=assumptions)
     model = row_model(row, config=completed.config)
     if isinstance(model, tuple):
         raise _Unusable(*model)
+    model = _trained(row, model=model, assumptions=assumptions)
     degrees = _degrees(row)
     grid = _grid(row, degrees=degrees, runtime=runtime, assumptions=assumptions)
     samples = row.global_batch
@@ -156,13 +157,25 @@ def _runtime(row: Measurement, *, device: Accelerator, otherwise: str, assumptio
         raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
 
 
-def _padded(row: Measurement, *, assumptions: list[str]) -> Measurement:
-    """The row with a vocabulary where its source gives the tokenizer's words."""
-    if row.vocab or not row.tokenizer_words:
-        return row
-    quantum = 128 * (row.tp or 1)
-    assumptions.append(f"vocabulary of {row.tokenizer_words} padded to a multiple of {quantum}")
-    return replace(row, vocab=-(-row.tokenizer_words // quantum) * quantum)
+def _trained(row: Measurement, *, model: Model, assumptions: list[str]) -> Model:
+    """The model with what of it is trained. Fine-tuning of all parameters is training on whole sequences; adapters need their rank."""
+    tuned = _TUNED.search(f"{row.model_name} {row.table_or_row}")
+    if tuned and tuned[1] != "SFT" and not row.train:
+        raise _Unusable(SkipReason.FINE_TUNING, f"{tuned[1]}: train is empty")
+    if tuned:
+        assumptions.append(f"{tuned[1]}: every sequence is filled, as packed samples fill it, and attended to as one")
+    try:
+        return trained(model, row.train)
+    except UsageError as error:
+        raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
+
+
+def _with_modules(runtime: str, modules: tuple[str, ...]) -> str:
+    """The runtime with modules that run again, as options."""
+    try:
+        return load_runtime(" ".join([runtime, *(f"{module}=on" for module in modules)])).name
+    except RuntimeModelError as error:
+        raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, error.message) from None
 
 
 def _degrees(row: Measurement) -> _Degrees:

@@ -203,6 +203,24 @@ _KIMI_K2: Final = _latent(
     num_nextn_predict_layers=0,
 )
 
+_MOONLIGHT: Final = _latent(
+    "DeepseekV3ForCausalLM",
+    27,
+    2048,
+    16,
+    163840,
+    8192,
+    intermediate_size=11264,
+    moe_intermediate_size=1408,
+    n_routed_experts=64,
+    n_shared_experts=2,
+    num_experts_per_tok=6,
+    n_group=1,
+    topk_group=1,
+    first_k_dense_replace=1,
+    num_nextn_predict_layers=0,
+)
+
 MOE_ENTRIES: Final[tuple[CatalogEntry, ...]] = (
     entry("mixtral-8x7b mixtral-8x7b-v0.1", _mixtral(32, 4096, 32, 14336, 32768), 46_702_792_704, _AIC),
     entry("mixtral-8x22b mixtral-8x22b-v0.1", _mixtral(56, 6144, 48, 16384, 65536), 140_620_634_112, _AIC),
@@ -222,6 +240,7 @@ MOE_ENTRIES: Final[tuple[CatalogEntry, ...]] = (
     entry("deepseek-r1 deepseek-r1-671b", _deepseek_v3(1), 682.5e9, _MTP),
     entry("deepseek-v3-no-mtp", _deepseek_v3(0), 671.0e9, _MTP),
     entry("kimi-k2 kimi-k2-instruct kimi-k2-base", _KIMI_K2, 1.0264e12, _COUNTED),
+    entry("moonlight-16b-a3b moonlight-16b moonlight", _MOONLIGHT, 15.96e9, _COUNTED),
     entry("glm-4.5 glm-4.6", _glm(92, 5120, 12288, 1536, 160, 3, qk_norm=True), 358_337_776_896 - 2 * 151552 * 5120, _GLM_MTP),
     entry("glm-4.5-air", _glm(46, 4096, 10944, 1408, 128, 1, qk_norm=False), 110_468_824_832 - 2 * 151552 * 4096, _GLM_MTP),
     entry("gpt-oss-20b", _gpt_oss(24, 32), 20.91e9, "config.json as carried by aiconfigurator-core 0.12.0; gpt-oss model card"),

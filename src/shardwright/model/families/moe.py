@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import attention_operators, grouped_shape, layer_block, mlp_operators
@@ -89,10 +90,13 @@ def build_glm4_moe(fields: Fields) -> Model:
 
 
 def build_gpt_oss(fields: Fields) -> Model:
-    """gpt-oss: alternating windows, learned sinks, biases everywhere (`GptOssConfig`: attention_bias True), no shared expert."""
+    """gpt-oss: alternating windows, learned sinks, biases everywhere (`GptOssConfig`: attention_bias True), no shared expert; gates are
+    clamped (swiglu_limit 7).
+    """
     hidden = fields.hidden()
     bias = fields.flag("attention_bias", default=True)
     moe = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields), router_bias=True, bias=True)
+    moe = tuple(replace(o, clamped=o.gated) for o in moe)
 
     def layer(window: int) -> Block:
         shape = grouped_shape(fields, head_dim=fields.head_dim(), window=window, sinks=True)

@@ -128,6 +128,7 @@ class Operator:
         experts: set on operators of a mixture of experts; tokens are then routed tokens (T x topk / experts an expert).
         attention, scan: shape of a core.
         gated: ACTIVATION that multiplies two halves (SwiGLU, GeGLU): reads twice what it writes.
+        clamped: both halves of a gate are limited before they are multiplied.
         adapted: a product of two factors is added to its weights (see `adapters`).
     """
 
@@ -143,6 +144,7 @@ class Operator:
     experts: ExpertShape | None = None
     scan: ScanShape | None = None
     gated: bool = False
+    clamped: bool = False
     adapted: bool = False
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.block import eager
+from shardwright.program.block.apart import bias_works, clamp_works, has_late_bias
 from shardwright.program.block.block import BlockWork, Kernel, Phase
 from shardwright.program.block.sizes import Size
 
@@ -33,6 +34,7 @@ class Local:
         eager: element-wise kernels are those of eager PyTorch. fused_chains: but norms, rotary embeddings and gated
             activations are one each. fp32_norms: a norm reads a copy in fp32.
         by_row: permutations and the loss are Triton kernels, one program a row. indexed: permutations are PyTorch's own kernels.
+        apart: clamps and biases of experts are kernels of their own (`apart`).
         loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes of element-wise kernels.
     """
 
@@ -55,6 +57,7 @@ class Local:
     fp32_norms: bool = False
     by_row: bool = False
     indexed: bool = False
+    apart: bool = False
     heads: Size | None = None
     experts: Size | None = None
     expert_tokens: Size | None = None
@@ -112,6 +115,7 @@ def _grouped(o: Operator, x: Local) -> tuple[BlockWork, ...]:
         BlockWork(operator=o.name, phase=Phase.I, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True),
         BlockWork(operator=o.name, phase=Phase.W, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True, accumulate=x.fused_accumulate),
         *_added(o, x, tuple(n * k * g for n in x.writes)),
+        *(bias_works(o, elements=x.tokens * x.writes[0], experts=g, element=x.element) if x.apart and has_late_bias(o) else ()),
     )
 
 
@@ -191,6 +195,7 @@ def _activation(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     return (
         _element(o, Phase.F, inputs, outputs, x.element, native=native),
         _element(o, Phase.I, inputs + outputs, inputs, x.element, native=native),
+        *(clamp_works(o, elements=outputs[0], element=x.element) if x.apart and o.clamped else ()),
     )
 
 

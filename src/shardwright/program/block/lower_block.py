@@ -145,6 +145,7 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
         ),
         # A compiler makes kernels of its own; where nothing else is said, frameworks on PyTorch have PyTorch's.
         indexed=not runtime.row_kernels and runtime.element_kernels is not ElementKernels.COMPILED,
+        apart=runtime.element_kernels is ElementKernels.FUSED and not runtime.fused_experts,
         heads=heads,
         experts=experts,
         expert_tokens=expert_tokens,

@@ -178,6 +178,12 @@ def _saved_extra(operator: Operator, structure: Placing, context: Context) -> di
     if operator.kind is OperatorKind.RESIDUAL and context.dropout:
         volume = tokens * part(operator.writes[0], operator, structure)
         result[f"{operator.name}.mask"] = Saved(tensor=f"{operator.name}.mask", volume=volume, dropped=Recomputable.FULL)
+    if operator.clamped and context.runtime.element_kernels is ElementKernels.FUSED and not context.runtime.fused_experts:
+        # The fused kernel keeps the joined halves, the clamps what they were made of.
+        rows = dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens
+        joined = rows * part(operator.writes[0], operator, structure)
+        name = f"{operator.name}.clamped"
+        result[name] = Saved(tensor=name, volume=joined.scaled(2 * context.element), dropped=Recomputable.FULL)
     if operator.gated and context.runtime.element_kernels is ElementKernels.EAGER:
         # Two kernels, activation and product: the product's backward reads what the activation made.
         volume = part(operator.writes[0], operator, structure)

@@ -1,0 +1,81 @@
+"""A recurrence in chunks (Mamba-2, gated delta rules): its products, and what its kernels move.
+
+Its kernels write what they hand on to memory. Per token, of a device's heads (state-spaces/mamba, ops/triton/ssd_combined.py at
+01b717ae0db0: `_mamba_chunk_scan_combined_fwd` and `_bwd`; 2-byte activations):
+
+=============================  ==========================================================  ==========================================
+elements                       forward, bytes                                              backward, bytes
+=============================  ==========================================================  ==========================================
+state of a chunk, / chunk      made in fp32 4, passed on 4 + 2, read 2 = 12                made and passed on again 4 + 8, its gradient
+                                                                                           4, passed back 8 + 4, read by three 6 = 34
+x, out                         x read by two, out written = 6                              x and the gradient read by five each, one
+                                                                                           written = 22
+scores of a chunk, fp32        written, read = 8                                           again, read by two; their gradient written,
+                                                                                           read by two = 24
+B and C                        each read by two = 8                                        each read by five, gradients = 24
+=============================  ==========================================================  ==========================================
+
+Left out: a Mamba-1 scan keeps its state in registers, so its states are counted though they are not moved (a few bytes: one a head).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.cost.compute import Machine
+from shardwright.model.ir.operator import ScanShape
+
+STATE: Final = (12, 34)
+INNER: Final = (6, 22)
+SCORES: Final = (8, 24)
+SHARED: Final = (8, 24)
+"""Bytes an element, forward and backward: see above."""
+
+
+def scan_flops(shape: ScanShape, *, tokens: IntArray, heads: IntArray, causal: bool = True) -> FloatArray:
+    """Chunked scan, forward: 2 x tokens x (chunk x (groups x state + heads x head_dim) / 2 + 2 x heads x state x head_dim).
+
+    Inside a chunk: scores C B^T, one product a group, and what each head makes of them and X (causal half; the whole chunk if `causal`
+    is false); across chunks: building and reading the state.
+
+    Args:
+        tokens, heads: local, shape (r,); with fewer groups than parts, each part has one.
+
+    Leaves out the recurrence between chunks, the convolution, and a delta rule's triangular solve.
+    Source: Dao and Gu 2024 (arXiv 2405.21060), section 6.
+    """
+    groups = np.maximum(shape.groups * heads // shape.heads, 1)
+    inside = shape.chunk * (groups * shape.state + heads * shape.head_dim) / (2 if causal else 1)
+    return np.asarray(2.0 * tokens * (inside + 2.0 * heads * shape.state * shape.head_dim), dtype=np.float64)
+
+
+def scan_bytes(shape: ScanShape, *, tokens: IntArray, heads: IntArray, backward: bool) -> FloatArray:
+    """Bytes that the kernels of a chunked scan move in a pass: see the table above.
+
+    Args:
+        tokens, heads: local, shape (r,).
+    """
+    groups = np.maximum(shape.groups * heads // shape.heads, 1)
+    inner = heads * shape.head_dim
+    a_token = (
+        STATE[backward] * inner * shape.state / shape.chunk
+        + INNER[backward] * inner
+        + SCORES[backward] * groups * shape.chunk
+        + SHARED[backward] * groups * shape.state
+    )
+    return np.asarray(tokens * a_token, dtype=np.float64)
+
+
+def scan_seconds(machine: Machine, shape: ScanShape, *, tokens: IntArray, heads: IntArray, backward: bool) -> FloatArray:
+    """t = max(small matmuls at a third of the GEMM rate (assumed), backward 2.5 x forward; bytes / achieved bandwidth) + 4 launches.
+
+    A lower bound of the sum over its kernels, each of which takes the longer of the two.
+    """
+    device = machine.accelerator
+    flops = scan_flops(shape, tokens=tokens, heads=heads) * (2.5 if backward else 1.0)
+    computing = flops * 3.0 / (machine.gemm.compute_efficiency * machine.attention_peak)
+    moving = scan_bytes(shape, tokens=tokens, heads=heads, backward=backward) / (device.element_efficiency * device.memory_bandwidth)
+    return np.asarray(np.maximum(computing, moving) + 4 * device.launch_s, dtype=np.float64)

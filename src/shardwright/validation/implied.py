@@ -1,0 +1,98 @@
+"""What the cells of a row imply of those that are empty: its model, vocabulary, degrees and microbatch, each told as an assumption.
+
+A cell is filled only where the others leave one value: never from what is usual, but for a runtime's documented defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import prod
+from typing import Any, Final
+
+from shardwright.validation.measurements import Measurement
+from shardwright.validation.names import meant
+
+QUANTUM: Final = 128
+_LISTED: Final = re.compile(r"selective\[([a-z_, +]*)\]")
+_MODULES: Final = {
+    "layernorm": "recompute_norms",
+    "mla_up_proj": "recompute_mla",
+    "moe_act": "recompute_moe_act",
+    "mlp": "recompute_mlp",
+    "shared_experts": "recompute_shared",
+    "moe": "recompute_moe",
+}
+"""Words of Megatron-Core's ``recompute_modules`` -> options of a runtime; ``core_attn`` is selective recompute of the grid."""
+_WHOLE: Final = ("zero-3", "zero3", "stage 3", "stage-3", "stage3", "fsdp")
+"""Words of sharding that need no other degree."""
+
+
+def implied(row: Measurement, *, assumptions: list[str]) -> Measurement:
+    """`row` with the cells that its others imply; `assumptions` gets a line for each."""
+    for fill in (_model, _degrees, _chunks, _microbatch, _vocabulary):
+        given, why = fill(row)
+        if given:
+            row = replace(row, **given)
+            words = ", ".join(f"{column} {value}" for column, value in given.items())
+            assumptions.append(f"{words}: {why}")
+    return row
+
+
+def _model(row: Measurement) -> tuple[dict[str, Any], str]:
+    name, why = meant(row)
+    return ({"architecture": name} if name else {}), why
+
+
+def _degrees(row: Measurement) -> tuple[dict[str, Any], str]:
+    """tp and pp: 1 where the other degrees are as many as the devices, or where parameters are sharded over all of them."""
+    empty = [name for name in ("tp", "pp") if not getattr(row, name)]
+    if not empty or not row.gpu_count:
+        return {}, ""
+    if row.dp and prod(getattr(row, name) or 1 for name in ("tp", "cp", "pp", "dp")) == row.gpu_count:
+        return dict.fromkeys(empty, 1), "the other degrees are all devices"
+    if row.dp is None and len(empty) == 2 and any(word in row.zero_stage_or_fsdp.lower() for word in _WHOLE):
+        return dict.fromkeys(empty, 1), f"{row.zero_stage_or_fsdp} and no other degree is said"
+    return {}, ""
+
+
+def _chunks(row: Measurement) -> tuple[dict[str, Any], str]:
+    """One chunk a rank without a pipeline: there is nothing to interleave."""
+    return ({"vpp": 1}, f"pp 1 has nothing that {row.vpp} chunks interleave") if row.pp == 1 and (row.vpp or 1) > 1 else ({}, "")
+
+
+def _microbatch(row: Measurement) -> tuple[dict[str, Any], str]:
+    """Samples of a microbatch by how many a replica has in a step, where that leaves one value."""
+    if row.micro_batch or not (row.global_batch and row.gpu_count and row.tp and row.pp):
+        return {}, ""
+    replicas = row.dp or row.gpu_count // (row.tp * row.pp * (row.cp or 1))
+    samples, left = divmod(row.global_batch, max(1, replicas))
+    if left or not samples:
+        return {}, ""
+    if samples == 1:
+        return {"micro_batch": 1}, "a replica has one sample a step"
+    if row.gradient_accumulation and samples % row.gradient_accumulation == 0:
+        return {"micro_batch": samples // row.gradient_accumulation}, "global batch over replicas and microbatches"
+    return {}, ""
+
+
+def _vocabulary(row: Measurement) -> tuple[dict[str, Any], str]:
+    """Rows of the embedding where the source gives the tokenizer's words: Megatron's padding, to a multiple of 128 x tp."""
+    if row.vocab or not row.tokenizer_words:
+        return {}, ""
+    quantum = QUANTUM * (row.tp or 1)
+    return {"vocab": -(-row.tokenizer_words // quantum) * quantum}, f"{row.tokenizer_words} words padded to a multiple of {quantum}"
+
+
+def modules_of(row: Measurement) -> tuple[Measurement, tuple[str, ...]]:
+    """The row with what the grid says of its recompute, and the options that are on, where it lists Megatron-Core's modules:
+    ``selective[core_attn+moe_act]``. A module that is not known stays, and makes the row unusable.
+    """
+    found = _LISTED.fullmatch(row.recompute.lower().strip())
+    if found is None:
+        return row, ()
+    words = [word for word in re.split(r"[+, ]+", found[1]) if word]
+    if any(word not in (*_MODULES, "core_attn") for word in words):
+        return row, ()
+    kept = "selective" if "core_attn" in words else "none"
+    return replace(row, recompute=kept), tuple(_MODULES[word] for word in words if word != "core_attn")
