@@ -37,13 +37,13 @@ def _memory(source_id: str) -> ErrorStatistics:
     ("source_id", "num_rows", "mean", "worst"),
     [
         # Megatron-LM's functional tests: max_memory_allocated of the last rank, 0.7 to 57 GiB.
-        ("mlm_ci", 149, 0.05, 0.20),
+        ("mlm_ci", 157, 0.05, 0.20),
         # torchtitan's paper (arXiv 2410.06511) and benchmark pages: the allocator's reserve, 47 to 84 GiB.
         ("torchtitan", 14, 0.04, 0.12),
         # SimuMax: allocated on the first stage, 28 to 148 GiB.
         ("simumax_b200", 22, 0.015, 0.03),
-        # Megatron-Bridge's performance guides: allocated on rank 0.
-        ("mbridge_skills", 1, 0.06, 0.06),
+        # Megatron-Bridge's performance guides: allocated on rank 0; of hybrids and Moonlight 12 % too much.
+        ("mbridge_skills", 9, 0.10, 0.13),
     ],
 )
 def test_published_memory(source_id: str, num_rows: int, mean: float, worst: float) -> None:
