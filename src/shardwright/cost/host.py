@@ -48,7 +48,7 @@ def launches(work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Ru
     """Kernels that the host launches for `work`: one; an expert's for each local expert; quantising its operand beside a GEMM.
 
     Forward quantises the input, the input gradient the output's gradient; the weight gradient
-    finds both. Weights are quantised once a step.
+    finds both. Weights are quantised once a step. A recipe's further kernels are launched by the same call (`further_launches`).
     """
     n = np.shape(degrees["mbs"])[0]
     if work.kernel is Kernel.ELEMENT:
@@ -57,13 +57,32 @@ def launches(work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Ru
         return np.full(n, EAGER_KERNELS if runtime.element_kernels is ElementKernels.EAGER else 1, dtype=np.float64)
     if work.kernel not in (Kernel.GEMM, Kernel.GROUPED_GEMM):
         return np.ones(n)
-    quantised = machine.compute.bits < machine.half_bits and work.phase is not Phase.W
-    each = 1 + (quantise_kernels(machine) if quantised else 0)
+    each = 1 + _quantises(work, machine)
     if not work.apart or work.groups is None:
         return np.full(n, each, dtype=np.float64)
     if runtime.fused_experts:
         return np.ones(n)
     return np.asarray(each * evaluate(work.groups, degrees), dtype=np.float64)
+
+
+def further_launches(work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Runtime) -> FloatArray:
+    """Kernels of `work` that compiled code launches one after another, without going back to the host's program: those that quantise an
+    operand, but for the first.
+
+    Source: Transformer Engine, pytorch/csrc/quantizer.cpp (one call of a quantiser launches all its kernels).
+    """
+    n = np.shape(degrees["mbs"])[0]
+    further = (quantise_kernels(machine) - 1) * _quantises(work, machine)
+    if not further or runtime.fused_experts:
+        return np.zeros(n)
+    groups = evaluate(work.groups, degrees) if work.apart and work.groups is not None else 1
+    return np.asarray(further * groups * np.ones(n), dtype=np.float64)
+
+
+def _quantises(work: BlockWork, machine: Machine) -> bool:
+    """An operand of the product is quantised for it."""
+    product = work.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM)
+    return product and machine.compute.bits < machine.half_bits and work.phase is not Phase.W
 
 
 class HostClock:
@@ -95,8 +114,12 @@ class HostClock:
 
     def kernel(self, work: BlockWork, seconds: FloatArray) -> None:
         """Count a kernel that keeps the device busy for `seconds`."""
-        many = launches(work, self._degrees, machine=self._machine, runtime=self._runtime) if self._counts(work.operator) else 0.0
-        self._add(work.operator, work.phase, self._part(work.operator, work.phase), many * self._machine.host_launch_s, seconds)
+        host: FloatArray | float = 0.0
+        if self._counts(work.operator):
+            machine, runtime = self._machine, self._runtime
+            host = launches(work, self._degrees, machine=machine, runtime=runtime) * machine.host_launch_s
+            host = host + further_launches(work, self._degrees, machine=machine, runtime=runtime) * machine.accelerator.launch_s
+        self._add(work.operator, work.phase, self._part(work.operator, work.phase), host, seconds)
 
     def _add(self, operator: str, phase: Phase, part: int, host: FloatArray | float, device: FloatArray) -> None:
         self._host[part] += host
