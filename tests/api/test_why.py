@@ -32,12 +32,20 @@ from tests.golden.files import assert_golden
 PINS = (("tp", ("2", "4")), ("cp", ("1",)), ("vpp", ("1",)), ("mbs", ("1", "2")), ("zero", ("1",)), ("recompute_layers", ("0",)))
 REQUEST = Request(model="llama-2-7b", cluster="h100-sxm:8", seq_len=4096, global_batch=32, pins=PINS, top=1)
 FEW = (
-    *(("tp", ("1", "2")), ("cp", ("1",)), ("pp", ("2", "4")), ("vpp", ("16",)), ("mbs", ("1", "2")), ("zero", ("1",)), ("offload", ("0",))),
+    *(
+        ("tp", ("1", "2")),
+        ("cp", ("1",)),
+        ("pp", ("2", "4")),
+        ("vpp", ("16",)),
+        ("mbs", ("1", "2")),
+        ("zero", ("0", "1")),
+        ("offload", ("0",)),
+    ),
     *(("order", ("tp-cp-ep-dp-pp",)), ("sp", ("0", "1")), ("recompute", ("none", "full")), ("recompute_layers", ("0",))),
-    ("recompute_norms", ("off",)),
+    *(("recompute_norms", ("off",)), ("tp_overlap", ("userbuffers",))),
 )
-EVERY_FATE = replace(REQUEST, pins=FEW, reserve_bytes=45 * GIB, top=2, headroom=0.0, use_all=True)
-"""A space of 16 plans with some of every fate."""
+EVERY_FATE = replace(REQUEST, pins=FEW, reserve_bytes=20 * GIB, top=2, headroom=0.0, use_all=True)
+"""A space of 28 plans with some of every fate."""
 
 
 @pytest.fixture(scope="module")

@@ -69,10 +69,12 @@ def test_the_wait_grows_with_the_host_and_nothing_else_changes() -> None:
     others = [i for i in range(slow.shape[1]) if i != LAUNCH]
     assert np.array_equal(slow[:3][:, others], fast[:3][:, others])
     # far above the device's seconds the wait is all of the host's
-    huge, twice = layer(SMALL, FLEX, host_launch=1e-3), layer(SMALL, FLEX, host_launch=2e-3)
-    device = huge[:3].sum() - huge[:3, LAUNCH].sum()
-    assert twice[:3].sum() == pytest.approx(2 * huge[:3].sum(), rel=1e-9)
-    assert huge[:3].sum() > device
+    huge, twice, thrice = (layer(SMALL, FLEX, host_launch=count * 1e-3)[:3] for count in (1, 2, 3))
+    device = huge.sum() - huge[:, LAUNCH].sum()
+    assert thrice.sum() - twice.sum() == pytest.approx(twice.sum() - huge.sum(), rel=1e-9)
+    # but for kernels that compiled code launches by itself
+    assert 0.99 < (twice.sum() - huge.sum()) / huge.sum() <= 1.0
+    assert huge.sum() > device
 
 
 def test_a_wider_graph_is_never_slower() -> None:

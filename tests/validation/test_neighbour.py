@@ -31,7 +31,7 @@ def test_it_is_of_another_framework(name: str) -> None:
         (
             "megatron-core-0.12 tp_overlap=none grad_overlap=off",
             "megatron-bridge loss=plain tp_overlap=none grad_overlap=off grad_dtype=fp32 grad_check=on grad_average=buffer fp8=delayed "
-            "dispatcher=alltoall permute_fusion=off",
+            "fp8_gather=off dispatcher=alltoall permute_fusion=off",
         ),
     ],
 )

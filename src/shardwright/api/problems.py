@@ -168,4 +168,5 @@ def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
         raise UsageError("mixed clusters are not searched yet", hint="plan each kind of device alone")
     space = SPACES[request.space](problem, facts)
     given = restricted(on_all_devices(space) if request.use_all else space, pins=dict(request.pins), excludes=dict(request.excludes))
-    return with_options(given, searched_options(problem))
+    said = {word.partition("=")[0] for word in request.runtime.split()[1:]}
+    return with_options(given, [option for option in searched_options(problem) if option[0] not in said])

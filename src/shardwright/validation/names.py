@@ -16,12 +16,13 @@ from shardwright.validation.measurements import Measurement
 MAX_NAME: Final = 200
 NEAR: Final = 0.1
 """A size in a name is a model's if it is within this part of its parameters."""
+_MODELS: Final = frozenset(name for entry in ENTRIES for name in entry.names)
 _RUN: Final = frozenset(
     [
         *("bf16", "fp16", "fp32", "fp8", "fp4", "nvfp4", "mxfp8", "mxfp4", "mx", "cs", "sc", "int8", "mixed", "amp"),
         *("pretrain", "pretraining", "training", "train", "bench", "benchmark", "tokendrop", "dropless", "release"),
         *("model", "gpu", "gpus", "nodes"),
-        *(word for name in runtime_names() for word in name.split("-")),
+        *(word for name in runtime_names() if name not in _MODELS for word in name.split("-")),
     ]
 )
 """Words of a run: precisions, what it was for, and what its framework is called."""
