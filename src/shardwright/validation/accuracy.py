@@ -62,4 +62,5 @@ def accuracy(
 ) -> Study:
     """`validate` in several kinds of fold at once, with the fit to all rows. For `known` see `study`."""
     cases = cases_of(*paths, facts=facts, runtime=runtime)
-    return study(cases, folds=folds, known=known, workers=min(os.cpu_count() or 1, MAX_WORKERS), progress=progress)
+    unfitted = [rows.where for rows in facts.unfitted]
+    return study(cases, folds=folds, known=known, unfitted=unfitted, workers=min(os.cpu_count() or 1, MAX_WORKERS), progress=progress)

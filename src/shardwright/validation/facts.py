@@ -157,6 +157,15 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unfitted:
+    """Rows that are judged, and that no constant is fitted to: a mechanism of theirs is known to be missing, and would bend what it meets."""
+
+    __pydantic_config__ = _FORBID
+    where: Where
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Everything that is known of the tables at hand.
 
@@ -167,6 +176,7 @@ class Facts:
     __pydantic_config__ = _FORBID
     rules: tuple[Rule, ...] = ()
     remarks: tuple[Remark, ...] = ()
+    unfitted: tuple[Unfitted, ...] = ()
     bars: tuple[Bar, ...] = ()
     orders: tuple[Ordering, ...] = ()
     scalings: tuple[Scaling, ...] = ()

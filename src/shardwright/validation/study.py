@@ -9,12 +9,14 @@ from functools import partial
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.hardware.catalog.constants import SHIPPED, Constants
 from shardwright.simulator.prediction import Prediction
+from shardwright.validation.bars import selected
 from shardwright.validation.case import Case, Skip
 from shardwright.validation.fit import Fit, Progress, fit
 from shardwright.validation.folds import CONSTANTS_OF, FOLDS, FoldConstants, leave_out
 from shardwright.validation.judge import Validation, judge
 from shardwright.validation.neighbour import as_neighbour
 from shardwright.validation.predict import Evaluator, Runs, evaluator, predict_case
+from shardwright.validation.selector import Selector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +37,11 @@ class Study:
         return next(v for v in self.validations if v.fold == fold)
 
 
-def timed_cases(cases: Iterable[Case | Skip], *, evaluator: Evaluator) -> list[Case]:
-    """The cases that a fit can use: they ran, a time was measured, and the strategy can be simulated."""
+def timed_cases(cases: Iterable[Case | Skip], *, evaluator: Evaluator, unfitted: Sequence[Selector] = ()) -> list[Case]:
+    """The cases that a fit can use: they ran, a time was measured, and the strategy can be simulated; without the `unfitted`."""
     usable = []
     for case in cases:
-        if isinstance(case, Skip) or not case.ran or case.measured_s is None:
+        if isinstance(case, Skip) or not case.ran or case.measured_s is None or selected(case.measurement, *unfitted):
             continue
         try:
             evaluator.seconds([(case, SHIPPED)])
@@ -54,10 +56,11 @@ def study(
     *,
     folds: Sequence[str] = FOLDS,
     known: Mapping[str, FoldConstants] | None = None,
+    unfitted: Sequence[Selector] = (),
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Study:
-    """Fit to all rows, fit without each fold, predict each fold with the constants that have not seen it.
+    """Fit to all rows but the `unfitted`, fit without each fold, predict each fold with the constants that have not seen it.
 
     Args:
         cases: what `rows.to_case` made of the rows. folds: kinds of fold; ``none`` predicts with the shipped constants.
@@ -76,7 +79,7 @@ def study(
         fitted = [known[fold] for fold in held]
     elif held:
         with evaluator(workers=workers) as simulate:
-            usable = timed_cases(cases, evaluator=simulate)
+            usable = timed_cases(cases, evaluator=simulate, unfitted=unfitted)
             whole = fit(usable, evaluator=simulate, progress=progress)
             fitted = [FoldConstants(fold="none", values=(("", whole.constants),))]
             fitted += [leave_out(usable, whole, fold=fold, evaluator=simulate, progress=progress) for fold in held]

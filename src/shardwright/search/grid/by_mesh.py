@@ -94,11 +94,13 @@ def search(
 
 
 def _told_apart(meshes: Meshes, part: Space, first: Space) -> BoolArray:
-    """(meshes,) some option that is another one than in the `first` part means something there."""
+    """(meshes,) every option that is another one than in the `first` part means something there: else a part that has the first's value of
+    it has the same plans.
+    """
     other = [BY_NAME[name] for name, value in part.chosen if (name, value) not in first.chosen]
-    told = np.full(len(meshes), part is first)
+    told = np.ones(len(meshes), dtype=np.bool_)
     for option in other:
-        told |= np.any([meshes.columns[axis] > 1 for axis in option.along], axis=0) if option.along else True
+        told &= np.any([meshes.columns[axis] > 1 for axis in option.along], axis=0) if option.along else True
     return told
 
 
