@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shardwright.hardware.catalog.constants import SHIPPED
-from shardwright.validation.bars import coverage, judge_bar, rank_correlation, selected, sweeps, weak_scaling
+from shardwright.validation.bars import by_kind, coverage, judge_bar, rank_correlation, selected, sweeps, weak_scaling
 from shardwright.validation.case import Case, Skip, SkipReason
 from shardwright.validation.facts import Bar
 from shardwright.validation.folds import fold_key, read_folds
@@ -20,13 +20,21 @@ from tests.validation.published import FOLDER, facts, predicted, rows
 TIED = "tied weights are summed last, and replicas of 4 and 8 got faster by it than pipelines of 16 stages"
 """Why a judgement got worse, since gradients are summed in their true groups."""
 SHORT = {
-    ("dgxc, NeMo", "model"): (0.035, "releases of one configuration differ by 2 to 10 % and are told apart only where documents say so"),
-    ("mosaic, 1B and more", "model"): (0.035, "MPT-13b, rows with recompute too slow and rows without too fast; 8 x A100-40GB"),
-    ("SimuMax B200", "model"): (0.072, "DeepSeek-V2's eager router and unfused kernels; Blackwell's clock without the Llama rows"),
+    ("dgxc, NeMo", "model"): (0.034, "releases of one configuration differ by 2 to 10 % and are told apart only where documents say so"),
+    ("mosaic, 1B and more", "model"): (0.034, "MPT-13b, rows with recompute too slow and rows without too fast; 8 x A100-40GB"),
+    ("SimuMax B200", "model"): (0.056, "DeepSeek-V2's eager router and unfused kernels; Blackwell's clock without the Llama rows"),
+    ("Korthikanti", "model"): (0.042, "selective rows 6 to 9 % too slow since the Ampere clock also fits runs without tensor parallelism"),
+    ("Korthikanti", "source"): (0.061, "the same without any row of NVIDIA's"),
+    ("mbridge MoE", "model"): (
+        0.088,
+        "hosts of many local experts on H100 (Qwen3-30B, -28 to -60 %), whose quantisers' launches are counted as one call",
+    ),
 }
 """(bar, fold) -> measured mean error of a bar that is not reached, and what is missing."""
 PLANS = (0.944, "tensor parallelism at microbatch 1 is 7 to 21 % too fast, pp 16 up to 18 % too slow")
 """Rank correlation of the 47 plans on 16 T4 against 0.95, and what is missing."""
+UNSEEN = "16.1 % of 191 rows: scans, sinks, NVFP4 of narrow mixers, hosts of many small experts; 8.8 % of the 102 of DeepSeek-V3 and Qwen3"
+"""Rows of models with experts, each laboratory held out, against 12 %, and what is missing."""
 NO_WORSE = 0.002
 LONG = ("dgxc, NeMo", "mosaic, 1B and more", "mbridge MoE", "Megatron CI, memory")
 """Bars of a hundred rows and more."""
@@ -50,7 +58,7 @@ def _validation(fold: str) -> Validation:
     """Of all rows by model; of what the fold's own tests judge by source."""
     wanted = [where for bar, of in BOUND if of == fold and (in_proof() or not _is_long(bar, of)) for where in bar.where]
     wanted += [order.where for order in facts().orders]
-    cases = [c for c in _cases() if fold == "model" or selected(c.measurement, *wanted)]
+    cases = [c for c in _cases() if in_proof() or fold == "model" or selected(c.measurement, *wanted)]
     return judge(cases, predict=partial(predicted, fold=fold), fold=fold)
 
 
@@ -171,3 +179,14 @@ def test_every_row_is_predicted_with_constants_of_its_own_fold(fold: str) -> Non
     assert 0 < len(fitted) < len(timed)
     assert {fold_key(case, fold=fold) for case in fitted} == keys
     assert sum(constants != SHIPPED for _, constants in known.values) > len(keys) // 2
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("experts", "limit"), [(False, 0.08), pytest.param(True, 0.12, marks=pytest.mark.xfail(strict=True, reason=UNSEEN))]
+)
+def test_stacks_never_seen(experts: bool, limit: float) -> None:
+    """All rows of all sources, each laboratory predicted with constants that have seen none of it and a base from documents."""
+    found = by_kind(_validation("source"), experts=experts)
+    assert found.n > 100
+    assert found.by_row <= limit

@@ -78,6 +78,38 @@ def rank_correlation(rows: Sequence[RowResult], *, generator: np.random.Generato
     return RankCorrelation(n=len(pairs), value=float(spearmanr(pairs[:, 0], pairs[:, 1]).statistic), low=float(low), high=float(high))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Timed rows of dense models, or of models with experts: n rows of a number of sources.
+
+    Args:
+        by_row: mean error of rows. by_source: mean over sources of the mean error of each.
+    """
+
+    experts: bool
+    n: int
+    sources: int
+    by_row: float
+    by_source: float
+
+
+def by_kind(validation: Validation, *, experts: bool) -> Kind:
+    """All timed rows of one kind of model in one fold; a run that is called infeasible counts as 100 %."""
+    found: dict[str, list[float]] = {}
+    for row in validation.rows:
+        routed = any(o.experts is not None for b in row.case.model.blocks for o in b.operators)
+        if routed is experts and row.error is not None:
+            found.setdefault(row.case.measurement.source_id, []).append(abs(row.error))
+    errors = [error for some in found.values() for error in some]
+    return Kind(
+        experts=experts,
+        n=len(errors),
+        sources=len(found),
+        by_row=fmean(errors) if errors else 0.0,
+        by_source=fmean(map(fmean, found.values())) if found else 0.0,
+    )
+
+
 MIN_SWEEP: Final = 3
 
 

@@ -158,7 +158,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfitted:
-    """Rows that are judged, and that no constant is fitted to: a mechanism of theirs is known to be missing, and would bend what it meets."""
+    """Rows that are judged, and that no constant is fitted to: a mechanism of theirs is known to be missing."""
 
     __pydantic_config__ = _FORBID
     where: Where
