@@ -17,8 +17,6 @@ from shardwright.validation.rows import to_case
 from tests.tiers import in_proof
 from tests.validation.published import FOLDER, facts, predicted, rows
 
-TIED = "tied weights are summed last, and replicas of 4 and 8 got faster by it than pipelines of 16 stages"
-"""Why a judgement got worse, since gradients are summed in their true groups."""
 SHORT = {
     ("dgxc, NeMo", "model"): (0.034, "releases of one configuration differ by 2 to 10 % and are told apart only where documents say so"),
     ("mosaic, 1B and more", "model"): (0.034, "MPT-13b, rows with recompute too slow and rows without too fast; 8 x A100-40GB"),
@@ -93,7 +91,6 @@ def test_order_of_plans_on_sixteen_t4(fold: str, least: float) -> None:
     assert rank.value >= least
 
 
-@pytest.mark.xfail(strict=True, reason=f"0.920: {TIED}")
 def test_the_order_of_plans_gets_no_worse() -> None:
     judged = [r for r in _validation("model").rows if r.case.measurement.source_id == "amp_homo"]
     assert rank_correlation(judged, generator=np.random.default_rng(0)).value >= PLANS[0] - NO_WORSE

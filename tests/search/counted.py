@@ -13,7 +13,8 @@ from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
-ASKED = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
+ASKED = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048, pins=(("tp_overlap", ("userbuffers",)),))
+"""One value of each option, as in the question that was counted before."""
 MESH = "tp8 sp pp16 vpp8 dp128 mbs1 zero1 schedule=interleaved-1f1b"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,8 +31,8 @@ class DeviceClass:
 
 
 def chunks_of(classes: tuple[DeviceClass, ...]) -> int:
-    """The most chunks of one lane that a device has."""
-    return max(max(Counter(lane for lane, _, _ in one.families).values()) for one in classes)
+    """The most chunks that a device has, of all lanes."""
+    return max(len({(lane, chunk) for lane, chunk, _ in one.families}) for one in classes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,10 +97,16 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: boo
         coupled=costs.coupled,
         holders=costs.holders_of(laid.classes),
         gathers=costs.gathers,
-        blocking=problem.runtime.blocks_sends(chunks_of(laid.classes)),
+        blocking=_blocks_sends(problem, laid.classes, laid.rows),
         reduces_last=not problem.runtime.overlap_grad_reduce,
     )
     return replace(_program(Same(laid), shape), plan=plan), costs
+
+
+def _blocks_sends(problem: Problem, classes: tuple[DeviceClass, ...], rows: ActionRows) -> bool:
+    """A rank computes nothing while it sends: not where actions are paired, which is to compute beside what the other moves."""
+    chunks = chunks_of(classes)
+    return problem.runtime.blocks_sends(chunks if rows.overlapped is None else max(chunks, 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +308,7 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
         raise StrategyError(
             "the order deadlocks: some action waits for one that stands behind it",
             hint="actions that share devices or collectives stand in one relative order in all rows"
-            if not problem.runtime.blocks_sends(chunks_of(program.classes))
+            if not _blocks_sends(problem, program.classes, program.rows)
             else f"{problem.runtime.name} computes nothing while it sends: ranks that send to each other at once need one that does",
             rule="order.deadlock",
         )

@@ -75,7 +75,7 @@ def _catalogued(name: str) -> CatalogEntry | None:
     if "".join(kept) in entries:
         return entries["".join(kept)]
     size = next((match for word in reversed(kept) if (match := _SIZE.fullmatch(word))), None)
-    if size is None:
+    if size is None or not float(size[1]):
         return None
     parameters = float(size[1]) * _UNIT[size[2]]
     bare = "".join(word for word in kept if word != size[0])

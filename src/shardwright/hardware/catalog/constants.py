@@ -7,6 +7,7 @@ before any run was seen (its prior) and how far physics lets it go; a fit that n
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Final
 
 from shardwright.dtype import Dtype
@@ -181,6 +182,7 @@ def names() -> tuple[str, ...]:
     return tuple(f.name for f in fields(Constants))
 
 
+@lru_cache(maxsize=256)
 def family_of(accelerator: str) -> str:
     """Family of `accelerator` (a catalog name): ``ampere``, ``hopper``, ``blackwell``; empty for any other."""
     return next((f for f, prefixes in _FAMILIES.items() if accelerator.startswith(prefixes)), "")
