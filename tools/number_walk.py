@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -201,7 +202,7 @@ def _bounds(request: Request, problem: Problem, grid: Grid) -> str:
     """What a search knows of the same grid before it simulates it."""
     facts = facts_of(problem)
     pins = {axis: (str(getattr(grid, axis)),) for axis in ("tp", "cp", "pp", "vpp", "zero", "offload")}
-    space = space_of(Request(**{**_fields(request), "pins": tuple(pins.items())}), problem, facts)
+    space = replace(space_of(Request(**{**_fields(request), "pins": tuple(pins.items())}), problem, facts), options=())
     bounded = bound_space(problem, space, facts, capacity=10**15)
     place = next(i for i in range(bounded.members.num_members) if member_grid(bounded.members, i) == grid)
     path = path_seconds(problem, grid, step_costs(problem, grid, bounded.prepared.priced(place)))

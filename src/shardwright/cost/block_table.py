@@ -255,7 +255,7 @@ def _on_own_kernels(move: Move, runtime: Runtime) -> bool:
 
 
 def _phase(phase: Phase) -> int:
-    return PHASES.index(phase.value)
+    return PHASES.index(phase)
 
 
 def work_seconds(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:

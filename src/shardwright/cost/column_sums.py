@@ -137,7 +137,8 @@ def sync_table(
             many = matrices(programs[index].operators, experts=False)
             priced = layer_seconds(alone, dense, network, sizes, matrices=many)
             for name in ("all_reduce", "reduce", "scatter", "apart"):
-                total[name][index] = priced[name]
+                # Of nothing left there is no collective, not even its latency.
+                total[name][index] = np.where(alone > 0, priced[name], 0.0)
             last = layer_seconds(elements["shared"], sum_spans((groups[0], (*groups[1], ends)), shard, network), network, sizes, matrices=1)
             for name, seconds in tied.items():
                 seconds += np.where(rows["pp"] > 1, last[name], 0.0)

@@ -96,6 +96,7 @@ class HostClock:
 
     def __init__(self, program: BlockProgram, degrees: Degrees, *, machine: Machine, runtime: Runtime) -> None:
         self._degrees, self._machine, self._runtime = degrees, machine, runtime
+        self._quantised = machine.compute.bits < machine.half_bits
         self._routed = {o.name for o in program.operators if is_routed(o)}
         self._klass = {o.name: o.klass for o in program.operators}
         self._segment = segments(program) if runtime.tp_synchronises else {}
@@ -118,7 +119,8 @@ class HostClock:
         if self._counts(work.operator):
             machine, runtime = self._machine, self._runtime
             host = launches(work, self._degrees, machine=machine, runtime=runtime) * machine.host_launch_s
-            host = host + further_launches(work, self._degrees, machine=machine, runtime=runtime) * machine.accelerator.launch_s
+            if self._quantised:
+                host = host + further_launches(work, self._degrees, machine=machine, runtime=runtime) * machine.accelerator.launch_s
         self._add(work.operator, work.phase, self._part(work.operator, work.phase), host, seconds)
 
     def _add(self, operator: str, phase: Phase, part: int, host: FloatArray | float, device: FloatArray) -> None:
