@@ -1,4 +1,4 @@
-"""Python calls of `plan` and of one simulation on a mesh that nothing is known of, in a process of its own."""
+"""Python calls of `plan`, of a search among options and modules, and of one simulation on a new mesh, in a process of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 from types import FrameType
 
 from shardwright.api.grids import plan
-from shardwright.api.problems import problem_of
+from shardwright.api.problems import capacity_of, facts_of, problem_of, space_of, with_defaults
+from shardwright.search.grid.find import find
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_grid
@@ -15,6 +16,7 @@ from shardwright.strategy.text.grid_notation import parse_grid
 
 ASKED = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048, pins=(("tp_overlap", ("userbuffers",)),))
 """One value of each option, as in the question that was counted before."""
+EXPERTS = with_defaults(Request(model="deepseek-v3", cluster="h100-sxm:2048", seq_len=4096, global_batch=15360))
 MESH = "tp8 sp pp16 vpp8 dp128 mbs1 zero1 schedule=interleaved-1f1b"
 
 
@@ -39,6 +41,13 @@ def main(what: str) -> None:
     load_kernels()
     if what == "plan":
         counted = calls_of(lambda: plan(ASKED))
+    elif what == "experts":
+        problem = problem_of(EXPERTS)
+        facts = facts_of(problem)
+        space, capacity = space_of(EXPERTS, problem, facts), capacity_of(EXPERTS, problem)
+        # What is kept of a problem is there, as in a second search of a process.
+        find(problem, space, facts, capacity=capacity, top=4)
+        counted = calls_of(lambda: find(problem, space, facts, capacity=capacity, top=4))
     else:
         problem = problem_of(ASKED)
         simulate_grid(problem, parse_grid("tp2 sp pp4 dp2048 mbs1 zero1 schedule=1f1b"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from shardwright.arrays import BoolArray, IntArray
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorClass
+from shardwright.program.same import Same
 from shardwright.program.stages.chunks import Content, chunk_contents
 
 _ENDS = (OperatorClass.EMBED, OperatorClass.HEAD)
@@ -47,11 +49,17 @@ class ChunkLayout:
 
 
 def layout_of(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()) -> ChunkLayout:
-    """The layout of `model` on pp x vpp chunks.
+    """The layout of `model` on pp x vpp chunks: the same object for the same ones, as every row of options and every mesh asks for it.
 
     Raises:
         StrategyError: layers do not divide (rule ``grid.layers``).
     """
+    return _layout_of(Same(model), pp, vpp, first, last, layers)
+
+
+@lru_cache(maxsize=8192)
+def _layout_of(known: Same[Model], pp: int, vpp: int, first: int, last: int, layers: tuple[int, ...]) -> ChunkLayout:
+    model = known.value
     contents = chunk_contents(model, pp=pp, vpp=vpp, first=first, last=last, layers=layers)
     counts = np.zeros((len(contents), len(model.blocks)), dtype=np.int64)
     for c, content in enumerate(contents):
