@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.by_mesh import search
 from shardwright.search.grid.find import certify
-from shardwright.search.grid.meshes import full_meshes
+from shardwright.search.grid.mesh_bounds import mesh_bounds
+from shardwright.search.grid.meshes import full_meshes, idle_meshes
+from shardwright.search.grid.relaxed_members import relaxed_bounds
 from shardwright.search.limit import Limit
 from shardwright.search.universal import universal_bound
 from tests.search.problems import small_case
+from tests.tiers import seeds
 
 CAPACITY = 10**15
 TOP = 3
@@ -44,3 +49,25 @@ def test_a_limit_between_meshes_leaves_an_honest_bound(monkeypatch: pytest.Monke
         if not limit.stopped_at:
             break
     assert gaps == {True, False}
+
+
+@pytest.mark.parametrize("seed", seeds(6, 60, first=5200))
+def test_no_member_is_below_the_bounds_of_its_mesh(seed: int) -> None:
+    """Nor does a bound say of a mesh that has members that it has none."""
+    case = small_case(seed)
+    meshes = full_meshes(case.space, case.facts)
+    if case.space.fewest:
+        meshes = meshes.joined(idle_meshes(case.space, case.facts))
+    whole = [
+        bound_space(case.problem, case.space, case.facts, capacity=CAPACITY, meshes=meshes.take(np.array([at])))
+        for at in range(len(meshes))
+    ]
+    bytes_needed = np.concatenate([one.memory for one in whole])
+    for capacity in (CAPACITY, int(np.median(bytes_needed)) if len(bytes_needed) else 1):
+        coarse = mesh_bounds(case.problem, case.space, case.facts, meshes)
+        close = relaxed_bounds(case.problem, case.space, case.facts, meshes, capacity=capacity)
+        for at, bound in enumerate(np.maximum(coarse, close)):
+            one = meshes.take(np.array([at]))
+            members = bound_space(case.problem, case.space, case.facts, capacity=capacity, meshes=one).seconds
+            assert bound <= np.min(members, initial=np.inf)
+            assert bound < np.inf or not len(members)

@@ -19,7 +19,7 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime
+from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
 from shardwright.runtime.runtime import Runtime
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space, with_options
@@ -168,5 +168,5 @@ def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
         raise UsageError("mixed clusters are not searched yet", hint="plan each kind of device alone")
     space = SPACES[request.space](problem, facts)
     given = restricted(on_all_devices(space) if request.use_all else space, pins=dict(request.pins), excludes=dict(request.excludes))
-    said = {word.partition("=")[0] for word in request.runtime.split()[1:]}
+    said = options_said(request.runtime)
     return with_options(given, [option for option in searched_options(problem) if option[0] not in said])

@@ -72,11 +72,12 @@ def further_launches(work: BlockWork, degrees: Degrees, *, machine: Machine, run
     Source: Transformer Engine, pytorch/csrc/quantizer.cpp (one call of a quantiser launches all its kernels).
     """
     n = np.shape(degrees["mbs"])[0]
-    further = (quantise_kernels(machine) - 1) * _quantises(work, machine)
-    if not further or runtime.fused_experts:
+    further = float((quantise_kernels(machine) - 1) * _quantises(work, machine))
+    if not work.apart or work.groups is None:
+        return np.full(n, further)
+    if runtime.fused_experts:
         return np.zeros(n)
-    groups = evaluate(work.groups, degrees) if work.apart and work.groups is not None else 1
-    return np.asarray(further * groups * np.ones(n), dtype=np.float64)
+    return np.asarray(further * evaluate(work.groups, degrees), dtype=np.float64)
 
 
 def _quantises(work: BlockWork, machine: Machine) -> bool:

@@ -83,6 +83,11 @@ def load_runtime(text: str) -> Runtime:
     return _with_options(known, tuple(words[1:]))
 
 
+def options_said(text: str) -> frozenset[str]:
+    """Names of the options behind the name of a runtime."""
+    return frozenset(word.partition("=")[0] for word in text.lower().split()[1:])
+
+
 @cache
 def _with_options(name: str, words: tuple[str, ...]) -> Runtime:
     """Made once for each text."""

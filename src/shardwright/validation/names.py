@@ -67,7 +67,7 @@ def _form(row: Measurement) -> str:
 
 def _catalogued(name: str) -> CatalogEntry | None:
     """The entry that a name means; None if none is, or several are."""
-    words = [word for word in re.split(r"[-_\s/(),|]+", name.lower()) if word]
+    words = _words(name)
     entries = _by_key()
     if "".join(words) in entries:
         return entries["".join(words)]
@@ -88,4 +88,8 @@ def _by_key() -> dict[str, CatalogEntry]:
 
 
 def _key(name: str) -> str:
-    return re.sub(r"[-_\s/(),|]+", "", name.lower())
+    return "".join(_words(name))
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[-_\s/(),|]+", name.lower()) if word]

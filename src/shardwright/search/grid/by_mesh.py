@@ -84,55 +84,17 @@ def search(
     """
     found, limit = Searched(), limit or Limit()
     first, *others = space.rows()
-    _search_part(problem, first, first, facts, capacity, max(top, 1), limit, memory, progress, found)
+
+    def run(part: Space) -> _Run:
+        return _Run(under(problem, part.chosen), part, facts, capacity, max(top, 1), limit, memory // 2, progress, found)
+
+    run(first).search(behind=first)
     if others and found.outcome.ranked:
         best = found.outcome.ranked[0].grid
         others.sort(key=lambda part: _seconds_under(problem, best, part))
     for part in others:
-        _search_part(problem, part, first, facts, capacity, max(top, 1), limit, memory, progress, found)
+        run(part).search(behind=first)
     return found
-
-
-def _told_apart(meshes: Meshes, part: Space, first: Space) -> BoolArray:
-    """(meshes,) every option that is another one than in the `first` part means something there: else a part that has the first's value of
-    it has the same plans.
-    """
-    other = [BY_NAME[name] for name, value in part.chosen if (name, value) not in first.chosen]
-    told = np.ones(len(meshes), dtype=np.bool_)
-    for option in other:
-        told &= np.any([meshes.columns[axis] > 1 for axis in option.along], axis=0) if option.along else True
-    return told
-
-
-def _search_part(
-    problem: Problem,
-    part: Space,
-    first: Space,
-    facts: GridFacts,
-    capacity: int,
-    top: int,
-    limit: Limit,
-    memory: int,
-    progress: Progress | None,
-    found: Searched,
-) -> None:
-    run = _Run(under(problem, part.chosen), part, facts, capacity, top, limit, memory // 2, progress, found)
-    full, idle = full_meshes(part, facts), idle_meshes(part, facts) if part.fewest else None
-    if not found.outcome.ranked and len(full) * full.each <= run.most_raw:
-        run.cross(full)
-        if idle is not None:
-            run.in_order(idle)
-        run.pair()
-        return
-    every = full if idle is None else full.joined(idle)
-    told = _told_apart(every, part, first)
-    found.repeated += every.enumerated - every.take(told, illegal=every.illegal).enumerated
-    every = every.take(told, illegal=every.illegal)
-    if found.outcome.ranked and limit.passed():
-        run.leave(every)
-    else:
-        run.in_order(every)
-    run.pair()
 
 
 def _seconds_under(problem: Problem, grid: Grid, part: Space) -> float:
@@ -157,6 +119,35 @@ class _Run:
     def most_raw(self) -> int:
         """Raw members of a set that is crossed at once."""
         return int(self.half / RAW_BYTES)
+
+    def search(self, *, behind: Space) -> None:
+        """Look at the part; meshes that do not tell it from the part `behind` which it comes are left out, and counted as repeated."""
+        full, idle = full_meshes(self.space, self.facts), idle_meshes(self.space, self.facts) if self.space.fewest else None
+        if not self.found.outcome.ranked and len(full) * full.each <= self.most_raw:
+            self.cross(full)
+            if idle is not None:
+                self.in_order(idle)
+            self.pair()
+            return
+        every = full if idle is None else full.joined(idle)
+        told = self._told_apart(every, behind)
+        self.found.repeated += every.enumerated - every.take(told, illegal=every.illegal).enumerated
+        every = every.take(told, illegal=every.illegal)
+        if self.found.outcome.ranked and self.limit.passed():
+            self.leave(every)
+        else:
+            self.in_order(every)
+        self.pair()
+
+    def _told_apart(self, meshes: Meshes, first: Space) -> BoolArray:
+        """(meshes,) every option that is another one than in the `first` part means something there: else a part that has the first's
+        value of it has the same plans.
+        """
+        other = [BY_NAME[name] for name, value in self.space.chosen if (name, value) not in first.chosen]
+        told = np.ones(len(meshes), dtype=np.bool_)
+        for option in other:
+            told &= np.any([meshes.columns[axis] > 1 for axis in option.along], axis=0) if option.along else True
+        return told
 
     def cross(self, meshes: Meshes) -> None:
         """Look at all members of some meshes."""

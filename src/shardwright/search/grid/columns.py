@@ -23,3 +23,13 @@ def extended(columns: Columns, axis: str, values: Iterable[object], facts: GridF
 def select(columns: Columns, kept: BoolArray | IntArray | bool) -> Columns:
     """The rows that are kept; True = all."""
     return columns if kept is True else {name: column[kept] for name, column in columns.items()}
+
+
+def distinct(columns: Columns) -> tuple[Columns, IntArray]:
+    """The different rows, and the place of each row among them."""
+    code = np.zeros(len(next(iter(columns.values()))), dtype=np.int64)
+    for column in columns.values():
+        values, place = np.unique(column, return_inverse=True)
+        code = code * len(values) + place.reshape(-1)
+    _, first, row = np.unique(code, return_index=True, return_inverse=True)
+    return {name: np.ascontiguousarray(column[first]) for name, column in columns.items()}, row.reshape(-1).astype(np.int64)

@@ -32,7 +32,7 @@ from shardwright.search.grid.space import Space
 from shardwright.strategy.grid.rules import SCHEDULES, GridFacts
 
 _PLACED = ("tp", "cp", "ep", "etp", "s_tp", "s_cp")
-_MARGIN = 1 - 1e-8
+MARGIN = 1 - 1e-8
 """B0 adds the same seconds in another order."""
 
 
@@ -62,7 +62,7 @@ def mesh_bounds(
     """
     if not len(meshes):
         return np.empty(0)
-    noise = jitters(problem, meshes.devices) * _MARGIN
+    noise = jitters(problem, meshes.devices) * MARGIN
     work = _work(problem, space, facts, meshes, known)
     found = _means(problem, space, facts, meshes, work) * noise
     close = np.flatnonzero(found < until)

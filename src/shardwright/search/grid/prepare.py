@@ -29,6 +29,7 @@ from shardwright.cost.step_costs import (
     update_bytes,
 )
 from shardwright.program.problem import Problem
+from shardwright.search.grid.columns import distinct
 from shardwright.search.grid.members import Members
 from shardwright.search.grid.memory_choices import shard_is_legal
 
@@ -113,13 +114,8 @@ def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
     columns["s_tp"] = np.where(columns["tp"] > 1, columns["s_tp"], 1)
     columns["s_cp"] = np.where(columns["cp"] > 1, columns["s_cp"], 1)
     columns |= {"sp": outer["sp"], "ulysses": outer["ulysses"], "gather": outer["gather"], "mbs": outer["mbs"]}
-    names = tuple(columns)
-    code = np.zeros(len(at), dtype=np.int64)
-    for name in names:
-        values, place = np.unique(columns[name], return_inverse=True)
-        code = code * len(values) + place.reshape(-1)
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return Rows(columns={name: np.ascontiguousarray(columns[name][first]) for name in names}), inverse.reshape(-1).astype(np.int64)
+    few, place = distinct(columns)
+    return Rows(columns=few), place
 
 
 def _mesh_rows(members: Members, *, moe: bool) -> tuple[Rows, IntArray]:

@@ -16,9 +16,10 @@ from shardwright.cost.bound_arrays import Costs, Facts
 from shardwright.cost.columns import LayerTable, layer_table, mesh_table
 from shardwright.cost.degree_rows import Rows
 from shardwright.program.problem import Problem
-from shardwright.search.grid.columns import extended, select
+from shardwright.search.grid.columns import distinct, extended, select
 from shardwright.search.grid.members import Members, Options, chunked
 from shardwright.search.grid.memory_choices import memory_choices
+from shardwright.search.grid.mesh_bounds import MARGIN
 from shardwright.search.grid.meshes import MESH, Meshes
 from shardwright.search.grid.prepare import Prepared, bound_with, costs_of, facts_of, layouts_of
 from shardwright.search.grid.space import AXES, Space
@@ -28,8 +29,6 @@ NO_ROOM = 1e30
 """Seconds of a mesh none of whose members fits: more than any step, and not the infinity of one without a legal member."""
 _FREE = ("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "norm", "tied", "passes", "gather_copy", "reduce_copy", "scales")
 _LAYER = ("tp", "cp", "ep", "etp", "sp", "ulysses", "gather", "mbs")
-_MARGIN = 1 - 1e-8
-"""B0 adds the same seconds in another order."""
 
 
 def relaxed_bounds(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, *, capacity: float) -> FloatArray:
@@ -59,8 +58,8 @@ def relaxed_bounds(problem: Problem, space: Space, facts: GridFacts, meshes: Mes
     )
     numbers = facts_of(problem, devices=lean.devices, capacity=capacity)
     seconds, _ = bound_with(problem, prepared, _free(costs_of(problem, prepared)), _at_once(numbers))
-    of_outer = np.minimum.reduceat(np.minimum(seconds, NO_ROOM), start[:-1])
-    np.minimum.at(found, outers.columns["mesh"], of_outer * _MARGIN)
+    of_member = np.repeat(outers.columns["mesh"], np.diff(start))
+    np.minimum.at(found, of_member, np.minimum(seconds * MARGIN, NO_ROOM))
     return found
 
 
@@ -87,17 +86,12 @@ def _layers(problem: Problem, members: Members) -> tuple[LayerTable, IntArray]:
     """Layers of the members with groups that lie one inside the next, and each outer's row."""
     outer, mesh = members.outers.columns, members.meshes.columns
     columns = {name: (mesh if name in mesh else outer)[name][outer["mesh"] if name in mesh else slice(None)] for name in _LAYER}
-    code = np.zeros(len(outer["mesh"]), dtype=np.int64)
-    for column in columns.values():
-        values, place = np.unique(column, return_inverse=True)
-        code = code * len(values) + place.reshape(-1)
-    _, first, row = np.unique(code, return_index=True, return_inverse=True)
-    few = {name: np.ascontiguousarray(column[first]) for name, column in columns.items()}
+    few, row = distinct(columns)
     near = few["tp"] * few["cp"]
     dp = -(-few["ep"] * few["etp"] // near)
     ones = np.ones_like(near)
     rows = Rows(columns=few | {"dp": dp, "pp": ones, "s_tp": ones, "s_cp": few["tp"], "s_dp": near, "s_pp": near * dp})
-    return layer_table(problem, rows, modules=members.space.modules), row.reshape(-1).astype(np.int64)
+    return layer_table(problem, rows, modules=members.space.modules), row
 
 
 def _free(costs: Costs) -> Costs:
