@@ -12,6 +12,7 @@ from shardwright.collectives.members import span_of_devices
 from shardwright.cost.communication import Network, all_alike, spans_along
 from shardwright.cost.degree_rows import Rows
 from shardwright.hardware.cluster import Tier
+from shardwright.hardware.graph import regular
 from tests.tiers import examples
 
 AXES = ("tp", "ulysses", "ring", "dp", "pp")
@@ -20,7 +21,7 @@ CHOSEN = {"tp": ("tp",), "ulysses": ("ulysses",), "ring": ("ring",), "tp-cp": ("
 
 def network_of(units: tuple[int, ...]) -> Network:
     tiers = tuple(Tier(name=str(unit), num_devices=unit, bandwidth=1e9, latency_s=1e-6) for unit in units)
-    return Network(tiers=tiers, in_network_reduction=False)
+    return Network(tiers=tiers, units=regular(units), in_network_reduction=False)
 
 
 @st.composite
@@ -51,7 +52,7 @@ def test_every_group_lies_in_one_of_the_ways(mesh: tuple[dict[str, int], dict[st
         found = set()
         for place in product(*(range(degrees[a]) for a in rest)):
             first = sum(i * strides[a] for i, a in zip(place, rest, strict=True))
-            span = span_of_devices(tuple(first + step for step in steps), network.tiers)
+            span = span_of_devices(tuple(first + step for step in steps), network.tiers, units=network.units)
             found.add(tuple(int(members[0]) for members in span.members))
         assert found <= ways, axis
         if axis in ("tp", "ulysses", "ring") and all_alike(rows, network)[0]:

@@ -14,6 +14,7 @@ from shardwright.collectives.members import span_of_devices
 from shardwright.cost.columns import block_context
 from shardwright.cost.communication import dispatch_bytes
 from shardwright.hardware.cluster import Tier
+from shardwright.hardware.graph import regular
 from shardwright.program.block.block import Move, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
@@ -30,7 +31,7 @@ def reached(units: int, groups: tuple[int, int], *, copies: int = MANY) -> float
         Tier(name="device", num_devices=1, bandwidth=1e9, latency_s=0.0),
         Tier(name="all", num_devices=MANY, bandwidth=1e9, latency_s=0.0),
     )
-    span = span_of_devices(tuple(range(units)), tiers)
+    span = span_of_devices(tuple(range(units)), tiers, units=regular((1, MANY)))
     sent = dispatch_bytes(volume=np.array([float(copies)]), copies=copies, span=span, groups=groups)
     return float(sent[1][0]) / (1 - 1 / units)
 

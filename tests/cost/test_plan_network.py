@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from shardwright.cost.communication import network_of
-from shardwright.cost.device_network import kind_of, kind_problem, network_among, network_of_devices, of_kind, tiers_between
+from shardwright.cost.device_network import kind_of, kind_problem, network_among, network_of_devices, of_kind, rates_between
 from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.graph import levels_of
 from tests.simulator.general import problem_for
 from tests.strategy.zoo_models import dense
 
@@ -33,17 +34,19 @@ def test_each_tier_is_the_slowest_kinds() -> None:
     for tier, one, other in zip(both.tiers, alone[0].tiers, alone[1].tiers, strict=True):
         assert tier.bandwidth == min(one.bandwidth, other.bandwidth)
         assert tier.latency_s == max(one.latency_s, other.latency_s)
-        assert tier.num_devices == min(one.num_devices, other.num_devices)
 
 
 def test_a_group_of_one_kind_has_that_kinds_network() -> None:
     problem = problem_for(dense(), batch=8, cluster=MIXED)
     fast = network_of(of_kind(problem.cluster, 1), library=LIBRARY)
-    assert network_of_devices(problem, (8, 9, 23)).tiers == fast.tiers
+    rates = [[(t.bandwidth, t.latency_s) for t in tiers] for tiers in (network_of_devices(problem, (8, 9, 23)).tiers, fast.tiers)]
+    assert rates[0] == rates[1]
     assert network_of_devices(problem, (7, 8)).tiers[0].bandwidth < fast.tiers[0].bandwidth
 
 
-def test_tier_of_pairs() -> None:
-    tiers = network_among(parse_cluster("h100-sxm:16"), (0,), LIBRARY).tiers
-    found = tiers_between(np.array([0, 0, 7, 8]), np.array([7, 8, 8, 15]), tiers)
-    assert found.tolist() == [0, len(tiers) - 1, len(tiers) - 1, 0]
+def test_a_send_is_as_fast_as_the_slower_of_its_ends() -> None:
+    problem = problem_for(dense(), batch=8, cluster=MIXED)
+    slow, fast = (levels_of(problem.cluster, kind)[0] for kind in (0, 1))
+    found = rates_between(problem, np.array([0, 8, 0]), np.array([1, 9, 8]), 0)
+    assert found.bandwidth.tolist() == [slow.bandwidth, fast.bandwidth, slow.bandwidth]
+    assert found.latency_s.tolist() == [slow.latency_s, fast.latency_s, max(slow.latency_s, fast.latency_s)]

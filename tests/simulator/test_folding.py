@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.device_network import plan_tiers
 from shardwright.hardware.cluster import FabricTier
 from shardwright.model.ir.graph import Model
 from shardwright.program.instances import TaskKind
@@ -150,7 +149,7 @@ def test_classes_are_an_equitable_partition() -> None:
     for _ in range(many(25, 200)):
         problem, grid = drawn(draw)
         program = simulate_grid(problem, grid).program
-        tiers, label = plan_tiers(problem), class_numbers(program.classes)
+        tiers, label = problem.cluster.tiers(), class_numbers(program.classes)
         assert sorted(d for c in program.classes for d in c.devices) == list(range(grid.devices))
         holdings = plan_holdings(
             plan_stages(program.plan, model=problem.model, unfolded=True),

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from shardwright.api.problems import problem_of
 from shardwright.api.rules import check_plan
-from shardwright.cost.device_network import plan_tiers
 from shardwright.errors import UsageError
 from shardwright.files.plan_source import is_grid_text, read_plan
+from shardwright.hardware.graph import levels_of
 from shardwright.program.problem import Problem
 from shardwright.report.plan_picture import Picture, picture_of
 from shardwright.report.step_picture import StepPicture, step_picture
@@ -62,6 +62,6 @@ def _step(problem: Problem, plan: Plan, *, name: str) -> StepPicture:
         plan_traffic(problem, result),
         classes=[one.devices for one in result.program.classes],
         cluster=problem.cluster.expression,
-        tiers=plan_tiers(problem),
+        tiers=levels_of(problem.cluster, 0),
         node_sizes=[group.kind.num_devices for group in problem.cluster.groups for _ in range(group.count)],
     )

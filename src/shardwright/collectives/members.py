@@ -8,21 +8,24 @@ import numpy as np
 
 from shardwright.collectives.span import Span
 from shardwright.hardware.cluster import Tier
+from shardwright.hardware.graph import Units
 
 
-def span_of_devices(devices: tuple[int, ...], tiers: tuple[Tier, ...], *, in_network_reduction: bool = False) -> Span:
+def span_of_devices(
+    devices: tuple[int, ...], tiers: tuple[Tier, ...], *, units: tuple[Units, ...], in_network_reduction: bool = False
+) -> Span:
     """The span of one group.
 
     Members below a unit of a tier are the most that any unit holds, made to divide the group's size: a regular group stands for one that
     is spread unevenly, as in `span_of`.
 
     Args:
-        devices: different, as the cluster numbers them. tiers: innermost first.
+        devices: different, as the cluster numbers them. tiers: innermost first. units: of each tier.
     """
     rest, below = len(devices), 1
     members: list[int] = []
-    for tier in tiers[:-1]:
-        most = int(np.unique(np.asarray(devices) // tier.num_devices, return_counts=True)[1].max())
+    for level in units[:-1]:
+        most = int(np.unique(level.of(np.asarray(devices)), return_counts=True)[1].max())
         limit = min(max(most // below, 1), rest)
         here = max(d for d in range(1, limit + 1) if rest % d == 0)
         members.append(here)

@@ -17,16 +17,19 @@ from shardwright.cost.degree_rows import Rows
 from shardwright.hardware.catalog.kernel_tables import SAME_LINKS, TABLE_ORIGIN, CollectiveCurve, collective_curves, curve_seconds
 from shardwright.hardware.cluster import Cluster, Tier
 from shardwright.hardware.device import Evidence, Origin
+from shardwright.hardware.graph import Units, units_of
 from shardwright.hardware.link import Link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Network:
-    """The tiers of a uniform cluster, whether its scale-up switch reduces, the library whose algorithms run on it, and what was measured
-    with that library inside the island. Equal only to itself. `domain`: devices that the scale-up switch could join.
+    """What some devices see of each level and the units of it, whether their scale-up switches reduce, the library whose algorithms run on
+    it, and what was measured with that library inside the island. Equal only to itself. `domain`: devices that the scale-up switch could
+    join.
     """
 
     tiers: tuple[Tier, ...]
+    units: tuple[Units, ...]
     in_network_reduction: bool
     library: str = "nccl"
     curves: tuple[CollectiveCurve, ...] = ()
@@ -40,6 +43,7 @@ def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
     curves = collective_curves(cluster.node) if library == "nccl" else ()
     return Network(
         tiers=cluster.tiers(),
+        units=units_of(cluster),
         in_network_reduction=cluster.node.in_network_reduction,
         library=library,
         curves=curves,

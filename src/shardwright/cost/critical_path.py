@@ -5,6 +5,7 @@ The same tasks and dependencies as `program.lower` lays out for one class a pipe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from math import log2
 from typing import Final
@@ -15,6 +16,7 @@ from shardwright.arrays import BoolArray, FloatArray, Int8Array, Int32Array, Int
 from shardwright.compiled import allocation_free
 from shardwright.cost.step_costs import StepCosts
 from shardwright.hardware.cluster import Tier
+from shardwright.hardware.graph import counts_by_group
 from shardwright.program.problem import Problem
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable
@@ -215,8 +217,20 @@ def microbatches_of(problem: Problem, grid: Grid) -> int:
 
 def jitter(problem: Problem, devices: int) -> float:
     """Factor >= 1 on the step from stragglers and noise: 1 + jitter x log2(nodes), the same in every tier of bounds."""
-    nodes = max(devices / problem.cluster.node.num_devices, 1.0)
-    return 1.0 + problem.constants.jitter * log2(nodes)
+    return _jitter(problem, devices / problem.cluster.node.num_devices)
+
+
+def jitter_among(problem: Problem, devices: Sequence[int]) -> float:
+    """The same of devices that may be of several kinds: of each as many nodes as they fill."""
+    cluster = problem.cluster
+    if cluster.is_uniform:
+        return jitter(problem, len(devices))
+    counts = zip(counts_by_group(cluster, devices), cluster.groups, strict=True)
+    return _jitter(problem, sum(count / group.kind.num_devices for count, group in counts))
+
+
+def _jitter(problem: Problem, nodes: float) -> float:
+    return 1.0 + problem.constants.jitter * log2(max(nodes, 1.0))
 
 
 @lru_cache(maxsize=1024)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.arrays import IntArray, distinct
+from shardwright.arrays import BoolArray, IntArray, distinct
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.communication import move_seconds
-from shardwright.cost.device_network import group_span, network_of_devices, plan_tiers, tiers_between
-from shardwright.hardware.cluster import Tier
+from shardwright.cost.device_network import group_span, network_of_devices, rates_between
+from shardwright.hardware.graph import level_between, units_of
 from shardwright.program.problem import Problem
 from shardwright.program.stages.edges import Messages
 
@@ -21,12 +21,16 @@ class Crossing:
     """What a class of senders sends along an edge, in elements of a whole microbatch.
 
     Args:
-        tier: that it crosses. most: of one device, sent or arriving. sent: of one sender. into: (class, most that one of its devices gets).
+        tier: the outermost level that it crosses; all messages wait as long as one over it, latency_s, and share what a device has there.
+        bandwidth: bytes/s at which what the busiest device sends or gets passes, whatever kinds are at its ends.
+        most: of one device, sent or arriving. sent: of one sender. into: (class, most that one of its devices gets).
         collectives: of the edge, in which sender or receivers take part: (kind, devices, elements). around: senders and receivers, where
             there are such.
     """
 
     tier: int
+    latency_s: float
+    bandwidth: float
     most: int
     sent: int
     into: tuple[tuple[int, int], ...]
@@ -34,7 +38,7 @@ class Crossing:
     around: frozenset[int]
 
 
-def crossing_of(messages: Messages, klass: int, class_of: IntArray, tiers: tuple[Tier, ...]) -> Crossing:
+def crossing_of(problem: Problem, messages: Messages, klass: int, class_of: IntArray) -> Crossing:
     """A class's part of an edge's messages."""
     ends = messages.sends[:, :2] + messages.base
     mine = class_of[ends[:, 0]] == klass
@@ -45,9 +49,15 @@ def crossing_of(messages: Messages, klass: int, class_of: IntArray, tiers: tuple
     to = distinct(target)
     into = tuple((int(k), int(received[to[class_of[to] == k]].max())) for k in distinct(class_of[to]))
     there = frozenset((*source.tolist(), *target.tolist())) if messages.collectives else frozenset()
+    most = int(max(sent.max(), arriving.max()))
+    # All that goes to a receiver of the class's messages is priced with them, whoever sends it.
+    beside = np.isin(ends[:, 1], to)
+    level, latency_s, bandwidth = _passing(problem, ends[beside], messages.sends[beside, 2], mine[beside], most)
     return Crossing(
-        tier=int(tiers_between(source, target, tiers).max()),
-        most=int(max(sent.max(), arriving.max())),
+        tier=level,
+        latency_s=latency_s,
+        bandwidth=bandwidth,
+        most=most,
         sent=int(sent.max()),
         into=into,
         collectives=tuple(
@@ -59,6 +69,19 @@ def crossing_of(messages: Messages, klass: int, class_of: IntArray, tiers: tuple
     )
 
 
+def _passing(problem: Problem, ends: IntArray, elements: IntArray, mine: BoolArray, most: int) -> tuple[int, float, float]:
+    """Level, latency and bytes/s of some messages, of which `mine` are the class's: one device's last as long as `most` elements do."""
+    source, target = ends.T
+    level = int(level_between(source[mine], target[mine], units_of(problem.cluster)).max())
+    rates = rates_between(problem, source, target, level)
+    latency_s, slowest = float(rates.latency_s[mine].max()), float(rates.bandwidth.min())
+    if slowest == float(rates.bandwidth.max()):
+        return level, latency_s, slowest
+    out = np.bincount(source[mine], elements[mine] / rates.bandwidth[mine])
+    into = np.bincount(target, elements / rates.bandwidth)
+    return level, latency_s, most / float(max(out.max(), into.max()))
+
+
 def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> float:
     """Seconds of an edge's messages alone: latency, the busiest device's bytes over the tier's bandwidth, and the collectives around them.
 
@@ -68,10 +91,10 @@ def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> f
     devices = messages.sends[:, :2] + messages.base
     seconds = 0.0
     if len(devices):
-        tiers = plan_tiers(problem)
-        tier = int(tiers_between(devices[:, 0], devices[:, 1], tiers).max())
-        most = max(np.bincount(devices[:, side], messages.sends[:, 2]).max() for side in (0, 1)) * scale
-        seconds = tiers[tier].latency_s + float(most) / tiers[tier].bandwidth
+        most = max(np.bincount(devices[:, side], messages.sends[:, 2]).max() for side in (0, 1))
+        everything = np.ones(len(devices), dtype=np.bool_)
+        _, latency_s, bandwidth = _passing(problem, devices, messages.sends[:, 2], everything, int(most))
+        seconds = latency_s + float(most * scale) / bandwidth
     everywhere = [(kind, tuple(d + messages.base for d in group), size) for kind, group, size in messages.collectives]
     return seconds + around_seconds(problem, everywhere, frozenset(d for _, group, _ in everywhere for d in group), scale=scale)
 

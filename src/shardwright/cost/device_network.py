@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from bisect import bisect_right
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import FloatArray, IntArray, listed
 from shardwright.collectives.members import span_of_devices
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
+from shardwright.hardware.graph import group_ends, groups_of, levels_of, units_of
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 
 
 def kind_of(cluster: Cluster, device: int) -> int:
     """Index of the node group that `device` is in."""
-    first = 0
-    for index, group in enumerate(cluster.groups):
-        first += group.count * group.kind.num_devices
-        if device < first:
-            return index
-    raise IndexError(device)
+    ends = group_ends(cluster)
+    if device >= ends[-1]:
+        raise IndexError(device)
+    return bisect_right(ends, device)
 
 
 @lru_cache(maxsize=256)
@@ -38,9 +38,12 @@ def of_kind(cluster: Cluster, index: int) -> Cluster:
 
 def kind_problem(problem: Problem, device: int) -> Problem:
     """The problem as if all nodes were of the kind that `device` is in."""
-    if problem.cluster.is_uniform:
-        return problem
-    return _of_kind(Same(problem), kind_of(problem.cluster, device))
+    return problem if problem.cluster.is_uniform else group_problem(problem, kind_of(problem.cluster, device))
+
+
+def group_problem(problem: Problem, group: int) -> Problem:
+    """The problem as if all nodes were of the kind of a node group."""
+    return problem if problem.cluster.is_uniform else _of_kind(Same(problem), group)
 
 
 @lru_cache(maxsize=256)
@@ -50,33 +53,32 @@ def _of_kind(problem: Same[Problem], kind: int) -> Problem:
 
 @lru_cache(maxsize=4096)
 def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Network:
-    """The network that devices of these kinds share: on every tier the slowest of them, and an island of the smallest.
-
-    Left out: nodes of unequal size one behind the other, whose borders are not at multiples of the smallest island.
-    """
+    """The network that devices of these kinds share: on every level the slowest of them."""
     networks = [network_of(of_kind(cluster, kind), library=library) for kind in kinds]
-    if len(networks) == 1:
-        return networks[0]
-    levels = max(len(n.tiers) for n in networks)
-    tiers = []
-    for level in range(levels):
-        here = [n.tiers[min(level, len(n.tiers) - 1)] for n in networks]
-        tiers.append(
-            Tier(
-                name=here[0].name,
-                num_devices=min(t.num_devices for t in here),
-                bandwidth=min(t.bandwidth for t in here),
-                latency_s=max(t.latency_s for t in here),
-            )
-        )
-    reduces = all(n.in_network_reduction for n in networks)
-    return Network(tiers=tuple(tiers), in_network_reduction=reduces, library=library, domain=min(n.domain for n in networks))
+    levels = zip(*(levels_of(cluster, kind) for kind in kinds), strict=True)
+    return replace(
+        networks[0],
+        tiers=tuple(_slowest(level) for level in levels),
+        units=units_of(cluster),
+        in_network_reduction=all(n.in_network_reduction for n in networks),
+        curves=networks[0].curves if len(networks) == 1 else (),
+        domain=min(n.domain for n in networks),
+    )
+
+
+def _slowest(level: tuple[Tier, ...]) -> Tier:
+    return Tier(
+        name=level[0].name,
+        num_devices=min(t.num_devices for t in level),
+        bandwidth=min(t.bandwidth for t in level),
+        latency_s=max(t.latency_s for t in level),
+    )
 
 
 def network_of_devices(problem: Problem, devices: tuple[int, ...]) -> Network:
     """The network that connects `devices`."""
     cluster = problem.cluster
-    return _network(Same(problem), (0,) if cluster.is_uniform else tuple(sorted({kind_of(cluster, d) for d in devices})))
+    return _network(Same(problem), (0,) if cluster.is_uniform else tuple(np.unique(groups_of(cluster, listed(devices))).tolist()))
 
 
 @lru_cache(maxsize=256)
@@ -85,24 +87,32 @@ def _network(problem: Same[Problem], kinds: tuple[int, ...]) -> Network:
 
 
 @lru_cache(maxsize=65536)
-def _span(devices: tuple[int, ...], tiers: tuple[Tier, ...], reduces: bool) -> Span:
-    return span_of_devices(devices, tiers, in_network_reduction=reduces)
-
-
 def group_span(devices: tuple[int, ...], network: Network) -> Span:
     """The span of one group."""
-    return _span(devices, network.tiers, network.in_network_reduction)
+    return span_of_devices(devices, network.tiers, units=network.units, in_network_reduction=network.in_network_reduction)
 
 
-def tiers_between(one: IntArray, other: IntArray, tiers: tuple[Tier, ...]) -> IntArray:
-    """The innermost tier that has both devices of each pair below one unit."""
-    tier = np.full(one.shape, len(tiers) - 1, dtype=np.int64)
-    for index in range(len(tiers) - 2, -1, -1):
-        size = tiers[index].num_devices
-        tier[one // size == other // size] = index
-    return tier
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What goes from one device to another: seconds of a message, bytes/s. Arrays over pairs of devices."""
+
+    latency_s: FloatArray
+    bandwidth: FloatArray
 
 
-def plan_tiers(problem: Problem) -> tuple[Tier, ...]:
-    """The tiers of the network that all devices share."""
-    return _network(Same(problem), (0,) if problem.cluster.is_uniform else tuple(range(len(problem.cluster.groups)))).tiers
+def rates_between(problem: Problem, one: IntArray, other: IntArray, level: int) -> Rates:
+    """Of pairs of devices that exchange over a level: as fast as the slower of both."""
+    cluster = problem.cluster
+    latency_s, bandwidth = _level_rates(cluster, level)
+    ends = [groups_of(cluster, devices) for devices in (one, other)]
+    return Rates(
+        latency_s=np.maximum(*(latency_s[kind] for kind in ends)),
+        bandwidth=np.minimum(*(bandwidth[kind] for kind in ends)),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _level_rates(cluster: Cluster, level: int) -> tuple[FloatArray, FloatArray]:
+    """Of each node group."""
+    tiers = [levels_of(cluster, group)[level] for group in range(len(cluster.groups))]
+    return np.array([t.latency_s for t in tiers]), np.array([t.bandwidth for t in tiers])

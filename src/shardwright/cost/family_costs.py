@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
@@ -23,6 +24,7 @@ from shardwright.cost.kept import is_on_host, kept_variant
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.cost.step_costs import Choices, Priced, StepCosts, compose
+from shardwright.hardware.graph import repeats_after, units_of
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import TABLES, Dim, ParameterClass
@@ -40,6 +42,18 @@ from shardwright.program.stages.parts import Segment, StageParts
 from shardwright.runtime.runtime import ScaleGroup
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import How, Keep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a device's price knows of the whole plan.
+
+    Args:
+        devices: that the plan is for, idle ones between its stages too. sets: different sets of devices that are stages.
+    """
+
+    devices: Sequence[int]
+    sets: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +76,11 @@ def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
     return largest_remainder(length, weights) if weights else (length,)
 
 
-def family_costs(
-    problem: Problem, plan: Plan, stage: StageParts, family: int, *, holdings: Holdings, shape: tuple[int, int]
-) -> FamilyCosts:
+def family_costs(problem: Problem, plan: Plan, stage: StageParts, family: int, *, holdings: Holdings, shape: Shape) -> FamilyCosts:
     """Price one family of one stage.
 
     Args:
-        holdings: see `plan_holdings`. shape: (devices of the plan, sets of devices that are stages).
+        holdings: see `plan_holdings`. shape: of the whole plan.
     """
     device = stage.families[family][0]
     own = kind_problem(problem, device)
@@ -130,7 +142,7 @@ def _compose(
     here: list[_Segment],
     *,
     rule: ShardRule,
-    shape: tuple[int, int],
+    shape: Shape,
     cut: tuple[int, ...] | None,
     coupled: set[int],
 ) -> StepCosts:
@@ -227,7 +239,7 @@ def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
     return {name: np.array([value], dtype=np.int64) for name, value in sizes.items()}
 
 
-def _communicators(own: Problem, cells: StageCells, device: int, *, contributions: int, shape: tuple[int, int]) -> int:
+def _communicators(own: Problem, cells: StageCells, device: int, *, contributions: int, shape: Shape) -> int:
     """Groups of more than one device that a device is in, as `tables.num_communicators` counts them."""
     length, island = own.job.sequence_length, own.cluster.tiers()[0].num_devices
     main, expert = cells.cells.get(_products(cells), {}).get(device), cells.cells.get(OperatorClass.EXPERTS, {}).get(device)
@@ -238,8 +250,8 @@ def _communicators(own: Problem, cells: StageCells, device: int, *, contribution
         contributions,
         _ways(expert, Dim.EXPERTS),
         _ways(expert, *_WIDTHS) if routed else 1,
-        shape[1],
-        shape[0],
+        shape.sets,
+        len(shape.devices),
     )
     return sum(size > 1 for size in groups)
 
@@ -257,10 +269,7 @@ def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> tuple[int
 
 def network_unit(problem: Problem) -> int:
     """Devices after which the network repeats: a stage's costs depend on where in them it begins; 0 = it does not repeat."""
-    tiers = problem.cluster.tiers()
-    if not problem.cluster.is_uniform:
-        return 0
-    return tiers[-2].num_devices if len(tiers) > 1 else 1
+    return repeats_after(units_of(problem.cluster))
 
 
 @lru_cache(maxsize=4096)
@@ -360,7 +369,7 @@ def _logits(own: Problem, stage: StageParts, device: int, segment: Segment) -> t
 
 
 def _mesh_table(
-    own: Problem, problem: Problem, stage: StageParts, device: int, here: list[_Segment], *, rule: ShardRule, shape: tuple[int, int]
+    own: Problem, problem: Problem, stage: StageParts, device: int, here: list[_Segment], *, rule: ShardRule, shape: Shape
 ) -> MeshTable:
     sync = sync_of(problem, [part.held for part in here], segments=tuple(part.segment for part in here), rule=rule)
     groups = held_groups([part.held for part in here])
@@ -375,7 +384,7 @@ def _mesh_table(
     table = max((_table_elements(part.segment, local, own.job.sequence_length) for part in here), default=0)
     return MeshTable(
         sync=sync,
-        norm_s=_norm_seconds(Same(problem), shape[0]),
+        norm_s=_norm_seconds(Same(problem), shape.devices),
         communicator_bytes=communicator_bytes(own, np.array([groups_of], dtype=np.int64)),
         slowdown=overlap_slowdown(own, group_span(group or (0,), network), network),
         shares=np.stack(2 * [group_shares(problem, group or (device,), rule=rule)]),
@@ -399,8 +408,8 @@ def _table_elements(segment: Segment, local: int, length: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def _norm_seconds(problem: Same[Problem], devices: int) -> FloatArray:
-    """The sum of the gradients' norm over all devices."""
-    everyone = tuple(range(devices))
+def _norm_seconds(problem: Same[Problem], devices: Sequence[int]) -> FloatArray:
+    """The sum of the gradients' norm over all devices of a plan."""
+    everyone = tuple(devices)
     network = network_of_devices(problem.value, everyone)
     return move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=group_span(everyone, network), network=network)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from shardwright.cost.answered import answered, shares
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.compute import Machine
-from shardwright.cost.device_network import kind_of, of_kind
+from shardwright.cost.device_network import group_problem, kind_of
 from shardwright.cost.kernel_lookup import attention_is_tabled
 from shardwright.cost.model_flops import model_flops
+from shardwright.hardware.graph import counts_by_group
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem, under
 from shardwright.simulator.breakdown import breakdown, critical_class
 from shardwright.simulator.cluster_sources import cluster_sources
 from shardwright.simulator.interval import doubts, interval
 from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
-from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_plan
+from shardwright.simulator.simulate import SimulatedPlan, peak_among, plan_of_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import format_bytes, format_seconds
@@ -44,9 +44,9 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
     capacity = [kind_memory(problem, kind) for kind in kinds]
     worst = max(range(len(classes)), key=lambda k: (done.memory[k].reserved / capacity[k], -k))
     parts = breakdown(done)
-    critical = _of_kind(problem, kinds[critical_class(done)])
+    critical = group_problem(problem, kinds[critical_class(done)])
     found = doubts(critical, parts=parts, step_s=step, full=done.memory[worst].reserved / capacity[worst])
-    peak = sum(problem_machine(_of_kind(problem, kind)).peak * count for kind, count in _kinds(problem, plan).items())
+    peak = peak_among(problem, range(plan.devices))
     causal, full = model_flops(problem)
     return Prediction(
         model=counted(problem.model),
@@ -105,17 +105,6 @@ def _kind(problem: Problem, device: int) -> int:
     return 0 if problem.cluster.is_uniform else kind_of(problem.cluster, device)
 
 
-def _of_kind(problem: Problem, kind: int) -> Problem:
-    return problem if problem.cluster.is_uniform else replace(problem, cluster=of_kind(problem.cluster, kind))
-
-
-def _kinds(problem: Problem, plan: Plan) -> Counter[int]:
-    """Devices of the plan by node group."""
-    if problem.cluster.is_uniform:
-        return Counter({0: plan.devices})
-    return Counter(_kind(problem, device) for device in range(plan.devices))
-
-
 def predict(problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *, with_sources: bool = True) -> Prediction:
     """Time and memory of one legal grid: of the plan that it is."""
     return predict_plan(problem, plan_of_grid(problem, grid), result, with_sources=with_sources)
@@ -123,7 +112,8 @@ def predict(problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *
 
 def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Source, ...]:
     """Those of every kind of node that the plan uses, each said once; then what answered for its kernels."""
-    known = dict.fromkeys(s for kind in sorted(_kinds(problem, plan)) for s in problem_sources(_of_kind(problem, kind)))
+    used = [group for group, count in enumerate(counts_by_group(problem.cluster, range(plan.devices))) if count]
+    known = dict.fromkeys(s for kind in used for s in problem_sources(group_problem(problem, kind)))
     return (*cluster_sources(problem.cluster), *known, *_answers(problem, result))
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import accumulate
 
 from shardwright.arrays import IntArray
 from shardwright.cost.columns import problem_machine
-from shardwright.cost.critical_path import jitter
-from shardwright.cost.device_network import plan_tiers
-from shardwright.cost.family_costs import FamilyCosts, family_costs, met_inside, network_unit, slice_lengths
+from shardwright.cost.critical_path import jitter_among
+from shardwright.cost.device_network import group_problem
+from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs, met_inside, network_unit, slice_lengths
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.overlap import with_overlap_of
 from shardwright.cost.stage_costs import Sharing, StageCosts
 from shardwright.errors import StrategyError
+from shardwright.hardware.graph import counts_by_group, group_ends, units_of
 from shardwright.model.ir.graph import Model
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import ActionRows, action_rows
@@ -122,8 +122,7 @@ class _Question:
     @staticmethod
     def of(problem: Problem, plan: Plan, *, unfolded: bool, verified: bool) -> _Question:
         """The question of a plan: neither where its states lie matters nor how fast links are, only which units they join."""
-        units = tuple(tier.num_devices for tier in problem.cluster.tiers())
-        kinds = tuple(group.count * group.kind.num_devices for group in problem.cluster.groups)
+        units, kinds = units_of(problem.cluster), _kind_ends(problem)
         written = (plan.devices, Same(plan.lanes), Same(plan.orders), None if verified else plan.shards)
         alike = (written, Same(problem.model), problem.job, units, kinds, problem.runtime.p2p_scatter_gather)
         return _Question(alike=alike, problem=problem, plan=plan, unfolded=unfolded, verified=verified)
@@ -169,11 +168,16 @@ def summings_of(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) ->
     return tuple(parameter_sums(stages, model=problem.model, length=problem.job.sequence_length, island=island))
 
 
+def _kind_ends(problem: Problem) -> tuple[int, ...]:
+    """The first device behind each kind of node; empty where there is one kind."""
+    return () if problem.cluster.is_uniform else group_ends(problem.cluster)
+
+
 def refined(
     problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], edges: tuple[LaneEdge, ...], summings: tuple[Summing, ...]
 ) -> tuple[tuple[StageParts, ...], ...]:
     """The stages with families of devices that hold as much and lie alike on the network."""
-    job, cluster = problem.job, problem.cluster
+    job = problem.job
 
     def lengths(lane: int, segment: Segment) -> tuple[int, ...]:
         whole = job.tokens(segment.block.sequence) or job.sequence_length
@@ -181,8 +185,8 @@ def refined(
 
     ground = StageDevices(
         lengths=lengths,
-        units=tuple(tier.num_devices for tier in plan_tiers(problem)),
-        kinds=() if cluster.is_uniform else tuple(accumulate(g.count * g.kind.num_devices for g in cluster.groups)),
+        units=units_of(problem.cluster),
+        kinds=_kind_ends(problem),
     )
     count, exchanges = 0, list[Grouping]()
     while count != (count := sum(len(stage.families) for lane in stages for stage in lane)):
@@ -196,7 +200,8 @@ def refined(
 def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], summings: tuple[Summing, ...]) -> StageCosts:
     """Every family of every stage, priced; stages that differ only by their place in whole units of the network are priced once."""
     problem = with_overlap_of(problem, (stage for lane in stages for stage in lane))
-    shape = (plan.devices, len(set({id(stage.devices): stage.devices for lane in stages for stage in lane}.values())))
+    sets = {id(stage.devices): stage.devices for lane in stages for stage in lane}.values()
+    shape = Shape(devices=range(plan.devices), sets=len(set(sets)))
     unit = network_unit(problem)
     used: dict[tuple[int, int], list[tuple[int, int, Summing]]] = {}
     for one in summings:
@@ -233,9 +238,7 @@ def _distinct(held: tuple[HeldParameters, ...]) -> Iterable[HeldParameters]:
     return found.values()
 
 
-def _family_costs(
-    problem: Problem, plan: Plan, stage: StageParts, index: int, *, held: Holdings, place: int, shape: tuple[int, int]
-) -> FamilyCosts:
+def _family_costs(problem: Problem, plan: Plan, stage: StageParts, index: int, *, held: Holdings, place: int, shape: Shape) -> FamilyCosts:
     """One family, priced unless one like it was."""
     base, device = stage.base, stage.families[index][0]
     own = {key: items for key, items in held.items() if key[3] == device}
@@ -259,7 +262,7 @@ class _Asked:
     stage: StageParts = field(compare=False)
     family: int = field(compare=False)
     held: Holdings = field(compare=False)
-    shape: tuple[int, int] = field(compare=False)
+    shape: Shape = field(compare=False)
 
 
 @lru_cache(maxsize=4096)
@@ -270,7 +273,7 @@ def _priced(one: _Asked) -> FamilyCosts:
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
     """The edges of a lane with their messages."""
     model, job = problem.model, problem.job
-    island = plan_tiers(problem)[0].num_devices
+    island = min(units_of(problem.cluster)[0].size)
     found = []
     known: dict[Hashable, tuple[Messages, Messages]] = {}
     for edge in stage_edges(lane, model=model):
@@ -312,10 +315,10 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
             else f"{problem.runtime.name} computes nothing while it sends: ranks that send to each other at once need one that does",
             rule="order.deadlock",
         )
-    factor = jitter(problem, plan.devices)
-    seconds = int(finish.max()) / PICOSECONDS_PER_SECOND * factor
+    devices = range(plan.devices)
+    seconds = int(finish.max()) / PICOSECONDS_PER_SECOND * jitter_among(problem, devices)
     causal, _ = model_flops(problem)
-    mfu = causal / seconds / (problem_machine(problem).peak * plan.devices)
+    mfu = causal / seconds / peak_among(problem, devices)
     assert 0 < mfu <= 1, f"a step at {mfu:.3g} of the devices' peak"
     return SimulatedPlan(
         program=program,
@@ -325,6 +328,12 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
         memory=plan_memory(problem, program, costs),
         mfu_causal=mfu,
     )
+
+
+def peak_among(problem: Problem, devices: Sequence[int]) -> float:
+    """FLOP/s at which the devices compute together at most."""
+    counts = enumerate(counts_by_group(problem.cluster, devices))
+    return sum(problem_machine(group_problem(problem, group)).peak * count for group, count in counts if count)
 
 
 def plan_of_grid(problem: Problem, grid: Grid) -> Plan:

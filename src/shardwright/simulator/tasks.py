@@ -10,11 +10,10 @@ import numpy as np
 from shardwright.arrays import FloatArray, Int32Array, IntArray, listed
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.crossings import Crossing, around_seconds, crossing_of
-from shardwright.cost.device_network import plan_tiers
 from shardwright.cost.pairs import pair_share
 from shardwright.cost.stage_costs import StageCosts, action_table, update_seconds
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.cluster import Tier
+from shardwright.hardware.graph import Units, repeats_after, units_of
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program, class_numbers
@@ -39,8 +38,7 @@ class _Sends:
 
 def _sends(problem: Problem, program: Program) -> _Sends:
     """The sends of a Program. Edges between stages of one class each that lie alike in the network share theirs."""
-    class_of, tiers = class_numbers(program.classes), plan_tiers(problem)
-    unit = tiers[-2].num_devices if len(tiers) > 1 else 1
+    class_of, unit = class_numbers(program.classes), repeats_after(units_of(problem.cluster))
     alike: dict[tuple[int, int], Crossing] = {}
     number: dict[tuple[int, ...], int] = {}
     each: list[tuple[int, Crossing]] = []
@@ -55,14 +53,14 @@ def _sends(problem: Problem, program: Program) -> _Sends:
         ends = posts.of_stage[one.lane, one.edge.source], posts.of_stage[one.lane, one.edge.target]
         single = len(ends[0]) == len(ends[1]) == 1 and not messages.collectives
         (other,) = ends[kind == TaskKind.SEND_F] if single else (-1,)
-        known = (id(messages.sends), messages.base % unit)
+        known = (id(messages.sends), messages.base % unit if unit else messages.base)
         key = (*known, klass, other) if single else (kind, edge, klass)
         if key not in number:
             if not single:
-                found = crossing_of(messages, klass, class_of, tiers)
+                found = crossing_of(problem, messages, klass, class_of)
             else:
                 if known not in alike:
-                    alike[known] = crossing_of(messages, klass, class_of, tiers)
+                    alike[known] = crossing_of(problem, messages, klass, class_of)
                 found = replace(alike[known], into=((other, alike[known].into[0][1]),))
             number[key] = len(each)
             each.append((klass, found))
@@ -71,23 +69,23 @@ def _sends(problem: Problem, program: Program) -> _Sends:
 
 
 @lru_cache(maxsize=64)
-def _units(classes: tuple[DeviceClass, ...], tiers: tuple[Tier, ...], total: int) -> tuple[IntArray, IntArray]:
-    """(tiers, classes) unit of each class's first device, and (tiers, classes, 2) its members there over the unit's devices."""
-    places = [[listed(c.devices) // t.num_devices for c in classes] for t in tiers]
+def _lying(classes: tuple[DeviceClass, ...], units: tuple[Units, ...], total: int) -> tuple[IntArray, IntArray]:
+    """(levels, classes) unit of each class's first device, and (levels, classes, 2) its members there over the unit's devices."""
+    places = [[level.of(listed(c.devices)) for c in classes] for level in units]
     unit = np.array([[int(place[0]) for place in row] for row in places], dtype=np.int64)
-    load = np.array(
-        [[(int((p == p[0]).sum()), min(t.num_devices, total)) for p in row] for row, t in zip(places, tiers, strict=True)], dtype=np.int64
-    )
-    return unit, load
+    firsts = listed(tuple(c.devices[0] for c in classes))
+    sizes = [np.minimum(level.sizes(firsts), total).tolist() for level in units]
+    members = [[int((place == place[0]).sum()) for place in row] for row in places]
+    return unit, np.stack([np.array(members), np.array(sizes)], axis=2)
 
 
 class _Uses:
     """Resources by number, and what each template takes of them."""
 
     def __init__(self, problem: Problem, program: Program, costs: StageCosts) -> None:
-        self.tiers = plan_tiers(problem)
-        self.count, self.levels = len(program.classes), len(self.tiers)
-        unit, load = _units(program.classes, self.tiers, problem.cluster.num_devices)
+        units = units_of(problem.cluster)
+        self.count, self.levels = len(program.classes), len(units)
+        unit, load = _lying(program.classes, units, problem.cluster.num_devices)
         self.unit, self.load = unit.tolist(), load.tolist()
         most_units = int(unit.max()) + 1
         self.out, self.into = self.count, self.count + self.count * self.levels
@@ -209,10 +207,8 @@ def template_seconds(problem: Problem, program: Program, costs: StageCosts, send
         seconds[(kind == TaskKind.STEP) & (templates.klass == klass)] = update_seconds(costs, device_class)
     if not sends.each:
         return seconds
-    tiers, at = plan_tiers(problem), np.flatnonzero(sends.of >= 0)
-    latency, bandwidth, most = np.array([(t.latency_s, t.bandwidth, c.most) for _, c in sends.each for t in (tiers[c.tier],)])[
-        sends.of[at]
-    ].T
+    at = np.flatnonzero(sends.of >= 0)
+    latency, bandwidth, most = np.array([(c.latency_s, c.bandwidth, c.most) for _, c in sends.each])[sends.of[at]].T
     scales = [[costs.element * length / sum(lengths) for length in lengths] for lengths in costs.lengths]
     lanes, slices = templates.lane[at].tolist(), templates.slice[at].tolist()
     scale = np.array([scales[lane][part] for lane, part in zip(lanes, slices, strict=True)])

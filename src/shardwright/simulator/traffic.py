@@ -15,11 +15,12 @@ from shardwright.cost.block_table import MODES, PART_OF_AXIS, PARTS
 from shardwright.cost.column_sums import gathered_bytes, gradient_bytes
 from shardwright.cost.columns import block_context
 from shardwright.cost.communication import dispatch_bytes, wire_bytes
-from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_tiers, tiers_between
+from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
 from shardwright.cost.family_costs import local_sizes, recompute_mode
 from shardwright.cost.gradient_sums import ShardRule, degree, in_buckets, shard_rule, sharing_groups
 from shardwright.cost.redone import moved_again
 from shardwright.cost.terms import gathers_again
+from shardwright.hardware.graph import level_between, units_of
 from shardwright.program.block.block import Move, Phase
 from shardwright.program.block.cell_structure import on_replica
 from shardwright.program.block.lower_block import lower_block
@@ -93,13 +94,13 @@ class _Sums:
 
     def __init__(self, problem: Problem, device: int) -> None:
         self.problem, self.own, self.device = problem, kind_problem(problem, device), device
-        self.tiers = plan_tiers(problem)
+        self.units = units_of(problem.cluster)
         self._sent: dict[tuple[str, tuple[int, ...]], FloatArray] = {}
 
     def add(self, part: str, group: tuple[int, ...], sent: FloatArray) -> None:
         """Count `sent`, bytes over each tier."""
         key = part, group
-        self._sent[key] = self._sent.get(key, np.zeros(len(self.tiers))) + sent
+        self._sent[key] = self._sent.get(key, np.zeros(len(self.units))) + sent
 
     def collective(self, part: str, kind: Collective, group: tuple[int, ...], *, volume: float, times: float = 1.0) -> None:
         """Count a collective of `volume` bytes over `group`, so many times."""
@@ -120,7 +121,7 @@ class _Sums:
 
     def _padded(self, sent: tuple[FloatArray, ...]) -> FloatArray:
         values = [float(one[0]) for one in sent]
-        return np.array(values + [0.0] * (len(self.tiers) - len(values)))
+        return np.array(values + [0.0] * (len(self.units) - len(values)))
 
     def traffic(self) -> tuple[Traffic, ...]:
         """All of it, sorted."""
@@ -217,8 +218,8 @@ def _of_messages(sums: _Sums, messages: Messages, scale: float) -> None:
     for source, target, elements in messages.sends.tolist():
         if source + messages.base == sums.device:
             ends = np.array([source, target]) + messages.base
-            tier = int(tiers_between(ends[:1], ends[1:], sums.tiers)[0])
-            passed = np.array([t == tier if tier == 0 else 0 < t <= tier for t in range(len(sums.tiers))], dtype=np.float64)
+            tier = int(level_between(ends[:1], ends[1:], sums.units)[0])
+            passed = np.array([t == tier if tier == 0 else 0 < t <= tier for t in range(len(sums.units))], dtype=np.float64)
             sums.add(PIPELINE, tuple(sorted(ends.tolist())), passed * elements * scale)
     for kind, group, elements in messages.collectives:
         members = tuple(d + messages.base for d in group)

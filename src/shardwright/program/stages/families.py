@@ -16,6 +16,7 @@ from math import lcm
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct, listed
+from shardwright.hardware.graph import Units
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
@@ -28,21 +29,18 @@ from shardwright.program.stages.holdings import Summing
 from shardwright.program.stages.parameter_sums import Sums, numbered
 from shardwright.program.stages.parts import Segment, StageParts
 
-Units = tuple[int, ...]
-"""Devices of one unit of each tier of the network, innermost first."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageDevices:
     """What beside the stages makes devices differ.
 
     Args:
-        lengths: positions of a segment's sequence in a lane, of each slice. units: of the network.
+        lengths: positions of a segment's sequence in a lane, of each slice. units: of each level of the network, innermost first.
         kinds: first device after each kind of node; empty if there is one kind.
     """
 
     lengths: Callable[[int, Segment], tuple[int, ...]]
-    units: Units
+    units: tuple[Units, ...]
     kinds: tuple[int, ...] = ()
 
 
@@ -144,7 +142,7 @@ def refine_families(
     every = [stage for lane in stages for stage in lane]
     colours = _Colours(1 + max(stage.devices[-1] for stage in every), ground.kinds)
     known: dict[object, list[Trait]] = {}
-    period = lcm(*(unit for unit in ground.units if unit < len(colours.colour) - 1))
+    period = _period(ground.units, len(colours.colour) - 1)
     for stage in every:
         if id(stage.families) not in colours.told:
             where = np.concatenate([listed(family) for family in stage.families])
@@ -179,8 +177,19 @@ def refine_families(
     return tuple(tuple(_split(stage, colours.colour, split) for stage in lane) for lane in stages)
 
 
+def _period(units: tuple[Units, ...], devices: int) -> int:
+    """Devices after which the levels repeat; all of them where some level does not."""
+    if any(len(level.size) > 1 for level in units):
+        return devices
+    return lcm(*(level.size[0] for level in units if level.size[0] < devices))
+
+
 def _met(
-    stages: tuple[tuple[StageParts, ...], ...], edges: Iterable[LaneEdge], summings: Iterable[Summing], units: Units, period: int
+    stages: tuple[tuple[StageParts, ...], ...],
+    edges: Iterable[LaneEdge],
+    summings: Iterable[Summing],
+    units: tuple[Units, ...],
+    period: int,
 ) -> Iterator[tuple[Trait, Iterable[int], int, bool]]:
     """What devices do with others: (trait, bases that it is counted from, devices of its stage, all partners are of one stage)."""
     crossed: dict[tuple[int, int, tuple[int, ...]], tuple[Messages, dict[int, None]]] = {}
@@ -202,7 +211,7 @@ def _met(
                 yield _summed(sums, number, base, units), bases, size, inside
 
 
-def _neighbours(every: Sequence[StageParts], unit: int) -> Grouping | None:
+def _neighbours(every: Sequence[StageParts], unit: Units) -> Grouping | None:
     """Devices that share the uplinks of a unit, as partners: what one waits for there depends on what the others send. None if each
     stage is made of whole units, or lies in one.
     """
@@ -210,17 +219,18 @@ def _neighbours(every: Sequence[StageParts], unit: int) -> Grouping | None:
     if all(_fills(devices, unit) for devices in sets):
         return None
     devices = distinct(np.concatenate([listed(one) for one in sets]))
-    _, of, size = np.unique(devices // unit, return_inverse=True, return_counts=True)
+    _, of, size = np.unique(unit.of(devices), return_inverse=True, return_counts=True)
     groups = np.full((len(size), int(size.max())), -1, dtype=np.int64)
     groups[of, np.arange(len(devices)) - np.repeat(np.cumsum(size) - size, size)] = devices
     return Grouping.by(devices, groups, of.reshape(-1, 1))
 
 
 @lru_cache(maxsize=4096)
-def _fills(devices: tuple[int, ...], unit: int) -> bool:
+def _fills(devices: tuple[int, ...], unit: Units) -> bool:
     """Whether a stage's devices are whole units, or lie in one unit."""
-    place = listed(devices) // unit
-    return bool(place[0] == place[-1]) or bool((np.unique(place, return_counts=True)[1] == unit).all())
+    every = listed(devices)
+    place, first, count = np.unique(unit.of(every), return_index=True, return_counts=True)
+    return len(place) == 1 or bool((count == unit.sizes(every[first])).all())
 
 
 def _split(stage: StageParts, colour: IntArray, known: dict[int, tuple[tuple[int, ...], ...]]) -> StageParts:
@@ -288,7 +298,7 @@ def _elements(cells: Cells, block: Block, klass: OperatorClass) -> IntArray:
 
 
 @lru_cache(maxsize=4096)
-def _reach(cells: StageCells, base: int, units: Units) -> Trait:
+def _reach(cells: StageCells, base: int, units: tuple[Units, ...]) -> Trait:
     """How the groups of each device lie on the tiers: for each tree and set of dims, of the devices that differ only in those."""
     columns = []
     for klass in {id(tree): klass for klass, tree in cells.cells.items()}.values():
@@ -319,7 +329,7 @@ def _reached(cells: StageCells, klass: OperatorClass) -> Iterator[IntArray]:
     yield from found.values()
 
 
-def _lying(devices: IntArray, number: IntArray, base: int, units: Units) -> IntArray:
+def _lying(devices: IntArray, number: IntArray, base: int, units: tuple[Units, ...]) -> IntArray:
     """How each of several groups lies on the tiers, equal numbers for equal ones; `number`: the group of each device."""
     size = np.bincount(number)
     groups = np.full((len(size), int(size.max(initial=0))), -1, dtype=np.int64)
@@ -330,12 +340,12 @@ def _lying(devices: IntArray, number: IntArray, base: int, units: Units) -> IntA
 
 
 @lru_cache(maxsize=4096)
-def _crossed(messages: Same[IntArray], base: int, units: Units) -> tuple[Trait, Trait]:
+def _crossed(messages: Same[IntArray], base: int, units: tuple[Units, ...]) -> tuple[Trait, Trait]:
     """Of the senders and of the receivers of messages counted from a base: elements on each tier, and whom they meet."""
     sends = messages.value
     tier = np.full(len(sends), len(units) - 1)
     for index in range(len(units) - 1, -1, -1):
-        first, last = ((sends[:, way] + base) // units[index] for way in (0, 1))
+        first, last = (units[index].of(sends[:, way] + base) for way in (0, 1))
         tier[first == last] = index
     result = []
     for way in (0, 1):
@@ -353,7 +363,7 @@ def _crossed(messages: Same[IntArray], base: int, units: Units) -> tuple[Trait, 
 
 
 @lru_cache(maxsize=8192)
-def _summed(sums: Sums, use: int, base: int, units: Units) -> Trait:
+def _summed(sums: Sums, use: int, base: int, units: tuple[Units, ...]) -> Trait:
     """What the devices that are counted at a parameter's use sum of it, and with whom; `base` only says how they lie."""
     near = sums.holders(use)
     lying = np.append(_groups_lie(Same(sums.groups), near, base, units), -1)
@@ -365,18 +375,18 @@ def _summed(sums: Sums, use: int, base: int, units: Units) -> Trait:
 
 
 @lru_cache(maxsize=4096)
-def _groups_lie(groups: Same[IntArray], near: frozenset[int] | None, base: int, units: Units) -> IntArray:
+def _groups_lie(groups: Same[IntArray], near: frozenset[int] | None, base: int, units: tuple[Units, ...]) -> IntArray:
     """How groups lie on the tiers, and those of their members that are `near`, equal numbers for equal ones."""
     every = groups.value
     ways = (every,) if near is None else (every, np.where(np.isin(every, list(near)), every, -1))
     return _alike([_spread(way, base, unit) for way in ways for unit in units])
 
 
-def _spread(groups: IntArray, base: int, unit: int) -> IntArray:
+def _spread(groups: IntArray, base: int, unit: Units) -> IntArray:
     """(groups, members) of each member, how many are in its unit; sorted, so that groups which lie alike have equal rows."""
     if not groups.size:
         return groups
-    place = np.sort(np.where(groups < 0, -1, (groups + base) // unit), axis=1)
+    place = np.sort(np.where(groups < 0, -1, unit.of(groups + base)), axis=1)
     if place.min() == place.max():
         return np.zeros_like(place)
     first = np.ones(place.shape, dtype=np.bool_)

@@ -16,7 +16,7 @@ from math import inf, prod
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.critical_path import jitter
+from shardwright.cost.critical_path import jitter_among
 from shardwright.cost.device_network import kind_problem
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
@@ -292,7 +292,7 @@ def universal_picoseconds(problem: Problem) -> int:
 
 
 def _answer(problem: Problem, space: ExactSpace, best: _Best, counts: _Counts, lower: int) -> ExactAnswer:
-    factor = jitter(problem, problem.cluster.num_devices)
+    factor = jitter_among(problem, range(problem.cluster.num_devices))
     seconds, bound = best.picoseconds / PICOSECONDS_PER_SECOND * factor, lower / PICOSECONDS_PER_SECOND * factor
     universal = 1.0 - universal_picoseconds(problem) / best.picoseconds
     assert_sound(best_s=seconds, lower_bound_s=bound, universal_gap=universal)

@@ -1,0 +1,157 @@
+"""Where the devices of a cluster lie and what their links carry: one form for uniform and mixed clusters.
+
+A network has levels, innermost first: the scale-up islands, the switch tiers, and the whole. On each level every device lies in one unit;
+units of a level need not be equal (islands of 8 beside islands of 72). Two devices exchange over the innermost level that has both in one
+unit, as fast as the slower of them sends there. Neither depends on the devices that take no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, groupby
+
+import numpy as np
+
+from shardwright.arrays import IntArray
+from shardwright.hardware.cluster import Cluster, FabricTier, NodeKind, Tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """The units of one level in the order of devices: runs of equal ones, one behind the other.
+
+    Args:
+        first: first device of each run, from 0. size: devices of a unit of each. number: the first unit of each.
+    """
+
+    first: tuple[int, ...]
+    size: tuple[int, ...]
+    number: tuple[int, ...]
+
+    def of(self, devices: IntArray) -> IntArray:
+        """The unit that each device lies in. With runs of (0, 8) and (16, 72) devices 7, 8, 16 and 87 lie in units 0, 1, 2 and 2."""
+        if len(self.first) == 1:
+            return np.asarray(devices // self.size[0], dtype=np.int64)
+        run = np.searchsorted(np.array(self.first), devices, side="right") - 1
+        first, size, number = (np.array(column)[run] for column in (self.first, self.size, self.number))
+        return np.asarray(number + (devices - first) // size, dtype=np.int64)
+
+    def sizes(self, devices: IntArray) -> IntArray:
+        """Devices of the unit that each device lies in, itself among them."""
+        return np.array(self.size)[np.searchsorted(np.array(self.first), devices, side="right") - 1]
+
+
+def regular(sizes: tuple[int, ...]) -> tuple[Units, ...]:
+    """Levels of equal units, of so many devices each."""
+    return tuple(Units(first=(0,), size=(size,), number=(0,)) for size in sizes)
+
+
+@lru_cache(maxsize=256)
+def units_of(cluster: Cluster) -> tuple[Units, ...]:
+    """The units of every level, innermost first; those of a level are whole units of the one below."""
+    if cluster.is_uniform:
+        return regular(tuple(tier.num_devices for tier in cluster.tiers()))
+    levels = [_islands(cluster)]
+    for tier in _fabric(cluster)[:-1]:
+        levels.append(_filled(levels[-1], tier.num_devices, cluster.num_devices))
+    return (*levels, *regular((cluster.num_devices,)))
+
+
+@lru_cache(maxsize=256)
+def levels_of(cluster: Cluster, group: int) -> tuple[Tier, ...]:
+    """What a device of a node group sees of each level. Of a mixed cluster `num_devices` is that of the largest unit."""
+    if cluster.is_uniform:
+        return cluster.tiers()
+    kind, units = cluster.groups[group].kind, units_of(cluster)
+    found = [Tier(name="island", num_devices=kind.island, bandwidth=kind.scale_up.achieved, latency_s=kind.scale_up.latency_s)]
+    for level, (tier, (bandwidth, latency_s)) in enumerate(zip(_fabric(cluster), _rates(kind, _fabric(cluster)), strict=True), start=1):
+        found.append(Tier(name=tier.name, num_devices=max(units[level].size), bandwidth=bandwidth, latency_s=latency_s))
+    return tuple(found)
+
+
+def level_between(one: IntArray, other: IntArray, units: tuple[Units, ...]) -> IntArray:
+    """The innermost level that has both devices of each pair in one unit."""
+    level = np.full(one.shape, len(units) - 1, dtype=np.int64)
+    for index in range(len(units) - 2, -1, -1):
+        level[units[index].of(one) == units[index].of(other)] = index
+    return level
+
+
+def groups_of(cluster: Cluster, devices: IntArray) -> IntArray:
+    """The node group that each device is in."""
+    return np.searchsorted(np.array(group_ends(cluster)), devices, side="right")
+
+
+def counts_by_group(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]:
+    """How many of some devices are in each node group."""
+    if len(cluster.groups) == 1:
+        return (len(devices),)
+    return tuple(np.bincount(groups_of(cluster, np.array(devices, dtype=np.int64)), minlength=len(cluster.groups)).tolist())
+
+
+@lru_cache(maxsize=256)
+def group_ends(cluster: Cluster) -> tuple[int, ...]:
+    """The first device behind each node group."""
+    return tuple(accumulate(group.count * group.kind.num_devices for group in cluster.groups))
+
+
+def repeats_after(units: tuple[Units, ...]) -> int:
+    """Devices after which the network repeats; 0 = it does not."""
+    if any(len(level.first) > 1 for level in units):
+        return 0
+    return units[-2].size[0] if len(units) > 1 else 1
+
+
+def _islands(cluster: Cluster) -> Units:
+    """Groups of one kind that are neighbours fill islands together."""
+    first, size, number = list[int](), list[int](), list[int]()
+    start = 0
+    for kind, groups in groupby(cluster.groups, key=lambda group: group.kind):
+        devices = sum(group.count for group in groups) * kind.num_devices
+        number.append(number[-1] - (first[-1] - start) // size[-1] if first else 0)
+        first.append(start)
+        size.append(min(kind.island, devices))
+        start += devices
+    return Units(first=tuple(first), size=tuple(size), number=tuple(number))
+
+
+def _fabric(cluster: Cluster) -> tuple[FabricTier, ...]:
+    """The tiers that join some islands of a mixed cluster; the last joins all."""
+    smallest, total = min(group.kind.island for group in cluster.groups), cluster.num_devices
+    tiers = cluster.fabric or (FabricTier(name="network", num_devices=0),)
+    found = [tier for tier in tiers if smallest < (tier.num_devices or total) < total]
+    above = [tier for tier in tiers if (tier.num_devices or total) >= total]
+    return (*found, above[0] if above else FabricTier(name="core", num_devices=0))
+
+
+def _rates(kind: NodeKind, tiers: tuple[FabricTier, ...]) -> list[tuple[float, float]]:
+    """Bytes/s of one device's share and seconds of a message on each tier: what its units are joined by narrows all above."""
+    bandwidth, latency_s = kind.network_per_device.achieved, kind.nic.latency_s
+    found = []
+    for tier in tiers:
+        bandwidth /= tier.oversubscription
+        latency_s += tier.latency_s
+        found.append((bandwidth, latency_s))
+    return found
+
+
+def _filled(below: Units, size: int, total: int) -> Units:
+    """Units of at most `size` devices, each of whole units `below` in their order; one that is larger is a unit alone."""
+    starts = [
+        device
+        for first, each, end in zip(below.first, below.size, (*below.first[1:], total), strict=True)
+        for device in range(first, end, each)
+    ]
+    edges = [0]
+    for start, end in zip(starts, (*starts[1:], total), strict=True):
+        if end - edges[-1] > size and start > edges[-1]:
+            edges.append(start)
+    lengths = [end - start for start, end in zip(edges, (*edges[1:], total), strict=True)]
+    changes = [n for n, length in enumerate(lengths) if n == 0 or length != lengths[n - 1]]
+    return Units(
+        first=tuple(edges[n] for n in changes),
+        size=tuple(lengths[n] for n in changes),
+        number=tuple(changes),
+    )

@@ -1,0 +1,81 @@
+"""Where devices lie: units of every level, for uniform and mixed clusters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from shardwright.hardware.cluster import Cluster, FabricTier
+from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.graph import groups_of, level_between, levels_of, units_of
+from tests.tiers import examples
+
+KINDS = ("h100-sxm:8", "h100-sxm:24", "a100-sxm-80gb:4", "t4:12", "gb200-nvl72:72", "gb200-nvl72:36", "v100-sxm-32gb:16")
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    words = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))
+    cluster = parse_cluster("+".join(words))
+    size = draw(st.sampled_from((0, 16, 64)))
+    fabric = (FabricTier(name="leaf", num_devices=size), FabricTier(name="spine", num_devices=0, oversubscription=2.0)) if size else ()
+    return replace(cluster, fabric=fabric)
+
+
+@examples(60, 2000)
+@given(clusters())
+def test_levels_nest_and_islands_are_those_of_the_nodes(cluster: Cluster) -> None:
+    devices = np.arange(cluster.num_devices)
+    units = units_of(cluster)
+    assert all(len(levels_of(cluster, group)) == len(units) for group in range(len(cluster.groups)))
+    for inner, outer in pairwise(units):
+        assert all(len(set(outer.of(devices[inner.of(devices) == unit]).tolist())) == 1 for unit in set(inner.of(devices).tolist()))
+    assert set(units[-1].of(devices).tolist()) == {0}
+    for level in units:
+        lying = level.of(devices)
+        assert (np.diff(lying) >= 0).all()
+        assert (np.bincount(lying)[lying] <= level.sizes(devices)).all()
+    island, group = units[0].of(devices), groups_of(cluster, devices)
+    assert all(len(set(group[island == unit].tolist())) == 1 for unit in set(island.tolist())) or cluster.is_uniform
+
+
+@examples(60, 2000)
+@given(clusters(), st.sampled_from(KINDS))
+def test_more_devices_behind_move_nobody(cluster: Cluster, more: str) -> None:
+    """Two devices exchange as fast whatever lies behind them, but for what fills an island that they only begin."""
+    assume(not cluster.expression.endswith("gb200-nvl72:36") or not more.startswith("gb200"))
+    larger = replace(parse_cluster(f"{cluster.expression}+{more}"), fabric=cluster.fabric)
+    one, other = np.divmod(np.arange(min(cluster.num_devices, 24) ** 2), min(cluster.num_devices, 24))
+    found = []
+    for some in (cluster, larger):
+        level = level_between(one, other, units_of(some))
+        kinds = groups_of(some, one)
+        seen = [levels_of(some, group) for group in range(len(some.groups))]
+        found.append([(seen[k][at].bandwidth, seen[k][at].latency_s) for k, at in zip(kinds.tolist(), level.tolist(), strict=True)])
+    assert found[0] == found[1]
+
+
+def test_islands_behind_an_odd_group_begin_where_it_ends() -> None:
+    cluster = parse_cluster("a100-sxm-80gb:4+h100-sxm:16")
+    assert units_of(cluster)[0].of(np.array([0, 3, 4, 11, 12, 19])).tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_leaf_takes_whole_islands_only() -> None:
+    """Leaves of 16 over islands of 4, 8 and 8: the third island has no room beside the first two."""
+    cluster = replace(parse_cluster("a100-sxm-80gb:4+h100-sxm:16"), fabric=(FabricTier(name="leaf", num_devices=16),))
+    leaf = units_of(cluster)[1]
+    assert leaf.of(np.arange(20)).tolist() == [0] * 12 + [1] * 8
+    assert leaf.sizes(np.array([0, 19])).tolist() == [12, 8]
+
+
+@pytest.mark.parametrize("text", ["h100-sxm:64", "gb200-nvl72:144", "a100-sxm-80gb:8"])
+def test_a_uniform_cluster_has_its_tiers(text: str) -> None:
+    cluster = parse_cluster(text)
+    devices = np.arange(cluster.num_devices)
+    for tier, level in zip(cluster.tiers(), units_of(cluster), strict=True):
+        assert level.of(devices).tolist() == (devices // tier.num_devices).tolist()
