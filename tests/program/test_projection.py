@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwright.hardware.graph import regular
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import Cell, ClassTree, StageCells, class_trees, leaves, regular_levels, stage_cells
@@ -62,7 +63,7 @@ def stages_at(tree: str, base: int, *, unfolded: bool) -> tuple[tuple[StageParts
 
 
 def ground(units: tuple[int, ...] = (NODE, 2 * NODE, 24 * NODE)) -> StageDevices:
-    return StageDevices(lengths=lambda lane, segment: (LENGTH,), units=units)
+    return StageDevices(lengths=lambda lane, segment: (LENGTH,), units=regular(units))
 
 
 def families_at(tree: str, base: int) -> tuple[tuple[int, ...], ...]:

@@ -10,8 +10,8 @@ import numpy as np
 from shardwright.arrays import BoolArray, IntArray, distinct
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.communication import move_seconds
-from shardwright.cost.device_network import group_span, network_of_devices, rates_between
-from shardwright.hardware.graph import level_between, units_of
+from shardwright.cost.device_network import group_span, network_of_devices, plan_units, rates_between
+from shardwright.hardware.graph import level_between
 from shardwright.program.problem import Problem
 from shardwright.program.stages.edges import Messages
 
@@ -72,8 +72,10 @@ def crossing_of(problem: Problem, messages: Messages, klass: int, class_of: IntA
 def _passing(problem: Problem, ends: IntArray, elements: IntArray, mine: BoolArray, most: int) -> tuple[int, float, float]:
     """Level, latency and bytes/s of some messages, of which `mine` are the class's: one device's last as long as `most` elements do."""
     source, target = ends.T
-    level = int(level_between(source[mine], target[mine], units_of(problem.cluster)).max())
+    level = int(level_between(source[mine], target[mine], plan_units(problem)).max())
     rates = rates_between(problem, source, target, level)
+    if len(rates.bandwidth) == 1:
+        return level, float(rates.latency_s[0]), float(rates.bandwidth[0])
     latency_s, slowest = float(rates.latency_s[mine].max()), float(rates.bandwidth.min())
     if slowest == float(rates.bandwidth.max()):
         return level, latency_s, slowest

@@ -13,7 +13,7 @@ from shardwright.collectives.members import span_of_devices
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
-from shardwright.hardware.graph import group_ends, groups_of, levels_of, units_of
+from shardwright.hardware.graph import Units, group_ends, groups_of, levels_of, units_of
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 
@@ -94,17 +94,28 @@ def group_span(devices: tuple[int, ...], network: Network) -> Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What goes from one device to another: seconds of a message, bytes/s. Arrays over pairs of devices."""
+    """What goes from one device to another: seconds of a message, bytes/s. Arrays over pairs of devices, of one where all are alike."""
 
     latency_s: FloatArray
     bandwidth: FloatArray
 
 
+def plan_units(problem: Problem) -> tuple[Units, ...]:
+    """The units of every level of the problem's cluster."""
+    return _units(Same(problem))
+
+
+@lru_cache(maxsize=256)
+def _units(problem: Same[Problem]) -> tuple[Units, ...]:
+    return units_of(problem.value.cluster)
+
+
 def rates_between(problem: Problem, one: IntArray, other: IntArray, level: int) -> Rates:
     """Of pairs of devices that exchange over a level: as fast as the slower of both."""
-    cluster = problem.cluster
-    latency_s, bandwidth = _level_rates(cluster, level)
-    ends = [groups_of(cluster, devices) for devices in (one, other)]
+    latency_s, bandwidth = _level_rates(Same(problem), level)
+    if len(latency_s) == 1:
+        return Rates(latency_s=latency_s, bandwidth=bandwidth)
+    ends = [groups_of(problem.cluster, devices) for devices in (one, other)]
     return Rates(
         latency_s=np.maximum(*(latency_s[kind] for kind in ends)),
         bandwidth=np.minimum(*(bandwidth[kind] for kind in ends)),
@@ -112,7 +123,8 @@ def rates_between(problem: Problem, one: IntArray, other: IntArray, level: int) 
 
 
 @lru_cache(maxsize=1024)
-def _level_rates(cluster: Cluster, level: int) -> tuple[FloatArray, FloatArray]:
-    """Of each node group."""
-    tiers = [levels_of(cluster, group)[level] for group in range(len(cluster.groups))]
+def _level_rates(problem: Same[Problem], level: int) -> tuple[FloatArray, FloatArray]:
+    """Of each node group; of one where all are of a kind."""
+    cluster = problem.value.cluster
+    tiers = [levels_of(cluster, group)[level] for group in range(1 if cluster.is_uniform else len(cluster.groups))]
     return np.array([t.latency_s for t in tiers]), np.array([t.bandwidth for t in tiers])

@@ -18,13 +18,13 @@ from shardwright.cost.chunk_layout import ChunkLayout, has_head, is_layer
 from shardwright.cost.columns import OF_BLOCKS, LayerTable, MeshTable, block_context, problem_machine
 from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
-from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
+from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
 from shardwright.cost.gradient_sums import ShardRule, group_shares, shard_rule, sync_of
 from shardwright.cost.kept import is_on_host, kept_variant
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.cost.step_costs import Choices, Priced, StepCosts, compose
-from shardwright.hardware.graph import repeats_after, units_of
+from shardwright.hardware.graph import repeats_after
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import TABLES, Dim, ParameterClass
@@ -269,7 +269,7 @@ def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> tuple[int
 
 def network_unit(problem: Problem) -> int:
     """Devices after which the network repeats: a stage's costs depend on where in them it begins; 0 = it does not repeat."""
-    return repeats_after(units_of(problem.cluster))
+    return repeats_after(plan_units(problem))
 
 
 @lru_cache(maxsize=4096)

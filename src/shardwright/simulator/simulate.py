@@ -9,13 +9,13 @@ from functools import lru_cache
 from shardwright.arrays import IntArray
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.critical_path import jitter_among
-from shardwright.cost.device_network import group_problem
+from shardwright.cost.device_network import group_problem, plan_units
 from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs, met_inside, network_unit, slice_lengths
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.overlap import with_overlap_of
 from shardwright.cost.stage_costs import Sharing, StageCosts
 from shardwright.errors import StrategyError
-from shardwright.hardware.graph import counts_by_group, group_ends, units_of
+from shardwright.hardware.graph import counts_by_group, group_ends
 from shardwright.model.ir.graph import Model
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import ActionRows, action_rows
@@ -122,7 +122,7 @@ class _Question:
     @staticmethod
     def of(problem: Problem, plan: Plan, *, unfolded: bool, verified: bool) -> _Question:
         """The question of a plan: neither where its states lie matters nor how fast links are, only which units they join."""
-        units, kinds = units_of(problem.cluster), _kind_ends(problem)
+        units, kinds = plan_units(problem), _kind_ends(problem)
         written = (plan.devices, Same(plan.lanes), Same(plan.orders), None if verified else plan.shards)
         alike = (written, Same(problem.model), problem.job, units, kinds, problem.runtime.p2p_scatter_gather)
         return _Question(alike=alike, problem=problem, plan=plan, unfolded=unfolded, verified=verified)
@@ -185,7 +185,7 @@ def refined(
 
     ground = StageDevices(
         lengths=lengths,
-        units=units_of(problem.cluster),
+        units=plan_units(problem),
         kinds=_kind_ends(problem),
     )
     count, exchanges = 0, list[Grouping]()
@@ -273,7 +273,7 @@ def _priced(one: _Asked) -> FamilyCosts:
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
     """The edges of a lane with their messages."""
     model, job = problem.model, problem.job
-    island = min(units_of(problem.cluster)[0].size)
+    island = min(plan_units(problem)[0].size)
     found = []
     known: dict[Hashable, tuple[Messages, Messages]] = {}
     for edge in stage_edges(lane, model=model):

@@ -10,10 +10,11 @@ import numpy as np
 from shardwright.arrays import FloatArray, Int32Array, IntArray, listed
 from shardwright.cost.critical_path import picoseconds
 from shardwright.cost.crossings import Crossing, around_seconds, crossing_of
+from shardwright.cost.device_network import plan_units
 from shardwright.cost.pairs import pair_share
 from shardwright.cost.stage_costs import StageCosts, action_table, update_seconds
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.graph import Units, repeats_after, units_of
+from shardwright.hardware.graph import Units, repeats_after
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program, class_numbers
@@ -38,7 +39,7 @@ class _Sends:
 
 def _sends(problem: Problem, program: Program) -> _Sends:
     """The sends of a Program. Edges between stages of one class each that lie alike in the network share theirs."""
-    class_of, unit = class_numbers(program.classes), repeats_after(units_of(problem.cluster))
+    class_of, unit = class_numbers(program.classes), repeats_after(plan_units(problem))
     alike: dict[tuple[int, int], Crossing] = {}
     number: dict[tuple[int, ...], int] = {}
     each: list[tuple[int, Crossing]] = []
@@ -83,7 +84,7 @@ class _Uses:
     """Resources by number, and what each template takes of them."""
 
     def __init__(self, problem: Problem, program: Program, costs: StageCosts) -> None:
-        units = units_of(problem.cluster)
+        units = plan_units(problem)
         self.count, self.levels = len(program.classes), len(units)
         unit, load = _lying(program.classes, units, problem.cluster.num_devices)
         self.unit, self.load = unit.tolist(), load.tolist()

@@ -15,12 +15,12 @@ from shardwright.cost.block_table import MODES, PART_OF_AXIS, PARTS
 from shardwright.cost.column_sums import gathered_bytes, gradient_bytes
 from shardwright.cost.columns import block_context
 from shardwright.cost.communication import dispatch_bytes, wire_bytes
-from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
+from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
 from shardwright.cost.family_costs import local_sizes, recompute_mode
 from shardwright.cost.gradient_sums import ShardRule, degree, in_buckets, shard_rule, sharing_groups
 from shardwright.cost.redone import moved_again
 from shardwright.cost.terms import gathers_again
-from shardwright.hardware.graph import level_between, units_of
+from shardwright.hardware.graph import level_between
 from shardwright.program.block.block import Move, Phase
 from shardwright.program.block.cell_structure import on_replica
 from shardwright.program.block.lower_block import lower_block
@@ -94,7 +94,7 @@ class _Sums:
 
     def __init__(self, problem: Problem, device: int) -> None:
         self.problem, self.own, self.device = problem, kind_problem(problem, device), device
-        self.units = units_of(problem.cluster)
+        self.units = plan_units(problem)
         self._sent: dict[tuple[str, tuple[int, ...]], FloatArray] = {}
 
     def add(self, part: str, group: tuple[int, ...], sent: FloatArray) -> None:
