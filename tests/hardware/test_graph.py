@@ -22,8 +22,9 @@ KINDS = ("h100-sxm:8", "h100-sxm:24", "a100-sxm-80gb:4", "t4:12", "gb200-nvl72:7
 def clusters(draw: st.DrawFn) -> Cluster:
     words = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))
     cluster = parse_cluster("+".join(words))
-    size = draw(st.sampled_from((0, 16, 64)))
-    fabric = (FabricTier(name="leaf", num_devices=size), FabricTier(name="spine", num_devices=0, oversubscription=2.0)) if size else ()
+    size = draw(st.sampled_from((0, 4, 16, 64)))
+    leaf = FabricTier(name="leaf", num_devices=size, oversubscription=3.0, latency_s=1e-6)
+    fabric = (leaf, FabricTier(name="spine", num_devices=0, oversubscription=2.0)) if size else ()
     return replace(cluster, fabric=fabric)
 
 
@@ -79,3 +80,21 @@ def test_a_uniform_cluster_has_its_tiers(text: str) -> None:
     devices = np.arange(cluster.num_devices)
     for tier, level in zip(cluster.tiers(), units_of(cluster), strict=True):
         assert level.of(devices).tolist() == (devices // tier.num_devices).tolist()
+
+
+def test_a_tier_inside_all_islands_narrows_those_above() -> None:
+    """A leaf of 4 devices is no level where islands have 8 and more; what it narrows by and how long it takes hold above it, for uniform
+    and mixed clusters alike."""
+    fabric = (
+        FabricTier(name="leaf", num_devices=4, oversubscription=3.0, latency_s=1e-6),
+        FabricTier(name="spine", num_devices=0, oversubscription=2.0, latency_s=2e-6),
+    )
+    uniform = replace(parse_cluster("h100-sxm:32"), fabric=fabric)
+    mixed = replace(parse_cluster("h100-sxm:16+h200-sxm:16"), fabric=fabric)
+    alone, beside = levels_of(uniform, 0), levels_of(mixed, 0)
+    assert [(tier.name, tier.bandwidth, tier.latency_s) for tier in beside] == [
+        (tier.name, tier.bandwidth, tier.latency_s) for tier in alone
+    ]
+    card = uniform.node.network_per_device.achieved
+    assert beside[1].bandwidth == pytest.approx(card / 6)
+    assert beside[1].latency_s == pytest.approx(uniform.node.nic.latency_s + 3e-6)

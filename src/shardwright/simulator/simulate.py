@@ -201,7 +201,7 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
     """Every family of every stage, priced; stages that differ only by their place in whole units of the network are priced once."""
     problem = with_overlap_of(problem, (stage for lane in stages for stage in lane))
     sets = {id(stage.devices): stage.devices for lane in stages for stage in lane}.values()
-    shape = Shape(devices=range(plan.devices), sets=len(set(sets)))
+    shape = Shape(devices=plan.devices, sets=len(set(sets)))
     unit = network_unit(problem)
     used: dict[tuple[int, int], list[tuple[int, int, Summing]]] = {}
     for one in summings:

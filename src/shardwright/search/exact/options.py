@@ -135,7 +135,7 @@ def price_stage(
         island = problem.cluster.tiers()[0].num_devices
         holdings = plan_holdings(((parts,),), model=problem.model, length=problem.job.sequence_length, island=island)
         # A stage's costs depend on the others by whether there are any: a pipeline's communicator.
-        shape = Shape(devices=range(problem.cluster.num_devices), sets=1 if alone else 2)
+        shape = Shape(devices=problem.cluster.num_devices, sets=1 if alone else 2)
         families = tuple(family_costs(problem, plan, parts, index, holdings=holdings, shape=shape) for index in range(len(parts.families)))
     except StrategyError as error:
         return Illegal(rule=error.rule or "lower")
