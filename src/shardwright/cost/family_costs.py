@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import zip_longest
@@ -48,10 +49,10 @@ class Shape:
     """What a device's price knows of the whole plan.
 
     Args:
-        devices: the plan is for so many, idle ones between its stages too. sets: different sets of devices that are stages.
+        devices: that work, by number. sets: different sets of devices that are stages.
     """
 
-    devices: int
+    devices: Sequence[int]
     sets: int
 
 
@@ -250,7 +251,7 @@ def _communicators(own: Problem, cells: StageCells, device: int, *, contribution
         _ways(expert, Dim.EXPERTS),
         _ways(expert, *_WIDTHS) if routed else 1,
         shape.sets,
-        shape.devices,
+        len(shape.devices),
     )
     return sum(size > 1 for size in groups)
 
@@ -407,8 +408,8 @@ def _table_elements(segment: Segment, local: int, length: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def _norm_seconds(problem: Same[Problem], devices: int) -> FloatArray:
-    """The sum of the gradients' norm over all devices of a plan."""
-    everyone = tuple(range(devices))
+def _norm_seconds(problem: Same[Problem], devices: Sequence[int]) -> FloatArray:
+    """The sum of the gradients' norm over all devices that work."""
+    everyone = tuple(devices)
     network = network_of_devices(problem.value, everyone)
     return move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=group_span(everyone, network), network=network)

@@ -25,7 +25,7 @@ from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages, counted_from, edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stages.families import Grouping, StageDevices, refine_families
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, held_by_families, parameter_sums
-from shardwright.program.stages.parts import Segment, StageParts, plan_stages
+from shardwright.program.stages.parts import Segment, StageParts, plan_stages, working_devices
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.kernel.events import simulate
 from shardwright.simulator.prediction import StageMemory
@@ -201,7 +201,7 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
     """Every family of every stage, priced; stages that differ only by their place in whole units of the network are priced once."""
     problem = with_overlap_of(problem, (stage for lane in stages for stage in lane))
     sets = {id(stage.devices): stage.devices for lane in stages for stage in lane}.values()
-    shape = Shape(devices=plan.devices, sets=len(set(sets)))
+    shape = Shape(devices=working_devices(Same(stages)), sets=len(set(sets)))
     unit = network_unit(problem)
     used: dict[tuple[int, int], list[tuple[int, int, Summing]]] = {}
     for one in summings:
@@ -315,7 +315,7 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
             else f"{problem.runtime.name} computes nothing while it sends: ranks that send to each other at once need one that does",
             rule="order.deadlock",
         )
-    devices = range(plan.devices)
+    devices = working_devices(Same(program.stages))
     seconds = int(finish.max()) / PICOSECONDS_PER_SECOND * jitter_among(problem, devices)
     causal, _ = model_flops(problem)
     mfu = causal / seconds / peak_among(problem, devices)
