@@ -7,7 +7,8 @@ unit, as fast as the slower of them sends there. Neither depends on the devices 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, groupby
@@ -38,6 +39,21 @@ class Units:
         first, size, number = (np.array(column)[run] for column in (self.first, self.size, self.number))
         return np.asarray(number + (devices - first) // size, dtype=np.int64)
 
+    def at(self, device: int) -> int:
+        """The unit that a device lies in."""
+        run = bisect_right(self.first, device) - 1
+        return self.number[run] + (device - self.first[run]) // self.size[run]
+
+    def seen_from(self, first: int, lasts: Iterable[int]) -> tuple[int, Units]:
+        """The first device of the unit that `first` lies in, and the units as devices that are counted from it see them, up to the largest
+        of `lasts`: equal wherever they lie alike.
+        """
+        if len(self.first) == 1:
+            return first - first % self.size[0], self
+        run = bisect_right(self.first, first) - 1
+        base = first - (first - self.first[run]) % self.size[run]
+        return base, _between(self, base, max(lasts))
+
     def sizes(self, devices: IntArray) -> IntArray:
         """Devices of the unit that each device lies in, itself among them."""
         return np.array(self.size)[np.searchsorted(np.array(self.first), devices, side="right") - 1]
@@ -46,6 +62,17 @@ class Units:
 def regular(sizes: tuple[int, ...]) -> tuple[Units, ...]:
     """Levels of equal units, of so many devices each."""
     return tuple(Units(first=(0,), size=(size,), number=(0,)) for size in sizes)
+
+
+@lru_cache(maxsize=4096)
+def _between(units: Units, base: int, last: int) -> Units:
+    runs = range(bisect_right(units.first, base) - 1, bisect_right(units.first, last))
+    numbers = [units.at(max(units.first[run], base)) for run in runs]
+    return Units(
+        first=tuple(max(units.first[run] - base, 0) for run in runs),
+        size=tuple(units.size[run] for run in runs),
+        number=tuple(number - numbers[0] for number in numbers),
+    )
 
 
 @lru_cache(maxsize=256)

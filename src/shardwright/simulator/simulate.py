@@ -164,8 +164,8 @@ def _program(one: Same[_Laid], shape: TaskShape) -> Program:
 
 def summings_of(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tuple[Summing, ...]:
     """Who sums which parameters."""
-    island = problem.cluster.tiers()[0].num_devices
-    return tuple(parameter_sums(stages, model=problem.model, length=problem.job.sequence_length, island=island))
+    islands = plan_units(problem)[0]
+    return tuple(parameter_sums(stages, model=problem.model, length=problem.job.sequence_length, islands=islands))
 
 
 def _kind_ends(problem: Problem) -> tuple[int, ...]:
@@ -273,21 +273,22 @@ def _priced(one: _Asked) -> FamilyCosts:
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
     """The edges of a lane with their messages."""
     model, job = problem.model, problem.job
-    island = min(plan_units(problem)[0].size)
+    islands = plan_units(problem)[0]
     found = []
     known: dict[Hashable, tuple[Messages, Messages]] = {}
     for edge in stage_edges(lane, model=model):
         block, ends = model.blocks[model.runs[edge.run].block], (lane[edge.source], lane[edge.target])
         segments = edge_segments(edge, *ends, model=model)
-        base = min(ends[0].base, ends[1].base) // island * island
-        alike = (edge.run, edge.operator, *[(id(s.cells), stage.base - base) for s, stage in zip(segments, ends, strict=True)])
+        base, near = islands.seen_from(min(ends[0].base, ends[1].base), (stage.devices[-1] for stage in ends))
+        placed = [(id(s.cells), stage.base - base) for s, stage in zip(segments, ends, strict=True)]
+        alike = (edge.run, edge.operator, near.first, near.size, *placed)
         if alike not in known:
             known[alike] = edge_messages(
                 *ends,
                 segments=segments,
                 extents=edge_extents(edge, model=model),
                 length=job.tokens(block.sequence) or job.sequence_length,
-                island=island,
+                islands=islands,
                 minimal=problem.runtime.p2p_scatter_gather,
             )
         forward, backward = [counted_from(one, base) for one in known[alike]]

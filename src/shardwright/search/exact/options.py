@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.critical_path import picoseconds
+from shardwright.cost.device_network import plan_units
 from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs
 from shardwright.cost.stage_costs import StageCosts, sharing
 from shardwright.errors import StrategyError
@@ -132,8 +133,8 @@ def price_stage(
     try:
         # One family a device: which devices are alike depends on the stages around.
         parts = replace(plan_stages(plan, model=problem.model, unfolded=True)[0][chunk], chunk=0)
-        island = problem.cluster.tiers()[0].num_devices
-        holdings = plan_holdings(((parts,),), model=problem.model, length=problem.job.sequence_length, island=island)
+        islands = plan_units(problem)[0]
+        holdings = plan_holdings(((parts,),), model=problem.model, length=problem.job.sequence_length, islands=islands)
         # A stage's costs depend on the others by whether there are any (a pipeline's communicator) and by who sums the norm.
         shape = Shape(devices=working, sets=1 if len(parts.devices) == len(working) else 2)
         families = tuple(family_costs(problem, plan, parts, index, holdings=holdings, shape=shape) for index in range(len(parts.families)))
