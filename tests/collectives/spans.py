@@ -5,14 +5,20 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
+from shardwright.arrays import IntArray
 from shardwright.collectives.span import Span
+
+
+def nested(members: tuple[IntArray, ...]) -> tuple[IntArray, ...]:
+    """Members below a unit of each tier, from the units of a tier in one of the next."""
+    return tuple(np.multiply.accumulate(members))
 
 
 def one_group(
     members: tuple[int, ...], *, bandwidth: tuple[float, ...], latency_s: tuple[float, ...], in_network_reduction: bool = True
 ) -> Span:
     return Span(
-        members=tuple(np.array([count]) for count in members),
+        below=nested(tuple(np.array([count]) for count in members)),
         bandwidth=tuple(np.array([value]) for value in bandwidth),
         latency_s=tuple(np.array([value]) for value in latency_s),
         in_network_reduction=in_network_reduction,
@@ -30,8 +36,13 @@ def spans(draw: st.DrawFn, *, max_groups: int = 6) -> Span:
     for _ in range(tiers - 1):
         bandwidth.append(bandwidth[-1] * draw(st.floats(0.05, 0.5)))
         latency_s.append(latency_s[-1] * draw(st.floats(1.0, 10.0)))
+    below = list(nested(tuple(np.array(draw(counts)) for _ in range(tiers))))
+    if tiers > 1 and draw(st.booleans()):
+        # Units that do not divide the group: the last one is not full.
+        lacks = np.array(draw(st.lists(st.integers(0, 7), min_size=groups, max_size=groups)))
+        below[-1] = below[-1] - np.where(below[-1] > below[-2], np.minimum(lacks, below[-2] - 1), 0)
     return Span(
-        members=tuple(np.array(draw(counts)) for _ in range(tiers)),
+        below=tuple(below),
         bandwidth=tuple(np.full(groups, value) for value in bandwidth),
         latency_s=tuple(np.full(groups, value) for value in latency_s),
         in_network_reduction=draw(st.booleans()),

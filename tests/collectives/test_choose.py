@@ -17,7 +17,7 @@ from shardwright.collectives.extent import extent_of
 from shardwright.collectives.registry import ALGORITHMS, LIBRARIES, algorithm_named, algorithms_for
 from shardwright.collectives.span import Span
 from shardwright.errors import RuntimeModelError
-from tests.collectives.spans import one_group, spans
+from tests.collectives.spans import nested, one_group, spans
 from tests.tiers import examples
 
 FEW = examples(50)
@@ -27,7 +27,7 @@ def many_groups(count: int, *, tiers: int = 3, varied: bool = False) -> Span:
     random = np.random.default_rng(7)
     spread = random.uniform(0.5, 1.0, count) if varied else np.ones(count)
     return Span(
-        members=tuple(random.integers(1, 9, count) for _ in range(tiers)),
+        below=nested(tuple(random.integers(1, 9, count) for _ in range(tiers))),
         bandwidth=tuple(spread * value for value in (400e9, 50e9, 25e9)[:tiers]),
         latency_s=tuple(spread * value for value in (2e-6, 9e-6, 12e-6)[:tiers]),
         in_network_reduction=True,
@@ -73,15 +73,15 @@ def test_distinct_groups_restore_the_span() -> None:
     span = many_groups(1000)
     smaller, rows = distinct_groups(span)
     assert rows is not None
-    for small, full in zip(smaller.members, span.members, strict=True):
+    for small, full in zip(smaller.below, span.below, strict=True):
         np.testing.assert_array_equal(small[rows], full)
-    counts = np.stack(smaller.members)
+    counts = np.stack(smaller.below)
     assert np.unique(counts, axis=1).shape == counts.shape
 
 
 def test_distinct_groups_leave_huge_counts_alone() -> None:
     span = many_groups(1000)
-    huge = replace(span, members=(span.members[0], span.members[1] * 100_000, span.members[2]))
+    huge = replace(span, below=(span.below[0], span.below[1] * 100_000, span.below[2] * 100_000))
     assert distinct_groups(huge) == (huge, None)
     seconds, _ = collective_seconds(Collective.ALL_REDUCE, volume=np.full(1000, 1e6), span=huge)
     assert np.isfinite(seconds).all()

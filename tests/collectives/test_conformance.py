@@ -53,7 +53,7 @@ def is_homogeneous_in_seconds_and_bytes(name: str, kind: Collective, volume: flo
 def grows_when_the_outermost_tier_has_twice_the_members(name: str, kind: Collective, volume: float, span: Span) -> None:
     if name == "nvlink_sharp" and len(span.members) == 1:
         return  # each member writes back its 1/n of the sum: more members, fewer bytes
-    wider = replace(span, members=(*span.members[:-1], span.members[-1] * 2))
+    wider = replace(span, below=(*span.below[:-1], span.below[-1] * 2))
     before, after = priced(name, kind, volume, span), priced(name, kind, volume, wider)
     legal = np.isfinite(before)
     assert (after[legal] >= before[legal] * (1 - 1e-12)).all()
@@ -104,7 +104,7 @@ class TestEveryAlgorithm:
         for group in range(together.size):
             alone = replace(
                 span,
-                members=tuple(array[group : group + 1] for array in span.members),
+                below=tuple(array[group : group + 1] for array in span.below),
                 bandwidth=tuple(array[group : group + 1] for array in span.bandwidth),
                 latency_s=tuple(array[group : group + 1] for array in span.latency_s),
             )
@@ -115,7 +115,7 @@ class TestEveryAlgorithm:
         assert kind in algorithm_named(name).kinds
 
     def test_refuses_other_kinds(self, name: str, kind: Collective) -> None:
-        span = Span(members=(np.array([2]),), bandwidth=(np.array([1e9]),), latency_s=(np.array([1e-6]),))
+        span = Span(below=(np.array([2]),), bandwidth=(np.array([1e9]),), latency_s=(np.array([1e-6]),))
         for other in set(Collective) - algorithm_named(name).kinds:
             with pytest.raises(UsageError, match=other.value):
                 algorithm_named(name).seconds(other, volume=np.ones(1), span=span)

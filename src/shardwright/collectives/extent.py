@@ -18,7 +18,7 @@ class Level:
 
     Args:
         tier: index of the tier in the span.
-        members: m_k = c_k / c_(k-1), as floats. inside_inverse: 1 / c_(k-1).
+        members: m_k = c_k / c_(k-1); no whole numbers where units do not divide the group. inside_inverse: 1 / c_(k-1).
         drop: 1 / c_(k-1) - 1 / c_k: the part of the members that send over tier k at most when each sends to the next in rank order,
             and the part of the buffer that a reduce_scatter nested by tiers moves there.
         latency_s: of a message that crosses tier k at most.
@@ -101,15 +101,15 @@ def extent_of(span: Span) -> Extent:
     levels: list[Level] = []
     count: FloatArray | None = None
     network: FloatArray | None = None
-    for tier, (members, bandwidth, latency_s) in enumerate(zip(smaller.members, smaller.bandwidth, smaller.latency_s, strict=True)):
-        inside_inverse = np.ones(members.shape) if count is None else 1.0 / count
+    for tier, (below, bandwidth, latency_s) in enumerate(zip(smaller.below, smaller.bandwidth, smaller.latency_s, strict=True)):
+        inside_inverse = np.ones(below.shape) if count is None else 1.0 / count
         inverse.append(inside_inverse)
         cost = 1.0 / bandwidth
         if tier > 0:
             network = cost if network is None else np.maximum(network, cost)
             cost = network
-        here = members.astype(np.float64)
-        count = here if count is None else count * here
+        inside, count = count, below.astype(np.float64)
+        here = count if inside is None else count / inside
         if here.max(initial=1.0) > 1.0:
             levels.append(
                 Level(
@@ -133,8 +133,8 @@ def crosses(extent: Extent, tier: int) -> BoolArray:
 
 
 def tree_depth(members: FloatArray) -> FloatArray:
-    """ceil(log2(members)), exact for powers of two: the levels of a balanced binary tree over that many members."""
-    depth: FloatArray = np.frexp(members - 1.0)[1].astype(np.float64)
+    """ceil(log2(members)), exact for powers of two: the levels of a balanced binary tree over that many members, parts of one counted."""
+    depth: FloatArray = np.frexp(np.ceil(members) - 1.0)[1].astype(np.float64)
     return depth
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,14 +20,15 @@ class Span:
     Equal only to itself.
 
     Args:
-        members: one array a tier, innermost first: members[0] devices of the group in one island; members[1] such islands
-            under one unit of the next tier; and so on. The group's size is their product.
+        below: one array a tier, innermost first: the most members that any unit of the tier has (an island, a leaf, .., the whole), so
+            the last is the group's size. Units that hold fewer count as parts of one: 53 devices on nodes of 8 (8 in six nodes, 5 in
+            one) are 8 and 53, which costs nearly what 8 and 56 do.
         bandwidth: one array a tier: bytes/s, one direction, one member's share while all like groups of its neighbours are busy too.
         latency_s: one array a tier: seconds for a message that crosses that tier at most.
         in_network_reduction: the island's switch can reduce (NVLink SHARP).
     """
 
-    members: tuple[IntArray, ...]
+    below: tuple[IntArray, ...]
     bandwidth: tuple[FloatArray, ...]
     latency_s: tuple[FloatArray, ...]
     in_network_reduction: bool = False
@@ -36,10 +36,13 @@ class Span:
     @property
     def size(self) -> IntArray:
         """Members of each group."""
-        result = np.ones_like(self.members[0])
-        for count in self.members:
-            result = result * count
-        return result
+        return self.below[-1]
+
+    @property
+    def members(self) -> tuple[FloatArray, ...]:
+        """Members below a unit of each tier over those below one of the tier inside it: whole numbers where units divide the group."""
+        inside = (np.ones(1, dtype=np.int64), *self.below[:-1])
+        return tuple(np.true_divide(count, inner) for count, inner in zip(self.below, inside, strict=True))
 
 
 def span_of(
@@ -47,7 +50,7 @@ def span_of(
     axes: tuple[tuple[IntArray, IntArray], ...],
     *,
     in_network_reduction: bool = False,
-    most: tuple[int, ...] = (),
+    fewer: tuple[IntArray, ...] = (),
 ) -> Span:
     """The span of groups whose members are all sums of multiples of strides.
 
@@ -55,37 +58,30 @@ def span_of(
         tiers: of a uniform cluster, innermost first.
         axes: (degree, stride) arrays; a group is {offset + sum i_a * stride_a, 0 <= i_a < degree_a}.
         in_network_reduction: of the node kind (`NodeKind.in_network_reduction`).
-        most: no more members than these in a unit of each tier but the last (islands of a leaf, not devices); empty = no such limit.
+        fewer: so many members less than the densest group has in a unit of each tier but the last, down to half of them; empty = none.
 
     The axes nest, as those of a grid: sorted by stride, each stride is at least the extent of the axes before it. The members below a unit
     of U devices are the group's points in [0, U), counted from the outermost axis inward:
 
         count(U) = q * (points of the inner axes) + inner count(U - q * stride) if q < degree,   q = min(U // stride, degree)
 
-    Exact when all groups lie alike in all units. Else (12 devices on nodes of 8) a regular group of the same size stands for them: the
-    largest count up to that one which divides the size and is a multiple of the tier's below. Left out: units of unequal share.
+    This is the group that begins with a unit, and no group has more in any unit. One has at least half as many in some unit: what it has
+    in a window of U devices lies in two of them (see `communication.spans_along`).
     """
     shape = np.broadcast_shapes(*(np.shape(d) for d, _ in axes)) if axes else (1,)
     nested = _by_stride(axes, shape)
     points = [np.ones(shape)]
     for degree, _ in nested:
         points.append(points[-1] * degree)
-    rest = points[-1]
-    below: FloatArray | None = None
-    members: list[IntArray] = []
+    below: list[IntArray] = []
     for level, tier in enumerate(tiers[:-1]):
-        here = _points_below(tier.num_devices, nested, points)
-        if below is not None:
-            here = np.maximum(np.floor(here / below), 1.0)
-        if most:
-            here = np.minimum(here, most[level])
-        here = _largest_divisor(rest, here)
-        members.append(here.astype(np.int64))
-        below = here if below is None else below * here
-        rest = rest / here
-    members.append(rest.astype(np.int64))
+        here = _points_below(tier.num_devices, nested, points).astype(np.int64)
+        if fewer:
+            here = np.maximum(here - fewer[level], -(-here // 2))
+        below.append(np.maximum(here, below[-1]) if below else here)
+    below.append(points[-1].astype(np.int64))
     return Span(
-        members=tuple(members),
+        below=tuple(below),
         bandwidth=tuple(np.broadcast_to(np.float64(tier.bandwidth), shape) for tier in tiers),
         latency_s=tuple(np.broadcast_to(np.float64(tier.latency_s), shape) for tier in tiers),
         in_network_reduction=in_network_reduction,
@@ -135,21 +131,3 @@ def _points_below(unit: int, axes: list[tuple[FloatArray, FloatArray]], points: 
         total = whole * inner if total is None else total + whole * inner
         rest = (rest - whole * stride) * (whole < degree)
     return points[0] if total is None else total + (rest > 0.0)
-
-
-def _largest_divisor(number: FloatArray, limit: FloatArray) -> FloatArray:
-    """The largest divisor of each number that does not exceed its limit."""
-    quotient = number / limit
-    odd = np.flatnonzero(quotient != np.floor(quotient))
-    if odd.size == 0:
-        return limit
-    result = limit.copy()
-    pairs, place = np.unique(np.stack((number[odd], limit[odd])), axis=1, return_inverse=True)
-    found = np.array([_divisor_up_to(int(n), int(most)) for n, most in pairs.T], dtype=np.float64)
-    result[odd] = found[place.ravel()]
-    return result
-
-
-def _divisor_up_to(number: int, limit: int) -> int:
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return max(d for pair in small for d in (pair, number // pair) if d <= limit)

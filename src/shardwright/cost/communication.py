@@ -123,12 +123,13 @@ def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
     """
     axes = axes_of(axis, rows)
     first = span_of(network.tiers, axes, in_network_reduction=network.in_network_reduction)
-    if bool(lie_alike(network.tiers, axes).all()):
+    alike = lie_alike(network.tiers, axes)
+    if bool(alike.all()):
         return (first,)
-    sizes = [int(size) for size in np.unique(first.size)]
-    parts = sorted({part for size in sizes for part in range(1, size + 1) if size % part == 0})
-    limits = product(parts, repeat=len(network.tiers) - 1)
-    return tuple(span_of(network.tiers, axes, in_network_reduction=network.in_network_reduction, most=limit) for limit in limits)
+    # As the others of a row that is not alike may lie: from what the densest group has in a unit down to half of that.
+    most = [int((below[~alike] // 2).max()) for below in first.below[:-1]]
+    fewer = [tuple(np.where(alike, 0, one) for one in some) for some in product(*(range(number + 1) for number in most))]
+    return tuple(span_of(network.tiers, axes, in_network_reduction=network.in_network_reduction, fewer=some) for some in fewer)
 
 
 def all_alike(rows: Rows, network: Network) -> BoolArray:
@@ -143,7 +144,7 @@ def move_seconds(kind: Collective, *, volume: FloatArray, span: Span, network: N
     """Seconds of one collective: the measured curve for groups inside an island of a measured size, else the cheapest algorithm that the
     library has; 0 for groups of one.
     """
-    if len(span.members[0]) == 1:
+    if len(span.size) == 1:
         prices, measured = _of_one_group(kind, span, network)
     else:
         prices, name = price_list(kind, span=span, algorithms=algorithms_for(kind, library=network.library)), kind.value
@@ -181,7 +182,7 @@ def _of_one_group(kind: Collective, span: Span, network: Network) -> tuple[Price
 
 def measured_groups(span: Span, curve: CollectiveCurve) -> BoolArray:
     """Groups that lie in one island and have as many members as `curve`."""
-    return np.asarray((span.members[0] == curve.num_devices) & (span.size == curve.num_devices), dtype=np.bool_)
+    return np.asarray((span.below[0] == curve.num_devices) & (span.size == curve.num_devices), dtype=np.bool_)
 
 
 def dispatch_seconds(*, volume: FloatArray, copies: int, span: Span, groups: tuple[int, int] = (0, 0)) -> FloatArray:
@@ -213,13 +214,13 @@ def dispatch_bytes(*, volume: FloatArray, copies: int, span: Span, groups: tuple
     size = span.size.astype(np.float64)
     token, below = volume / copies, np.ones_like(size)
     sent: list[FloatArray] = []
-    for tier, members in enumerate(span.members):
+    for tier, (members, count) in enumerate(zip(span.members, span.below, strict=True)):
         units = size if tier == 0 else size / below
         beyond = 1.0 - 1.0 / (members if tier == 0 else units)
         open_to = _eligible(units, groups)
         reached = open_to * (1.0 - (1.0 - 1.0 / open_to) ** copies)
         sent.append(np.where(members > 1, token * reached * beyond, 0.0))
-        below = below * members
+        below = count.astype(np.float64)
     return tuple(sent)
 
 

@@ -25,7 +25,7 @@ def distinct_rows(problem: Problem, rows: Rows) -> tuple[Rows, IntArray]:
     columns = [rows[name] for name in _DEGREES] + [all_alike(rows, network).astype(np.int64)]
     for axis in _AXES:
         for span in spans_along(axis, rows, network):
-            parts = (*span.members, *span.bandwidth, *span.latency_s)
+            parts = (*span.below, *span.bandwidth, *span.latency_s)
             columns += [np.ascontiguousarray(np.broadcast_to(part, len(rows))).view(np.int64) for part in parts]
     varying = [column for column in columns if len(column) and (column != column[0]).any()]
     mixed = np.zeros(len(rows), dtype=np.uint64)
