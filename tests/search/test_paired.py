@@ -24,9 +24,9 @@ ORDERS = ("dualpipe", "dualpipe-v", "zb-h1", "zb-v", "v-min", "chimera")
 CAPACITY = 80 * 2**30
 
 
-def small(*, orders: tuple[str, ...], runtime: str) -> Problem:
-    """DeepSeek-V2-Lite's layers on two nodes, under a runtime that has `orders`."""
-    problem = real_problem("deepseek-v2-lite", "h800-sxm:16", seq_len=2048, global_batch=96, runtime=runtime, precision="fp8")
+def small(*, orders: tuple[str, ...], runtime: str, model: str = "deepseek-v2-lite") -> Problem:
+    """DeepSeek-V2-Lite's layers, or another model's, on two nodes, under a runtime that has `orders`."""
+    problem = real_problem(model, "h800-sxm:16", seq_len=2048, global_batch=96, runtime=runtime, precision="fp8")
     return replace(problem, runtime=replace(problem.runtime, schedules=("1f1b", *orders)))
 
 
@@ -37,11 +37,18 @@ def narrow(problem: Problem) -> Space:
     return replace(space, values=tuple((axis, only.get(axis, values)) for axis, values in space.values), fewest=0)
 
 
-@pytest.mark.parametrize("runtime", ["deepseek-v3", "megatron-bridge dispatcher=alltoall"])
-def test_every_member_one_by_one(runtime: str) -> None:
-    problem = small(orders=ORDERS, runtime=runtime)
+@pytest.mark.parametrize(
+    ("runtime", "model", "orders"),
+    [
+        ("deepseek-v3", "deepseek-v2-lite", ORDERS),
+        ("megatron-bridge dispatcher=alltoall", "deepseek-v2-lite", ORDERS),
+        ("torchtitan", "llama-3.2-1b", ("zb-v", "zb-h1", "v-min")),
+    ],
+)
+def test_every_member_one_by_one(runtime: str, model: str, orders: tuple[str, ...]) -> None:
+    problem = small(orders=orders, runtime=runtime, model=model)
     facts, space = facts_of(problem), narrow(problem)
-    assert space.paired == ORDERS
+    assert space.paired == orders
     part = paired._part(space)
     assert part is not None
     members = enumerate_members(problem, part, facts)
@@ -49,7 +56,7 @@ def test_every_member_one_by_one(runtime: str) -> None:
     fitting: dict[Grid, float] = {}
     looked, tight = 0, list[float]()
     for place in range(members.num_members):
-        for name in ORDERS:
+        for name in orders:
             grid = replace(member_grid(members, place), schedule=name, vpp=grid_schedule(name).chunks)
             bound = paired._bound(problem, prepared, place, grid, facts, capacity=1e15, found=counted)
             if bound is None:
@@ -64,13 +71,13 @@ def test_every_member_one_by_one(runtime: str) -> None:
             assert rest is not None, grid
     # What is reduced behind the last action is in no bound, and is long here without ZeRO on two nodes.
     assert sorted(tight)[len(tight) // 2] > 0.75
-    assert looked + counted.illegal == members.num_members * len(ORDERS)
+    assert looked + counted.illegal == members.num_members * len(orders)
     found = paired.search_paired(problem, space, facts, capacity=CAPACITY, top=3, until=float("inf"), limit=Limit())
     assert found is not None
     assert [one.step_time_s for one in found.ranked] == sorted(fitting.values())[:3]
     assert fitting[found.ranked[0].grid] == found.ranked[0].step_time_s
     fates = found.illegal + found.infeasible + found.bounded_b0 + found.bounded_b1 + found.simulated
-    assert found.enumerated == fates == members.num_members * len(ORDERS)
+    assert found.enumerated == fates == members.num_members * len(orders)
     assert found.lower_bound_s >= found.ranked[-1].step_time_s
 
 

@@ -1,4 +1,4 @@
-"""Two actions of a device that run overlapped: one's kernels beside the other's communication."""
+"""Two actions of a device that run overlapped: one's kernels beside the other's tokens on their way to experts and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
 from shardwright.program.problem import Problem
 
 Spent: TypeAlias = tuple[FloatArray | float, FloatArray | float, FloatArray | float]
-"""Seconds of actions, of them exposed communication, and of them products and attention."""
+"""Seconds of actions, of them tokens on their way to experts or back, and of them products and attention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,8 @@ def pair_seconds(one: Spent, other: Spent, taken: Taken) -> FloatArray:
 
         max(kernels + lost, moved, each alone), lost <= moved
 
-    `kernels` and `moved` are of both. What the kernels lose to communication: share x moved where it takes its multiprocessors from what
+    `kernels` and `moved` are of both; `moved` is dispatch and combine alone: collectives of tensor and context parallelism stand between
+    kernels of their own action. What the kernels lose to communication: share x moved where it takes its multiprocessors from what
     runs beside it; products x share / (1 - share) where they are reserved, as a persistent product (`overlap.products_yield`) must be
     told beforehand how many it has. Kernels that memory limits lose nothing to a reservation.
 

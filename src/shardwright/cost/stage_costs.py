@@ -161,6 +161,13 @@ def exposed_seconds(step: StepCosts, kind: TaskKind) -> float:
     return float(step.parts[0 if kind is TaskKind.F else 1, 0, list(_COMMUNICATION)].sum())
 
 
+def routed_seconds(step: StepCosts, kind: TaskKind) -> float:
+    """Seconds of an action in which tokens travel to their experts or back and its kernels wait: what an overlapped pair can hide."""
+    if kind not in (TaskKind.F, TaskKind.B, TaskKind.I):
+        return 0.0
+    return float(step.parts[0 if kind is TaskKind.F else 1, 0, EP].sum())
+
+
 def _joined(stage: StageParts, families: dict[tuple[int, int, int], FamilyCosts]) -> tuple[tuple[int, ...], ...]:
     """For each family, those that blocking collectives join with it, itself included (transitively)."""
     count = len(stage.families)
@@ -183,12 +190,12 @@ class ActionTable:
 
     Args:
         seconds: (2, kinds, families, slices) of an action, waiting for coupled families included; [1]: what it recomputes has an action of
-            its own. exposed, products: (kinds, families, slices) of them in which the family's own kernels wait for communication, and
-            in which they multiply.
+            its own. routed, products: (kinds, families, slices) of them in which the family's own kernels wait for tokens on their way
+            to experts or back, and in which they multiply.
     """
 
     seconds: FloatArray
-    exposed: FloatArray
+    routed: FloatArray
     products: FloatArray
 
 
@@ -197,7 +204,7 @@ def action_table(costs: StageCosts) -> ActionTable:
     kinds = range(int(TaskKind.R) + 1)
     slices = max([len(c.slices) for c in costs.families.values()])
     seconds = np.zeros((2, len(kinds), len(costs.families), slices))
-    exposed, products = np.zeros((2, len(kinds), len(costs.families), slices))
+    routed, products = np.zeros((2, len(kinds), len(costs.families), slices))
     places: dict[tuple[int, ...], list[int]] = {}
     for place, (key, cost) in enumerate(costs.families.items()):
         joined = [id(costs.families[*key[:2], one].slices) for one in costs.coupled[key]]
@@ -209,12 +216,12 @@ def action_table(costs: StageCosts) -> ActionTable:
         waited = np.array([[[costs.seconds(*key, p, TaskKind(k), early=early) for p in parts] for k in kinds] for early in (False, True)])
         alone, dense = (
             np.array([[spent(costs.step(*key, p), TaskKind(k)) for p in parts] for k in kinds])
-            for spent in (exposed_seconds, product_seconds)
+            for spent in (routed_seconds, product_seconds)
         )
         seconds[:, :, alike, : len(parts)] = waited[:, :, None]
-        exposed[:, alike, : len(parts)] = np.minimum(alone, waited[0])[:, None]
+        routed[:, alike, : len(parts)] = np.minimum(alone, waited[0])[:, None]
         products[:, alike, : len(parts)] = np.minimum(dense, waited[0])[:, None]
-    return ActionTable(seconds=seconds, exposed=exposed, products=products)
+    return ActionTable(seconds=seconds, routed=routed, products=products)
 
 
 def update_seconds(costs: StageCosts, device_class: DeviceClass) -> float:

@@ -73,6 +73,19 @@ _ALL_OFFER: Final = (
     offered("tp_overlap", "async", "--parallelism.enable_async_tensor_parallel", _ASYNC_TP),
 )
 
+_ONE_ACTION: Final = ("gpipe", "1f1b", "interleaved-1f1b")
+"""Schedules whose backwards are one action."""
+_COMPILED_SCHEDULES: Final = read(
+    "https://github.com/pytorch/pytorch/pull/162511",
+    schedules=_ONE_ACTION,
+    note="ZeroBubble and DualPipeV refuse modules that torch.compile made (issue 161904)",
+)
+_EAGER_SCHEDULES: Final = read(
+    "https://github.com/pytorch/torchtitan/blob/02ef790c79614758f85880e173d2338d7de502a3/torchtitan/distributed/pipeline_parallel.py",
+    schedules=(*_ONE_ACTION, "zb-v", "dualpipe-v"),
+    note="any schedule class of PyTorch; stages of ScheduleZBVZeroBubble and ScheduleDualPipeV lie as a V",
+)
+
 V0_2: Final = runtime(
     named("torchtitan-0.2", framework="torchtitan", version="0.2", released="2025-10"),
     stated(
@@ -131,8 +144,8 @@ V0_2: Final = runtime(
         f"{_TREE}/distributed/pipeline_parallel.py",
         on="overlap_p2p",
         off="p2p_scatter_gather",
-        schedules=("gpipe", "1f1b", "interleaved-1f1b"),
     ),
+    _COMPILED_SCHEDULES,
     stated(f"{_TREE}/distributed/context_parallel.py", on="context_ring context_gather", off="context_ulysses", note="rotate method"),
     stated(
         f"{_TREE}/config/job_config.py", off="optimizer_offload", default_recompute="selective", note="activation_checkpoint.mode selective"
@@ -176,8 +189,22 @@ V0_2: Final = runtime(
     read(_FLOAT8, off="gathers_narrow", note="float8.enable_fsdp_float8_all_gather is off by default"),
     offers=(
         *_ALL_OFFER,
-        offered("kernels", "compiled", "--compile.enable", stated(_CONFIG, element_kernels=ElementKernels.COMPILED), _COMPILED_LOSS),
-        offered("kernels", "eager", "", stated(_CONFIG, element_kernels=ElementKernels.EAGER, note="compile off"), _EAGER_LOSS),
+        offered(
+            "kernels",
+            "compiled",
+            "--compile.enable",
+            stated(_CONFIG, element_kernels=ElementKernels.COMPILED),
+            _COMPILED_LOSS,
+            _COMPILED_SCHEDULES,
+        ),
+        offered(
+            "kernels",
+            "eager",
+            "",
+            stated(_CONFIG, element_kernels=ElementKernels.EAGER, note="compile off"),
+            _EAGER_LOSS,
+            _EAGER_SCHEDULES,
+        ),
     ),
 )
 

@@ -8,9 +8,9 @@ from functools import cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.block_table import CP, EP, PARTS, TP
+from shardwright.cost.block_table import EP, PARTS
 from shardwright.cost.pairs import pair_seconds
-from shardwright.cost.stage_costs import action_seconds, exposed_seconds, product_seconds
+from shardwright.cost.stage_costs import action_seconds, product_seconds, routed_seconds
 from shardwright.cost.step_costs import PART_NAMES
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.program import Program
@@ -23,7 +23,7 @@ UNEVEN = "uneven"
 _ROWS = {int(TaskKind.F): 0, int(TaskKind.B): 1, int(TaskKind.I): 1}
 """Which row of `StepCosts.parts` an action counts for: I stands for the whole backward, whose rest is W."""
 
-_MOVED = frozenset(PARTS[axis] for axis in (TP, CP, EP))
+_ROUTED = PARTS[EP]
 """Parts that another action's kernels may hide."""
 
 
@@ -92,7 +92,7 @@ def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
 def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float:
     """Add the priced parts of the class's actions to `parts`; seconds that those actions wait for slower devices of their stage.
 
-    Of a pair that runs overlapped the kernels count in full and the communication only as far as it outlasts them.
+    Of a pair that runs overlapped the kernels count in full, and tokens on their way to experts only as far as they outlast them.
     """
     costs, templates = result.costs, result.program.templates
     family_of = {(lane, chunk): family for lane, chunk, family in result.program.classes[klass].families}
@@ -101,13 +101,13 @@ def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float
 
     @cache
     def action(lane: int, chunk: int, kind: int, part: int, early: bool) -> tuple[float, float, float, float]:
-        """(seconds, of them exposed communication, products and attention, and waiting for others)."""
+        """(seconds, of them tokens on their way, products and attention, and waiting for others)."""
         place = lane, chunk, family_of[lane, chunk]
         seconds = costs.seconds(*place, part, TaskKind(kind), early=early)
         step = costs.step(*place, part)
         waits = seconds - action_seconds(step, TaskKind(kind), early=early)
-        exposed, products = (min(spent(step, TaskKind(kind)), seconds) for spent in (exposed_seconds, product_seconds))
-        return seconds, exposed, products, waits
+        routed, products = (min(spent(step, TaskKind(kind)), seconds) for spent in (routed_seconds, product_seconds))
+        return seconds, routed, products, waits
 
     @cache
     def priced(lane: int, chunk: int, part: int) -> list[list[float]]:
@@ -130,5 +130,5 @@ def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float
         uneven += count * own[3]
         if kind in _ROWS:
             for name, seconds in zip(PART_NAMES, priced(lane, chunk, part)[_ROWS[kind]], strict=True):
-                parts[name] += count * (shown if name in _MOVED else 1.0) * seconds
+                parts[name] += count * (shown if name == _ROUTED else 1.0) * seconds
     return uneven

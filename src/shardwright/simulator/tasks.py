@@ -202,7 +202,7 @@ def template_seconds(problem: Problem, program: Program, costs: StageCosts, send
         other = family(np.maximum(templates.partner_lane, 0), np.maximum(templates.partner_chunk, 0))[both]
         early, mine, theirs = templates.early[both], kind[both], templates.partner_kind[both]
         places = ((mine, own[both], templates.slice[both]), (theirs, other, templates.partner_slice[both]))
-        one, two = ((table.seconds[early, *at], table.exposed[at], table.products[at]) for at in places)
+        one, two = ((table.seconds[early, *at], table.routed[at], table.products[at]) for at in places)
         seconds[both] = pair_share(one, two, costs.taken)
     for klass, device_class in enumerate(program.classes):
         seconds[(kind == TaskKind.STEP) & (templates.klass == klass)] = update_seconds(costs, device_class)

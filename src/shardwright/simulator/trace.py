@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.cost.pairs import pair_seconds
-from shardwright.cost.stage_costs import StageCosts, action_seconds, exposed_seconds, product_seconds
+from shardwright.cost.stage_costs import StageCosts, action_seconds, exposed_seconds, product_seconds, routed_seconds
 from shardwright.errors import UsageError
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.program import Program, Template, class_numbers
@@ -98,12 +98,11 @@ def _waits(program: Program, costs: StageCosts, template: Template) -> float:
     family_of = {(lane, chunk): family for lane, chunk, family in program.classes[template.klass].families}
 
     def spent(lane: int, chunk: int, kind: int, part: int) -> tuple[float, float, float, float]:
-        """(seconds, of them exposed, of them products, seconds of its own kernels)."""
+        """(seconds, of them tokens on their way, of them products, seconds of its own kernels)."""
         step, which = costs.step(lane, chunk, family_of[lane, chunk], part), TaskKind(kind)
         seconds = costs.seconds(lane, chunk, family_of[lane, chunk], part, which, early=template.early)
-        exposed = min(exposed_seconds(step, which), seconds)
-        products = min(product_seconds(step, which), seconds)
-        return seconds, exposed, products, max(action_seconds(step, which, early=template.early) - exposed, 0.0)
+        exposed, routed, products = (min(part(step, which), seconds) for part in (exposed_seconds, routed_seconds, product_seconds))
+        return seconds, routed, products, max(action_seconds(step, which, early=template.early) - exposed, 0.0)
 
     own = spent(template.lane, template.chunk, int(template.kind), template.slice)
     seconds, kernels = own[0], own[3]

@@ -1,8 +1,9 @@
 """Schedules that only general plans run, searched behind the grid space: overlapped pairs, two lanes, weight gradients apart.
 
-Their members are the legal ones of 1F1B on all devices without recompute, offload or groups of shards, up to ZeRO-1, each with each of
-these orders instead. Three bounds, each of the next: kernels of all actions over ranks; on every rank what comes before its first action,
-its row with pairs as `cost.pairs` prices them, and what comes behind its last input gradient; and the simulation of the plan.
+Their members are the legal ones of 1F1B on all devices without recompute, offload or groups of shards (with two lanes up to ZeRO-1), each
+with each of these orders instead. Three bounds, each of the next: what a block does apart from tokens on their way to experts, over ranks;
+on every rank what comes before its first action, its row with pairs as `cost.pairs` prices them, and what comes behind its last input
+gradient; and the simulation of the plan.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.block_table import ATTENTION, CP, EP, GEMM, TP
+from shardwright.cost.block_table import ATTENTION, EP, GEMM
 from shardwright.cost.chunk_layout import layout_of
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_buffers import context_bytes
@@ -36,7 +37,6 @@ from shardwright.strategy.grid.rules import GridFacts, violations
 from shardwright.strategy.grid.schedules import grid_schedule
 
 _F, _I, _W, _B = 0, 1, 2, 3
-_MOVED: Final = [TP, CP, EP]
 _PRODUCTS: Final = [GEMM, ATTENTION]
 _ROUNDED: Final = 1 - 1e-6
 """Clocks of the simulation are whole picoseconds."""
@@ -114,15 +114,15 @@ def _counted(actions: IntArray) -> IntArray:
 
 
 def _spent(costs: StepCosts) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(kinds, chunks) seconds of actions, of them exposed communication, and of them products and attention."""
+    """(kinds, chunks) seconds of actions, of them tokens on their way to experts or back, and of them products and attention."""
     forward, backward, weight = costs.forward_s, costs.backward_s, costs.weight_s
     nothing = np.zeros_like(weight)
     whole = np.stack([forward, backward - weight, weight, backward])
-    moved = costs.parts[:, :, _MOVED].sum(axis=2)
+    routed = costs.parts[:, :, EP]
     dense = costs.parts[:, :, _PRODUCTS].sum(axis=2)
-    exposed = np.minimum(np.stack([moved[0], moved[1], nothing, moved[1]]), whole)
+    moved = np.minimum(np.stack([routed[0], routed[1], nothing, routed[1]]), whole)
     products = np.minimum(np.stack([dense[0], np.maximum(dense[1] - weight, 0.0), weight, dense[1]]), whole)
-    return whole, exposed, products
+    return whole, moved, products
 
 
 def path_bound(problem: Problem, rows: tuple[Row, ...], costs: StepCosts, *, devices: int) -> float:
@@ -145,20 +145,20 @@ def path_bound(problem: Problem, rows: tuple[Row, ...], costs: StepCosts, *, dev
 def memory_bound(problem: Problem, rows: tuple[Row, ...], costs: StepCosts, *, lanes: int) -> float:
     """Bytes that some device needs at least: means over ranks of what lives through the step and of activations at their fullest.
 
-    Parameters and gradients are there once for each lane; sharded states are cut over the holders of both.
+    Parameters and gradients are there once for each lane; sharded optimizer states are cut over the holders of both.
     """
     static = {name: float(values.sum()) / len(rows) for name, values in costs.static_bytes}
-    held = (static["parameters"] + static["gradients"]) * lanes + static["workspace"] + static["optimizer"] * _ROUNDED
+    held = (static["parameters"] + static["gradients"]) * lanes * _ROUNDED + static["workspace"] + static["optimizer"] * _ROUNDED
     held += float(np.mean([(row.held @ costs.saved_bytes[row.chunks]).max() for row in rows]))
     return held * reserve_factor(problem) * _ROUNDED + context_bytes(problem)
 
 
 def _kernels(problem: Problem, prepared: Prepared) -> FloatArray:
-    """(outers,) seconds of the kernels of all blocks for one microbatch, over the ranks of the pipeline."""
+    """(outers,) seconds of all blocks but for tokens on their way to experts, for one microbatch, over the ranks of the pipeline."""
     repeats = np.zeros(len(problem.model.blocks))
     for run in problem.model.runs:
         repeats[run.block] += run.count
-    kept = [part for part in range(prepared.layers.seconds.shape[2]) if part not in _MOVED]
+    kept = [part for part in range(prepared.layers.seconds.shape[2]) if part != EP]
     seconds = np.einsum("b,bpkn->n", repeats, prepared.layers.seconds[:, :3][:, :, kept])
     outer = prepared.members.outers.columns
     spread: FloatArray = seconds[prepared.layer_row] / prepared.members.meshes.columns["pp"][outer["mesh"]]
@@ -169,7 +169,9 @@ def _part(space: Space) -> Space | None:
     """The members of 1F1B whose order is changed; None if `space` has none of them."""
     keep = {"schedule": ("1f1b",), "vpp": (1,), "recompute": ("none",), "recompute_layers": (0,), "offload": (0,), "shard": (0,)}
     values = {axis: tuple(v for v in found if v in keep.get(axis, found)) for axis, found in space.values}
-    values["vpp"], values["zero"] = (1,), tuple(v for v in values["zero"] if int(v) < 2)
+    # Lanes of two directions shard over the holders of both, and what each microbatch gathers with them: those have no bound here yet.
+    most = 1 if any(grid_schedule(name).lanes > 1 for name in space.paired) else 3
+    values["vpp"], values["zero"] = (1,), tuple(v for v in values["zero"] if int(v) <= most)
     values["pp"] = tuple(v for v in values["pp"] if int(v) > 1)
     if space.first or space.last or not all(values.values()):
         return None
