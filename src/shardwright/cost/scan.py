@@ -40,10 +40,9 @@ FLOPS_A_CLOCK: Final = 130.0
 """FLOPs of a chunked scan (`scan_flops`, backward 2.5 of it) that one multiprocessor does in a clock.
 
 Triton's kernels of Mamba-2 wait for their own small products, exponentials and shared memory: what they take goes with multiprocessors and
-clock, not with matrix units or bandwidth. Source: training of Mamba-2 with 48 layers of width 2048 (64 heads of 64, states of 128, chunks of
-256) on 4 x 4096 tokens in bf16 at 102.5, 239.2 and 360.4 TFLOP/s on A100, H200 and GB200 (state-spaces/mamba#904; 6 FLOPs a parameter and
-token): without what its products, other kernels and update take here, 97, 128 and 137 FLOPs a clock are left. Before any published run of a
-hybrid was compared.
+clock, not with matrix units or bandwidth. Source: training of Mamba-2 with 48 layers of width 2048 (64 heads of 64, states of 128, chunks
+of 256) on 4 x 4096 tokens in bf16 at 102.5, 239.2 and 360.4 TFLOP/s on A100, H200 and GB200 (state-spaces/mamba#904; at 6 FLOPs for each
+of 1.4e9 parameters and token): what products, other kernels and the update take here leaves 93, 123 and 132 FLOPs a clock to the scans.
 """
 _THIRD: Final = 1 / 3
 """Share of the GEMM rate where multiprocessors are not listed (assumed)."""
