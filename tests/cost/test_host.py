@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cost.block_table import ELEMENT, EP, LAUNCH
-from shardwright.cost.columns import LayerTable, layer_table, programs_of
-from shardwright.cost.host import DISPATCH_SHARE, PairedLayer, overlapped
-from shardwright.program.block.block import BlockProgram, Phase
+from shardwright.cost.columns import LayerTable, layer_table, problem_machine, programs_of
+from shardwright.cost.host import DISPATCH_SHARE, OPERATOR_S, PairedLayer, further_launches, launches, overlapped
+from shardwright.program.block.block import BlockProgram, BlockWork, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.placement import is_routed
 from shardwright.program.block.rebuilt import rebuilt
@@ -47,7 +47,7 @@ def table(made: Case, runtime: Runtime, *, host_launch: float | None = None) -> 
 
 
 SMALL = case("26.02 ", "Qwen3_30B", "|B200")
-SCALED = "megatron-bridge fp8_attention=on fp8=mx expert_overlap=on grouped_experts=fused graphs=iteration"
+SCALED = "megatron-bridge fp8_attention=on fp8=mx expert_overlap=on grouped_experts=fused router_fusion=on graphs=iteration"
 GRAPHED = "megatron-bridge fp8_attention=on expert_overlap=on grouped_experts=fused graphs=iteration"
 FLEX = load_runtime("megatron-bridge recompute_mla=on")
 
@@ -94,6 +94,48 @@ def test_reading_counts_on_the_host_never_helps() -> None:
 
 def test_one_kernel_for_all_experts_launches_less() -> None:
     assert layer(SMALL, replace(FLEX, name="fused", fused_experts=True))[:3, LAUNCH].sum() < layer(SMALL, FLEX)[:3, LAUNCH].sum()
+
+
+def work_of(program: BlockProgram, operator: str, phase: Phase) -> BlockWork:
+    return next(w for w in program.works if w.operator == operator and w.phase is phase)
+
+
+@pytest.mark.parametrize("local", [1, 16])
+@pytest.mark.parametrize(("scaling", "kernels"), [("mx", 1), ("current", 3)])
+def test_one_call_quantises_the_operands_of_all_experts(scaling: str, kernels: int, local: int) -> None:
+    """A call of cuBLAS's for each expert, and one of the quantiser's, which launches its kernels for every expert; the weight gradient
+    finds its operands quantised."""
+    runtime = load_runtime(f"megatron-bridge fp8={scaling}")
+    made = problem(SMALL, runtime)
+    machine, degrees = problem_machine(made), {"ep": np.array([128 // local]), "mbs": np.ones(1, dtype=np.int64)}
+    for phase in Phase:
+        work, quantised = work_of(SPARSE, "experts.down", phase), phase is not Phase.W
+        assert launches(work, degrees, machine=machine, runtime=runtime)[0] == local + quantised
+        assert further_launches(work, degrees, machine=machine, runtime=runtime)[0] == quantised * (kernels * local - 1)
+
+
+def test_kernels_of_the_router_are_as_published() -> None:
+    """72 in Megatron-Core, 31 fused; 14 of them are the preparation that a dispatcher of single copies has fused."""
+    counts = {}
+    for dispatcher in ("alltoall", "flex"):
+        for fused in ("off", "on"):
+            runtime = load_runtime(f"megatron-core-0.16 dispatcher={dispatcher} router_fusion={fused}")
+            programs = programs_of(problem(SMALL, runtime), Structure(sequence_parallel=False, gather=False, routed=True))
+            (moe,) = (p for p in programs if p.block == "moe")
+            counts[dispatcher, fused] = 1 + work_of(moe, "route", Phase.F).further
+    assert counts == {("alltoall", "off"): 72, ("alltoall", "on"): 31, ("flex", "off"): 58, ("flex", "on"): 17}
+
+
+def test_a_kernel_of_the_router_costs_its_launch_on_the_device_and_an_operator_on_the_host() -> None:
+    many, few = (replace(FLEX, name=str(n), router_kernels=n) for n in (114, 15))
+    graphed = [replace(r, name=f"{r.name} graphed", capture=Capture.ITERATION) for r in (many, few)]
+    launch_s = SMALL.cluster.node.accelerator.launch_s
+    device = layer(SMALL, graphed[0]) - layer(SMALL, graphed[1])
+    assert device[0, ELEMENT] == pytest.approx(99 * launch_s)
+    assert np.count_nonzero(device[:3]) == 1
+    waited = [layer(SMALL, r, host_launch=1e-3)[:3] for r in (many, few)]
+    # the host is behind the device everywhere, so that a step grows by what the host does more
+    assert waited[0].sum() - waited[1].sum() == pytest.approx(99 * OPERATOR_S)
 
 
 def test_more_local_experts_take_the_host_longer() -> None:
@@ -157,10 +199,13 @@ def test_rebuilt_latents_trade_memory_for_time() -> None:
             ("26.06 ", "Qwen3_235B", "GB200"),
             f"{SCALED} recompute_mla=on",
         ),
-        (("26.06 ", "Qwen3_30B", "H100"), "megatron-bridge recompute_mla=on"),
-        (("26.04 ", "Qwen3_235B", "GB300"), "megatron-bridge fp8=mx graphs=attention-router recompute_mla=on"),
-        (("26.04.01", "Qwen3_235B", "H100"), "megatron-bridge dispatcher=alltoall expert_overlap=on recompute_mla=on"),
-        (("25.09", "Qwen3_30B", "GB200"), "megatron-bridge dispatcher=alltoall capacity=fixed graphs=iteration recompute_mla=on"),
+        (("26.06 ", "Qwen3_30B", "H100"), "megatron-bridge router_fusion=on recompute_mla=on"),
+        (("26.04 ", "Qwen3_235B", "GB300"), "megatron-bridge fp8=mx router_fusion=on graphs=attention-router recompute_mla=on"),
+        (("26.04.01", "Qwen3_235B", "H100"), "megatron-bridge dispatcher=alltoall expert_overlap=on router_fusion=on recompute_mla=on"),
+        (
+            ("25.09", "Qwen3_30B", "GB200"),
+            "megatron-bridge dispatcher=alltoall capacity=fixed router_fusion=on graphs=iteration recompute_mla=on",
+        ),
         (("26.06 ", "DeepSeekV3", "GB300"), SCALED),
         (("26.04 ", "LLAMA3_70B", "H100"), "megatron-bridge"),
         (("EP overlap off", "Qwen3-30B"), "megatron-bridge graphs=router recompute_mla=on"),

@@ -266,6 +266,7 @@ def work_seconds(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[F
         for size in (*work.read, *work.written):
             traffic = traffic + evaluate(size, degrees)
         spent = element_seconds(machine, traffic=traffic, native=work.native, one_pass=work.one_pass, by_row=work.by_row)
+        spent = spent + work.further * machine.accelerator.launch_s
         if work.apart and work.groups is not None:
             spent = spent + (evaluate(work.groups, degrees) - 1) * machine.accelerator.launch_s
         return spent, np.zeros(n_rows)

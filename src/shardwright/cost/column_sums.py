@@ -14,6 +14,7 @@ from shardwright.collectives.registry import algorithms_for
 from shardwright.collectives.span import Span, span_of
 from shardwright.cost.communication import Axes, Network, axes_of, move_seconds, tokens_copied, wire_bytes
 from shardwright.cost.degree_rows import Rows
+from shardwright.cost.host import OPERATOR_S
 from shardwright.cost.parameters import ELEMENTS, matrices, parameter_elements
 from shardwright.job.training import TrainingJob
 from shardwright.program.block.block import BlockProgram
@@ -261,9 +262,6 @@ def gathered_bytes(job: TrainingJob, runtime: Runtime) -> float:
 
 SYNCS: Final = ("all_reduce", "reduce", "gather", "fetch", "scatter", "parts", "apart")
 """Columns of a `SyncTable` that `layer_seconds` fills."""
-OPERATOR_S: Final = 7.5e-6
-"""Host seconds of an operator of PyTorch that is called for each tensor of a list: 5 to 10 us (the prior of `host_launch` has the same
-range). DeepSpeed issue 1069 shows 0.13 + 0.25 ms for an all_gather of small parameters, its Python and debugging included."""
 LISTED_GATHER_OPERATORS, LISTED_REDUCE_OPERATORS = 3, 4
 """Operators for each member: a view of the output (`narrow`), one of the flat buffer and a copy between them; of a gradient `view` too."""
 

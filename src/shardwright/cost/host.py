@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from shardwright.arrays import FloatArray
@@ -19,6 +21,11 @@ DISPATCH_SHARE = 20 / 132
 """Share of the multiprocessors that dispatch and combine take from kernels beside them.
 
 Source: DeepEP runs on 20 of an H100's 132 multiprocessors unless told otherwise; HybridEP on 16 to 32 of 148.
+"""
+OPERATOR_S: Final = 7.5e-6
+"""Host seconds of an operator of PyTorch that no module of a framework wraps: 5 to 10 us (the prior of `host_launch` has the same range).
+
+DeepSpeed issue 1069 shows 0.13 + 0.25 ms for an all_gather of a list of small parameters, its Python and debugging included.
 """
 MOVE_KERNELS = 2
 """A collective and the event that orders it."""
@@ -47,8 +54,9 @@ def replayed(klass: OperatorClass, *, routed: bool, capture: Capture) -> bool:
 def launches(work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Runtime) -> FloatArray:
     """Kernels that the host launches for `work`: one; an expert's for each local expert; quantising its operand beside a GEMM.
 
-    Forward quantises the input, the input gradient the output's gradient; the weight gradient
-    finds both. Weights are quantised once a step. A recipe's further kernels are launched by the same call (`further_launches`).
+    Forward quantises the input, the input gradient the output's gradient; the weight gradient finds both. Weights are quantised once a
+    step. All experts' operands are quantised by one call, and so are a recipe's further kernels (`further_launches`). A product of each
+    expert is a call of cuBLAS's of its own: 34 us on a host of B200 (NVIDIA/TransformerEngine#3134: 0.272 ms for eight small ones).
     """
     n = np.shape(degrees["mbs"])[0]
     if work.kernel is Kernel.ELEMENT:
@@ -62,22 +70,23 @@ def launches(work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Ru
         return np.full(n, each, dtype=np.float64)
     if runtime.fused_experts:
         return np.ones(n)
-    return np.asarray(each * evaluate(work.groups, degrees), dtype=np.float64)
+    return np.asarray(each - 1 + evaluate(work.groups, degrees), dtype=np.float64)
 
 
 def further_launches(work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Runtime) -> FloatArray:
     """Kernels of `work` that compiled code launches one after another, without going back to the host's program: those that quantise an
-    operand, but for the first.
+    operand, of all local experts, but for the first.
 
-    Source: Transformer Engine, pytorch/csrc/quantizer.cpp (one call of a quantiser launches all its kernels).
+    Source: Transformer Engine, pytorch/csrc/quantizer.cpp (one call of a quantiser launches all its kernels), and
+    pytorch/module/grouped_linear.py (`tex.split_quantize`, before it `fused_multi_cast_transpose`: one call for all experts; pull request
+    1072).
     """
     n = np.shape(degrees["mbs"])[0]
-    further = float((quantise_kernels(machine) - 1) * _quantises(work, machine))
-    if not work.apart or work.groups is None:
-        return np.full(n, further)
-    if runtime.fused_experts:
+    kernels = float(quantise_kernels(machine) * _quantises(work, machine))
+    if runtime.fused_experts and work.apart:
         return np.zeros(n)
-    return np.asarray(further * evaluate(work.groups, degrees), dtype=np.float64)
+    experts = evaluate(work.groups, degrees) if work.apart and work.groups is not None else np.ones(n)
+    return np.asarray(np.maximum(kernels * experts - 1.0, 0.0), dtype=np.float64)
 
 
 def _quantises(work: BlockWork, machine: Machine) -> bool:
@@ -120,6 +129,7 @@ class HostClock:
         if self._counts(work.operator):
             machine, runtime = self._machine, self._runtime
             host = launches(work, self._degrees, machine=machine, runtime=runtime) * machine.host_launch_s
+            host = host + work.further * OPERATOR_S
             if self._quantised:
                 host = host + further_launches(work, self._degrees, machine=machine, runtime=runtime) * machine.accelerator.launch_s
         self._add(work.operator, work.phase, self._part(work.operator, work.phase), host, seconds)

@@ -7,8 +7,9 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.collectives.extent import extent_of
 from shardwright.collectives.span import Span
-from shardwright.cost.column_sums import LISTED_GATHER_OPERATORS, OPERATOR_S, SyncTable
+from shardwright.cost.column_sums import LISTED_GATHER_OPERATORS, SyncTable
 from shardwright.cost.communication import Network
+from shardwright.cost.host import OPERATOR_S
 from shardwright.hardware.catalog.constants import slowdown_beside
 from shardwright.program.problem import Problem
 

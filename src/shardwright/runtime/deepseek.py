@@ -101,6 +101,7 @@ V3: Final = derive(
         reserved_multiprocessors=20,
         note="3.2.1: the ratio of multiprocessors dedicated to communication and to computation is set by hand; 3.5.1: 20 of 132",
     ),
+    stated(_REPORT, off="router_kernels", note="its router's kernels are not published"),
     read(_REPORT, off="scales_reduced", note="3.3.2, online quantization: scales of the tile at hand"),
     stated(_DEEPGEMM, on="fused_experts", note="grouped GEMMs, contiguous layout: one kernel for all local experts"),
     offers=(*_DISPATCHES, *_MULTIPROCESSORS, *_KEPT, *_RECOMPUTE),

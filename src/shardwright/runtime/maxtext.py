@@ -114,7 +114,8 @@ RUNTIME: Final = runtime(
         "https://openxla.org/xla/flags_guidance",
         on="overlap_grad_reduce overlap_param_gather overlap_p2p reduce_every_microbatch tp_input_regather",
         off="p2p_scatter_gather fused_weight_gradient adds_gradients rebuilds_norms fused_chains fp32_norms zero1_broadcasts "
-        "tp_synchronises saves_quantized capture routing_on_host fixed_capacity expert_overlap fused_experts attention_eight_bit "
+        "tp_synchronises saves_quantized capture routing_on_host router_kernels fixed_capacity expert_overlap fused_experts "
+        "attention_eight_bit "
         "rebuilds_latent rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts activation_offload "
         "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors "
         "experts_split_as_layers plain_p2p_blocks",

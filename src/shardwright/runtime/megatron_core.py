@@ -41,6 +41,10 @@ _NATIVE_NOTE: Final = (
     "bf16 and back 10. At the peak bf16 logits, the fp32 copy and the fresh buffer"
 )
 _ARGUMENTS: Final = f"{_LM}/core_v0.12.0/megatron/training/arguments.py"
+_ROUTER: Final = (
+    f"{_LM}/eb0783b6d35607ef1953eaca60b37b886b1a25d0/docs/discussions/deepseek-v3-gb200-optimization/deepseek-v3-gb200-optimization.md"
+)
+_ROUTER_NOTE: Final = "2.1.4: the router part has 72 kernels, 31 of them are left where it is fused (moe_router_fusion, off by default)"
 _BUFFER: Final = f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/param_and_grad_buffer.py"
 _CHECK_NOTE: Final = (
     "check_grads takes the norm of every bucket before its collective, and reset zeroes it; the check is on by default (from memory)"
@@ -172,6 +176,8 @@ EXPERTS: Final = (
         "--moe-expert-capacity-factor",
         stated(f"{_CORE}/transformer/moe/token_dispatcher.py", on="fixed_capacity", note="counts are known: nothing is copied to the host"),
     ),
+    offered("router_fusion", "off", "", read(_ROUTER, router_kernels=72, note=_ROUTER_NOTE)),
+    offered("router_fusion", "on", "--moe-router-fusion", read(_ROUTER, router_kernels=31, note=_ROUTER_NOTE)),
     offered("permute_fusion", "on", "--moe-permute-fusion", read(_ROWS, on="row_kernels", note="Transformer Engine's Triton kernels")),
     offered("permute_fusion", "off", "", stated(_ARGUMENTS, off="row_kernels")),
 )
@@ -284,6 +290,7 @@ V0_12: Final = runtime(
     read(_BUFFER, gradient_passes=2, note=_CHECK_NOTE),
     read(_BUFFER, on="scales_gradients", note=_AVERAGE_NOTE),
     stated(_ARGUMENTS, off="row_kernels", note="moe_permute_fusion is off by default"),
+    read(_ROUTER, router_kernels=72, note=_ROUTER_NOTE),
     stated(
         f"{_CORE}/distributed/param_and_grad_buffer.py",
         off="gradient_wire gather_bucket_bytes gather_copy_bytes listed_collectives reduce_copy_bytes reuse_elements sums_replicas_apart",

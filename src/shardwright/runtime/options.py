@@ -175,6 +175,7 @@ OPTIONS: Final = (
         about="products of a device's experts",
         values={"each": "a kernel, and its operands' quantisation, for each expert", "fused": "one kernel for all"},
     ),
+    _switch("router_fusion", "scores, choice of experts and auxiliary losses are fused kernels"),
     _switch("permute_fusion", "tokens are permuted by one kernel"),
     Option(
         name="graphs",

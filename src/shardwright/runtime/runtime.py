@@ -227,6 +227,7 @@ class Runtime:
         gradient_passes: passes a step over all local gradients, before their collective and to zero them; their scaling apart.
         scales_gradients: gradients are multiplied by 1 / holders in their buffer before the collective sums them.
         experts_split_as_layers: where nothing is said, experts are split over tp as dense layers are (etp = tp).
+        router_kernels: kernels of a forward of the router and of what prepares the dispatch, where each copy is sent; 0 = not counted.
         fixed_capacity: experts take a fixed number of tokens, which the host need not read.
         facts: a link for every field. offers: options that the framework has. own: its value of each. options: those that are set
             otherwise. base: the name without options.
@@ -315,6 +316,7 @@ class Runtime:
     gradient_passes: int = 0
     scales_gradients: bool = False
     fixed_capacity: bool = False
+    router_kernels: int = 0
     experts_split_as_layers: bool = False
     plain_p2p_blocks: bool = False
     facts: tuple[Fact, ...] = ()

@@ -57,6 +57,7 @@ class BlockWork:
         tokens, context: ATTENTION and SCAN: local query tokens; keys of a whole sequence. heads, kv_heads: local.
             passed: keys come round a ring, one member's part at a time.
         core: the operator's attention or scan shape.
+        further: small kernels beside this one, whose bytes are not counted: they cost their launches.
         gathered: the operand that a member quantises was gathered in few bits, along this axis or by so many: each cast its own part.
     """
 
@@ -82,6 +83,7 @@ class BlockWork:
     attention: AttentionShape | None = None
     scan: ScanShape | None = None
     gathered: tuple[str, int] = ("", 1)
+    further: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ class Local:
             activations are one each. fp32_norms: a norm reads a copy in fp32.
         by_row: permutations and the loss are Triton kernels, one program a row. indexed: permutations are PyTorch's own kernels.
         apart: clamps and biases of experts are kernels of their own (`apart`).
+        router_kernels: of a forward of the router; 0 = not counted.
         loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes of element-wise kernels.
     """
 
@@ -58,6 +59,7 @@ class Local:
     by_row: bool = False
     indexed: bool = False
     apart: bool = False
+    router_kernels: int = 0
     heads: Size | None = None
     experts: Size | None = None
     expert_tokens: Size | None = None
@@ -268,6 +270,12 @@ def _stream_once(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     return (_element(o, Phase.F, inputs, outputs, x.element), _element(o, Phase.I, outputs, inputs, x.element))
 
 
+def _route(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Its forward is many small kernels; what backward takes beyond one is not published."""
+    forward, backward = _stream_once(o, x)
+    return (replace(forward, further=max(x.router_kernels - 1, 0)), backward)
+
+
 def _permute(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     if x.indexed and o.experts is not None:
         return _indexed(o, x)
@@ -331,7 +339,7 @@ TASKS: dict[OperatorKind, Callable[[Operator, Local], tuple[BlockWork, ...]]] = 
     OperatorKind.ACTIVATION: _activation,
     OperatorKind.RESIDUAL: _residual,
     OperatorKind.ATTENTION: _attention,
-    OperatorKind.ROUTE: _stream_once,
+    OperatorKind.ROUTE: _route,
     OperatorKind.PERMUTE: _permute,
     OperatorKind.EMBEDDING: _embedding,
     OperatorKind.LOSS: _loss,

@@ -10,7 +10,7 @@ from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent
 from shardwright.program.block.placement import Placing, is_routed
 from shardwright.program.block.sizes import Size
-from shardwright.runtime.runtime import Capture, Runtime
+from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
 
 PEERS: Final = 8
 """Devices that DeepEP reaches over NVLink (NUM_MAX_NVL_PEERS); a larger island is HybridEP's."""
@@ -22,6 +22,19 @@ def is_hybrid(runtime: Runtime, *, island: int) -> bool:
     DeepEP's host waits for the device, so that no graph holds it (Megatron-Core, fused_a2a.py at 02ad939ba9d1: `FusedDispatch`).
     """
     return island > PEERS or runtime.capture is Capture.ITERATION
+
+
+PREPARES_DISPATCH: Final = 14
+"""Kernels that prepare a dispatch of every copy, and that a dispatcher that sends a token once has fused into one of its own.
+
+Source: as of Megatron-Core's `Runtime.router_kernels`, 2.2.1: DeepEP leaves 17 of the 31 kernels of a fused router.
+"""
+
+
+def router_kernels(runtime: Runtime) -> int:
+    """Kernels of a forward of the router under the runtime's dispatcher; 0 = not counted."""
+    once = runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
+    return max(runtime.router_kernels - PREPARES_DISPATCH * once, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Move, Phase, Stored
 from shardwright.program.block.kernels import TASKS, Local, adapter_works, chunks_sorted
-from shardwright.program.block.local_size import Context, dispatched_tokens, local_tokens, operator_tokens, part, per_token
+from shardwright.program.block.local_size import Context, dispatched_tokens, local_tokens, operator_tokens, part, per_token, router_kernels
 from shardwright.program.block.narrow import is_narrow, is_scaled_by_block, scaled_width, stays_wide
 from shardwright.program.block.placement import Change, Placing, is_routed
 from shardwright.program.block.saved import saved_tensors, stream_volume
@@ -146,6 +146,7 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
         # A compiler makes kernels of its own; where nothing else is said, frameworks on PyTorch have PyTorch's.
         indexed=not runtime.row_kernels and runtime.element_kernels is not ElementKernels.COMPILED,
         apart=runtime.element_kernels is ElementKernels.FUSED and not runtime.fused_experts,
+        router_kernels=router_kernels(runtime),
         heads=heads,
         experts=experts,
         expert_tokens=expert_tokens,

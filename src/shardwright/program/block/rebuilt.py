@@ -1,4 +1,5 @@
-"""Modules of a layer, and logits, that run again in backward instead of keeping what they made, whatever the layer's recompute.
+"""Modules of a layer, convolutions of Mamba, and logits that run again in backward instead of keeping what they made, whatever the layer's
+recompute.
 
 Source: Megatron-Core, transformer_config.py, ``recompute_modules``: layernorm, mla_up_proj, moe_act, mlp, shared_experts, moe, each under a
 checkpoint of its own.
@@ -31,7 +32,7 @@ class Rebuilt:
 
 def rebuilt(operators: tuple[Operator, ...], runtime: Runtime) -> Rebuilt:
     """What the runtime rebuilds of a block."""
-    parts = []
+    parts = [_outputs(_convolutions(operators))]
     if runtime.logits_parts > 1:
         parts.append(
             Rebuilt(again=frozenset(o.name for o in operators if o.klass is OperatorClass.HEAD and o.kind is not OperatorKind.NORM))
@@ -54,6 +55,17 @@ def rebuilt(operators: tuple[Operator, ...], runtime: Runtime) -> Rebuilt:
 def is_dropped(tensor: str, names: frozenset[str]) -> bool:
     """A kept tensor is an output, a quantised copy of one, or something beside one, of an operator of `names`."""
     return tensor in names or tensor.removesuffix(".quantised").rsplit(".", 1)[0] in names
+
+
+def _convolutions(operators: tuple[Operator, ...]) -> frozenset[str]:
+    """Convolutions before a scan of Mamba's, which its library makes again in backward in every framework, as part of the same function.
+
+    Source: state-spaces/mamba, ops/triton/ssd_combined.py at 01b717ae0db0 (`MambaSplitConv1dScanCombinedFn`: keeps the projection's output
+    and the scan's) and ops/selective_scan_interface.py (`checkpoint_lvl` 1; from memory); Megatron-Core, ssm/mamba_mixer.py at
+    00bebb45b9b2 (`_ssm_training`).
+    """
+    read = {name for o in operators if o.scan is not None and not o.scan.delta for name in o.inputs}
+    return frozenset(o.name for o in operators if o.kind is OperatorKind.CONV and o.name in read)
 
 
 def _outputs(names: Iterable[str]) -> Rebuilt:
