@@ -7,16 +7,12 @@ row incomplete. What filled a cell is listed in ``Case.assumptions``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from shardwright.cost.model_flops import LONGEST_STEP_S, seconds_at_peak
-from shardwright.errors import ClusterError, RuntimeModelError, StrategyError, UsageError, nearest
-from shardwright.hardware.catalog.catalog import accelerator_names, find_accelerator
-from shardwright.hardware.catalog.nodes import node_of, smaller_node
-from shardwright.hardware.cluster import Cluster
+from shardwright.errors import RuntimeModelError, StrategyError, UsageError
 from shardwright.hardware.device import Accelerator
-from shardwright.hardware.expression import fill_nodes
 from shardwright.job.border import job_from_flags
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
@@ -30,6 +26,7 @@ from shardwright.units import GIB, TERA
 from shardwright.validation.case import Case, MeasuredKind, Skip, SkipReason
 from shardwright.validation.complete import Completed, complete
 from shardwright.validation.decoders import row_model
+from shardwright.validation.devices import row_cluster
 from shardwright.validation.facts import Facts
 from shardwright.validation.implied import implied, modules_of
 from shardwright.validation.measurements import Measurement, MemoryKind
@@ -82,23 +79,21 @@ def _screen(row: Measurement) -> None:
     """Stop at rows that no facts can make a case of."""
     if "LOW QUALITY" in row.notes:
         raise _Unusable(SkipReason.LOW_QUALITY)
-    if row.gpu.lower() == "mixed" or " + " in row.gpu_mix:
-        raise _Unusable(SkipReason.MIXED_CLUSTER, row.gpu_mix[:80])
     if "OOM or hang" in row.notes:
         raise _Unusable(SkipReason.AMBIGUOUS_FAILURE, "OOM or hang")
 
 
 def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime: str) -> Case:
     row, assumptions = completed.row, [*completed.assumptions]
-    device = find_accelerator(row.gpu)
-    if device is None:
-        raise _Unusable(SkipReason.UNKNOWN_ACCELERATOR, f"{row.gpu[:60]}: {nearest(row.gpu, accelerator_names())}")
-    runtime = _runtime(row, device=device, otherwise=runtime, assumptions=assumptions)
     row, modules = modules_of(implied(row, assumptions=assumptions))
-    runtime = _with_modules(runtime, modules)
     missing = next((name for name in _REQUIRED if not getattr(row, name)), "")
     if missing:
         raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, missing)
+    cluster = row_cluster(row, facts=facts)
+    if isinstance(cluster, tuple):
+        raise _Unusable(*cluster)
+    runtime = _runtime(row, device=cluster.node.accelerator, otherwise=runtime, assumptions=assumptions)
+    runtime = _with_modules(runtime, modules)
     model = row_model(row, config=completed.config)
     if isinstance(model, tuple):
         raise _Unusable(*model)
@@ -120,7 +115,7 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
     case = Case(
         measurement=published,
         model=model,
-        cluster=_cluster(row, device=device, facts=facts),
+        cluster=cluster,
         job=job,
         runtime=runtime,
         grid=grid,
@@ -297,21 +292,6 @@ def _require_legal(grid: Grid, *, model: Model, job: TrainingJob, num_devices: i
         inconsistent = broken.rule in ("grid.devices", "grid.batch")
         reason = SkipReason.INCONSISTENT_CONFIGURATION if inconsistent else SkipReason.UNSUPPORTED_STRATEGY
         raise _Unusable(reason, broken.message)
-
-
-def _cluster(row: Measurement, *, device: Accelerator, facts: Facts) -> Cluster:
-    """Nodes of the printed size with the printed network, else the catalog's node."""
-    kind, count = node_of(device), row.gpu_count or 0
-    size = row.gpus_per_node or kind.num_devices
-    if size < kind.num_devices:
-        kind = smaller_node(kind, num_devices=size)
-    bandwidth = facts.networks.get(row.inter_net.lower(), 0.0)
-    if bandwidth:
-        kind = replace(kind, nic=replace(kind.nic, bandwidth=bandwidth / kind.nics, reverse_bandwidth=0.0))
-    try:
-        return Cluster(expression=f"{device.name}:{count}", groups=(fill_nodes(kind, num_devices=count, name=device.name),))
-    except ClusterError as error:
-        raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
 
 
 def _measured(row: Measurement, *, samples: int) -> tuple[MeasuredKind, float | None]:

@@ -11,6 +11,7 @@ COLUMNS: Final[tuple[tuple[str, str, tuple[str, str]], ...]] = (
     ("config", "path of a Hugging Face config.json from the table's folder, or its text, where it is no model of the catalog", ("", "")),
     ("gpu", "accelerator: of the catalog, or as its driver calls it", ("NVIDIA H100 80GB HBM3", "A100-SXM4-80GB")),
     ("gpu_count", "devices in all", ("16", "64")),
+    ("cluster", "where devices differ: a cluster expression, or a cluster file's path from the table's folder", ("", "")),
     (
         "runtime",
         "of `shardwright catalog runtimes`, with options behind it; empty = the usual one of the device",
