@@ -312,6 +312,7 @@ V0_12: Final = runtime(
     stated(
         f"{_CORE}/transformer/transformer_config.py",
         on="activation_offload",
+        off="checkpoints_on_host parameters_on_host",
         note="--cpu-offloading-num-layers; refused with a pipeline and with recompute; from memory",
     ),
     stated(

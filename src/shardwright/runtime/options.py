@@ -205,6 +205,8 @@ OPTIONS: Final = (
             "attention_offloaded": "its input, queries, keys, values and the projection behind the core, in host memory",
         },
     ),
+    _switch("cpu_checkpoints", "inputs of layers that run again in backward wait in host memory"),
+    _switch("param_offload", "ZeRO-3's shards of parameters wait in host memory"),
     _switch("recompute_norms", "norms run again in backward"),
     _switch("recompute_mla", "up projections of latent attention run again in backward"),
     _switch("recompute_moe_act", "the activation between experts' products runs again in backward"),

@@ -226,6 +226,8 @@ class Runtime:
         row_kernels: token permutation and fused cross-entropy are Transformer Engine's Triton kernels, one program a row.
         gradient_passes: passes a step over all local gradients, before their collective and to zero them; their scaling apart.
         scales_gradients: gradients are multiplied by 1 / holders in their buffer before the collective sums them.
+        checkpoints_on_host: the inputs of layers that full recompute runs again wait in host memory, each member of a tensor-parallel group
+            with its own part. parameters_on_host: ZeRO-3's shards of the working copy wait there, and are copied up for each gather.
         experts_split_as_layers: where nothing is said, experts are split over tp as dense layers are (etp = tp).
         fixed_capacity: experts take a fixed number of tokens, which the host need not read.
         facts: a link for every field. offers: options that the framework has. own: its value of each. options: those that are set
@@ -317,6 +319,8 @@ class Runtime:
     fixed_capacity: bool = False
     experts_split_as_layers: bool = False
     plain_p2p_blocks: bool = False
+    checkpoints_on_host: bool = False
+    parameters_on_host: bool = False
     facts: tuple[Fact, ...] = ()
     offers: tuple[Offer, ...] = ()
     own: Options = ()

@@ -30,6 +30,7 @@ from shardwright.validation.devices import row_cluster
 from shardwright.validation.facts import Facts
 from shardwright.validation.implied import implied, modules_of
 from shardwright.validation.measurements import Measurement, MemoryKind
+from shardwright.validation.offload import offloaded
 from shardwright.validation.predict import problem_of_case
 
 _TUNED: Final = re.compile(r"\b(SFT|LoRA|PEFT)\b")
@@ -93,7 +94,7 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
     if isinstance(cluster, tuple):
         raise _Unusable(*cluster)
     runtime = _runtime(row, device=cluster.node.accelerator, otherwise=runtime, assumptions=assumptions)
-    runtime = _with_modules(runtime, modules)
+    runtime = _with_options(runtime, (*(f"{module}=on" for module in modules), *offloaded(row)[1]))
     model = row_model(row, config=completed.config)
     if isinstance(model, tuple):
         raise _Unusable(*model)
@@ -165,10 +166,10 @@ def _trained(row: Measurement, *, model: Model, assumptions: list[str]) -> Model
         raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
 
 
-def _with_modules(runtime: str, modules: tuple[str, ...]) -> str:
-    """The runtime with modules that run again, as options."""
+def _with_options(runtime: str, options: tuple[str, ...]) -> str:
+    """The runtime with what cells of the strategy set: modules that run again, parameters in host memory."""
     try:
-        return load_runtime(" ".join([runtime, *(f"{module}=on" for module in modules)])).name
+        return load_runtime(" ".join([runtime, *options])).name
     except RuntimeModelError as error:
         raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, error.message) from None
 
@@ -184,8 +185,6 @@ def _degrees(row: Measurement) -> _Degrees:
 
 def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: list[str]) -> Grid:
     """The strategy. Its schedule is the column's where that names one other than 1F1B, else 1F1B, interleaved with several chunks."""
-    if row.offload.lower() not in ("", "none"):
-        raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"offload {row.offload}")
     zero, shard = _sharding(row)
     holders = degrees.dp * degrees.cp
     shard = holders // (row.optimizer_instances or 1) if (row.optimizer_instances or 1) > 1 else shard
@@ -209,6 +208,7 @@ def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: lis
         zero=zero if holders > 1 and shard != 1 else 0,
         shard=shard if 1 < shard < holders and zero else 0,
         host=row.host_layers or 0,
+        offload=offloaded(row)[0],
         recompute=_recompute(row, runtime=runtime, assumptions=assumptions),
         schedule=own or ("interleaved-1f1b" if vpp > 1 else "1f1b"),
         first=first,
