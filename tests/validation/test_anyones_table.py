@@ -131,6 +131,15 @@ def test_a_model_is_its_configuration(tmp_path: Path) -> None:
     assert "NoSuchModel" in broken.detail
 
 
+def test_what_the_runtime_of_a_row_cannot_run_is_told() -> None:
+    """Of a named runtime it is a contradiction; one that nothing names is predicted, and doubted."""
+    skip = read(sp="1", runtime="deepspeed")
+    assert isinstance(skip, Skip)
+    assert (skip.reason, "deepspeed-0.16 has no sequence parallelism (sp)" in skip.detail) == (SkipReason.UNSUPPORTED_STRATEGY, True)
+    unnamed = case(zero_stage_or_fsdp="ZeRO-3", pp="2", tp="1")
+    assert any("megatron-core-0.12 has no zero3 with pp above 1, and runs here all the same" in line for line in unnamed.assumptions)
+
+
 def test_a_cluster_of_several_kinds(tmp_path: Path) -> None:
     """Its nodes count in the order of the expression, as they do on the command line; each device at its own rate."""
     cells = {"gpu": "mixed", "gpu_count": "16", "tp": "1", "zero_stage_or_fsdp": "ZeRO-1"}

@@ -7,7 +7,7 @@ row incomplete. What filled a cell is listed in ``Case.assumptions``.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shardwright.cost.model_flops import LONGEST_STEP_S, seconds_at_peak
@@ -17,6 +17,7 @@ from shardwright.job.border import job_from_flags
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
+from shardwright.program.legal import runtime_violations
 from shardwright.runtime.registry import default_runtime, load_runtime
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts
@@ -87,6 +88,7 @@ def _screen(row: Measurement) -> None:
 def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime: str) -> Case:
     row, assumptions = completed.row, [*completed.assumptions]
     row, modules = modules_of(implied(row, assumptions=assumptions))
+    named = bool(row.runtime or runtime)
     missing = next((name for name in _REQUIRED if not getattr(row, name)), "")
     if missing:
         raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, missing)
@@ -126,10 +128,18 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
         memory_bytes=round((row.peak_mem_gb or 0.0) * GIB) if ran and memory_kind is not MemoryKind.NONE else None,
         ran=ran,
         laboratory=row.laboratory or row.source_id,
-        assumptions=tuple(assumptions),
     )
     _require_possible(case)
-    return case
+    _require_runnable(case, named=named, assumptions=assumptions)
+    return replace(case, assumptions=tuple(assumptions))
+
+
+def _require_runnable(case: Case, *, named: bool, assumptions: list[str]) -> None:
+    """The runtime can run the strategy; one that nothing names is predicted all the same, and told."""
+    for broken in runtime_violations(problem_of_case(case), case.grid):
+        if named:
+            raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"{broken.message} ({broken.hint})")
+        assumptions.append(f"{broken.message}, and runs here all the same: say which runtime ran")
 
 
 def _require_possible(case: Case) -> None:
