@@ -69,6 +69,8 @@ def problem_of(request: Request) -> Problem:
         encoder_len=request.encoder_len,
         image_tokens=request.image_tokens,
         expert_imbalance=request.expert_imbalance,
+        dropout=request.dropout,
+        gradient_wire=request.gradient_wire,
         needed=needed | {"text"},
     )
     if job.expert_imbalance > 1.0 and not any(o.experts for b in model.blocks for o in b.operators):
