@@ -45,6 +45,8 @@ class Measurement:
         peak_mem_gb: GiB. memory_kind: what they count. gpu_mix: a mixed cluster as printed. notes: free; ``OOM`` in it = did not fit.
         runtime: what ran, ``megatron-bridge graphs=iteration``. options: more of what its launch script set, ``loss=te``.
         laboratory: group of sources that may share configurations; empty = the source alone.
+        launch: the arguments of its launch as Megatron-LM names them, all of them, ``--tensor-model-parallel-size 2 --bf16``: they fill
+            empty cells and set options.
         cluster: nodes and network where `gpu` does not say them: an expression, ``aws-p3.8xlarge:3 + aws-g4dn.12xlarge:1``, or the path of
             a cluster file (from the table's folder).
         config: a Hugging Face config.json, as its path (from the table's folder) or its text; it says the whole model.
@@ -108,6 +110,7 @@ class Measurement:
     runtime: str = ""
     options: str = ""
     laboratory: str = ""
+    launch: str = ""
     cluster: str = ""
     config: str = ""
     architecture: str = ""

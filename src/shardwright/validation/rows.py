@@ -30,6 +30,7 @@ from shardwright.validation.decoders import row_model
 from shardwright.validation.devices import row_cluster
 from shardwright.validation.facts import Facts
 from shardwright.validation.implied import implied, modules_of
+from shardwright.validation.launch import launched, launched_options
 from shardwright.validation.measurements import Measurement, MemoryKind
 from shardwright.validation.offload import offloaded
 from shardwright.validation.predict import problem_of_case
@@ -87,6 +88,10 @@ def _screen(row: Measurement) -> None:
 
 def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime: str) -> Case:
     row, assumptions = completed.row, [*completed.assumptions]
+    try:
+        row = launched(row, assumptions=assumptions)
+    except RuntimeModelError as error:
+        raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, error.message) from None
     row, modules = modules_of(implied(row, assumptions=assumptions))
     named = bool(row.runtime or runtime)
     missing = next((name for name in _REQUIRED if not getattr(row, name)), "")
@@ -158,7 +163,7 @@ def _runtime(row: Measurement, *, device: Accelerator, otherwise: str, assumptio
         name = default_runtime(device.vendor)
         assumptions.append(f"runtime {name}: nothing says which, and it is usual on {device.name}")
     try:
-        return load_runtime(f"{name} {row.options}").name
+        return launched_options(load_runtime(f"{name} {row.options}").name, row)
     except RuntimeModelError as error:
         raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
 
@@ -203,7 +208,7 @@ def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: lis
     vpp = row.vpp or (grid_schedule(own).chunks if own else 1)
     if not own and row.vpp is None and degrees.pp > 1:
         assumptions.append("vpp 1: the cell is empty, and the pipeline may have been interleaved")
-    first, last, layers = _stage_layers(row, pp=degrees.pp)
+    first, last, layers = _stage_layers(row, pp=degrees.pp, vpp=vpp)
     return Grid(
         tp=degrees.tp,
         sp=bool(row.sp) and degrees.tp > 1,
@@ -266,11 +271,15 @@ def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> Rec
     raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"recompute {row.recompute}")
 
 
-def _stage_layers(row: Measurement, *, pp: int) -> tuple[int, int, tuple[int, ...]]:
-    """Layers of the first and last stage (0, 0 = even or not given) where the row gives a partition; of all where others differ too."""
+def _stage_layers(row: Measurement, *, pp: int, vpp: int) -> tuple[int, int, tuple[int, ...]]:
+    """Layers of the first and last stage (0, 0 = even or not given) where the row gives a partition; of all, or of all chunks, where others
+    differ too.
+    """
     counts = row.stage_layers
     if not counts or pp == 1 or len(set(counts)) == 1:
         return 0, 0, ()
+    if vpp > 1 and len(counts) == pp * vpp:
+        return 0, 0, counts
     if len(counts) != pp or not all(counts):
         raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"layers of stages {counts}")
     if len(set(counts[1:-1])) > 1:

@@ -18,6 +18,7 @@ COLUMNS: Final[tuple[tuple[str, str, tuple[str, str]], ...]] = (
         ("megatron-core", "nemo"),
     ),
     ("options", "more options of the runtime, as the launch script set them", ("tp_overlap=dgrad", "")),
+    ("launch", "all arguments of a Megatron launch: they fill what is empty, and set options", ("", "")),
     ("seq_len", "tokens of a sequence", ("8192", "4096")),
     ("global_batch", "sequences a step", ("128", "512")),
     ("micro_batch", "sequences of a microbatch", ("1", "1")),
