@@ -9,6 +9,7 @@ import pytest
 from shardwright.api.grids import plan
 from shardwright.api.problems import problem_of, with_defaults
 from shardwright.api.simulations import simulate
+from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, InfeasibleError, RuntimeModelError, UsageError
 from shardwright.hardware.catalog.catalog import accelerator, accelerator_names
 from shardwright.hardware.overrides import scale_network
@@ -65,3 +66,19 @@ def test_a_slow_network_cannot_wind_the_clock_round() -> None:
     crawling = replace(problem, cluster=scale_network(problem.cluster, factor=1e-12))
     with pytest.raises(InfeasibleError, match="longer than the simulated clock"):
         simulate_grid(crawling, parse_grid("tp8 sp dp2 mbs1 zero1"))
+
+
+def test_a_request_says_dropout_and_the_wire() -> None:
+    """AMP's job on its mixed cluster: masks and fp32 gradients."""
+    job = problem_of(replace(ASKED, dropout=True, gradient_wire="fp32")).job
+    assert (job.dropout, job.gradient_wire) == (True, Dtype.FP32)
+    assert (problem_of(ASKED).job.dropout, problem_of(ASKED).job.gradient_wire) == (False, None)
+    with pytest.raises(UsageError, match="--gradient-wire: unknown dtype 'fp31'"):
+        problem_of(replace(ASKED, gradient_wire="fp31"))
+    mixed = replace(ASKED, cluster="aws-p3.8xlarge:3 + aws-g4dn.12xlarge:1", seq_len=1024, runtime="megatron-deepspeed")
+    plain, masked, wide = (
+        simulate(asked, strategy="tp4 dp4 mbs2 zero0 recompute=none")
+        for asked in (mixed, replace(mixed, dropout=True), replace(mixed, gradient_wire="fp32"))
+    )
+    assert masked.allocated_bytes > plain.allocated_bytes
+    assert wide.step_time_s > plain.step_time_s

@@ -12,7 +12,9 @@ from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.host_copies import waited_for_host
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
+from shardwright.simulator.predict import predict
 from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.text.grid_notation import parse_grid
 from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of
 from tests.strategies import dense_model
@@ -80,3 +82,31 @@ def test_waits_stretch_with_time() -> None:
     one, other = (waited_for_host(volume, rate=10.0 / f, seconds=seconds * f) for f in (1.0, 3.0))
     assert one[0] == 0
     assert np.allclose(other, 3 * one)
+
+
+def checkpointed(options: str, *, tp: int = 1) -> LayerTable:
+    """A small model under DeepSpeed's checkpoints."""
+    parked = problem_of(dense_model(), cluster_of(2, node=2), runtime=load_runtime(f"deepspeed {options}"), seq_len=256)
+    return layer_table(parked, rows_of([Grid(tp=tp, dp=2 // tp)]))
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_inputs_of_recomputed_layers_wait_in_host_memory(tp: int) -> None:
+    """Nothing is left of them on the device, and each member copies its own part down and up, beside nothing."""
+    full, again = MODES.index("full"), PHASES.index("R_full")
+    kept, parked = checkpointed("", tp=tp), checkpointed("cpu_checkpoints=on", tp=tp)
+    assert (parked.saved_bytes[LAYER, full] == 0).all()
+    assert np.array_equal(np.delete(parked.saved_bytes[LAYER], full, axis=0), np.delete(kept.saved_bytes[LAYER], full, axis=0))
+    rate = problem("full").cluster.node.host.pcie.achieved
+    waited = float((parked.seconds - kept.seconds)[LAYER, again].sum())
+    assert waited == pytest.approx(2 * int(kept.saved_bytes[LAYER, full, 0]) / tp / rate, rel=1e-9)
+
+
+def test_shards_of_parameters_wait_in_host_memory() -> None:
+    """Less by a shard's working copy on the device, and longer by its copies."""
+    names = ("deepspeed", "deepspeed param_offload=on")
+    made = [problem_of(dense_model(), cluster_of(2, node=2), runtime=load_runtime(name), seq_len=256) for name in names]
+    kept, moved = (predict(one, parse_grid("dp2 mbs1 zero3 recompute=none")) for one in made)
+    shard = made[0].model.num_parameters * 2 // 2
+    assert kept.allocated_bytes - moved.allocated_bytes == pytest.approx(shard, rel=1e-3)
+    assert moved.step_time_s > kept.step_time_s

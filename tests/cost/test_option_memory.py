@@ -53,6 +53,13 @@ def test_dispatchers_take_what_their_libraries_ask_for() -> None:
         assert [b - a for a, b in zip(copies, once, strict=True)] == [held] * 4
 
 
+def test_hybrid_ep_takes_its_own_buffers_in_small_islands_too() -> None:
+    made = (stages("h100-sxm", 256, f"dispatcher={name}", "tp1 pp4 ep64 dp64 vpp2") for name in ("alltoall", "hybridep"))
+    copies, hybrid = (item(found, "communication") for found in made)
+    held = int(hybrid_ep_bytes(np.array([64]), tokens=np.array([4096]), width=7168, experts=256, island=8)[0])
+    assert [b - a for a, b in zip(copies, hybrid, strict=True)] == [held] * 4
+
+
 def test_gathered_tokens_lie_in_one_buffer() -> None:
     """8 devices' 4,096 tokens of 7,168 in 16 bits, for all layers."""
     grid = "tp1 pp8 ep8 dp8 vpp2"

@@ -27,12 +27,14 @@ from shardwright.model.catalog.catalog import catalog_entry, load_model
 from shardwright.model.families.huggingface import model_from_config, parse_config
 from shardwright.model.trained import trained
 from shardwright.report.terminal import render_explained, render_explanation
+from shardwright.runtime.arguments import options_of, parse_arguments
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.grid.space import Space, restricted, standard_space
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.validation.facts import Facts, parse_facts
-from shardwright.validation.measurements import parse_measurements
+from shardwright.validation.launch import launched
+from shardwright.validation.measurements import Measurement, parse_measurements
 from shardwright.validation.rows import to_case
 from tests.calibrate.profiles import profile
 from tests.calibrate.test_kineto import DOCUMENT
@@ -41,6 +43,7 @@ from tests.files.saved import UNEVEN, grid_plan, simulated
 from tests.files.test_trace_file import TEXT as TRACES
 from tests.search.problems import facts_of, real_problem
 from tests.validation.test_facts import HEADER, LINE
+from tests.validation.test_launch import DENSE, LATENT, SPLIT
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -98,6 +101,7 @@ def parsers() -> tuple[Parser, ...]:
         Parser(name="kineto", read=parse_kineto, samples=(json.dumps(DOCUMENT),)),
         Parser(name="nccl-tests", read=parse_nccl_tests, samples=(NEW,)),
         Parser(name="measurements", read=_rows, samples=(table,), weight=2),
+        Parser(name="launch", read=_launch, samples=(f"{DENSE} {SPLIT}", LATENT, "tp=2 --bf16: true")),
         Parser(name="facts", read=_facts, samples=tuple(path.read_text() for path in sorted(FACTS.glob("*.toml"))[:4])),
         Parser(
             name="pins",
@@ -174,6 +178,13 @@ def _grid(text: str) -> object:
 def _rows(text: str) -> object:
     """As `validate` reads a table, up to a problem for each row."""
     return [to_case(row, facts=Facts(), runtime="megatron-core-0.12") for row in parse_measurements(_bytes(text), source="table.csv")]
+
+
+def _launch(text: str) -> object:
+    """The arguments of a launch script, up to the options and the cells that they say."""
+    options_of(load_runtime("megatron-core"), parse_arguments(text))
+    empty = Measurement(line=2, source_id="s", table_or_row="r", model_name="m", gpu="h100", gpu_count=8, launch=text)
+    return launched(empty, assumptions=[])
 
 
 def _facts(text: str) -> object:

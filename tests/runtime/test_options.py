@@ -119,3 +119,22 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         own_options(derive(base, named("odd"), stated(link, loss_bytes=1), offers=offers))
     with pytest.raises(ValueError, match="has no value quick"):
         offered("loss", "quick", "", stated(link, loss_bytes=1))
+
+
+def test_an_option_that_runs_with_others_alone_says_which() -> None:
+    for dispatcher in ("alltoall", "flex", "hybridep"):
+        assert load_runtime(f"megatron-bridge dispatcher={dispatcher} expert_overlap=on").expert_overlap
+    with pytest.raises(RuntimeModelError, match="expert_overlap=on with dispatcher=alltoall or flex or hybridep alone, not with") as caught:
+        load_runtime("megatron-bridge expert_overlap=on dispatcher=allgather")
+    assert caught.value.hint == "dispatcher=alltoall, or without expert_overlap=on"
+    with pytest.raises(RuntimeModelError, match="alone, not with"):
+        chosen(load_runtime("megatron-bridge expert_overlap=on"), [("dispatcher", "allgather")])
+
+
+def test_hybrid_ep_is_asked_for_by_name() -> None:
+    assert load_runtime("megatron-core-0.16 dispatcher=hybridep").hybrid_dispatch
+    with pytest.raises(RuntimeModelError, match="cannot have dispatcher=hybridep"):
+        load_runtime("megatron-core-0.12 dispatcher=hybridep")
+    later = chosen(load_runtime("megatron-bridge dispatcher=hybridep"), [("dispatcher", "alltoall")])
+    assert later == load_runtime("megatron-bridge dispatcher=alltoall")
+    assert not later.hybrid_dispatch

@@ -11,6 +11,7 @@ import pytest
 
 from shardwright.cli.main import run
 from shardwright.hardware.catalog.catalog import find_accelerator
+from shardwright.hardware.expression import parse_cluster
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.case import Case, Skip, SkipReason
 from shardwright.validation.facts import Facts
@@ -130,10 +131,39 @@ def test_a_model_is_its_configuration(tmp_path: Path) -> None:
     assert "NoSuchModel" in broken.detail
 
 
+def test_what_the_runtime_of_a_row_cannot_run_is_told() -> None:
+    """Of a named runtime it is a contradiction; one that nothing names is predicted, and doubted."""
+    skip = read(sp="1", runtime="deepspeed")
+    assert isinstance(skip, Skip)
+    assert (skip.reason, "deepspeed-0.16 has no sequence parallelism (sp)" in skip.detail) == (SkipReason.UNSUPPORTED_STRATEGY, True)
+    unnamed = case(zero_stage_or_fsdp="ZeRO-3", pp="2", tp="1")
+    assert any("megatron-core-0.12 has no zero3 with pp above 1, and runs here all the same" in line for line in unnamed.assumptions)
+
+
+def test_a_cluster_of_several_kinds(tmp_path: Path) -> None:
+    """Its nodes count in the order of the expression, as they do on the command line; each device at its own rate."""
+    cells = {"gpu": "mixed", "gpu_count": "16", "tp": "1", "zero_stage_or_fsdp": "ZeRO-1"}
+    nodes = "h100-sxm:8 + a100-sxm:8"
+    said = case(**cells, cluster=nodes)
+    assert said.cluster == parse_cluster(nodes)
+    alone = [predict_case(case(**{**cells, "gpu": gpu})).step_time_s for gpu in ("h100", "a100-sxm-80gb")]
+    assert alone[0] < predict_case(said).step_time_s
+    assert predict_case(said).step_time_s > 0.99 * alone[1]  # all replicas wait for the slower kind
+    (tmp_path / "mine.yaml").write_text("nodes:\n  - {accelerator: h100-sxm, count: 1}\n  - {accelerator: a100-sxm-80gb, count: 1}\n")
+    (tmp_path / "runs.csv").write_text(table(**cells, cluster="mine.yaml"))
+    beside = to_case(read_measurements(tmp_path / "runs.csv")[0], facts=Facts())
+    assert isinstance(beside, Case)
+    assert predict_case(beside).step_time_s == predict_case(said).step_time_s
+
+
 @pytest.mark.parametrize(
     ("cells", "reason", "said"),
     [
         ({"gpu": "H1000"}, SkipReason.UNKNOWN_ACCELERATOR, "did you mean"),
+        ({"gpu": "mixed"}, SkipReason.MIXED_CLUSTER, "in the column cluster"),
+        ({"cluster": "h100-sxm:8 + a100-sxm:4"}, SkipReason.INCONSISTENT_CONFIGURATION, "has 12 devices, not 16"),
+        ({"cluster": "h1000:8"}, SkipReason.INCONSISTENT_CONFIGURATION, "unknown accelerator"),
+        ({"cluster": "nowhere.yaml"}, SkipReason.INCONSISTENT_CONFIGURATION, "nowhere.yaml"),
         ({"tp": ""}, SkipReason.INCOMPLETE_CONFIGURATION, "tp"),
         ({"options": "graphs=some"}, SkipReason.UNSUPPORTED_RUNTIME, "has no option graphs"),
         ({"measured_iter_time_s": ""}, SkipReason.NO_MEASUREMENT, ""),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from shardwright.model.catalog.catalog import load_model
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.case import Case, Skip, SkipReason
+from shardwright.validation.predict import predict_case
 from shardwright.validation.rows import to_case
 from tests.validation.published import FOLDER, facts, rows
 from tests.validation.test_anyones_table import EXPERTS, case, read
@@ -115,8 +118,35 @@ def test_fine_tuning_needs_what_it_trains() -> None:
     assert adapted.model.num_parameters > whole.model.num_parameters
 
 
+@pytest.mark.parametrize(
+    ("words", "percent", "parameters"),
+    [("none", 0, False), ("opt", 100, False), ("CPU", 100, False), ("opt+param", 100, True), ("full-cpu", 100, True), ("param", 0, True)],
+)
+def test_offload_as_people_write_it(words: str, percent: int, parameters: bool) -> None:
+    found = case(offload=words, runtime="deepspeed", zero_stage_or_fsdp="ZeRO-3", tp="1")
+    assert found.grid.offload == percent
+    assert ("param_offload=on" in found.runtime) is parameters
+
+
+def test_offload_that_is_not_understood_or_not_there_is_told() -> None:
+    for cells, said in (({"offload": "disk"}, "offload disk"), ({"offload": "param"}, "has no option param_offload")):
+        skip = read(**cells)
+        assert isinstance(skip, Skip)
+        assert skip.reason is SkipReason.UNSUPPORTED_STRATEGY
+        assert said in skip.detail
+
+
 def test_rows_that_are_predicted_and_not_judged() -> None:
     found = [to_case(row, facts=facts()) for row in rows("predicted/rows.csv")]
-    assert len(found) == 89
+    assert len(found) == 111
     assert [case for case in found if not isinstance(case, Case)] == []
     assert (FOLDER / "predicted").is_dir()
+
+
+def test_runs_whose_checkpoints_waited_in_host_memory_fit() -> None:
+    """52B over 16 replicas of four V100 with 48 samples each: their inputs alone are more than a device has."""
+    row = next(r for r in rows("predicted/rows.csv") if "ZeRO (old branch) L371" in r.table_or_row)
+    ran = to_case(row, facts=facts())
+    assert isinstance(ran, Case)
+    assert predict_case(ran).fits
+    assert not predict_case(replace(ran, runtime=ran.runtime.replace(" cpu_checkpoints=on", ""))).fits

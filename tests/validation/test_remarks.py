@@ -18,7 +18,7 @@ REMARKS = facts().remarks
 
 @cache
 def _cases() -> tuple[Case, ...]:
-    return tuple(case_of(row) for row in rows("training.csv", "megatron_ci.csv"))
+    return tuple(case_of(row) for row in rows("training.csv", "heterogeneous.csv", "megatron_ci.csv"))
 
 
 def test_rows_far_off_have_a_sentence() -> None:

@@ -40,17 +40,18 @@ def _skip(row: Measurement) -> Skip:
 
 
 def test_every_row_of_the_copy_is_a_case() -> None:
-    counts = Counter(_case(row).measurement.source_id for name in ("training.csv", "megatron_ci.csv") for row in _rows(name))
+    counts = Counter(_case(row).measurement.source_id for row in _rows("training.csv", "heterogeneous.csv", "megatron_ci.csv"))
     assert counts["korthikanti"] == 8
     assert counts["mlm_sc21"] == 10
     assert counts["sc21_table2"] == 3
     assert counts["simumax_b200"] == 22
     assert counts["mosaic"] == 182
     assert counts["amp_homo"] == 47
+    assert counts["amp_het"] == 23
     assert counts["mlm_ci"] == 158
     assert counts["bloom"] == 57
     assert counts["nanotron"] == 26
-    assert sum(counts.values()) == 1047
+    assert sum(counts.values()) == 1070
     assert counts["tpu_recipes"] == 11
 
 
@@ -239,6 +240,13 @@ def test_reasons_cover_the_list() -> None:
     assert set(reasons) == set(SkipReason)
     for reason, row in reasons.items():
         assert _skip(row).reason is reason
+
+
+def test_what_lacks_comes_before_what_cannot_be_said() -> None:
+    """A row counts as specified only where all of it is there, whatever its devices."""
+    assert _skip(next(r for r in _rows("skipped_heterogeneous.csv") if r.gpu == "mixed" and not r.seq_len)).reason is (
+        SkipReason.INCOMPLETE_CONFIGURATION
+    )
 
 
 def test_a_run_that_did_not_fit_is_a_negative() -> None:

@@ -18,13 +18,13 @@ from shardwright.job.border import job_from_flags
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
+from shardwright.program.legal import facts_of as facts_of
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
 from shardwright.runtime.runtime import Runtime
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, restricted, standard_space, with_options
 from shardwright.search.request import Request
-from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import GridFacts
 
 Progress = Callable[[str, int, int], None]
@@ -69,6 +69,8 @@ def problem_of(request: Request) -> Problem:
         encoder_len=request.encoder_len,
         image_tokens=request.image_tokens,
         expert_imbalance=request.expert_imbalance,
+        dropout=request.dropout,
+        gradient_wire=request.gradient_wire,
         needed=needed | {"text"},
     )
     if job.expert_imbalance > 1.0 and not any(o.experts for b in model.blocks for o in b.operators):
@@ -148,16 +150,6 @@ def capacity_of(request: Request, problem: Problem) -> int:
     if not 0 <= request.headroom < 1:
         raise UsageError(f"a headroom of {request.headroom:g} of a device's memory", hint="0 or more, and less than all of it: 5%")
     return int(effective_memory(problem.cluster) * (1 - request.headroom))
-
-
-def facts_of(problem: Problem) -> GridFacts:
-    """The counts that grids are checked against."""
-    return grid_facts(
-        problem.model,
-        devices=problem.cluster.num_devices,
-        global_batch=problem.job.global_batch,
-        seq_len=problem.job.sequence_length,
-    )
 
 
 def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:

@@ -8,11 +8,11 @@ from typing import Final
 from shardwright.api.general import stored_general
 from shardwright.api.joint import SPACES as JOINT
 from shardwright.api.problems import SPACES, capacity_of, facts_of, problem_of, space_of
-from shardwright.api.rules import grid_violations, plan_violations
 from shardwright.api.simulations import simulated
 from shardwright.errors import StrategyError
 from shardwright.files.plan_source import is_grid_text, read_strategy
 from shardwright.files.stored import StoredPlan, StoredSimulation, stored_answer, stored_simulation
+from shardwright.program.legal import grid_violations, plan_violations
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.exact.find import ExactAnswer

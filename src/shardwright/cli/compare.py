@@ -44,6 +44,8 @@ def compare(
     encoder_len: flags.EncoderLen = 0,
     image_tokens: flags.ImageTokens = 0,
     expert_imbalance: flags.ExpertImbalance = 1.0,
+    dropout: flags.Dropout = False,
+    gradient_wire: flags.GradientWire = "",
     train: flags.Train = "",
     profile: flags.ProfileFile = "",
     as_json: flags.AsJson = False,

@@ -60,6 +60,10 @@ ExpertImbalance = Annotated[
         help="Tokens of the device with the busiest experts over the mean.",
     ),
 ]
+Dropout = Annotated[bool, typer.Option("--dropout", help="Train with attention and hidden dropout; their masks are kept.")]
+GradientWire = Annotated[
+    str, typer.Option("--gradient-wire", metavar="DTYPE", help="Dtype of gradients on the network; as the runtime adds them up.")
+]
 MemoryReserve = Annotated[
     str, typer.Option("--memory-reserve", metavar="GIB|PERCENT", help="Memory to keep free on every device, in GiB (4) or percent (5%).")
 ]

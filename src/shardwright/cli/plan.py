@@ -48,6 +48,8 @@ def plan(
     encoder_len: flags.EncoderLen = 0,
     image_tokens: flags.ImageTokens = 0,
     expert_imbalance: flags.ExpertImbalance = 1.0,
+    dropout: flags.Dropout = False,
+    gradient_wire: flags.GradientWire = "",
     train: flags.Train = "",
     profile: flags.ProfileFile = "",
     space: Annotated[str, typer.Option("--space", help=SPACE_HELP)] = "standard",

@@ -25,6 +25,8 @@ def simulate(
     encoder_len: flags.EncoderLen = 0,
     image_tokens: flags.ImageTokens = 0,
     expert_imbalance: flags.ExpertImbalance = 1.0,
+    dropout: flags.Dropout = False,
+    gradient_wire: flags.GradientWire = "",
     train: flags.Train = "",
     profile: flags.ProfileFile = "",
     memory_reserve: flags.MemoryReserve = "0",

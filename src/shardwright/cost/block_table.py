@@ -26,7 +26,7 @@ from shardwright.cost.compute import (
 )
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.host import HostClock, PairedLayer
-from shardwright.cost.host_copies import host_bytes, waited_for_host
+from shardwright.cost.host_copies import checkpoint_seconds, host_bytes, waited_for_host
 from shardwright.cost.option_memory import dispatch_buffers
 from shardwright.cost.overlap import products_yield
 from shardwright.cost.quantise import with_casts
@@ -179,6 +179,7 @@ def block_tables(
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
         stops = by_operator.get((last, Phase.F), stops)
     seconds[3, ELEMENT] += waited_for_host(host_bytes(program, local), rate=host_rate, seconds=seconds)
+    parked = checkpoint_seconds(program, local, rate=host_rate)
     island = network.domain
     buffers = dispatch_buffers(program, local, spans=spans, island=island, hybrid=is_hybrid(runtime, island=island))
     tables: list[BlockTable] = []
@@ -187,7 +188,7 @@ def block_tables(
         saved = _saved_bytes(tensors, local, volumes)
         table = BlockTable(
             block=program.block,
-            seconds=_with_modules(seconds, once_more, rebuilt(program.operators, under).again, stops),
+            seconds=_with_modules(seconds, once_more, rebuilt(program.operators, under).again, stops, parked),
             saved_bytes=saved,
             transient_bytes=saved[0],
             flops=flops,
@@ -199,12 +200,14 @@ def block_tables(
     return tuple(tables)
 
 
-def _with_modules(seconds: FloatArray, forward: list[tuple[str, int, FloatArray]], again: frozenset[str], stops: FloatArray) -> FloatArray:
+def _with_modules(
+    seconds: FloatArray, forward: list[tuple[str, int, FloatArray]], again: frozenset[str], stops: FloatArray, parked: FloatArray
+) -> FloatArray:
     """`seconds` where modules run again in backward, under checkpoints of their own in layers that are not recomputed whole.
 
     Args:
         forward: (operator, part, seconds) of each kernel and exposed move. again: operators that run again. stops: what a checkpoint of a
-            whole layer leaves out.
+            whole layer leaves out. parked: what it waits for its input in host memory.
     """
     found, redone = seconds.copy(), np.zeros(seconds.shape[1:])
     for operator, part, spent in forward:
@@ -213,6 +216,7 @@ def _with_modules(seconds: FloatArray, forward: list[tuple[str, int, FloatArray]
     found[1] += redone
     found[4] = found[0] - redone
     found[4, GEMM] = found[4, GEMM] - stops
+    found[4, ELEMENT] = found[4, ELEMENT] + parked
     return found
 
 
@@ -428,6 +432,6 @@ def _saved_bytes(tensors: tuple[Saved, ...], degrees: Degrees, volumes: dict[str
             result[0] += volume
         if saved.dropped is not Recomputable.SELECTIVE and not saved.host:
             result[1] += volume
-        if saved.dropped is Recomputable.NEVER:
+        if saved.dropped is Recomputable.NEVER and saved.parked is None:
             result[2] += volume
     return result

@@ -18,6 +18,23 @@ def host_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
     return result
 
 
+def checkpoint_seconds(program: BlockProgram, degrees: Degrees, *, rate: float) -> FloatArray:
+    """(n,) seconds that a layer which is recomputed whole waits for its input to reach host memory and to come back.
+
+        2 V / rate
+
+    V: bytes of a device's own part, where members of a tensor-parallel group hold copies; it computes nothing meanwhile. Leaves out that
+    parts are gathered over the group again, and that host memory which is not pinned takes longer.
+
+    Source: DeepSpeed, runtime/activation_checkpointing/checkpointing.py (`partition_activations`, `gather_partitioned_activations`).
+    """
+    result = np.zeros(np.shape(degrees["mbs"])[0])
+    for saved in program.saved:
+        if saved.parked is not None:
+            result += 2.0 * evaluate(saved.parked, degrees) / rate
+    return result
+
+
 def waited_for_host(volume: IntArray, *, rate: float, seconds: FloatArray) -> FloatArray:
     """(n,) seconds that a layer under a selective policy waits for `volume` bytes to cross to the host and back.
 

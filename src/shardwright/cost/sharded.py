@@ -39,7 +39,8 @@ def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatAr
 
     Bytes are the runtime's (`gather_copy_bytes`, `reduce_copy_bytes`). Where collectives take lists (`listed_collectives`) the compute
     stream also waits for the host, which calls operators for each tensor of a gather's list: it has waited for the device before, and
-    launches the kernels beside the gather behind it. Leaves out launches and the copies of a shard (1/n of it).
+    launches the kernels beside the gather behind it. A shard that waits in host memory (`parameters_on_host`) is copied up before the
+    gather. Leaves out launches and the copies of a shard on the device (1/n of it).
 
     Source: DeepSpeed 0.3.13, runtime/zero/partition_parameters.py: `_allgather_param` begins with ``torch.cuda.synchronize()``.
     """
@@ -47,5 +48,7 @@ def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatAr
     bandwidth = device.memory_bandwidth * device.element_efficiency
     shared = np.where(sync.shard > 1, sync.dense, 0) + np.where(sync.expert_shard > 1, sync.experts, 0)
     elements = np.asarray(shared, dtype=np.float64)
+    own = np.where(sync.shard > 1, sync.dense / sync.shard, 0) + np.where(sync.expert_shard > 1, sync.experts / sync.expert_shard, 0)
+    up = own * (problem.job.parameter.bits / 8 / problem.cluster.node.host.pcie.achieved) if runtime.parameters_on_host else 0.0
     listed = sync.parts * (LISTED_GATHER_OPERATORS * OPERATOR_S)
-    return elements * (runtime.gather_copy_bytes / bandwidth) + listed, elements * (runtime.reduce_copy_bytes / bandwidth)
+    return elements * (runtime.gather_copy_bytes / bandwidth) + listed + up, elements * (runtime.reduce_copy_bytes / bandwidth)

@@ -283,8 +283,9 @@ def update_bytes(problem: Problem) -> float:
 
 
 def shard_bytes(problem: Problem) -> float:
-    """Bytes of a parameter's ZeRO-3 shard beside the optimizer's master copy."""
-    return 0.0 if problem.runtime.gathers_from_master else problem.job.parameter.bits / 8
+    """Bytes of a parameter's ZeRO-3 shard on the device, beside the optimizer's master copy."""
+    runtime = problem.runtime
+    return 0.0 if runtime.gathers_from_master or runtime.parameters_on_host else problem.job.parameter.bits / 8
 
 
 def narrow_copies(problem: Problem) -> float:

@@ -36,6 +36,28 @@ _TIMERS: Final = (
 _BF16: Final = f"{_BLOB}/0acdb021c71edb33a637ee60ff54425279cd08bc/deepspeed/runtime/bf16_optimizer.py"
 _CONFIG: Final = "https://www.deepspeed.ai/docs/config-json/"
 
+_CHECKPOINTS: Final = f"{_BLOB}/02f59ea37362c316f71a4a5a919d9d79528d4b61/deepspeed/runtime/activation_checkpointing/checkpointing.py"
+_OFFLOADS: Final = (
+    offered(
+        "cpu_checkpoints",
+        "on",
+        "activation_checkpointing.partition_activations: true, activation_checkpointing.cpu_checkpointing: true",
+        read(
+            _CHECKPOINTS,
+            on="checkpoints_on_host",
+            note="partition_activations copies each member's own part to the host and waits; gather_partitioned_activations copies back",
+        ),
+    ),
+    offered("cpu_checkpoints", "off", "", stated(_CHECKPOINTS, off="checkpoints_on_host", note="both are false by default")),
+    offered(
+        "param_offload",
+        "on",
+        "zero_optimization.offload_param.device: cpu",
+        stated(_CONFIG, on="parameters_on_host", note="valid only with stage 3"),
+    ),
+    offered("param_offload", "off", "", stated(_CONFIG, off="parameters_on_host")),
+)
+
 # DeepSpeed 0.16: ZeRO 0-3 with overlap_comm, DeepSpeed pipeline, Ulysses, automatic tensor parallelism.
 V0_16: Final = runtime(
     named("deepspeed-0.16", framework="DeepSpeed", version="0.16", released="2024-11"),
@@ -123,7 +145,8 @@ V0_16: Final = runtime(
         off="capture routing_on_host router_kernels fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
         "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts "
         "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors "
-        "kept_outputs host_outputs activation_offload logits_parts experts_split_as_layers plain_p2p_blocks",
+        "kept_outputs host_outputs activation_offload logits_parts experts_split_as_layers plain_p2p_blocks "
+        "checkpoints_on_host parameters_on_host hybrid_dispatch",
         note="eager; experts have a fixed capacity",
     ),
     CUBLAS,
@@ -141,6 +164,7 @@ V0_16: Final = runtime(
         offered(
             "kernels", "compiled", "compile.enabled: true", stated(_CONFIG, element_kernels=ElementKernels.COMPILED, note="torch.compile")
         ),
+        *_OFFLOADS,
     ),
 )
 
@@ -220,6 +244,7 @@ MEGATRON: Final = derive(
                 zero_stages=(0, 1, 2, 3),
             ),
         ),
+        *_OFFLOADS,
     ),
 )
 
@@ -246,4 +271,5 @@ LISTED: Final = derive(
         note="PrefetchCoordinator: the next parameters are prefetched while a module computes; stage3_max_reuse_distance 1e9; "
         "gradients of each parameter apart",
     ),
+    offers=_OFFLOADS,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime import nemo
+from shardwright.runtime import megatron_core, nemo
 from shardwright.runtime.facts import derive, named, read, stated
 from shardwright.runtime.options import offered
 from shardwright.runtime.runtime import Capture, Scaling
@@ -65,6 +65,8 @@ _EXPERTS: Final = (
         "on",
         "overlap_moe_expert_parallel_comm=true delay_wgrad_compute=true",
         read(_EAGER, on="expert_overlap", note="overlap_moe_expert_parallel_comm with delay_wgrad_compute"),
+        # comm_overlap.py (OVERLAP of megatron_core) asserts it where overlap_moe_expert_parallel_comm is set.
+        needs={"dispatcher": ("alltoall", "flex", "hybridep")},
     ),
     offered("grouped_experts", "each", "", stated(_WHOLE, off="fused_experts")),
     offered(
@@ -90,5 +92,5 @@ RUNTIME: Final = derive(
     ),
     read(_PRECISION, on="gathers_narrow", note="its recipes set fp8_param_gather, but for blockwise scaling"),
     stated(_DISPATCHER, on="routing_on_host", note=_HOST_NOTE),
-    offers=(*nemo.NEMO_25_04.offers, *_GRAPHS, *_EXPERTS),
+    offers=(*nemo.NEMO_25_04.offers, *megatron_core.HYBRID, *_GRAPHS, *_EXPERTS),
 )

@@ -145,6 +145,7 @@ EXPERTS: Final = (
         read(
             f"{_LM}/0014f13713bfa38a8bab4ae11edd6917d35165ce/megatron/core/transformer/moe/token_dispatcher.py",
             expert_dispatch=ExpertDispatch.GATHERED,
+            off="hybrid_dispatch",
             note="MoEAllGatherTokenDispatcher: tokens, probabilities and map are gathered over ep x etp, outputs are reduce-scattered",
         ),
     ),
@@ -152,7 +153,12 @@ EXPERTS: Final = (
         "dispatcher",
         "alltoall",
         "--moe-token-dispatcher-type alltoall",
-        stated(f"{_CORE}/transformer/moe/token_dispatcher.py", expert_dispatch=ExpertDispatch.ALL_TO_ALL, note="a copy for each expert"),
+        stated(
+            f"{_CORE}/transformer/moe/token_dispatcher.py",
+            expert_dispatch=ExpertDispatch.ALL_TO_ALL,
+            off="hybrid_dispatch",
+            note="a copy for each expert",
+        ),
     ),
     offered(
         "dispatcher",
@@ -161,6 +167,7 @@ EXPERTS: Final = (
         stated(
             f"{_CORE}/transformer/moe/fused_a2a.py",
             expert_dispatch=ExpertDispatch.DEDUPLICATED,
+            off="hybrid_dispatch",
             note="DeepEP: a copy for each device, and for each node on the way",
         ),
     ),
@@ -319,6 +326,7 @@ V0_12: Final = runtime(
     stated(
         f"{_CORE}/transformer/transformer_config.py",
         on="activation_offload",
+        off="checkpoints_on_host parameters_on_host hybrid_dispatch",
         note="--cpu-offloading-num-layers; refused with a pipeline and with recompute; from memory",
     ),
     stated(
@@ -410,5 +418,19 @@ V0_12: Final = runtime(
     ),
 )
 
+HYBRID: Final = (
+    offered(
+        "dispatcher",
+        "hybridep",
+        "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
+        stated(
+            f"{_LM}/main/megatron/core/transformer/moe/README.md",
+            on="hybrid_dispatch",
+            expert_dispatch=ExpertDispatch.DEDUPLICATED,
+            note="from 0.15 on, for GB200, B200 and H100: HybridEP where flex alone is DeepEP",
+        ),
+    ),
+)
+
 # Megatron-Core 0.16: what of it is used here is as in 0.12.
-V0_16: Final = derive(V0_12, named("megatron-core-0.16", version="0.16", released="2026-01"), offers=V0_12.offers)
+V0_16: Final = derive(V0_12, named("megatron-core-0.16", version="0.16", released="2026-01"), offers=(*V0_12.offers, *HYBRID))

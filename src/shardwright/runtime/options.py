@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 from shardwright.errors import RuntimeModelError, nearest
@@ -132,7 +133,8 @@ OPTIONS: Final = (
         values={
             "allgather": "all of a group's tokens to all its devices",
             "alltoall": "a copy for each chosen expert",
-            "flex": "a copy for each device and node that holds any (DeepEP, HybridEP)",
+            "flex": "a copy for each device and node that holds any (DeepEP; HybridEP in larger islands)",
+            "hybridep": "the same by HybridEP",
         },
         searched=("alltoall", "flex"),
     ),
@@ -206,6 +208,8 @@ OPTIONS: Final = (
             "attention_offloaded": "its input, queries, keys, values and the projection behind the core, in host memory",
         },
     ),
+    _switch("cpu_checkpoints", "inputs of layers that run again in backward wait in host memory"),
+    _switch("param_offload", "ZeRO-3's shards of parameters wait in host memory"),
     _switch("recompute_norms", "norms run again in backward"),
     _switch("recompute_mla", "up projections of latent attention run again in backward"),
     _switch("recompute_moe_act", "the activation between experts' products runs again in backward"),
@@ -217,16 +221,23 @@ BY_NAME: Final[Mapping[str, Option]] = {option.name: option for option in OPTION
 _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
 
 
-def offered(option: str, value: str, flag: str, *statements: Statement) -> Offer:
+def offered(
+    option: str, value: str, flag: str, *statements: Statement, needs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+) -> Offer:
     """A framework can run `option` at `value`, set by `flag`; `statements` are the facts that this changes.
+
+    Args:
+        needs: values of other options, of those that the framework has, without which it refuses this one.
 
     Raises:
         ValueError: no such option or value, or a field is stated twice (a mistake in a runtime file, not a user's).
     """
-    if value not in BY_NAME[option].values:
-        raise ValueError(f"{option} has no value {value}")
+    for name, values_of in ((option, (value,)), *needs.items()):
+        wrong = next((one for one in values_of if one not in BY_NAME[name].values), "")
+        if wrong:
+            raise ValueError(f"{name} has no value {wrong}")
     values, facts = settled(f"{option}={value}", statements)
-    return Offer(option=option, value=value, flag=flag, values=tuple(values.items()), facts=facts)
+    return Offer(option=option, value=value, flag=flag, values=tuple(values.items()), facts=facts, needs=tuple(needs.items()))
 
 
 def own_options(runtime: Runtime) -> Options:
@@ -283,8 +294,23 @@ def chosen(runtime: Runtime, given: Iterable[tuple[str, str]]) -> Runtime:
     merged = {**dict(runtime.options), **{offer.option: offer.value for offer in changes}}
     options = ordered(pair for pair in merged.items() if pair not in runtime.own)
     base = runtime.base or runtime.name
+    _require_together(runtime, {**dict(runtime.own), **merged})
     name = " ".join([base, *(f"{option}={value}" for option, value in options)])
     return replace(runtime, **values, name=name, facts=tuple(facts.values()), options=options, base=base)  # type: ignore[arg-type]
+
+
+def _require_together(runtime: Runtime, present: Mapping[str, str]) -> None:
+    """Raise if an option is set that runs with other values of another one alone."""
+    for offer in runtime.offers:
+        if present.get(offer.option) != offer.value:
+            continue
+        for name, allowed in offer.needs:
+            if present.get(name, allowed[0]) not in allowed:
+                raise RuntimeModelError(
+                    f"{runtime.base or runtime.name} runs {offer.option}={offer.value} with {name}={' or '.join(allowed)} alone, "
+                    f"not with {name}={present[name]}",
+                    hint=f"{name}={allowed[0]}, or without {offer.option}={offer.value}",
+                )
 
 
 def _offer(runtime: Runtime, name: str, value: str) -> Offer:

@@ -145,7 +145,7 @@ class Offer:
 
     Args:
         option, value: words of the vocabulary (`options.OPTIONS`). flag: what sets it in a launch script of the framework; empty = that it
-            is not set. values: fields of `Runtime` that it changes. facts: why.
+            is not set. values: fields of `Runtime` that it changes. facts: why. needs: (option, values) of others that it runs with alone.
     """
 
     option: str
@@ -153,6 +153,7 @@ class Offer:
     flag: str
     values: tuple[tuple[str, object], ...]
     facts: tuple[Fact, ...]
+    needs: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +196,9 @@ class Runtime:
             host_outputs: of these and the input, what waits in host memory until backward.
         gathers_from_master: ZeRO-3 shards are the fp32 master copies, cast when gathered: there is no working copy beside them.
         zero1_broadcasts: ZeRO-1 returns parameters by one broadcast a member, in series, instead of an all_gather.
-        expert_dispatch: see ExpertDispatch. dispatches_eight_bit: where the job computes in 8 or 4 bits, tokens on their way to experts
-            and gradients of what these made travel in 8 bits, with a scale for each 128 elements; what is summed stays in 16.
+        expert_dispatch: see ExpertDispatch. hybrid_dispatch: DEDUPLICATED is HybridEP's also where DeepEP would do.
+        dispatches_eight_bit: where the job computes in 8 or 4 bits, tokens on their way to experts and gradients of what these made travel
+            in 8 bits, with a scale for each 128 elements; what is summed stays in 16.
         saves_quantized: linear operators keep their input for the weight gradient in the GEMM's dtype, not in the activations' dtype.
         reserved_multiprocessors: of a device, that products and attention of an overlapped pair leave to its communication for as long as
             they run; 0 = none: communication takes its share from whatever runs beside it.
@@ -226,6 +228,8 @@ class Runtime:
         row_kernels: token permutation and fused cross-entropy are Transformer Engine's Triton kernels, one program a row.
         gradient_passes: passes a step over all local gradients, before their collective and to zero them; their scaling apart.
         scales_gradients: gradients are multiplied by 1 / holders in their buffer before the collective sums them.
+        checkpoints_on_host: the inputs of layers that full recompute runs again wait in host memory, each member of a tensor-parallel group
+            with its own part. parameters_on_host: ZeRO-3's shards of the working copy wait there, and are copied up for each gather.
         experts_split_as_layers: where nothing is said, experts are split over tp as dense layers are (etp = tp).
         router_kernels: kernels of a forward of the router and of what prepares the dispatch, where each copy is sent; 0 = not counted.
         fixed_capacity: experts take a fixed number of tokens, which the host need not read.
@@ -319,6 +323,9 @@ class Runtime:
     router_kernels: int = 0
     experts_split_as_layers: bool = False
     plain_p2p_blocks: bool = False
+    hybrid_dispatch: bool = False
+    checkpoints_on_host: bool = False
+    parameters_on_host: bool = False
     facts: tuple[Fact, ...] = ()
     offers: tuple[Offer, ...] = ()
     own: Options = ()

@@ -27,7 +27,8 @@ class Request:
         reserve_bytes, reserve_fraction: of each device's memory, which programs do not have. headroom: share of the rest that plans of a
         search leave free, as predictions of memory are a few percent off.
         encoder_len, image_tokens: tokens of a sample's encoder text and patches of its images, for models that read them (else 0).
-        expert_imbalance: tokens of the device with the busiest experts over the mean.
+        expert_imbalance: tokens of the device with the busiest experts over the mean. dropout: attention and hidden dropout are on.
+        gradient_wire: dtype of gradients on the network; empty = the one in which the runtime adds them up.
         search_memory: bytes for the members of a space (`search.grid.by_mesh`): a larger space is searched in parts.
         space: ``standard`` or ``exhaustive``. top: next best plans to rank.
         train: what is trained (`model.trained.parse_training`); empty = all.
@@ -51,6 +52,8 @@ class Request:
     encoder_len: int = 0
     image_tokens: int = 0
     expert_imbalance: float = 1.0
+    dropout: bool = False
+    gradient_wire: str = ""
     space: str = "standard"
     top: int = 3
     profile: str = ""

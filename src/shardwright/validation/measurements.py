@@ -15,6 +15,8 @@ from shardwright.errors import DataError, nearest
 
 MAX_FILE_BYTES: Final = 64 * 1024**2
 MAX_COUNT: Final = 10**15
+FILES: Final = (".yaml", ".yml", ".json")
+"""How the name of a file ends that describes a cluster."""
 REQUIRED: Final = ("source_id", "table_or_row", "model_name", "gpu", "gpu_count")
 
 
@@ -40,9 +42,13 @@ class Measurement:
         micro_batch: samples of a microbatch on one replica. gpu_count: devices. gpus_per_node: devices a node.
         sp: sequence parallelism. zero_stage_or_fsdp, recompute, schedule, offload, precision: as printed.
         measured_iter_time_s: seconds a step. tokens_per_s_per_gpu, tflops_per_gpu: as printed (see flops_convention).
-        peak_mem_gb: GiB. memory_kind: what they count. gpu_mix: the devices of a mixed cluster. notes: free; ``OOM`` in it = did not fit.
+        peak_mem_gb: GiB. memory_kind: what they count. gpu_mix: a mixed cluster as printed. notes: free; ``OOM`` in it = did not fit.
         runtime: what ran, ``megatron-bridge graphs=iteration``. options: more of what its launch script set, ``loss=te``.
         laboratory: group of sources that may share configurations; empty = the source alone.
+        launch: the arguments of its launch as Megatron-LM names them, all of them, ``--tensor-model-parallel-size 2 --bf16``: they fill
+            empty cells and set options.
+        cluster: nodes and network where `gpu` does not say them: an expression, ``aws-p3.8xlarge:3 + aws-g4dn.12xlarge:1``, or the path of
+            a cluster file (from the table's folder).
         config: a Hugging Face config.json, as its path (from the table's folder) or its text; it says the whole model.
         architecture: a model of the catalog (empty = the one called `model_name`), or a form of decoder built from the row's sizes:
             ``gpt``, ``llama``, ``nemotron`` or ``experts``.
@@ -104,6 +110,8 @@ class Measurement:
     runtime: str = ""
     options: str = ""
     laboratory: str = ""
+    launch: str = ""
+    cluster: str = ""
     config: str = ""
     architecture: str = ""
     expert_ffn: int | None = None
@@ -192,12 +200,13 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
     if len(content) > MAX_FILE_BYTES:
         raise DataError(f"{name}: larger than {MAX_FILE_BYTES} bytes", hint="give a CSV file of measurements")
     found = parse_measurements(content, source=Path(name).name or name)
-    return tuple(replace(row, config=_located(row.config, Path(path).parent)) for row in found)
+    return tuple(_located(row, Path(path).parent) for row in found)
 
 
-def _located(config: str, folder: Path) -> str:
-    """The path of a configuration, seen from here; its text as it is."""
-    return config if not config or config.lstrip().startswith("{") else str(folder / config)
+def _located(row: Measurement, folder: Path) -> Measurement:
+    """The row with the paths of its files seen from here."""
+    config = row.config if not row.config or row.config.lstrip().startswith("{") else str(folder / row.config)
+    return replace(row, config=config, cluster=str(folder / row.cluster) if row.cluster.endswith(FILES) else row.cluster)
 
 
 def parse_measurements(content: bytes, *, source: str) -> tuple[Measurement, ...]:

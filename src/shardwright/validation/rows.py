@@ -11,16 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from shardwright.cost.model_flops import LONGEST_STEP_S, seconds_at_peak
-from shardwright.errors import ClusterError, RuntimeModelError, StrategyError, UsageError, nearest
-from shardwright.hardware.catalog.catalog import accelerator_names, find_accelerator
-from shardwright.hardware.catalog.nodes import node_of, smaller_node
-from shardwright.hardware.cluster import Cluster
+from shardwright.errors import RuntimeModelError, StrategyError, UsageError
 from shardwright.hardware.device import Accelerator
-from shardwright.hardware.expression import fill_nodes
 from shardwright.job.border import job_from_flags
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
+from shardwright.program.legal import runtime_violations
 from shardwright.runtime.registry import default_runtime, load_runtime
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts
@@ -30,9 +27,12 @@ from shardwright.units import GIB, TERA
 from shardwright.validation.case import Case, MeasuredKind, Skip, SkipReason
 from shardwright.validation.complete import Completed, complete
 from shardwright.validation.decoders import row_model
+from shardwright.validation.devices import row_cluster
 from shardwright.validation.facts import Facts
 from shardwright.validation.implied import implied, modules_of
+from shardwright.validation.launch import launched, launched_options
 from shardwright.validation.measurements import Measurement, MemoryKind
+from shardwright.validation.offload import offloaded
 from shardwright.validation.predict import problem_of_case
 
 _TUNED: Final = re.compile(r"\b(SFT|LoRA|PEFT)\b")
@@ -82,23 +82,26 @@ def _screen(row: Measurement) -> None:
     """Stop at rows that no facts can make a case of."""
     if "LOW QUALITY" in row.notes:
         raise _Unusable(SkipReason.LOW_QUALITY)
-    if row.gpu.lower() == "mixed" or " + " in row.gpu_mix:
-        raise _Unusable(SkipReason.MIXED_CLUSTER, row.gpu_mix[:80])
     if "OOM or hang" in row.notes:
         raise _Unusable(SkipReason.AMBIGUOUS_FAILURE, "OOM or hang")
 
 
 def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime: str) -> Case:
     row, assumptions = completed.row, [*completed.assumptions]
-    device = find_accelerator(row.gpu)
-    if device is None:
-        raise _Unusable(SkipReason.UNKNOWN_ACCELERATOR, f"{row.gpu[:60]}: {nearest(row.gpu, accelerator_names())}")
-    runtime = _runtime(row, device=device, otherwise=runtime, assumptions=assumptions)
+    try:
+        row = launched(row, assumptions=assumptions)
+    except RuntimeModelError as error:
+        raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, error.message) from None
     row, modules = modules_of(implied(row, assumptions=assumptions))
-    runtime = _with_modules(runtime, modules)
+    named = bool(row.runtime or runtime)
     missing = next((name for name in _REQUIRED if not getattr(row, name)), "")
     if missing:
         raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, missing)
+    cluster = row_cluster(row, facts=facts)
+    if isinstance(cluster, tuple):
+        raise _Unusable(*cluster)
+    runtime = _runtime(row, device=cluster.node.accelerator, otherwise=runtime, assumptions=assumptions)
+    runtime = _with_options(runtime, (*(f"{module}=on" for module in modules), *offloaded(row)[1]))
     model = row_model(row, config=completed.config)
     if isinstance(model, tuple):
         raise _Unusable(*model)
@@ -120,7 +123,7 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
     case = Case(
         measurement=published,
         model=model,
-        cluster=_cluster(row, device=device, facts=facts),
+        cluster=cluster,
         job=job,
         runtime=runtime,
         grid=grid,
@@ -130,10 +133,18 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
         memory_bytes=round((row.peak_mem_gb or 0.0) * GIB) if ran and memory_kind is not MemoryKind.NONE else None,
         ran=ran,
         laboratory=row.laboratory or row.source_id,
-        assumptions=tuple(assumptions),
     )
     _require_possible(case)
-    return case
+    _require_runnable(case, named=named, assumptions=assumptions)
+    return replace(case, assumptions=tuple(assumptions))
+
+
+def _require_runnable(case: Case, *, named: bool, assumptions: list[str]) -> None:
+    """The runtime can run the strategy; one that nothing names is predicted all the same, and told."""
+    for broken in runtime_violations(problem_of_case(case), case.grid):
+        if named:
+            raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"{broken.message} ({broken.hint})")
+        assumptions.append(f"{broken.message}, and runs here all the same: say which runtime ran")
 
 
 def _require_possible(case: Case) -> None:
@@ -152,7 +163,7 @@ def _runtime(row: Measurement, *, device: Accelerator, otherwise: str, assumptio
         name = default_runtime(device.vendor)
         assumptions.append(f"runtime {name}: nothing says which, and it is usual on {device.name}")
     try:
-        return load_runtime(f"{name} {row.options}").name
+        return launched_options(load_runtime(f"{name} {row.options}").name, row)
     except RuntimeModelError as error:
         raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
 
@@ -170,10 +181,10 @@ def _trained(row: Measurement, *, model: Model, assumptions: list[str]) -> Model
         raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
 
 
-def _with_modules(runtime: str, modules: tuple[str, ...]) -> str:
-    """The runtime with modules that run again, as options."""
+def _with_options(runtime: str, options: tuple[str, ...]) -> str:
+    """The runtime with what cells of the strategy set: modules that run again, parameters in host memory."""
     try:
-        return load_runtime(" ".join([runtime, *(f"{module}=on" for module in modules)])).name
+        return load_runtime(" ".join([runtime, *options])).name
     except RuntimeModelError as error:
         raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, error.message) from None
 
@@ -189,8 +200,6 @@ def _degrees(row: Measurement) -> _Degrees:
 
 def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: list[str]) -> Grid:
     """The strategy. Its schedule is the column's where that names one other than 1F1B, else 1F1B, interleaved with several chunks."""
-    if row.offload.lower() not in ("", "none"):
-        raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"offload {row.offload}")
     zero, shard = _sharding(row)
     holders = degrees.dp * degrees.cp
     shard = holders // (row.optimizer_instances or 1) if (row.optimizer_instances or 1) > 1 else shard
@@ -199,7 +208,7 @@ def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: lis
     vpp = row.vpp or (grid_schedule(own).chunks if own else 1)
     if not own and row.vpp is None and degrees.pp > 1:
         assumptions.append("vpp 1: the cell is empty, and the pipeline may have been interleaved")
-    first, last, layers = _stage_layers(row, pp=degrees.pp)
+    first, last, layers = _stage_layers(row, pp=degrees.pp, vpp=vpp)
     return Grid(
         tp=degrees.tp,
         sp=bool(row.sp) and degrees.tp > 1,
@@ -214,6 +223,7 @@ def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: lis
         zero=zero if holders > 1 and shard != 1 else 0,
         shard=shard if 1 < shard < holders and zero else 0,
         host=row.host_layers or 0,
+        offload=offloaded(row)[0],
         recompute=_recompute(row, runtime=runtime, assumptions=assumptions),
         schedule=own or ("interleaved-1f1b" if vpp > 1 else "1f1b"),
         first=first,
@@ -261,11 +271,15 @@ def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> Rec
     raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"recompute {row.recompute}")
 
 
-def _stage_layers(row: Measurement, *, pp: int) -> tuple[int, int, tuple[int, ...]]:
-    """Layers of the first and last stage (0, 0 = even or not given) where the row gives a partition; of all where others differ too."""
+def _stage_layers(row: Measurement, *, pp: int, vpp: int) -> tuple[int, int, tuple[int, ...]]:
+    """Layers of the first and last stage (0, 0 = even or not given) where the row gives a partition; of all, or of all chunks, where others
+    differ too.
+    """
     counts = row.stage_layers
     if not counts or pp == 1 or len(set(counts)) == 1:
         return 0, 0, ()
+    if vpp > 1 and len(counts) == pp * vpp:
+        return 0, 0, counts
     if len(counts) != pp or not all(counts):
         raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"layers of stages {counts}")
     if len(set(counts[1:-1])) > 1:
@@ -297,21 +311,6 @@ def _require_legal(grid: Grid, *, model: Model, job: TrainingJob, num_devices: i
         inconsistent = broken.rule in ("grid.devices", "grid.batch")
         reason = SkipReason.INCONSISTENT_CONFIGURATION if inconsistent else SkipReason.UNSUPPORTED_STRATEGY
         raise _Unusable(reason, broken.message)
-
-
-def _cluster(row: Measurement, *, device: Accelerator, facts: Facts) -> Cluster:
-    """Nodes of the printed size with the printed network, else the catalog's node."""
-    kind, count = node_of(device), row.gpu_count or 0
-    size = row.gpus_per_node or kind.num_devices
-    if size < kind.num_devices:
-        kind = smaller_node(kind, num_devices=size)
-    bandwidth = facts.networks.get(row.inter_net.lower(), 0.0)
-    if bandwidth:
-        kind = replace(kind, nic=replace(kind.nic, bandwidth=bandwidth / kind.nics, reverse_bandwidth=0.0))
-    try:
-        return Cluster(expression=f"{device.name}:{count}", groups=(fill_nodes(kind, num_devices=count, name=device.name),))
-    except ClusterError as error:
-        raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
 
 
 def _measured(row: Measurement, *, samples: int) -> tuple[MeasuredKind, float | None]:

@@ -40,6 +40,7 @@ _AZURE_MEMORY: Final = "Azure size page, from memory"
 _GCP: Final = "cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
 
 _ROWS: Final[dict[str, InstanceRow]] = {
+    "aws-p3.8xlarge": InstanceRow("v100-sxm-16gb", 4, 4, 1, 10, _AWS),
     "aws-p3.16xlarge": InstanceRow("v100-sxm-16gb", 8, 8, 1, 25, _AWS),
     "aws-p3dn.24xlarge": InstanceRow("v100-sxm-32gb", 8, 8, 1, 100, _AWS),
     "aws-p4d.24xlarge": InstanceRow("a100-sxm-40gb", 8, 8, 4, 400, _AWS),

@@ -131,13 +131,15 @@ class Recomputable(StrEnum):
 class Saved:
     """A tensor that lives from F to I or W of its microbatch: bytes, and which recompute modes drop it.
 
-    `host`: where `selective` keeps it, it waits in host memory.
+    `host`: where `selective` keeps it, it waits in host memory. `parked`: where `full` keeps it, this much of it waits there, and none on
+    the device.
     """
 
     tensor: str
     volume: Size
     dropped: Recomputable
     host: bool = False
+    parked: Size | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

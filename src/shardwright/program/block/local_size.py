@@ -17,11 +17,11 @@ PEERS: Final = 8
 
 
 def is_hybrid(runtime: Runtime, *, island: int) -> bool:
-    """A dispatcher that sends a token once is HybridEP in islands of `island` devices, else DeepEP.
+    """A dispatcher that sends a token once is HybridEP in islands of `island` devices, or where that is asked for, else DeepEP.
 
     DeepEP's host waits for the device, so that no graph holds it (Megatron-Core, fused_a2a.py at 02ad939ba9d1: `FusedDispatch`).
     """
-    return island > PEERS or runtime.capture is Capture.ITERATION
+    return runtime.hybrid_dispatch or island > PEERS or runtime.capture is Capture.ITERATION
 
 
 PREPARES_DISPATCH: Final = 14

@@ -21,8 +21,21 @@ _FEED_FORWARDS = (OperatorClass.MLP, OperatorClass.SHARED, OperatorClass.EXPERTS
 
 def stream_volume(block: Block, structure: Placing, context: Context) -> Size:
     """Bytes of the residual stream that one device holds at the block's border."""
-    hidden = next((e.size for o in block.operators for e in (*o.reads, *o.writes) if e.dim is Dim.HIDDEN and e.size > 1), 1)
-    return local_tokens(OperatorClass.STREAM, structure, context).scaled(context.element * hidden)
+    return local_tokens(OperatorClass.STREAM, structure, context).scaled(context.element * _hidden(block))
+
+
+def _hidden(block: Block) -> int:
+    return next((e.size for o in block.operators for e in (*o.reads, *o.writes) if e.dim is Dim.HIDDEN and e.size > 1), 1)
+
+
+def _own_part(block: Block, structure: Placing, context: Context) -> Size:
+    """Bytes of the stream that each device keeps where those which hold copies of it share it out, as heads or the feed-forward are."""
+    cut = next((o for o in block.operators if o.width() in (Dim.HEADS, Dim.FFN) and not is_routed(o)), None)
+    width = cut.width() if cut is not None else None
+    if cut is None or width is None or structure.sequence_parallel:
+        return stream_volume(block, structure, context)
+    own = part(Extent(dim=width, size=_hidden(block)), cut, structure)
+    return (local_tokens(OperatorClass.STREAM, structure, context) * own).scaled(context.element)
 
 
 def saved_tensors(block: Block, operators: dict[str, Operator], structure: Placing, context: Context) -> tuple[Saved, ...]:
@@ -35,7 +48,8 @@ def saved_tensors(block: Block, operators: dict[str, Operator], structure: Placi
             if name == MEMORY or name in kept:
                 continue
             if name == INPUT:
-                kept[name] = Saved(tensor=name, volume=stream_volume(block, structure, context), dropped=Recomputable.NEVER)
+                parked = _own_part(block, structure, context) if context.runtime.checkpoints_on_host else None
+                kept[name] = Saved(tensor=name, volume=stream_volume(block, structure, context), dropped=Recomputable.NEVER, parked=parked)
             else:
                 kept |= _saved_output(operators[name], operator, _keepers(name, block, context), structure, context)
         kept |= _saved_extra(operator, structure, context)

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 from shardwright.cost.chunk_layout import is_layer
 from shardwright.errors import RuntimeModelError, UsageError, nearest
@@ -18,6 +19,7 @@ from shardwright.strategy.grid.axes import AXES as MESH_AXES
 from shardwright.strategy.grid.axes import MAX_DEGREE, Grid, Recompute
 from shardwright.strategy.grid.facts import num_layers
 from shardwright.strategy.grid.rules import SCHEDULES, GridFacts
+from shardwright.strategy.grid.runnable import AXES_READ, unrunnable
 
 AXES = (
     "tp",
@@ -306,22 +308,9 @@ def require_searchable(space: Space, problem: Problem) -> None:
 
 
 def _require_runnable(space: Space, runtime: Runtime) -> None:
-
-    def asks(axis: str) -> bool:
-        return any(int(v) > 1 for v in space.of(axis))
-
-    lacks = (
-        (any(space.of("sp")) and not runtime.sequence_parallel, "sequence parallelism (sp)"),
-        (asks("cp") and not (runtime.context_ring or runtime.context_gather or runtime.context_ulysses), "context parallelism (cp)"),
-        (asks("ulysses") and not runtime.context_ulysses, "Ulysses (ulysses)"),
-        (any(space.of("gather")) and not runtime.context_gather, "gathered context (gather)"),
-        ((asks("ep") or asks("etp")) and not runtime.expert_parallel, "expert parallelism (ep, etp)"),
-        (any(space.of("offload")) and not runtime.optimizer_offload, "an optimizer on the host (offload)"),
-        (any(space.of("shard")) and not runtime.hybrid_sharding, "sharding groups smaller than dp (shard)"),
-    )
-    for lacking, what in lacks:
-        if lacking:
-            raise RuntimeModelError(f"{runtime.name} has no {what}", hint="drop the pin, or choose another runtime")
+    largest = SimpleNamespace(**{axis: max(map(int, space.of(axis))) for axis in AXES_READ})
+    for broken in unrunnable(runtime, largest):
+        raise RuntimeModelError(broken.message, hint="drop the pin, or choose another runtime")
     for stage in space.of("zero"):
         if stage not in runtime.zero_stages:
             raise RuntimeModelError(f"{runtime.name} has no zero{stage}", hint=f"stages: {', '.join(map(str, runtime.zero_stages))}")

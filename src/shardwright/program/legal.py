@@ -1,0 +1,77 @@
+"""Whether a strategy is legal for a problem: the rules of its grid or plan, of its schedule, and what its runtime can run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwright.program.problem import Problem
+from shardwright.schedules.grid_order import order_violations
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.rules import SCHEDULES, GridFacts, violations
+from shardwright.strategy.grid.runnable import unrunnable
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.verify.check import verify
+from shardwright.strategy.violation import Violation
+
+
+def facts_of(problem: Problem) -> GridFacts:
+    """The counts that grids are checked against."""
+    return grid_facts(
+        problem.model,
+        devices=problem.cluster.num_devices,
+        global_batch=problem.job.global_batch,
+        seq_len=problem.job.sequence_length,
+    )
+
+
+def grid_violations(problem: Problem, grid: Grid) -> Iterator[Violation]:
+    """Every rule that `grid` breaks for `problem`, the schedule's and the runtime's own included."""
+    of_grid = violations(grid, facts=facts_of(problem), general=True)
+    yield from of_grid
+    if not of_grid and grid.schedule not in SCHEDULES:
+        yield from order_violations(grid, microbatches=problem.job.global_batch // (grid.dp * grid.microbatch))
+    yield from runtime_violations(problem, grid)
+
+
+def runtime_violations(problem: Problem, grid: Grid) -> Iterator[Violation]:
+    """What the runtime of `problem` cannot run of `grid`."""
+    yield from unrunnable(problem.runtime, grid)
+    yield from _zero_violations(problem, zero=grid.zero, pipeline=grid.pp > 1)
+    if grid.host and (grid.pp > 1 or not problem.runtime.activation_offload):
+        yield Violation(
+            rule="runtime.host",
+            message=f"{problem.runtime.name} keeps no layers' activations in host memory{' with pp above 1' if grid.pp > 1 else ''}",
+            hint="without host=; or Megatron-Core, pp 1",
+        )
+
+
+def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    """Every rule that `plan` breaks for `problem`, the runtime's own included; not yet whether its orders can run."""
+    if plan.devices > problem.cluster.num_devices:
+        yield Violation(
+            rule="plan.devices",
+            message=f"the plan is for {plan.devices} devices, the cluster has {problem.cluster.num_devices}",
+            hint="a cluster of as many devices or more",
+        )
+    yield from verify(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+    zero = max((3 if s.parameter != 1 else 2 if s.gradient != 1 else int(s.optimizer != 1) for s in plan.shards), default=0)
+    bases = {(stage.base, stage.placements) for lane in plan.lanes for stage in lane.stages}
+    yield from _zero_violations(problem, zero=zero, pipeline=len(bases) > 1)
+    if not problem.runtime.optimizer_offload and any(percent for rule in plan.shards for _, percent in rule.host):
+        yield Violation(
+            rule="runtime.offload",
+            message=f"{problem.runtime.name} has no states on the host",
+            hint="without host= in the plan's shards, or under another runtime",
+        )
+
+
+def _zero_violations(problem: Problem, *, zero: int, pipeline: bool) -> Iterator[Violation]:
+    runtime = problem.runtime
+    if zero not in runtime.zero_stages or (pipeline and zero > runtime.zero_with_pipeline):
+        yield Violation(
+            rule="runtime.zero",
+            message=f"{runtime.name} has no zero{zero}{' with pp above 1' if pipeline else ''}",
+            hint=f"stages {', '.join(map(str, runtime.zero_stages))}, with a pipeline up to {runtime.zero_with_pipeline}"
+            + ("; zero3 of frozen parameters is not priced yet" if problem.model.base is not None else ""),
+        )

@@ -1,0 +1,60 @@
+"""The cluster that a row ran on: an expression or a file in its column `cluster`, or so many of one accelerator in its usual nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.errors import ClusterError, nearest
+from shardwright.hardware.catalog.catalog import accelerator_names, find_accelerator
+from shardwright.hardware.catalog.nodes import node_of, smaller_node
+from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.device import Accelerator
+from shardwright.hardware.expression import fill_nodes, parse_cluster
+from shardwright.hardware.files.yaml_cluster import load_cluster
+from shardwright.validation.case import SkipReason
+from shardwright.validation.facts import Facts
+from shardwright.validation.measurements import FILES, Measurement
+
+MIXED = "say its nodes in the column cluster, as h100-sxm:8 + a100-sxm:8"
+
+
+def row_cluster(row: Measurement, *, facts: Facts) -> Cluster | tuple[SkipReason, str]:
+    """The cluster of a row, or why there is none.
+
+    What `cluster` says wins over `gpu`, `gpus_per_node` and `inter_net`; it must have `gpu_count` devices.
+    """
+    try:
+        if row.cluster:
+            return _said(row)
+        if is_mixed(row):
+            return SkipReason.MIXED_CLUSTER, f"{row.gpu_mix[:80]}: {MIXED}" if row.gpu_mix else MIXED
+        device = find_accelerator(row.gpu)
+        if device is None:
+            return SkipReason.UNKNOWN_ACCELERATOR, f"{row.gpu[:60]}: {nearest(row.gpu, accelerator_names())}"
+        return _of_one_kind(row, device=device, bandwidth=facts.networks.get(row.inter_net.lower(), 0.0))
+    except ClusterError as error:
+        return SkipReason.INCONSISTENT_CONFIGURATION, error.message
+
+
+def is_mixed(row: Measurement) -> bool:
+    """Its devices are of several kinds, by its own words."""
+    return row.gpu.lower() == "mixed" or " + " in row.gpu_mix
+
+
+def _said(row: Measurement) -> Cluster | tuple[SkipReason, str]:
+    cluster = load_cluster(row.cluster) if row.cluster.endswith(FILES) else parse_cluster(row.cluster)
+    if row.gpu_count and cluster.num_devices != row.gpu_count:
+        words = f"{row.cluster[:60]} has {cluster.num_devices} devices, not {row.gpu_count}"
+        return SkipReason.INCONSISTENT_CONFIGURATION, words
+    return cluster
+
+
+def _of_one_kind(row: Measurement, *, device: Accelerator, bandwidth: float) -> Cluster:
+    """Nodes of the printed size with the printed network, else the catalog's node."""
+    kind, count = node_of(device), row.gpu_count or 0
+    size = row.gpus_per_node or kind.num_devices
+    if size < kind.num_devices:
+        kind = smaller_node(kind, num_devices=size)
+    if bandwidth:
+        kind = replace(kind, nic=replace(kind.nic, bandwidth=bandwidth / kind.nics, reverse_bandwidth=0.0))
+    return Cluster(expression=f"{device.name}:{count}", groups=(fill_nodes(kind, num_devices=count, name=device.name),))
