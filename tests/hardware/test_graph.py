@@ -21,7 +21,9 @@ KINDS = ("h100-sxm:8", "h100-sxm:24", "a100-sxm-80gb:4", "t4:12", "gb200-nvl72:7
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
     words = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))
-    cluster = parse_cluster("+".join(words))
+    zones = [f"@{draw(st.sampled_from('ab'))}" for _ in words] if draw(st.booleans()) else [""] * len(words)
+    link = ",a~b=10gbps/30ms" if len(set(zones)) > 1 else ""
+    cluster = parse_cluster("+".join(word + zone for word, zone in zip(words, zones, strict=True)) + link)
     size = draw(st.sampled_from((0, 4, 16, 64)))
     leaf = FabricTier(name="leaf", num_devices=size, oversubscription=3.0, latency_s=1e-6)
     fabric = (leaf, FabricTier(name="spine", num_devices=0, oversubscription=2.0)) if size else ()
@@ -50,14 +52,20 @@ def test_levels_nest_and_islands_are_those_of_the_nodes(cluster: Cluster) -> Non
 def test_more_devices_behind_move_nobody(cluster: Cluster, more: str) -> None:
     """Two devices exchange as fast whatever lies behind them, but for what fills an island that they only begin."""
     assume(not cluster.expression.endswith("gb200-nvl72:36") or not more.startswith("gb200"))
-    larger = replace(parse_cluster(f"{cluster.expression}+{more}"), fabric=cluster.fabric)
+    nodes, *links = cluster.expression.split(",")
+    if cluster.zones != ("",):
+        more, links = f"{more}@c", [*links, *(f"{zone}~c=5gbps" for zone in cluster.zones)]
+    larger = replace(parse_cluster(",".join([f"{nodes}+{more}", *links])), fabric=cluster.fabric)
     one, other = np.divmod(np.arange(min(cluster.num_devices, 24) ** 2), min(cluster.num_devices, 24))
     found = []
     for some in (cluster, larger):
         level = level_between(one, other, units_of(some))
         kinds = groups_of(some, one)
         seen = [levels_of(some, group) for group in range(len(some.groups))]
-        found.append([(seen[k][at].bandwidth, seen[k][at].latency_s) for k, at in zip(kinds.tolist(), level.tolist(), strict=True)])
+        near = np.array([group.zone for group in some.groups])
+        there = near[kinds] == near[groups_of(some, other)]
+        met = zip(kinds[there].tolist(), level[there].tolist(), strict=True)
+        found.append([(seen[k][at].bandwidth, seen[k][at].latency_s) for k, at in met])
     assert found[0] == found[1]
 
 

@@ -91,3 +91,44 @@ def test_the_order_of_groups_does_not_matter(groups: tuple[str, str]) -> None:
         for problem, text, start in zip((before, behind), plans, (0, shift), strict=True)
     ]
     assert found[1] == pytest.approx(found[0], rel=1e-12)
+
+
+ZONED = """plan zoned devices 16
+lane main samples 16 in {microbatches}
+  stages embed+4, 4+head on 0, 8
+    all = b2 t4
+    stream = b2 s4
+order 1f1b(main)
+"""
+
+
+def test_a_pipeline_between_zones_waits_for_their_link() -> None:
+    """Two stages of 8 devices: what the second gets, and the first gets back, passes the link; a zone that is idle changes nothing."""
+    plan = parse_plan(ZONED.format(microbatches=8))
+    seconds = {}
+    for name, cluster in {
+        "one zone": "h100-sxm:8+a100-sxm-80gb:8",
+        "wide": "h100-sxm:8@a+a100-sxm-80gb:8@b,a~b=3200gbps",
+        "narrow": "h100-sxm:8@a+a100-sxm-80gb:8@b,a~b=10gbps/20ms",
+        "narrow back": "h100-sxm:8@a+a100-sxm-80gb:8@b,a~b=3200gbps,b~a=10gbps/20ms",
+        "idle beside": "h100-sxm:8@a+a100-sxm-80gb:8@b+t4:16@c,a~b=10gbps/20ms,a~c=1gbps/200ms,b~c=1gbps/200ms",
+    }.items():
+        seconds[name] = simulate_plan(problem_for(dense(), batch=16, cluster=cluster, seq_len=2048), plan).step_time_s
+    assert seconds["wide"] == pytest.approx(seconds["one zone"], rel=1e-12)
+    assert seconds["one zone"] < seconds["narrow back"] < seconds["narrow"]
+    # There and back again of the last microbatch, at least.
+    assert seconds["narrow"] - seconds["one zone"] > 2 * 0.02
+    assert seconds["idle beside"] == pytest.approx(seconds["narrow"], rel=1e-12)
+
+
+def test_gradients_summed_over_zones_pass_their_slowest_link() -> None:
+    plan = parse_plan("plan wide devices 24\nlane main samples 24 in 1\n  stages embed+8+head on 0\n    all = b24\norder gpipe(main)\n")
+    seconds = [
+        simulate_plan(problem_for(dense(), batch=24, cluster=cluster, seq_len=2048), plan).step_time_s
+        for cluster in (
+            "h100-sxm:24",
+            "h100-sxm:8@a+h100-sxm:8@b+h100-sxm:8@c,a~b=100gbps,a~c=100gbps,b~c=100gbps",
+            "h100-sxm:8@a+h100-sxm:8@b+h100-sxm:8@c,a~b=100gbps,a~c=100gbps,b~c=100gbps,c~b=1gbps",
+        )
+    ]
+    assert seconds[0] < seconds[1] < seconds[2]

@@ -13,7 +13,7 @@ from shardwright.collectives.members import span_of_devices
 from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
-from shardwright.hardware.graph import Units, group_ends, groups_of, levels_of, units_of
+from shardwright.hardware.graph import Units, group_ends, groups_of, levels_of, units_of, zone_rates
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 
@@ -55,10 +55,12 @@ def _of_kind(problem: Same[Problem], kind: int) -> Problem:
 def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Network:
     """The network that devices of these kinds share: on every level the slowest of them."""
     networks = [network_of(of_kind(cluster, kind), library=library) for kind in kinds]
-    levels = zip(*(levels_of(cluster, kind) for kind in kinds), strict=True)
+    tiers = [_slowest(level) for level in zip(*(levels_of(cluster, kind) for kind in kinds), strict=True)]
+    if len({cluster.groups[kind].zone for kind in kinds}) > 1:
+        tiers[-1] = _between_zones(cluster, kinds, tiers[-1])
     return replace(
         networks[0],
-        tiers=tuple(_slowest(level) for level in levels),
+        tiers=tuple(tiers),
         units=units_of(cluster),
         in_network_reduction=all(n.in_network_reduction for n in networks),
         curves=networks[0].curves if len(networks) == 1 else (),
@@ -73,6 +75,12 @@ def _slowest(level: tuple[Tier, ...]) -> Tier:
         bandwidth=min(t.bandwidth for t in level),
         latency_s=max(t.latency_s for t in level),
     )
+
+
+def _between_zones(cluster: Cluster, kinds: tuple[int, ...], tier: Tier) -> Tier:
+    """The slowest link between two zones of some node groups; others do not matter to them."""
+    bandwidth, latency_s = (rates[np.ix_(kinds, kinds)] for rates in zone_rates(cluster))
+    return replace(tier, bandwidth=float(bandwidth.min()), latency_s=float(latency_s.max()))
 
 
 def network_of_devices(problem: Problem, devices: tuple[int, ...]) -> Network:
@@ -111,20 +119,23 @@ def _units(problem: Same[Problem]) -> tuple[Units, ...]:
 
 
 def rates_between(problem: Problem, one: IntArray, other: IntArray, level: int) -> Rates:
-    """Of pairs of devices that exchange over a level: as fast as the slower of both."""
+    """Of pairs of devices that exchange over a level: as fast as the slower of both, or as their zones' link."""
     latency_s, bandwidth = _level_rates(Same(problem), level)
     if len(latency_s) == 1:
-        return Rates(latency_s=latency_s, bandwidth=bandwidth)
-    ends = [groups_of(problem.cluster, devices) for devices in (one, other)]
-    return Rates(
-        latency_s=np.maximum(*(latency_s[kind] for kind in ends)),
-        bandwidth=np.minimum(*(bandwidth[kind] for kind in ends)),
-    )
+        return Rates(latency_s=latency_s[0], bandwidth=bandwidth[0])
+    ends = tuple(groups_of(problem.cluster, devices) for devices in (one, other))
+    return Rates(latency_s=latency_s[ends], bandwidth=bandwidth[ends])
 
 
 @lru_cache(maxsize=1024)
 def _level_rates(problem: Same[Problem], level: int) -> tuple[FloatArray, FloatArray]:
-    """Of each node group; of one where all are of a kind."""
+    """(groups, groups) from a node group to another; of one where all are of a kind."""
     cluster = problem.value.cluster
+    if len(cluster.zones) > 1 and level == len(units_of(cluster)) - 1:
+        bandwidth, latency_s = zone_rates(cluster)
+        return latency_s, bandwidth
     tiers = [levels_of(cluster, group)[level] for group in range(1 if cluster.is_uniform else len(cluster.groups))]
-    return np.array([t.latency_s for t in tiers]), np.array([t.bandwidth for t in tiers])
+    return (
+        np.maximum.outer(*2 * [np.array([t.latency_s for t in tiers])]),
+        np.minimum.outer(*2 * [np.array([t.bandwidth for t in tiers])]),
+    )

@@ -6,11 +6,13 @@ scale-out network from leaf to core. A tier's link is one device's share of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from shardwright.hardware.device import Accelerator, Evidence, Origin
 from shardwright.hardware.link import Link
+from shardwright.hardware.zones import ZoneLink
 
 ONE_SWITCH: Final = Origin(evidence=Evidence.ASSUMED, reference="no switch tiers are given; a cluster file can (docs/clusters.md)")
 
@@ -59,10 +61,23 @@ class NodeKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """`count` nodes of one kind in a row."""
+    """`count` nodes of one kind in a row.
+
+    Args:
+        zone: that they are in; empty where the cluster has one. price: dollars of a device in an hour; 0 = not said.
+    """
 
     kind: NodeKind
     count: int
+    zone: str = ""
+    price: float = 0.0
+
+
+def by_zone(groups: Iterable[NodeGroup]) -> tuple[NodeGroup, ...]:
+    """The groups with those of a zone side by side, zones in the order in which they first stand."""
+    written = tuple(groups)
+    zones = tuple(dict.fromkeys(group.zone for group in written))
+    return tuple(sorted(written, key=lambda group: zones.index(group.zone)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +120,8 @@ class Cluster:
 
     Args:
         expression: what the user wrote, kept for plan files and messages.
-        fabric: from the tier next to the nodes upward; empty = one non-blocking switch. fabric_origin: where they come from.
+        fabric: from the tier next to the nodes upward, in every zone; empty = one non-blocking switch. fabric_origin: where they come from.
+        links: of each zone to each other, in the order of the zones; empty where there is one zone.
         note: what its words count, where that is no count of devices.
     """
 
@@ -113,6 +129,7 @@ class Cluster:
     groups: tuple[NodeGroup, ...]
     fabric: tuple[FabricTier, ...] = ()
     fabric_origin: Origin = ONE_SWITCH
+    links: tuple[ZoneLink, ...] = ()
     note: str = field(default="", compare=False, repr=False)
 
     @property
@@ -122,8 +139,14 @@ class Cluster:
 
     @property
     def is_uniform(self) -> bool:
-        """All nodes are of one kind."""
-        return all(g.kind == self.groups[0].kind for g in self.groups[1:])
+        """All nodes are of one kind, in one zone."""
+        first = self.groups[0]
+        return all(g.zone == first.zone and g.kind == first.kind for g in self.groups[1:])
+
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """Names of the zones, in the order of the nodes."""
+        return tuple(dict.fromkeys(group.zone for group in self.groups))
 
     @property
     def node(self) -> NodeKind:
@@ -156,7 +179,8 @@ class Cluster:
             kind, count = group.kind, group.count
             nodes = "a node" if count == 1 else f"{count:,} nodes"
             domain = f", scale-up domains of {kind.island:,}" if kind.island != kind.num_devices else ""
-            parts.append(f"{count * kind.num_devices:,} x {kind.accelerator.name}, {nodes} of {kind.num_devices}{domain}")
+            zone = f" in {group.zone}" if group.zone else ""
+            parts.append(f"{count * kind.num_devices:,} x {kind.accelerator.name}, {nodes} of {kind.num_devices}{domain}{zone}")
         return " + ".join(parts) + (f" ({self.note})" if self.note else "")
 
     def tiers(self) -> tuple[Tier, ...]:

@@ -1,12 +1,19 @@
 """Cluster expressions: ``h100-sxm:16384``, ``a100-sxm-80gb:64+v100-sxm-32gb:32``, ``aws-p5.48xlarge:128``, ``meta-24k-roce:16384``.
 
-Grammar: term { "+" term }, term = name [ ":" count ]. The count is devices for an accelerator and for a published cluster (which may
-leave it out: its full size), **instances** for a cloud instance, as a cloud bill counts them, and slices for a TPU slice by Google's own
-name (``v5p-256``; one where it is left out). Names ignore case, ``_`` and ``-``.
+Grammar: term { "+" term } { "," link }, term = name [ ":" count ] [ "@" zone ] [ "/" dollars "usd" ],
+link = zone "~" zone "=" number "gbps" [ "/" number "ms" ] [ "/" dollars "usd" ]. The count is devices for an accelerator and for a
+published cluster (which may leave it out: its full size), **instances** for a cloud instance, as a cloud bill counts them, and slices for
+a TPU slice by Google's own name (``v5p-256``; one where it is left out). Names ignore case, ``_`` and ``-``.
+
+``h100-sxm:64@east/2.5usd+a100-sxm-80gb:64@west/1.2usd,east~west=25gbps/60ms/0.02usd``: dollars of a device in an hour, and of a link for
+each gigabyte that leaves its zone. A link is what one node sends to nodes of the other zone: of both directions, or of the first zone to
+the second where the other way is written too.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -16,12 +23,17 @@ from shardwright.hardware.catalog.instances import find_instance, instance_names
 from shardwright.hardware.catalog.nodes import node_of, smaller_node
 from shardwright.hardware.catalog.published import find_published, published_cluster, published_names
 from shardwright.hardware.catalog.slices import Slice, find_slice
-from shardwright.hardware.cluster import ONE_SWITCH, Cluster, FabricTier, NodeGroup, NodeKind
+from shardwright.hardware.cluster import ONE_SWITCH, Cluster, FabricTier, NodeGroup, NodeKind, by_zone
 from shardwright.hardware.device import Evidence, Origin
+from shardwright.hardware.link import Link
+from shardwright.hardware.zones import ZoneLink, checked_links, checked_price
+from shardwright.units import BITS_PER_BYTE
 
 MAX_TEXT: Final = 4096
 MAX_TERMS: Final = 64
 MAX_DEVICES: Final = 4_194_304
+_ZONE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+_NUMBER: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 def cluster_names() -> tuple[str, ...]:
@@ -41,7 +53,8 @@ def parse_cluster(text: str) -> Cluster:
     if len(text) > MAX_TEXT:
         raise ClusterError(f"cluster expression of {len(text)} characters", hint=f"at most {MAX_TEXT}; use a YAML file")
     written = text.strip()
-    terms = [term.strip() for term in written.split("+")]
+    nodes, *wide = written.split(",")
+    terms = [term.strip() for term in nodes.split("+")]
     if not written or not all(terms):
         raise ClusterError(f"empty term in cluster expression {_shown(written)}", hint="write NAME:COUNT, such as h100-sxm:64")
     if len(terms) > MAX_TERMS:
@@ -50,14 +63,17 @@ def parse_cluster(text: str) -> Cluster:
     fabric: tuple[FabricTier, ...] = ()
     origin, notes = ONE_SWITCH, list[str]()
     for term in terms:
-        group, tiers, origin, note = _term(term)
+        kind, zone, price = _place(term)
+        group, tiers, origin, note = _term(kind)
+        group = replace(group, zone=zone, price=price)
         notes += [note] if note else []
         if tiers and len(terms) > 1:
             raise ClusterError(f"{_shown(term)} brings its own network and cannot be joined with other terms", hint="use a YAML file")
         fabric = fabric or tiers
         _append(groups, group)
     note = "; ".join(dict.fromkeys(notes))
-    cluster = Cluster(expression=written, groups=tuple(groups), fabric=fabric, fabric_origin=origin, note=note)
+    links = checked_links((group.zone for group in groups), _links(wide))
+    cluster = Cluster(expression=written, groups=by_zone(groups), fabric=fabric, fabric_origin=origin, links=links, note=note)
     if cluster.num_devices > MAX_DEVICES:
         raise ClusterError(f"{cluster.num_devices} devices in {_shown(written)}", hint=f"at most {MAX_DEVICES}")
     return cluster
@@ -93,8 +109,8 @@ def segmented(kind: NodeKind, *, count: int) -> NodeKind:
 
 
 def _append(groups: list[NodeGroup], group: NodeGroup) -> None:
-    if groups and groups[-1].kind == group.kind:
-        groups[-1] = NodeGroup(kind=group.kind, count=groups[-1].count + group.count)
+    if groups and replace(groups[-1], count=group.count) == group:
+        groups[-1] = replace(group, count=groups[-1].count + group.count)
     else:
         groups.append(group)
 
@@ -112,6 +128,57 @@ def _count(text: str, *, term: str) -> int:
     if len(digits) > 18 or int(digits) > MAX_DEVICES:
         raise ClusterError(f"count {_shown(text)} in {_shown(term)} is too large", hint=f"at most {MAX_DEVICES} devices")
     return int(digits)
+
+
+def _place(term: str) -> tuple[str, str, float]:
+    """A term without its zone and price, and both."""
+    rest, slash, price = term.partition("/")
+    name, at, zone = rest.partition("@")
+    if at and not _ZONE.fullmatch(zone.strip()):
+        raise ClusterError(
+            f"zone {_shown(zone)} in {_shown(term)} is no name", hint="letters, digits, dots and hyphens: h100-sxm:64@us-east-1"
+        )
+    dollars = _number(price, "usd", term=term) if slash else 0.0
+    return name.strip(), zone.strip(), checked_price(dollars, what=_shown(term)) if slash else 0.0
+
+
+def _number(text: str, unit: str, *, term: str) -> float:
+    """A number with its unit."""
+    found = _NUMBER.fullmatch(text.strip().lower().removesuffix(unit))
+    if found is None or not text.strip().lower().endswith(unit):
+        raise ClusterError(f"{_shown(text)} in {_shown(term)} is no number of {unit}", hint=f"such as 2.5{unit}")
+    return float(found.group())
+
+
+def _links(texts: list[str]) -> Iterator[ZoneLink]:
+    """Links of zones; one way where the other is written too."""
+    read = [_link(text.strip()) for text in texts]
+    written = {(one.source, one.target) for one in read}
+    for one in read:
+        yield one
+        if (one.target, one.source) not in written:
+            yield replace(one, source=one.target, target=one.source)
+
+
+def _link(text: str) -> ZoneLink:
+    zones, equals, rest = text.partition("=")
+    source, joined, target = (part.strip() for part in zones.partition("~"))
+    if not (equals and joined and _ZONE.fullmatch(source) and _ZONE.fullmatch(target)):
+        raise ClusterError(f"{_shown(text)} is no link of two zones", hint="write ZONE~ZONE=10gbps/30ms/0.02usd behind the nodes")
+    rate, *more = rest.split("/")
+    given = {unit: _number(part, unit, term=text) for part in more for unit in ("ms", "usd") if part.strip().lower().endswith(unit)}
+    if len(given) < len(more):
+        raise ClusterError(f"{_shown(text)} says more than a link has", hint="10gbps, then /30ms and /0.02usd")
+    gigabits = _number(rate, "gbps", term=text)
+    if not gigabits > 0.0:
+        raise ClusterError(f"{_shown(text)}: a link of {gigabits:g} Gbit/s", hint="10gbps")
+    link = Link(
+        latency_s=given.get("ms", 0.0) / 1e3,
+        bandwidth=gigabits * 1e9 / BITS_PER_BYTE,
+        efficiency=1.0,
+        origin=Origin(evidence=Evidence.ASSUMED, reference="given with the cluster"),
+    )
+    return ZoneLink(source=source, target=target, link=link, egress=given.get("usd", 0.0))
 
 
 def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], Origin, str]:

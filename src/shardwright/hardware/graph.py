@@ -1,8 +1,9 @@
 """Where the devices of a cluster lie and what their links carry: one form for uniform and mixed clusters.
 
-A network has levels, innermost first: the scale-up islands, the switch tiers, and the whole. On each level every device lies in one unit;
-units of a level need not be equal (islands of 8 beside islands of 72). Two devices exchange over the innermost level that has both in one
-unit, as fast as the slower of them sends there. Neither depends on the devices that take no part.
+A network has levels, innermost first: the scale-up islands, the switch tiers, zones where there are several, and the whole. On each level
+every device lies in one unit; units of a level need not be equal (islands of 8 beside islands of 72). Two devices exchange over the
+innermost level that has both in one unit, as fast as the slower of them sends there, and between zones at the rate of their zones' link.
+Neither depends on the devices that take no part.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, product
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.hardware.cluster import Cluster, Tier
 
 
@@ -80,15 +81,20 @@ def units_of(cluster: Cluster) -> tuple[Units, ...]:
     """The units of every level, innermost first; those of a level are whole units of the one below."""
     if cluster.is_uniform:
         return regular(tuple(tier.num_devices for tier in cluster.tiers()))
+    zones = _zones(cluster)
     levels = [_islands(cluster)]
     for index in _kept(cluster)[:-1]:
-        levels.append(_filled(levels[-1], cluster.network[index].num_devices, cluster.num_devices))
+        levels.append(_filled(levels[-1], cluster.network[index].num_devices, cluster.num_devices, zones))
+    if len(zones) > 1:
+        levels.append(_filled(levels[-1], cluster.num_devices, cluster.num_devices, zones))
     return (*levels, *regular((cluster.num_devices,)))
 
 
 @lru_cache(maxsize=256)
 def levels_of(cluster: Cluster, group: int) -> tuple[Tier, ...]:
-    """What a device of a node group sees of each level. Of a mixed cluster `num_devices` is that of the largest unit."""
+    """What a device of a node group sees of each level. Of a mixed cluster `num_devices` is that of the largest unit; of several zones the
+    last level is the slowest link that leaves the group's (`zone_rates` has those of each two).
+    """
     if cluster.is_uniform:
         return cluster.tiers()
     kind, units = cluster.groups[group].kind, units_of(cluster)
@@ -100,7 +106,31 @@ def levels_of(cluster: Cluster, group: int) -> tuple[Tier, ...]:
         found.append(
             Tier(name=tier.name if joins else "core", num_devices=max(units[level].size), bandwidth=bandwidth, latency_s=latency_s)
         )
+    if len(units) > len(found):
+        shares, seconds = (rates[group] for rates in zone_rates(cluster))
+        found.append(Tier(name="zones", num_devices=cluster.num_devices, bandwidth=float(shares.min()), latency_s=float(seconds.max())))
     return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def zone_rates(cluster: Cluster) -> tuple[FloatArray, FloatArray]:
+    """(groups, groups) achieved bytes/s from a device of one node group to one of another, anywhere in the cluster, while all devices of
+    its node send; and seconds of a message.
+
+    Between zones the link is a node's: its devices, and those of the node that it sends to, share it. None has more than the networks of
+    both zones leave it.
+    """
+    links = {(one.source, one.target): one.link for one in cluster.links}
+    own = [cluster.network_rates(group.kind)[_kept(cluster)[-1]] for group in cluster.groups]
+    bandwidth, latency_s = (np.zeros((len(own), len(own))) for _ in range(2))
+    for (one, source), (other, target) in product(enumerate(cluster.groups), repeat=2):
+        shares, waits = [own[one][1], own[other][1]], max(own[one][2], own[other][2])
+        if source.zone != target.zone:
+            link = links[source.zone, target.zone]
+            shares += [link.achieved / group.kind.num_devices for group in (source, target)]
+            waits += link.latency_s
+        bandwidth[one, other], latency_s[one, other] = min(shares), waits
+    return bandwidth, latency_s
 
 
 def level_between(one: IntArray, other: IntArray, units: tuple[Units, ...]) -> IntArray:
@@ -137,16 +167,22 @@ def repeats_after(units: tuple[Units, ...]) -> int:
 
 
 def _islands(cluster: Cluster) -> Units:
-    """Groups of one kind that are neighbours fill islands together."""
+    """Groups of one kind and zone that are neighbours fill islands together."""
     first, size, number = list[int](), list[int](), list[int]()
     start = 0
-    for kind, groups in groupby(cluster.groups, key=lambda group: group.kind):
+    for (kind, _), groups in groupby(cluster.groups, key=lambda group: (group.kind, group.zone)):
         devices = sum(group.count for group in groups) * kind.num_devices
         number.append(number[-1] - (first[-1] - start) // size[-1] if first else 0)
         first.append(start)
         size.append(min(kind.island, devices))
         start += devices
     return Units(first=tuple(first), size=tuple(size), number=tuple(number))
+
+
+def _zones(cluster: Cluster) -> tuple[int, ...]:
+    """The first device of each run of nodes in one zone."""
+    ends = (0, *group_ends(cluster))
+    return tuple(ends[n] for n, group in enumerate(cluster.groups) if n == 0 or group.zone != cluster.groups[n - 1].zone)
 
 
 def _kept(cluster: Cluster) -> tuple[int, ...]:
@@ -159,8 +195,10 @@ def _kept(cluster: Cluster) -> tuple[int, ...]:
     return (*(index for index, reach in enumerate(reaches) if smallest < reach < total), joins_all)
 
 
-def _filled(below: Units, size: int, total: int) -> Units:
-    """Units of at most `size` devices, each of whole units `below` in their order; one that is larger is a unit alone."""
+def _filled(below: Units, size: int, total: int, borders: tuple[int, ...]) -> Units:
+    """Units of at most `size` devices, each of whole units `below` in their order; one that is larger is a unit alone, and none goes
+    across a border.
+    """
     starts = [
         device
         for first, each, end in zip(below.first, below.size, (*below.first[1:], total), strict=True)
@@ -168,7 +206,7 @@ def _filled(below: Units, size: int, total: int) -> Units:
     ]
     edges = [0]
     for start, end in zip(starts, (*starts[1:], total), strict=True):
-        if end - edges[-1] > size and start > edges[-1]:
+        if start in borders[1:] or (end - edges[-1] > size and start > edges[-1]):
             edges.append(start)
     lengths = [end - start for start, end in zip(edges, (*edges[1:], total), strict=True)]
     changes = [n for n, length in enumerate(lengths) if n == 0 or length != lengths[n - 1]]

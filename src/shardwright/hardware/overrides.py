@@ -37,8 +37,9 @@ def limit_devices(cluster: Cluster, *, num_devices: int) -> Cluster:
             break
     if not groups:
         first = cluster.groups[0].kind
-        groups.append(NodeGroup(kind=smaller_node(first, num_devices=num_devices), count=1))
-    return replace(cluster, groups=tuple(groups))
+        groups.append(replace(cluster.groups[0], kind=smaller_node(first, num_devices=num_devices), count=1))
+    zones = {group.zone for group in groups}
+    return replace(cluster, groups=tuple(groups), links=tuple(one for one in cluster.links if {one.source, one.target} <= zones))
 
 
 def reserve_memory(cluster: Cluster, *, reserve_bytes: int) -> Cluster:

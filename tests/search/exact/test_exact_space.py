@@ -223,9 +223,8 @@ def test_orders_by_hand() -> None:
 
 
 def test_labels_tell_kinds_nodes_and_units_apart() -> None:
-    library = load_runtime("megatron-core").collective_library
     for text, sizes in {"h100-sxm:4": [4], "a100-sxm-80gb:2*": [2, 2], "a100-sxm-80gb:2+v100-sxm-32gb:1": [2, 1]}.items():
-        assert [len(some) for some in device_labels(cluster_of(text), library=library)] == sizes
+        assert [len(some) for some in device_labels(cluster_of(text))] == sizes
 
 
 @in_both

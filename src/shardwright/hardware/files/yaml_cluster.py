@@ -11,6 +11,14 @@
     fabric:
       - {name: leaf, devices: 64, rails: true}
       - {name: spine, oversubscription: 2}
+
+Nodes may be in zones and have prices (`hardware.zones`)::
+
+    nodes:
+      - {instance: aws-p4d.24xlarge, count: 8, zone: us-east-1, dollars_per_device_hour: 4.1}
+      - {instance: aws-p5.48xlarge, count: 4, zone: us-west-2, dollars_per_device_hour: 12.3}
+    links:
+      - {between: [us-east-1, us-west-2], bandwidth_gbps: 25, latency_ms: 60, egress_dollars_per_gigabyte: 0.02}
 """
 
 from __future__ import annotations
@@ -29,7 +37,7 @@ from shardwright.hardware.catalog.catalog import accelerator, accelerator_names,
 from shardwright.hardware.catalog.instances import find_instance, instance_names
 from shardwright.hardware.catalog.nodes import node_of
 from shardwright.hardware.catalog.sheet import accelerator_from_sheet
-from shardwright.hardware.cluster import ONE_SWITCH, Cluster, FabricTier, Host, NodeGroup, NodeKind
+from shardwright.hardware.cluster import ONE_SWITCH, Cluster, FabricTier, Host, NodeGroup, NodeKind, by_zone
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 from shardwright.hardware.expression import MAX_DEVICES, parse_cluster
 from shardwright.hardware.files.yaml_schema import (
@@ -44,13 +52,15 @@ from shardwright.hardware.files.yaml_schema import (
     OriginRecord,
     Record,
     TierRecord,
+    ZoneLinkRecord,
 )
 from shardwright.hardware.files.yaml_text import read_file, read_yaml
 from shardwright.hardware.link import Link
+from shardwright.hardware.zones import ZoneLink, checked_links, checked_price
 from shardwright.units import BITS_PER_BYTE, GIB, scale_decimal
 
 _SUFFIXES = (".yaml", ".yml", ".json")
-_YAML_START = re.compile(r"\{|(name|nodes|accelerators|fabric)\s*:")
+_YAML_START = re.compile(r"\{|(name|nodes|accelerators|fabric|links)\s*:")
 _FILE = Origin(evidence=Evidence.ASSUMED, reference="given in the cluster file")
 _UNITS: Mapping[str, tuple[str, Callable[[float], float]]] = {
     "_gib": ("_bytes", lambda value: round(value * GIB)),
@@ -91,10 +101,11 @@ def cluster_from_yaml(text: str) -> Cluster:
         raise ClusterError(
             "two accelerators of the cluster file have the same name", hint="case, hyphens, dots and underscores do not count"
         )
-    groups = tuple(_group(r, index=i, own=own) for i, r in enumerate(record.nodes))
+    groups = by_zone(_group(r, index=i, own=own) for i, r in enumerate(record.nodes))
+    links = checked_links((g.zone for g in groups), (link for i, r in enumerate(record.links) for link in _zone_links(r, index=i)))
     fabric = _fabric(record.fabric, groups)
     origin = _origin(record.fabric_origin, otherwise=_FILE if fabric else ONE_SWITCH)
-    cluster = Cluster(expression=record.name, groups=groups, fabric=fabric, fabric_origin=origin)
+    cluster = Cluster(expression=record.name, groups=groups, fabric=fabric, fabric_origin=origin, links=links)
     if cluster.num_devices > MAX_DEVICES:
         raise ClusterError(f"{cluster.num_devices} devices in the cluster file", hint=f"at most {MAX_DEVICES}")
     return cluster
@@ -125,6 +136,7 @@ _PARTS: Mapping[str, type[Record]] = {
     "origin": OriginRecord,
     "failures_origin": OriginRecord,
     "fabric_origin": OriginRecord,
+    "links": ZoneLinkRecord,
 }
 
 
@@ -278,7 +290,23 @@ def _group(record: NodesRecord, *, index: int, own: Mapping[str, tuple[Accelerat
         host=_host(record.host, base.host, path=f"{path}.host"),
         in_network_reduction=base.in_network_reduction if reduces is None else reduces,
     )
-    return NodeGroup(kind=kind, count=record.count)
+    dollars = record.dollars_per_device_hour
+    price = 0.0 if dollars is None else checked_price(dollars, what=f"{path}.dollars_per_device_hour")
+    return NodeGroup(kind=kind, count=record.count, zone=record.zone or "", price=price)
+
+
+def _zone_links(record: ZoneLinkRecord, *, index: int) -> tuple[ZoneLink, ...]:
+    if (record.between is None) == (record.source is None) or (record.source is None) != (record.target is None):
+        raise ClusterError(f"links.{index}: give either between, or source and target", hint="between: [east, west]")
+    one, other = record.between or (record.source or "", record.target or "")
+    link = Link(
+        latency_s=scale_decimal(record.latency_ms, -3),
+        bandwidth=scale_decimal(record.bandwidth_gbps, 9) / BITS_PER_BYTE,
+        efficiency=record.efficiency,
+        origin=_FILE,
+    )
+    ways = ((one, other), (other, one)) if record.between else ((one, other),)
+    return tuple(ZoneLink(source=a, target=b, link=link, egress=record.egress_dollars_per_gigabyte) for a, b in ways)
 
 
 def _fabric(records: list[TierRecord], groups: tuple[NodeGroup, ...]) -> tuple[FabricTier, ...]:

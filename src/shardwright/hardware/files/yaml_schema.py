@@ -112,6 +112,20 @@ class NodesRecord(Record):
     nic: LinkRecord | None = None
     host: HostRecord | None = None
     in_network_reduction: bool | None = None
+    zone: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$")] | None = None
+    dollars_per_device_hour: float | None = None
+
+
+class ZoneLinkRecord(Record):
+    """What one node of a zone sends to nodes of another: of both directions (`between`), or of one (`source`, `target`)."""
+
+    between: Annotated[list[Word], Field(min_length=2, max_length=2)] | None = None
+    source: Word | None = None
+    target: Word | None = None
+    latency_ms: NotNegative = 0.0
+    bandwidth_gbps: Positive
+    efficiency: Fraction = 1.0
+    egress_dollars_per_gigabyte: Annotated[float, Field(ge=0, le=100)] = 0.0
 
 
 class TierRecord(Record):
@@ -132,3 +146,4 @@ class ClusterRecord(Record):
     nodes: Annotated[list[NodesRecord], Field(min_length=1, max_length=1024)]
     fabric: Annotated[list[TierRecord], Field(max_length=16)] = []
     fabric_origin: OriginRecord | None = None
+    links: Annotated[list[ZoneLinkRecord], Field(max_length=4096)] = []

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
-from shardwright.cost.device_network import network_among
+import numpy as np
+
 from shardwright.errors import UsageError
 from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.graph import units_of
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.problem import Problem
 from shardwright.search.exact.trees import Node, TreeSpace, labelled_trees
@@ -83,21 +85,18 @@ class Partition:
         return tuple(sorted(device for stage in self.devices for some in stage for device in some))
 
 
-def device_labels(cluster: Cluster, *, library: str) -> tuple[tuple[int, ...], ...]:
-    """Devices in classes that nothing tells apart: of one node, and on every tier of every network that kinds share, in one unit or each
-    alone in its own.
-    """
-    kinds = range(len(cluster.groups))
-    subsets = [(0,)] if cluster.is_uniform else [s for n in range(1, len(cluster.groups) + 1) for s in combinations(kinds, n)]
-    sizes = sorted({tier.num_devices for subset in subsets for tier in network_among(cluster, subset, library).tiers})
-    nodes = [number for number, size in enumerate(g.kind.num_devices for g in cluster.groups for _ in range(g.count)) for _ in range(size)]
+def device_labels(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
+    """Devices in classes that nothing tells apart: of one node, and on every level of the network in one unit or each alone in its own."""
+    devices = np.arange(cluster.num_devices)
+    nodes = np.repeat(np.arange(sum(g.count for g in cluster.groups)), [g.kind.num_devices for g in cluster.groups for _ in range(g.count)])
+    columns = [nodes]
+    for level in units_of(cluster):
+        unit = level.of(devices)
+        columns.append(np.where(np.bincount(unit)[unit] > 1, unit, -1))
     classes: dict[tuple[int, ...], list[int]] = {}
-    for device in range(cluster.num_devices):
-        units = (
-            device // size if device // size * size + 1 < min(device // size * size + size, cluster.num_devices) else -1 for size in sizes
-        )
-        classes.setdefault((nodes[device], *units), []).append(device)
-    return tuple(tuple(devices) for devices in classes.values())
+    for device, lying in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        classes.setdefault(lying, []).append(device)
+    return tuple(tuple(some) for some in classes.values())
 
 
 def partitions(problem: Problem, space: ExactSpace, *, blocks: int) -> Iterator[Partition]:
@@ -105,7 +104,7 @@ def partitions(problem: Problem, space: ExactSpace, *, blocks: int) -> Iterator[
 
     Devices of a label are dealt to the stages by falling number of them there, ties to the earlier stage.
     """
-    labels = device_labels(problem.cluster, library=problem.runtime.collective_library)
+    labels = device_labels(problem.cluster)
     sizes = tuple(len(label) for label in labels)
     for stages in range(1, min(space.max_stages, blocks, sum(sizes)) + 1):
         maps = [_dealt(counts, labels) for counts in _counts(stages, sizes)]

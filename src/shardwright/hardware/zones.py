@@ -1,0 +1,76 @@
+"""Zones: parts of a cluster that wide links join (data centres, availability zones, regions).
+
+A link is what one node has to the nodes of another zone, in one direction, as clouds sell it; what crosses is paid by the gigabyte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Final
+
+from shardwright.errors import ClusterError, nearest
+from shardwright.hardware.link import Link
+
+MAX_ZONES: Final = 64
+MAX_DOLLARS: Final = 1000.0
+"""Dollars that no device costs in an hour: more is another unit (a node's price, a month's)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneLink:
+    """What one node of a zone sends to nodes of another.
+
+    Args:
+        source, target: names of the zones. link: of one node, all its devices together. egress: dollars for 10^9 bytes that leave.
+    """
+
+    source: str
+    target: str
+    link: Link
+    egress: float = 0.0
+
+
+def checked_links(zones: Iterable[str], links: Iterable[ZoneLink]) -> tuple[ZoneLink, ...]:
+    """The links, in the order of the zones, one for each ordered pair.
+
+    Raises:
+        ClusterError: a pair without a link or with two, a zone that no node is in, links of a cluster without zones, too many zones.
+    """
+    known = tuple(dict.fromkeys(zones))
+    if len(known) > MAX_ZONES:
+        raise ClusterError(f"{len(known)} zones", hint=f"at most {MAX_ZONES}")
+    found: dict[tuple[str, str], ZoneLink] = {}
+    for one in links:
+        for name in (one.source, one.target):
+            if name not in known or len(known) < 2:
+                hint = nearest(name, known) if len(known) > 1 else "name zones behind the nodes: h100-sxm:64@east"
+                raise ClusterError(f"a link of zone {name[:60]!r}, which no nodes are in", hint=hint)
+        if one.source == one.target:
+            raise ClusterError(f"a link of zone {one.source[:60]!r} to itself", hint="nodes of a zone are joined by their cards")
+        if (one.source, one.target) in found:
+            raise ClusterError(f"two links from {one.source[:60]!r} to {one.target[:60]!r}", hint="one for each direction")
+        found[one.source, one.target] = one
+    if len(known) > 1 and "" in known:
+        raise ClusterError("some nodes are in no zone and others are", hint="name a zone for all of them")
+    for pair in permutations(known, 2):
+        if pair not in found:
+            raise ClusterError(
+                f"zones {pair[0][:60]!r} and {pair[1][:60]!r} have no link", hint=f"{pair[0]}~{pair[1]}=10gbps/30ms, or links: in a file"
+            )
+    return tuple(found[pair] for pair in permutations(known, 2))
+
+
+def checked_price(dollars: float, *, what: str) -> float:
+    """Dollars of a device in an hour.
+
+    Raises:
+        ClusterError: none that a device has in this unit.
+    """
+    if not 0.0 < dollars <= MAX_DOLLARS:
+        raise ClusterError(
+            f"{what}: {dollars:g} dollars for a device and hour",
+            hint=f"dollars of one device (not of a node) in one hour, up to {MAX_DOLLARS:g}",
+        )
+    return dollars
