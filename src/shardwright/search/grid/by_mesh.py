@@ -15,9 +15,10 @@ from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.search.grid.best_first import Outcome, merged, refine
 from shardwright.search.grid.bounded import Crossed, bound_space, crossed
-from shardwright.search.grid.mesh_bounds import mesh_bounds
+from shardwright.search.grid.mesh_bounds import has_experts, mesh_bounds
 from shardwright.search.grid.meshes import Meshes, full_meshes, idle_meshes
 from shardwright.search.grid.modules import LADDER
+from shardwright.search.grid.near_layers import near_layers
 from shardwright.search.grid.paired import PairedSearch, search_paired
 from shardwright.search.grid.relaxed_members import relaxed_bounds
 from shardwright.search.grid.space import Space
@@ -217,10 +218,11 @@ class _Run:
                 meshes = meshes.take(np.arange(rows[0]), illegal=meshes.illegal)
                 break
             some = meshes.take(rows)
-            found = mesh_bounds(self.problem, self.space, self.facts, some, known=known, until=until)
+            near = near_layers(self.problem, self.space, self.facts, some.columns) if has_experts(self.problem) else None
+            found = mesh_bounds(self.problem, self.space, self.facts, some, known=known, near=near, until=until)
             close = np.flatnonzero(found < until)
             if len(close) and until < np.inf:
-                nearer = relaxed_bounds(self.problem, self.space, self.facts, some.take(close), capacity=self.capacity)
+                nearer = relaxed_bounds(self.problem, self.space, self.facts, some.take(close), capacity=self.capacity, near=near)
                 found[close] = np.maximum(found[close], nearer)
             bounds.append(found)
         return meshes, np.concatenate(bounds)

@@ -13,14 +13,15 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bound_arrays import Costs, Facts
-from shardwright.cost.columns import LayerTable, layer_table, mesh_table
+from shardwright.cost.columns import LayerTable, mesh_table
 from shardwright.cost.degree_rows import Rows
 from shardwright.program.problem import Problem
-from shardwright.search.grid.columns import distinct, extended, select
+from shardwright.search.grid.columns import extended, select
 from shardwright.search.grid.members import Members, Options, chunked
 from shardwright.search.grid.memory_choices import memory_choices
 from shardwright.search.grid.mesh_bounds import MARGIN
 from shardwright.search.grid.meshes import MESH, Meshes
+from shardwright.search.grid.near_layers import LAYER, NearLayers, near_rows
 from shardwright.search.grid.prepare import Prepared, bound_with, costs_of, facts_of, layouts_of
 from shardwright.search.grid.space import AXES, Space
 from shardwright.strategy.grid.rules import GridFacts
@@ -28,14 +29,15 @@ from shardwright.strategy.grid.rules import GridFacts
 NO_ROOM = 1e30
 """Seconds of a mesh none of whose members fits: more than any step, and not the infinity of one without a legal member."""
 _FREE = ("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "norm", "tied", "passes", "gather_copy", "reduce_copy", "scales")
-_LAYER = ("tp", "cp", "ep", "etp", "sp", "ulysses", "gather", "mbs")
 
 
-def relaxed_bounds(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, *, capacity: float) -> FloatArray:
+def relaxed_bounds(
+    problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, *, capacity: float, near: NearLayers | None = None
+) -> FloatArray:
     """(meshes,) seconds that no member of each is under; NO_ROOM where none fits, inf where none is legal.
 
     Args:
-        capacity: bytes of a device.
+        capacity: bytes of a device. near: layers of the meshes, if they are priced already.
     """
     lean = _lean(space)
     outers = _outers(lean, facts, meshes)
@@ -44,7 +46,7 @@ def relaxed_bounds(problem: Problem, space: Space, facts: GridFacts, meshes: Mes
     found = np.full(len(meshes), np.inf)
     if not members.num_members:
         return found
-    layers, layer_row = _layers(problem, members)
+    layers, layer_row = _layers(problem, members, near)
     shard = meshes.columns["cp"] * meshes.columns["dp"]
     ones = np.ones_like(shard)
     tables = mesh_table(problem, Rows(columns=meshes.columns | {"sp": ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones}), shard)
@@ -82,16 +84,14 @@ def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
     return chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
 
 
-def _layers(problem: Problem, members: Members) -> tuple[LayerTable, IntArray]:
+def _layers(problem: Problem, members: Members, near: NearLayers | None) -> tuple[LayerTable, IntArray]:
     """Layers of the members with groups that lie one inside the next, and each outer's row."""
     outer, mesh = members.outers.columns, members.meshes.columns
-    columns = {name: (mesh if name in mesh else outer)[name][outer["mesh"] if name in mesh else slice(None)] for name in _LAYER}
-    few, row = distinct(columns)
-    near = few["tp"] * few["cp"]
-    dp = -(-few["ep"] * few["etp"] // near)
-    ones = np.ones_like(near)
-    rows = Rows(columns=few | {"dp": dp, "pp": ones, "s_tp": ones, "s_cp": few["tp"], "s_dp": near, "s_pp": near * dp})
-    return layer_table(problem, rows, modules=members.space.modules), row
+    columns = {name: (mesh if name in mesh else outer)[name][outer["mesh"] if name in mesh else slice(None)] for name in LAYER}
+    columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
+    if near is None or near.modules != members.space.modules:
+        near = near_rows(problem, columns, members.space.modules)
+    return near.table, near.rows_of(columns)
 
 
 def _free(costs: Costs) -> Costs:
