@@ -85,9 +85,11 @@ def search(
     """
     found, limit = Searched(), limit or Limit()
     first, *others = space.rows()
+    # Options place no device: all parts have the same meshes.
+    full, idle = full_meshes(space, facts), idle_meshes(space, facts) if space.fewest else None
 
     def run(part: Space) -> _Run:
-        return _Run(under(problem, part.chosen), part, facts, capacity, max(top, 1), limit, memory // 2, progress, found)
+        return _Run(under(problem, part.chosen), part, facts, capacity, max(top, 1), limit, memory // 2, progress, found, full, idle)
 
     run(first).search(behind=first)
     if others and found.outcome.ranked:
@@ -115,6 +117,8 @@ class _Run:
     half: int
     progress: Progress | None
     found: Searched
+    full: Meshes
+    idle: Meshes | None
 
     @property
     def most_raw(self) -> int:
@@ -123,7 +127,7 @@ class _Run:
 
     def search(self, *, behind: Space) -> None:
         """Look at the part; meshes that do not tell it from the part `behind` which it comes are left out, and counted as repeated."""
-        full, idle = full_meshes(self.space, self.facts), idle_meshes(self.space, self.facts) if self.space.fewest else None
+        full, idle = self.full, self.idle
         if not self.found.outcome.ranked and len(full) * full.each <= self.most_raw:
             self.cross(full)
             if idle is not None:

@@ -24,7 +24,7 @@ from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.degree_rows import Rows
 from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem
-from shardwright.search.grid.columns import Columns, extended
+from shardwright.search.grid.columns import Columns, distinct, extended, first_of_each
 from shardwright.search.grid.meshes import Meshes
 from shardwright.search.grid.near_layers import KIND, NearLayers, near_layers
 from shardwright.search.grid.prepare import Prepared, jitters
@@ -87,10 +87,11 @@ def has_experts(problem: Problem) -> bool:
 def _work(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, known: Prepared | None, near: NearLayers | None) -> _Work:
     sizes = np.array([int(size) for size in space.of("mbs")], dtype=np.int64)
     if near is not None:
-        kinds, kind = np.unique(np.stack([meshes.columns[name] for name in KIND], axis=1), axis=0, return_inverse=True)
-        seconds = _nearest(problem, near, kinds, sizes)
+        found, kind = distinct({name: meshes.columns[name] for name in KIND})
+        seconds = _nearest(problem, near, found, sizes)
     else:
-        kinds, kind = np.unique(_placed(meshes.columns), axis=0, return_inverse=True)
+        found, kind = distinct(dict(zip(_PLACED, _placed(meshes.columns).T, strict=True)))
+        kinds = np.stack([found[name] for name in _PLACED], axis=1)
         seconds = np.full((len(problem.model.blocks), len(kinds), len(sizes)), np.inf)
         if known is not None and len(known.members.outers):
             seconds = _priced_already(problem, known, kinds, sizes)
@@ -98,7 +99,6 @@ def _work(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, know
         if len(missing):
             priced = _priced(problem, space, facts, dict(zip(_PLACED, kinds[missing].T, strict=True)), sizes)
             seconds[:, missing] = np.minimum(seconds[:, missing], priced)
-    kind = kind.reshape(-1)
     count, rest = np.divmod(facts.global_batch, meshes.columns["dp"][:, None] * sizes)
     legal = (rest == 0) & np.isfinite(seconds[0])[kind]
     return _Work(seconds=np.where(np.isfinite(seconds), seconds, 0.0), kind=kind, count=count, legal=legal)
@@ -116,16 +116,24 @@ def _both_ways(table: LayerTable) -> FloatArray:
     return both
 
 
-def _nearest(problem: Problem, near: NearLayers, kinds: IntArray, sizes: IntArray) -> FloatArray:
+def _nearest(problem: Problem, near: NearLayers, kinds: Columns, sizes: IntArray) -> FloatArray:
     """(blocks, kinds, sizes), inf where no choice is legal."""
-    found = np.full((len(problem.model.blocks), len(kinds), len(sizes)), np.inf)
-    place = {tuple(row): at for at, row in enumerate(kinds.tolist())}
-    rows = zip(*(near.columns[name].tolist() for name in KIND), strict=True)
-    kind = np.array([place.get(row, -1) for row in rows], dtype=np.int64)
+    count, rows = len(kinds["tp"]), len(near.columns["tp"])
+    _, place = first_of_each({name: np.concatenate([kinds[name], near.columns[name]]) for name in KIND})
+    kind_of = np.full(int(place.max()) + 1, -1, dtype=np.int64)
+    kind_of[place[:count]] = np.arange(count)
+    kind = kind_of[place[count:]]
     some = np.flatnonzero(kind >= 0)
+    at = kind[some] * len(sizes) + np.searchsorted(sizes, near.columns["mbs"][some])
     # The first set of modules runs the least again.
-    for block, seconds in zip(found, _both_ways(near.table), strict=True):
-        np.minimum.at(block, (kind[some], np.searchsorted(sizes, near.columns["mbs"][some])), seconds[some])
+    both = _both_ways(near.table)[:, :rows]
+    return np.stack([_least(seconds[some], at, count * len(sizes)) for seconds in both]).reshape(len(both), count, len(sizes))
+
+
+def _least(values: FloatArray, at: IntArray, count: int) -> FloatArray:
+    """(count,) the least of the values at each place, inf of none."""
+    found = np.full(count, np.inf)
+    np.minimum.at(found, at, values)
     return found
 
 
