@@ -39,6 +39,7 @@ from shardwright.program.block.local_size import Context, is_hybrid
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.saved import saved_tensors
 from shardwright.program.problem import Problem, under
+from shardwright.program.same import Same
 from shardwright.runtime.runtime import Options, ScaleGroup
 
 
@@ -92,6 +93,12 @@ def programs_of(problem: Problem, structure: Structure) -> tuple[BlockProgram, .
 
 def problem_machine(problem: Problem) -> Machine:
     """Rates of the (first) accelerator under the job's dtype and the runtime's kernels."""
+    return _machine(Same(problem))
+
+
+@lru_cache(maxsize=256)
+def _machine(known: Same[Problem]) -> Machine:
+    problem = known.value
     return machine_of(
         problem.cluster.node.accelerator,
         compute=problem.job.compute,

@@ -66,10 +66,10 @@ def activation_bytes(table: ActionTable, costs: StepCosts) -> IntArray:
     """(r,) peak bytes of saved activations: the largest over each rank's order of in-flight microbatches times what each keeps, and what
     a pair keeps beside (`paired_activations`).
     """
-    peaks = []
-    for rank in range(table.num_ranks):
-        held, own = in_flight(table, rank), slice(rank, None, table.num_ranks)
-        beside = paired_activations(costs.saved_bytes[own], costs.paired_bytes[own], pipelined=table.num_ranks > 1)
+    peaks, pairs = [], bool(costs.paired_bytes.any())
+    for rank, held in enumerate(_in_flight(_TableKey(table))):
+        own = slice(rank, None, table.num_ranks)
+        beside = paired_activations(costs.saved_bytes[own], costs.paired_bytes[own], pipelined=table.num_ranks > 1) if pairs else 0
         # Whole numbers below 2^53: the products and sums are exact.
         peaks.append(int((held @ costs.saved_bytes[own][: held.shape[1]]).max()) + beside)
     return np.array(peaks, dtype=np.int64)

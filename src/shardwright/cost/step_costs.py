@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -169,10 +170,7 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
         restored_bytes=np.einsum("cbm,bm->c", choices.modes[:, :, :3], layers.saved_bytes[:, :1, row] - layers.saved_bytes[:, :3, row]),
         paired_bytes=_paired_bytes(problem, choices, priced),
-        transient_bytes=np.array(
-            [int(plain(temporary_bytes)(float(a), float(e), float(x))) for a, e, x in zip(again, table, logits, strict=True)],
-            dtype=np.int64,
-        ),
+        transient_bytes=_whole_bytes(temporary_bytes, again, table, logits),
         logits_bytes=logits,
         blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + again + table,
         again_bytes=again,
@@ -361,15 +359,21 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced, ranks: lis
     largest = np.where((by_rank > 0) & layer, block[None, :], 0).max(axis=1)
     ends = (by_rank * ~layer) @ block
     prefetch, width, cut_width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8, shard_bytes(problem)
-    gathered = [plain(gathered_elements)(float(e), float(most), prefetch) for e, most in zip(ends, largest, strict=True)]
-    parameters = [
-        int(plain(parameter_bytes)(choices.zero, float(sum(c.elements for c in cuts)), float(s), float(f), whole, width, cut_width))
-        for cuts, s, f, whole in zip(ranks, held(3), frozen, gathered, strict=True)
-    ]
+    pairs = list(zip(ends.tolist(), largest.tolist(), strict=True))
+    whole = {pair: plain(gathered_elements)(float(pair[0]), float(pair[1]), prefetch) for pair in set(pairs)}
+    gathered = [whole[pair] for pair in pairs]
+    elements = {cuts: sum(c.elements for c in cuts) for cuts in set(ranks)}
+    rows = list(zip((elements[cuts] for cuts in ranks), held(3).tolist(), frozen.tolist(), gathered, strict=True))
+    stored = {
+        one: int(plain(parameter_bytes)(choices.zero, float(one[0]), float(one[1]), float(one[2]), one[3], width, cut_width))
+        for one in set(rows)
+    }
+    parameters = [stored[one] for one in rows]
     if choices.zero < 3:
-        few = by_rank @ sync.narrow[:, row]
-        parameters = [p + int(n * narrow_copies(problem)) for p, n in zip(parameters, few.tolist(), strict=True)]
-    own = [sum(c.elements for c in cuts) * own_gradient_bytes(problem) * (choices.zero < 2) for cuts in ranks]
+        few, copies = by_rank @ sync.narrow[:, row], narrow_copies(problem)
+        parameters = [p + int(n * copies) for p, n in zip(parameters, few.tolist(), strict=True)]
+    again = own_gradient_bytes(problem) * (choices.zero < 2)
+    own = [elements[cuts] * again for cuts in ranks]
     return (
         ("parameters", np.array(parameters, dtype=np.int64)),
         ("gradients", held(2) * (problem.runtime.gradient_dtype.bits // 8) + np.array(own, dtype=np.int64)),
@@ -408,17 +412,18 @@ def _outside_bytes(problem: Problem, priced: Priced) -> tuple[tuple[str, IntArra
 def held_bytes(problem: Problem, costs: StepCosts, allocated: IntArray) -> tuple[IntArray, IntArray]:
     """(r,) bytes that the allocator holds for `allocated`, and that the device holds in all."""
     factor = reserve_factor(problem)
-    reserved = np.array(
-        [
-            int(plain(reserved_bytes)(float(a), float(t), float(x), float(b), factor))
-            for a, t, x, b in zip(allocated, costs.transient_bytes, costs.logits_bytes, costs.blocks_bytes, strict=True)
-        ],
-        dtype=np.int64,
-    )
+    reserved = _whole_bytes(reserved_bytes, allocated, costs.transient_bytes, costs.logits_bytes, costs.blocks_bytes, more=(factor,))
     outside = np.zeros_like(reserved)
     for _, values in costs.outside_bytes:
         outside = outside + values
     return reserved, reserved + outside
+
+
+def _whole_bytes(formula: Callable[..., float], *columns: IntArray, more: tuple[float, ...] = ()) -> IntArray:
+    """(r,) whole bytes of a formula of each rank's numbers, asked once for ranks that are alike."""
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    found = {row: int(plain(formula)(*map(float, row), *more)) for row in set(rows)}
+    return np.array([found[row] for row in rows], dtype=np.int64)
 
 
 def reserve_factor(problem: Problem) -> float:
