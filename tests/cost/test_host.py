@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.cost.block_table import ELEMENT, EP, LAUNCH
 from shardwright.cost.columns import LayerTable, layer_table, programs_of
 from shardwright.cost.host import DISPATCH_SHARE, PairedLayer, overlapped
+from shardwright.cost.parts import ELEMENT, EP, LAUNCH
 from shardwright.program.block.block import BlockProgram, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.placement import is_routed

@@ -8,21 +8,14 @@ from typing import Final
 import numpy as np
 
 from shardwright.collectives.span import Span
-from shardwright.cost.block_table import (
-    cut_product,
-    cut_seconds,
-    gemm_shape,
-    one_move_seconds,
-    products,
-    unquantised_operators,
-    work_seconds,
-)
 from shardwright.cost.columns import block_context, problem_machine
 from shardwright.cost.communication import Network, measured_groups
 from shardwright.cost.compute import Machine, sixteen_bit
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
 from shardwright.cost.family_costs import local_sizes
 from shardwright.cost.kernel_lookup import attention_table_for, gemm_grid_for, grouped_table_for
+from shardwright.cost.move_prices import one_move_seconds
+from shardwright.cost.work_prices import cut_product, cut_seconds, gemm_shape, products, unquantised_operators, work_seconds
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.program.block.block import BlockWork, Kernel, Move, Phase

@@ -11,7 +11,8 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span, span_of
-from shardwright.cost.block_table import MODES, PARTS, PHASES, block_tables, local_degrees
+from shardwright.cost.block_sums import BlockSums, Variant, block_sums, met_degrees, met_sums
+from shardwright.cost.block_table import BlockTables, block_tables, local_degrees
 from shardwright.cost.column_sums import SYNCS, SyncTable, link_shares, sync_table
 from shardwright.cost.communication import (
     Network,
@@ -26,7 +27,9 @@ from shardwright.cost.communication import (
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
+from shardwright.cost.move_prices import lying_seconds
 from shardwright.cost.overlap import without_fused_overlap
+from shardwright.cost.parts import MODES, PARTS, PHASES
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.model.ir.block import Block
@@ -38,6 +41,7 @@ from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.local_size import Context, is_hybrid
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.saved import saved_tensors
+from shardwright.program.block.sizes import Degrees
 from shardwright.program.problem import Problem, under
 from shardwright.program.same import Same
 from shardwright.runtime.runtime import Options, ScaleGroup
@@ -119,45 +123,49 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
             second, and so on.
     """
     machine, network = problem_machine(problem), network_of(problem.cluster, library=problem.runtime.collective_library)
-    blocks, each, n = len(problem.model.blocks), len(rows), len(rows) * len(modules)
+    blocks, each, sets = len(problem.model.blocks), len(rows), len(modules)
     shapes = {"seconds": (len(PHASES), len(PARTS)), "saved_bytes": (len(MODES),), "buffer_bytes": (2,)}
-    found = {name: np.zeros((blocks, *shapes.get(name, ()), n), dtype=np.int64 if name.endswith("_bytes") else float) for name in OF_BLOCKS}
+    found = {
+        name: np.zeros((blocks, *shapes.get(name, ()), sets, each), dtype=np.int64 if name.endswith("_bytes") else float)
+        for name in OF_BLOCKS
+    }
     stream = np.zeros(each, dtype=np.int64)
-    routed = (rows["sp"] == 1) | (rows["tp"] == 1)
-    keys = {o.attention.kv_heads for b in problem.model.blocks for o in b.operators if o.attention is not None}
-    shared = (rows["ulysses"] > 1) & np.all([rows["tp"] % heads == 0 for heads in keys], axis=0)
-    island = network.tiers[0].num_devices
-    within = (rows["tp"] == 1) | (island % (rows["tp"] * rows["s_tp"]) == 0)
-    flags = np.stack([rows["sp"], rows["gather"], routed, shared, within, all_alike(rows, network)])
-    for flag in np.unique(flags, axis=1).T:
-        chosen = np.all(flag == flags.T, axis=1)
-        some, known = rows.take(chosen), dict[str, tuple[Span, ...]]()
-        sp, gather, route, one_key = map(bool, flag[:4])
-        structure = Structure(sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key)
-        owns = [under(problem if flag[4] else without_fused_overlap(problem), options) for options in modules]
-        places = np.flatnonzero(chosen)
+    for one in _alike_groups(problem, rows, network):
+        owns = [under(problem if one.within else without_fused_overlap(problem), options) for options in modules]
+        shared = _Shared(problem, rows.take(one.places), network)
         for index, block in enumerate(problem.model.blocks):
             contexts = [block_context(own, block) for own in owns]
-            tables = block_tables(
-                lower_block(block, structure, contexts[0]),
-                tuple((_saved_by(block, structure, context), own.runtime) for context, own in zip(contexts, owns, strict=True)),
-                local=local_degrees(some, sequence=contexts[0].tokens),
-                spans=partial(_move_spans, known=known, rows=some, network=network),
+            program, local = lower_block(block, one.structure, contexts[0]), shared.local(contexts[0].tokens)
+            variants = tuple((_saved_by(block, one.structure, context), own.runtime) for context, own in zip(contexts, owns, strict=True))
+
+            def sums(
+                some: IntArray, program: BlockProgram = program, variants: tuple[Variant, ...] = variants, local: Degrees = local
+            ) -> BlockSums:
+                return block_sums(program, variants, {name: values[some] for name, values in local.items()}, machine=machine)
+
+            table = block_tables(
+                program,
+                variants,
+                local=local,
+                spans=shared.spans,
                 machine=machine,
                 network=network,
                 wait_s=problem.constants.collective_wait_s,
                 host_rate=problem.cluster.node.host.pcie.achieved,
+                sums=met_sums(Same(program), Same(owns[0]), modules).of(shared.met, sums),
+                moved=partial(shared.moved, tokens=contexts[0].tokens),
             )
-            for name, values in found.items():
-                for number, table in enumerate(tables):
-                    values[index][..., places + number * each] = getattr(table, name)
-            stream[chosen] = np.maximum(stream[chosen], tables[0].input_bytes)
+            for name, values in _by_set(table).items():
+                found[name][index][..., one.places] = values
+            stream[one.places] = np.maximum(stream[one.places], table.input_bytes)
     logits, logits_blocks = _logits_bytes(problem, rows)
     buffers = overlap_buffer_bytes(
-        problem, tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]), cut=within & (rows["tp"] > 1) & (rows["sp"] == 1)
+        problem,
+        tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]),
+        cut=_within(rows, network) & (rows["tp"] > 1) & (rows["sp"] == 1),
     )
     return LayerTable(
-        **found,
+        **{name: values.reshape(*values.shape[:-2], sets * each) for name, values in found.items()},
         logits_bytes=np.tile(logits, len(modules)),
         logits_blocks=np.tile(logits_blocks, len(modules)),
         overlap_buffers=np.tile(buffers, len(modules)),
@@ -171,11 +179,80 @@ def _saved_by(block: Block, structure: Structure, context: Context) -> tuple[Sav
     return saved_tensors(block, {o.name: o for o in block.operators}, structure, context)
 
 
-def _move_spans(move: Move, *, known: dict[str, tuple[Span, ...]], rows: Rows, network: Network) -> tuple[Span, ...]:
-    """How the groups of a move may lie: those along its axis."""
-    if move.axes[0] not in known:
-        known[move.axes[0]] = spans_along(move.axes[0], rows, network)
-    return known[move.axes[0]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alike:
+    """Rows of one structure whose groups lie in one way.
+
+    Args:
+        places: of the rows. within: their tensor-parallel groups lie in an island.
+    """
+
+    places: IntArray
+    structure: Structure
+    within: bool
+
+
+def _alike_groups(problem: Problem, rows: Rows, network: Network) -> list[_Alike]:
+    routed = (rows["sp"] == 1) | (rows["tp"] == 1)
+    keys = {o.attention.kv_heads for b in problem.model.blocks for o in b.operators if o.attention is not None}
+    shared = (rows["ulysses"] > 1) & np.all([rows["tp"] % heads == 0 for heads in keys], axis=0)
+    flags = np.stack([rows["sp"], rows["gather"], routed, shared, _within(rows, network), all_alike(rows, network)])
+    code = (1 << np.arange(len(flags))) @ flags
+    found = []
+    for number in np.unique(code).tolist():
+        sp, gather, route, one_key, near, _ = (bool(number >> bit & 1) for bit in range(len(flags)))
+        structure = Structure(sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key)
+        found.append(_Alike(places=np.flatnonzero(code == number), structure=structure, within=near))
+    return found
+
+
+def _within(rows: Rows, network: Network) -> BoolArray:
+    """(n,) tensor-parallel groups lie in an island."""
+    inside: BoolArray = (rows["tp"] == 1) | (network.tiers[0].num_devices % (rows["tp"] * rows["s_tp"]) == 0)
+    return inside
+
+
+class _Shared:
+    """What the blocks of a model share over some rows: their degrees, how their groups lie, and seconds of moves that are alike."""
+
+    def __init__(self, problem: Problem, rows: Rows, network: Network) -> None:
+        self._rows, self._network = rows, network
+        self._local: dict[int, Degrees] = {}
+        self._spans: dict[str, tuple[Span, ...]] = {}
+        self._moved: dict[tuple[object, ...], FloatArray] = {}
+        self.met = met_degrees(rows)
+
+    def local(self, tokens: int) -> Degrees:
+        """What sizes of a block with so many tokens a sample are evaluated with."""
+        if tokens not in self._local:
+            self._local[tokens] = local_degrees(self._rows, sequence=tokens)
+        return self._local[tokens]
+
+    def spans(self, move: Move) -> tuple[Span, ...]:
+        """How the groups of a move may lie: those along its axis."""
+        axis = move.axes[0]
+        if axis not in self._spans:
+            self._spans[axis] = spans_along(axis, self._rows, self._network)
+        return self._spans[axis]
+
+    def moved(self, move: Move, *, tokens: int) -> FloatArray:
+        """Seconds of a move of a block with so many tokens a sample."""
+        key = (move.kind, move.volume, move.axes[0], move.copies, move.groups, tokens)
+        if key not in self._moved:
+            self._moved[key] = lying_seconds(move, degrees=self.local(tokens), spans=self.spans, network=self._network)
+        return self._moved[key]
+
+
+def _by_set(table: BlockTables) -> dict[str, FloatArray | IntArray]:
+    """The columns of a block with an axis of sets of modules before their rows."""
+    return {
+        "seconds": table.seconds,
+        "saved_bytes": table.saved_bytes,
+        "transient_bytes": table.saved_bytes[0],
+        "flops": table.flops[None],
+        "overlappable": table.overlappable[None],
+        "buffer_bytes": table.buffer_bytes[:, None],
+    }
 
 
 def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -> FloatArray:

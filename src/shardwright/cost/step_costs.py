@@ -9,12 +9,12 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import plain
-from shardwright.cost.block_table import EP, MODES, PARTS
 from shardwright.cost.chunk_layout import ChunkLayout, first_layers
 from shardwright.cost.column_sums import ShardedElements
 from shardwright.cost.columns import LayerTable, MeshTable, problem_machine
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.host_copies import waited_for_layers
+from shardwright.cost.parts import EP, MODES, PARTS
 from shardwright.cost.quantise import narrow_bytes, narrow_forms
 from shardwright.cost.terms import (
     backward_layer,

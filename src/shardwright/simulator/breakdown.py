@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.block_table import CP, EP, PARTS, TP
 from shardwright.cost.pairs import pair_seconds
+from shardwright.cost.parts import CP, EP, PARTS, TP
 from shardwright.cost.stage_costs import action_seconds, exposed_seconds, product_seconds
 from shardwright.cost.step_costs import PART_NAMES
 from shardwright.program.instances import Stream, TaskKind
