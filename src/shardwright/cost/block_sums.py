@@ -13,18 +13,19 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.collectives.algorithm import Collective
 from shardwright.cost.compute import Machine, sixteen_bit
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.host import HostClock, PairedLayer
 from shardwright.cost.parts import ATTENTION, ELEMENT, GEMM, MODES, PARTS, PHASES
 from shardwright.cost.redone import redone_share
-from shardwright.cost.work_prices import unquantised_operators, work_seconds
-from shardwright.program.block.block import BlockProgram, Kernel, Phase, Recomputable, Saved
+from shardwright.cost.work_prices import cut_product, cut_seconds, products, summed_seconds, unquantised_operators, work_seconds
+from shardwright.program.block.block import BlockProgram, Kernel, Move, Phase, Recomputable, Saved
 from shardwright.program.block.rebuilt import rebuilt
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
-from shardwright.runtime.runtime import FullRecompute, Options, Runtime
+from shardwright.runtime.runtime import FullRecompute, Options, Runtime, TpOverlap
 
 Variant: TypeAlias = tuple[tuple[Saved, ...], Runtime]
 """What a block saves under a runtime, and the runtime."""
@@ -38,7 +39,7 @@ class BlockSums:
     """Sums over the kernels and the kept tensors of a block; n = rows, v = variants.
 
     Args:
-        seconds: (phases, parts, n) of kernels: F, I, W and what a selective recompute runs again.
+        seconds: (phases, parts, n) of kernels: F, I, W and what a selective recompute runs again; with what products in pieces take longer.
         again: (parts, v, n) of forward kernels that run again in backward. stops: (n,) what a checkpoint of a whole layer leaves out.
         flops: (n,) of forward. saved_bytes: (modes, v, n). input_bytes: (n,).
         by_operator: seconds of the kernels that communication may hide behind. core: of attention's cores.
@@ -82,8 +83,14 @@ def _each(change: Callable[..., FloatArray], first: BlockSums, *others: BlockSum
     )
 
 
-def block_sums(program: BlockProgram, variants: tuple[Variant, ...], local: Degrees, *, machine: Machine) -> BlockSums:
-    """Price the kernels of `program` for every row, and count what it keeps under each variant; see `block_table.block_tables`."""
+def block_sums(
+    program: BlockProgram, variants: tuple[Variant, ...], local: Degrees, *, machine: Machine, members: Callable[[Move], IntArray]
+) -> BlockSums:
+    """Price the kernels of `program` for every row, and count what it keeps under each variant; see `block_table.block_tables`.
+
+    Args:
+        members: of the groups of a move that products are cut into pieces for.
+    """
     runtime, n = variants[0][1], np.shape(local["mbs"])[0]
     seconds, flops = np.zeros((len(PHASES), len(PARTS), n)), np.zeros(n)
     core = {Phase.F: np.zeros(n), Phase.I: np.zeros(n)}
@@ -109,6 +116,14 @@ def block_sums(program: BlockProgram, variants: tuple[Variant, ...], local: Degr
             continue
         key = (work.operator, work.phase)
         by_operator[key] = by_operator[key] + spent if key in by_operator else spent
+    gemms = products(program)
+    for move in program.moves:
+        whole = cut_product(move, gemms)
+        if whole is not None:
+            own, at = sixteen if whole.operator in unquantised else machine, PHASES.index(move.phase)
+            seconds[at, GEMM] += cut_seconds(whole, local, own, pieces=members(move))
+            if runtime.tp_overlap is TpOverlap.ASYNC and move.kind is Collective.REDUCE_SCATTER:
+                seconds[at, ELEMENT] += summed_seconds(move, local, machine, pieces=members(move))
     stops = np.zeros(n)
     if runtime.full_recompute is FullRecompute.STOPS_EARLY:
         last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
@@ -203,6 +218,11 @@ class MetSums:
             known = self._known = (codes[order], every.at(order))
         assert known is not None
         return known[1].at(np.searchsorted(known[0], met.codes)[met.place])
+
+
+def members_along(local: Degrees, move: Move) -> IntArray:
+    """Members of the groups of a move along its axis."""
+    return local["ep"] * local["etp"] if move.axes[0] == "coset" else local[move.axes[0]]
 
 
 @lru_cache(maxsize=256)

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
 from shardwright.cost.block_sums import BlockSums, Variant, block_sums
 from shardwright.cost.communication import Network
-from shardwright.cost.compute import Machine, sixteen_bit
+from shardwright.cost.compute import Machine
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.host import HostClock, PairedLayer
 from shardwright.cost.host_copies import host_bytes, waited_for_host
@@ -27,7 +26,6 @@ from shardwright.cost.option_memory import dispatch_buffers
 from shardwright.cost.overlap import products_yield
 from shardwright.cost.parts import ACROSS, ELEMENT, EP, GEMM, LAUNCH, PART_OF_AXIS, PHASES
 from shardwright.cost.redone import moved_again
-from shardwright.cost.work_prices import cut_product, cut_seconds, products, summed_seconds, unquantised_operators
 from shardwright.program.block.block import BlockProgram, Move, Phase
 from shardwright.program.block.local_size import is_hybrid
 from shardwright.program.block.rebuilt import rebuilt
@@ -126,24 +124,17 @@ def block_tables(
         sums: of the kernels, if they are there. moved: seconds of a move, as `lying_seconds` has them.
     """
     runtime, n = variants[0][1], np.shape(local["mbs"])[0]
-    sums = sums or block_sums(program, variants, local, machine=machine)
+    sums = sums or block_sums(program, variants, local, machine=machine, members=lambda move: spans(move)[0].size)
     moved = moved or partial(lying_seconds, degrees=local, spans=spans, network=network)
     seconds, again, clock, pair = sums.seconds, sums.again, sums.clock, sums.pair
-    sixteen, unquantised = sixteen_bit(machine), unquantised_operators(program)
     names = [rebuilt(program.operators, under).again for _, under in variants]
-    overlappable, gemms = np.zeros(n), products(program)
+    overlappable = np.zeros(n)
     beside = sums.by_operator if runtime.tp_overlap is not TpOverlap.DGRAD or products_yield(machine.accelerator.name) else {}
     again_moved = moved_again(program, runtime)
     for move in program.moves:
         held, size = wait_s if on_own_kernels(move, runtime) else 0.0, spans(move)[0].size
         shown, hidden = move_cost(move, moved(move), size, wait_s=held, by_operator=sums.by_operator, yielding=beside, core=sums.core)
         overlappable += hidden
-        cut = cut_product(move, gemms)
-        if cut is not None:
-            own = sixteen if cut.operator in unquantised else machine
-            seconds[_phase(move.phase), GEMM] += cut_seconds(cut, local, own, pieces=size)
-            if runtime.tp_overlap is TpOverlap.ASYNC and move.kind is Collective.REDUCE_SCATTER:
-                seconds[_phase(move.phase), ELEMENT] += summed_seconds(move, local, machine, pieces=size)
         phase, part = move.phase, PART_OF_AXIS[move.axes[0]]
         seconds[_phase(phase), part] += shown
         if part == EP:

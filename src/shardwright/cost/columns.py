@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span, span_of
-from shardwright.cost.block_sums import BlockSums, Variant, block_sums, met_degrees, met_sums
+from shardwright.cost.block_sums import BlockSums, Variant, block_sums, members_along, met_degrees, met_sums
 from shardwright.cost.block_table import BlockTables, block_tables, local_degrees
 from shardwright.cost.column_sums import SYNCS, SyncTable, link_shares, sync_table
 from shardwright.cost.communication import (
@@ -138,11 +138,7 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
             program, local = lower_block(block, one.structure, contexts[0]), shared.local(contexts[0].tokens)
             variants = tuple((_saved_by(block, one.structure, context), own.runtime) for context, own in zip(contexts, owns, strict=True))
 
-            def sums(
-                some: IntArray, program: BlockProgram = program, variants: tuple[Variant, ...] = variants, local: Degrees = local
-            ) -> BlockSums:
-                return block_sums(program, variants, {name: values[some] for name, values in local.items()}, machine=machine)
-
+            make = partial(_some_sums, program, variants, local, machine=machine)
             table = block_tables(
                 program,
                 variants,
@@ -152,7 +148,7 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
                 network=network,
                 wait_s=problem.constants.collective_wait_s,
                 host_rate=problem.cluster.node.host.pcie.achieved,
-                sums=met_sums(Same(program), Same(owns[0]), modules).of(shared.met, sums),
+                sums=met_sums(Same(program), Same(owns[0]), modules).of(shared.met, make),
                 moved=partial(shared.moved, tokens=contexts[0].tokens),
             )
             for name, values in _by_set(table).items():
@@ -204,6 +200,11 @@ def _alike_groups(problem: Problem, rows: Rows, network: Network) -> list[_Alike
         structure = Structure(sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key)
         found.append(_Alike(places=np.flatnonzero(code == number), structure=structure, within=near))
     return found
+
+
+def _some_sums(program: BlockProgram, variants: tuple[Variant, ...], local: Degrees, some: IntArray, *, machine: Machine) -> BlockSums:
+    few = {name: values[some] for name, values in local.items()}
+    return block_sums(program, variants, few, machine=machine, members=partial(members_along, few))
 
 
 def _within(rows: Rows, network: Network) -> BoolArray:

@@ -226,7 +226,8 @@ class _Run:
             found = mesh_bounds(self.problem, self.space, self.facts, some, known=known, near=near, until=until)
             close = np.flatnonzero(found < until)
             if len(close) and until < np.inf:
-                nearer = relaxed_bounds(self.problem, self.space, self.facts, some.take(close), capacity=self.capacity, near=near)
+                within = some.take(close)
+                nearer = relaxed_bounds(self.problem, self.space, self.facts, within, capacity=self.capacity, near=near, until=until)
                 found[close] = np.maximum(found[close], nearer)
             bounds.append(found)
         return meshes, np.concatenate(bounds)

@@ -11,18 +11,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bound_arrays import Costs, Facts
 from shardwright.cost.columns import LayerTable, mesh_table
+from shardwright.cost.communication import axes_of
 from shardwright.cost.degree_rows import Rows
 from shardwright.program.problem import Problem
-from shardwright.search.grid.columns import extended, select
+from shardwright.search.grid.columns import Columns, extended, first_of_each, select
 from shardwright.search.grid.members import Members, Options, chunked
 from shardwright.search.grid.memory_choices import memory_choices
 from shardwright.search.grid.mesh_bounds import MARGIN
 from shardwright.search.grid.meshes import MESH, Meshes
 from shardwright.search.grid.near_layers import LAYER, NearLayers, near_rows
-from shardwright.search.grid.prepare import Prepared, bound_with, costs_of, facts_of, layouts_of
+from shardwright.search.grid.prepare import Prepared, bound_with, costs_of, facts_of, jitters, layouts_of
 from shardwright.search.grid.space import AXES, Space
 from shardwright.strategy.grid.rules import GridFacts
 
@@ -32,36 +33,87 @@ _FREE = ("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "norm", 
 
 
 def relaxed_bounds(
-    problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, *, capacity: float, near: NearLayers | None = None
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    meshes: Meshes,
+    *,
+    capacity: float,
+    near: NearLayers | None = None,
+    until: float = float("inf"),
 ) -> FloatArray:
     """(meshes,) seconds that no member of each is under; NO_ROOM where none fits, inf where none is legal.
 
     Args:
-        capacity: bytes of a device. near: layers of the meshes, if they are priced already.
+        capacity: bytes of a device. near: layers of the meshes, if they are priced already. until: members whose layers alone take as long
+            are looked at no closer.
     """
     lean = _lean(space)
+    first, place = first_of_each(_told_apart(meshes))
+    meshes = meshes.take(first)
     outers = _outers(lean, facts, meshes)
+    layers, layer_row = _layers(problem, meshes, outers, lean, near)
     inner, start, _ = memory_choices(problem, lean, facts, meshes.columns, outers.columns)
-    members = Members(space=lean, meshes=meshes, outers=outers, inner=inner, start=start, enumerated=0, illegal=0, duplicates=0)
-    found = np.full(len(meshes), np.inf)
-    if not members.num_members:
-        return found
-    layers, layer_row = _layers(problem, members, near)
-    shard = meshes.columns["cp"] * meshes.columns["dp"]
-    ones = np.ones_like(shard)
+    count = np.diff(start)
+    found, close = _by_layers(problem, meshes, outers, layers, layer_row, legal=count > 0, until=until)
+    if len(close):
+        members = Members(
+            space=lean,
+            meshes=meshes,
+            outers=Options(columns=select(outers.columns, close)),
+            inner=replace(inner, zero_key=inner.zero_key[close], redo_key=inner.redo_key[close]),
+            start=np.concatenate([start[:1], np.cumsum(count[close])]),
+            enumerated=0,
+            illegal=0,
+            duplicates=0,
+        )
+        found = np.minimum(found, _by_members(problem, members, layers, layer_row[close], capacity=capacity))
+    return found[place]
+
+
+def _told_apart(meshes: Meshes) -> Columns:
+    """What relaxed members of a mesh depend on: not where its groups lie, but how many share experts' states and which axis is inside."""
+    columns = {name: meshes.columns[name] for name in MESH}
+    ones = np.ones_like(columns["tp"])
+    (below, _), (above, _) = axes_of("edp", Rows(columns=meshes.columns | {"sp": ones}))
+    return columns | {"holders": below * above, "inner": (meshes.columns["s_cp"] < meshes.columns["s_dp"]).astype(np.int64)}
+
+
+def _by_layers(
+    problem: Problem, meshes: Meshes, outers: Options, layers: LayerTable, layer_row: IntArray, *, legal: BoolArray, until: float
+) -> tuple[FloatArray, IntArray]:
+    """(meshes,) the least mean over ranks of the layers' seconds among the legal choices that it alone puts at `until`; and the others."""
+    mesh = outers.columns["mesh"]
+    blocks = np.zeros(len(problem.model.blocks))
+    for run in problem.model.runs:
+        blocks[run.block] += run.count
+    both = layers.seconds[:, :3].sum(axis=(1, 2))
+    noise = jitters(problem, meshes.devices) * MARGIN
+    spent = outers.columns["microbatches"] * (blocks @ both)[layer_row] / meshes.columns["pp"][mesh] * noise[mesh]
+    found, far = np.full(len(meshes), np.inf), legal & (spent >= until)
+    np.minimum.at(found, mesh[far], spent[far])
+    return found, np.flatnonzero(legal & ~far)
+
+
+def _by_members(problem: Problem, members: Members, layers: LayerTable, layer_row: IntArray, *, capacity: float) -> FloatArray:
+    """(meshes,) B0 of the best member of each choice, of which none is without any; NO_ROOM where none fits, inf of no choice."""
+    meshes, outer = members.meshes, members.outers.columns
+    shard, ones = meshes.columns["cp"] * meshes.columns["dp"], np.ones_like(meshes.columns["cp"])
     tables = mesh_table(problem, Rows(columns=meshes.columns | {"sp": ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones}), shard)
     prepared = Prepared(
         members=members,
         layers=layers,
         meshes=tables,
         layer_row=layer_row,
-        mesh_row=outers.columns["mesh"],
+        mesh_row=outer["mesh"],
         layouts=layouts_of(problem, members),
     )
-    numbers = facts_of(problem, devices=lean.devices, capacity=capacity)
+    numbers = facts_of(problem, devices=members.space.devices, capacity=capacity)
     seconds, _ = bound_with(problem, prepared, _free(costs_of(problem, prepared)), _at_once(numbers))
-    of_member = np.repeat(outers.columns["mesh"], np.diff(start))
-    np.minimum.at(found, of_member, np.minimum(seconds * MARGIN, NO_ROOM))
+    found = np.full(len(meshes), np.inf)
+    # Members of an outer lie side by side.
+    least = np.minimum.reduceat(seconds, members.start[:-1])
+    np.minimum.at(found, outer["mesh"], np.minimum(least * MARGIN, NO_ROOM))
     return found
 
 
@@ -84,13 +136,13 @@ def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
     return chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
 
 
-def _layers(problem: Problem, members: Members, near: NearLayers | None) -> tuple[LayerTable, IntArray]:
+def _layers(problem: Problem, meshes: Meshes, outers: Options, space: Space, near: NearLayers | None) -> tuple[LayerTable, IntArray]:
     """Layers of the members with groups that lie one inside the next, and each outer's row."""
-    outer, mesh = members.outers.columns, members.meshes.columns
-    columns = {name: (mesh if name in mesh else outer)[name][outer["mesh"] if name in mesh else slice(None)] for name in LAYER}
+    outer, mesh = outers.columns, meshes.columns
+    columns = {name: mesh[name][outer["mesh"]] if name in mesh else outer[name] for name in LAYER}
     columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
-    if near is None or near.modules != members.space.modules:
-        near = near_rows(problem, columns, members.space.modules)
+    if near is None or near.modules != space.modules:
+        near = near_rows(problem, columns, space.modules)
     return near.table, near.rows_of(columns)
 
 
