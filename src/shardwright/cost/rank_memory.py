@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.step_costs import StepCosts, held_bytes
+from shardwright.cost.step_costs import StepBytes, held_bytes
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, B, F, W
 
@@ -57,12 +57,12 @@ def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) ->
     operands of delayed weight gradients, which last a step of the layer longer.
 
     Args:
-        saved: (c,) bytes that a microbatch of each of its chunks keeps. paired: (c,) `StepCosts.paired_bytes`.
+        saved: (c,) bytes that a microbatch of each of its chunks keeps. paired: (c,) `StepBytes.paired_bytes`.
     """
     return int((np.where(paired > 0, saved, 0) if pipelined else paired).max(initial=0))
 
 
-def activation_bytes(table: ActionTable, costs: StepCosts) -> IntArray:
+def activation_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
     """(r,) peak bytes of saved activations: the largest over each rank's order of in-flight microbatches times what each keeps, and what
     a pair keeps beside (`paired_activations`).
     """
@@ -75,7 +75,7 @@ def activation_bytes(table: ActionTable, costs: StepCosts) -> IntArray:
     return np.array(peaks, dtype=np.int64)
 
 
-def allocated_bytes(table: ActionTable, costs: StepCosts) -> IntArray:
+def allocated_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
     """(r,) peak of what is allocated: what lives through the step, activations in flight, logits and the largest temporary."""
     total = activation_bytes(table, costs) + costs.logits_bytes + costs.transient_bytes
     for _, values in costs.static_bytes:
@@ -83,6 +83,6 @@ def allocated_bytes(table: ActionTable, costs: StepCosts) -> IntArray:
     return total
 
 
-def reserved_bytes(problem: Problem, table: ActionTable, costs: StepCosts) -> IntArray:
+def reserved_bytes(problem: Problem, table: ActionTable, costs: StepBytes) -> IntArray:
     """(r,) bytes that each device holds for the program: the allocator's blocks, communication buffers and the context."""
     return held_bytes(problem, costs, allocated_bytes(table, costs))[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -35,7 +35,29 @@ MAX_PIECES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepCosts:
+class StepBytes:
+    """What one strategy's step keeps, before it is put in order. c = chunk, r = pipeline rank.
+
+    Args:
+        static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch;
+            paired_bytes: what a pair keeps beside (`rank_memory.paired_activations`).
+        logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary;
+            again_bytes: of them what a layer's backward makes again.
+        outside_bytes: items (name, (r,) bytes) outside the allocator.
+    """
+
+    static_bytes: tuple[tuple[str, IntArray], ...]
+    saved_bytes: IntArray
+    paired_bytes: IntArray
+    transient_bytes: IntArray
+    logits_bytes: IntArray
+    blocks_bytes: IntArray
+    again_bytes: IntArray
+    outside_bytes: tuple[tuple[str, IntArray], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts(StepBytes):
     """One strategy's step, before it is put in order. c = chunk, r = pipeline rank.
 
     Args:
@@ -47,11 +69,7 @@ class StepCosts:
         tied_s: (c,) gradients of weights that other chunks use too, reduced after all others.
         optimizer_s: (r,) update and clipping; update_s: of it the update alone;
             after_s: (r,) parameters gathered at the end of the step.
-        static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch;
-            restored_bytes: what an early recompute makes again; paired_bytes: what a pair keeps beside (`rank_memory.paired_activations`).
-        logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary;
-            again_bytes: of them what a layer's backward makes again.
-        outside_bytes: items (name, (r,) bytes) outside the allocator. slowdown: of kernels beside a collective.
+        restored_bytes: (c,) of a microbatch's saved bytes what an early recompute makes again. slowdown: of kernels beside a collective.
         shares: (tiers,) of a device's link that gathers and reductions fill while they run.
     """
 
@@ -68,15 +86,7 @@ class StepCosts:
     optimizer_s: FloatArray
     update_s: FloatArray
     after_s: FloatArray
-    static_bytes: tuple[tuple[str, IntArray], ...]
-    saved_bytes: IntArray
     restored_bytes: IntArray
-    paired_bytes: IntArray
-    transient_bytes: IntArray
-    logits_bytes: IntArray
-    blocks_bytes: IntArray
-    again_bytes: IntArray
-    outside_bytes: tuple[tuple[str, IntArray], ...]
     flops: float
     slowdown: float
     shares: FloatArray
@@ -149,10 +159,9 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
     end = np.zeros(len(filled)) if each else layout.counts @ reduce
     cuts = _cuts(choices, priced)
     optimizer, update, after, start = _step_end(problem, choices, priced, cuts, start)
-    heads = (layout.by_rank[:, layout.head] > 0).any(axis=1)
-    logits = np.where(heads, layers.logits_bytes[row], 0)
-    again, table = _temporaries(choices, priced)
+    kept = _bytes(problem, choices, priced, cuts)
     return StepCosts(
+        **{field.name: getattr(kept, field.name) for field in fields(kept)},
         contents=layout.contents,
         forward_s=parts[0].sum(axis=1),
         backward_s=parts[1].sum(axis=1),
@@ -166,18 +175,33 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         optimizer_s=optimizer,
         update_s=update,
         after_s=after,
+        restored_bytes=np.einsum("cbm,bm->c", choices.modes[:, :, :3], layers.saved_bytes[:, :1, row] - layers.saved_bytes[:, :3, row]),
+        flops=float(layout.counts.sum(axis=0) @ layers.flops[:, row]),
+        slowdown=float(priced.meshes.slowdown[priced.mesh_row]),
+        shares=priced.meshes.shares[min(choices.zero, 1), :, priced.mesh_row],
+    )
+
+
+def step_bytes(problem: Problem, grid: Grid, priced: Priced) -> StepBytes:
+    """What the step of `grid` keeps, from its rows."""
+    choices = grid_choices(grid, priced.layout)
+    return _bytes(problem, choices, priced, _cuts(choices, priced))
+
+
+def _bytes(problem: Problem, choices: Choices, priced: Priced, cuts: list[Cuts]) -> StepBytes:
+    layout, layers, row = priced.layout, priced.layers, priced.layer_row
+    heads = (layout.by_rank[:, layout.head] > 0).any(axis=1)
+    logits = np.where(heads, layers.logits_bytes[row], 0)
+    again, table = _temporaries(choices, priced)
+    return StepBytes(
         static_bytes=_static_bytes(problem, choices, priced, cuts),
         saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
-        restored_bytes=np.einsum("cbm,bm->c", choices.modes[:, :, :3], layers.saved_bytes[:, :1, row] - layers.saved_bytes[:, :3, row]),
         paired_bytes=_paired_bytes(problem, choices, priced),
         transient_bytes=_whole_bytes(temporary_bytes, again, table, logits),
         logits_bytes=logits,
         blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + again + table,
         again_bytes=again,
         outside_bytes=_outside_bytes(problem, priced),
-        flops=float(layout.counts.sum(axis=0) @ layers.flops[:, row]),
-        slowdown=float(priced.meshes.slowdown[priced.mesh_row]),
-        shares=priced.meshes.shares[min(choices.zero, 1), :, priced.mesh_row],
     )
 
 
@@ -409,7 +433,7 @@ def _outside_bytes(problem: Problem, priced: Priced) -> tuple[tuple[str, IntArra
     )
 
 
-def held_bytes(problem: Problem, costs: StepCosts, allocated: IntArray) -> tuple[IntArray, IntArray]:
+def held_bytes(problem: Problem, costs: StepBytes, allocated: IntArray) -> tuple[IntArray, IntArray]:
     """(r,) bytes that the allocator holds for `allocated`, and that the device holds in all."""
     factor = reserve_factor(problem)
     reserved = _whole_bytes(reserved_bytes, allocated, costs.transient_bytes, costs.logits_bytes, costs.blocks_bytes, more=(factor,))
