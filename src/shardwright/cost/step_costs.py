@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import plain
 from shardwright.cost.chunk_layout import ChunkLayout, first_layers
-from shardwright.cost.column_sums import ShardedElements
 from shardwright.cost.columns import LayerTable, MeshTable, problem_machine
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.host_copies import waited_for_layers
@@ -188,7 +188,7 @@ def step_bytes(problem: Problem, grid: Grid, priced: Priced) -> StepBytes:
     return _bytes(problem, choices, priced, _cuts(choices, priced))
 
 
-def _bytes(problem: Problem, choices: Choices, priced: Priced, cuts: list[Cuts]) -> StepBytes:
+def _bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> StepBytes:
     layout, layers, row = priced.layout, priced.layers, priced.layer_row
     heads = (layout.by_rank[:, layout.head] > 0).any(axis=1)
     logits = np.where(heads, layers.logits_bytes[row], 0)
@@ -276,7 +276,7 @@ def pieces_of(problem: Problem, layout: ChunkLayout) -> IntArray:
 
 
 def _step_end(
-    problem: Problem, choices: Choices, priced: Priced, ranks: list[Cuts], start: FloatArray
+    problem: Problem, choices: Choices, priced: Priced, cuts: Cuts, start: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Seconds of each rank's end of the step, of its update alone, and end gathers; and the gathers left at the start of the step."""
     row = priced.mesh_row
@@ -284,11 +284,11 @@ def _step_end(
     bandwidth = device.memory_bandwidth * device.element_efficiency
     traffic, rate, share = update_bytes(problem), host_update_rate(problem), choices.offload / 100.0
     pp, vpp = priced.layout.pp, priced.layout.vpp
-    spent = {}
-    for cuts in set(ranks):
-        spent[cuts] = sum(plain(optimizer_seconds)(float(c.elements), float(c.optimizer), traffic, bandwidth, share, rate) for c in cuts)
-        spent[cuts] += sum(float(c.elements) for c in cuts) * float(priced.meshes.gradient_bytes[row]) / bandwidth
-    update = np.array([spent[cuts] for cuts in ranks])
+    update = np.zeros(len(cuts.elements))
+    for elements, shard in zip(cuts.elements.T.tolist(), cuts.degrees[0].tolist(), strict=True):
+        spent = {e: plain(optimizer_seconds)(float(e), float(shard), traffic, bandwidth, share, rate) for e in set(elements)}
+        update += [spent[e] for e in elements]
+    update += cuts.elements.sum(axis=1).astype(np.float64) * float(priced.meshes.gradient_bytes[row]) / bandwidth
     optimizer = update + priced.meshes.norm_s[row]
     if problem.runtime.overlap_param_gather:
         return optimizer, update, np.zeros(pp), start
@@ -341,33 +341,44 @@ def host_update_rate(problem: Problem) -> float:
     return 1.0 / (over_pcie + in_memory)
 
 
-Cuts = tuple[ShardedElements, ...]
-"""Trainable elements of a rank by how their states are cut."""
-
-
-def _cuts(choices: Choices, priced: Priced) -> list[Cuts]:
+class Cuts(NamedTuple):
     """Trainable elements of each rank by how their states are cut.
+
+    Args:
+        elements: (r, k) of each way. degrees: (3, k) devices that share one copy of optimizer states, gradients and parameters.
+    """
+
+    elements: IntArray
+    degrees: IntArray
+
+    def held(self, level: int) -> IntArray:
+        """(r,) elements of the state that ZeRO stage `level` begins to shard; see `ShardedElements.held`."""
+        result: IntArray = (-(-self.elements // self.degrees[level - 1])).sum(axis=1)
+        return result
+
+
+def _cuts(choices: Choices, priced: Priced) -> Cuts:
+    """Those of a step.
 
     A rank with a tied weight but without its owner holds a copy of its own, with gradient and states (Megatron-LM's and DeepSpeed's
     tied embeddings under pipeline parallelism).
     """
     sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
     if sync.cuts:
-        return [sync.cuts]
+        every = np.array(sync.cuts, dtype=np.int64)
+        return Cuts(elements=every[None, :, 0], degrees=every[:, 1:].T)
     dense, experts = by_rank @ sync.dense[:, row], by_rank @ sync.experts[:, row]
-    dense[1:] += np.where(by_rank > 0, sync.tied[:, row][None, :], 0).max(axis=1)[1:]
-
-    def cut(elements: int, shard: int) -> ShardedElements:
-        optimizer, gradient, parameter = (shard if choices.zero >= level else 1 for level in (1, 2, 3))
-        return ShardedElements(elements=elements, optimizer=optimizer, gradient=gradient, parameter=parameter)
-
-    shards = int(sync.shard[row]), int(sync.expert_shard[row])
-    ranks = list(zip(dense.tolist(), experts.tolist(), strict=True))
-    made = {(d, e): (cut(d, shards[0]), cut(e, shards[1])) for d, e in set(ranks)}
-    return [made[one] for one in ranks]
+    if sync.tied[:, row].any():
+        dense[1:] += np.where(by_rank > 0, sync.tied[:, row][None, :], 0).max(axis=1)[1:]
+    shards = np.array([sync.shard[row], sync.expert_shard[row]])
+    return Cuts(elements=np.stack([dense, experts], axis=1), degrees=np.where(choices.zero >= _LEVELS, shards, 1))
 
 
-def _static_bytes(problem: Problem, choices: Choices, priced: Priced, ranks: list[Cuts]) -> tuple[tuple[str, IntArray], ...]:
+_LEVELS = np.array([[1], [2], [3]])
+"""ZeRO stages that begin to shard optimizer states, gradients and parameters."""
+
+
+def _static_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> tuple[tuple[str, IntArray], ...]:
     """Parameters, gradients, optimizer states and workspace of each rank (ceil of equal shards)."""
     sync, row, by_rank, layer = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank, priced.layout.layer
     frozen = by_rank @ sync.frozen[:, row]
@@ -375,33 +386,24 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced, ranks: lis
         # Summed by more devices than the rest, so sharded further: only what is never sharded is counted.
         frozen = frozen + by_rank @ sync.spread[:, row]
 
-    def held(level: int) -> IntArray:
-        of = {cuts: sum(c.held(level) for c in cuts) for cuts in set(ranks)}
-        return np.array([of[cuts] for cuts in ranks], dtype=np.int64)
-
     block = sync.dense[:, row] + sync.experts[:, row]
     largest = np.where((by_rank > 0) & layer, block[None, :], 0).max(axis=1)
     ends = (by_rank * ~layer) @ block
     prefetch, width, cut_width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8, shard_bytes(problem)
-    pairs = list(zip(ends.tolist(), largest.tolist(), strict=True))
-    whole = {pair: plain(gathered_elements)(float(pair[0]), float(pair[1]), prefetch) for pair in set(pairs)}
-    gathered = [whole[pair] for pair in pairs]
-    elements = {cuts: sum(c.elements for c in cuts) for cuts in set(ranks)}
-    rows = list(zip((elements[cuts] for cuts in ranks), held(3).tolist(), frozen.tolist(), gathered, strict=True))
-    stored = {
-        one: int(plain(parameter_bytes)(choices.zero, float(one[0]), float(one[1]), float(one[2]), one[3], width, cut_width))
-        for one in set(rows)
-    }
-    parameters = [stored[one] for one in rows]
+    gathered = plain(gathered_elements)(ends.astype(np.float64), largest.astype(np.float64), prefetch)
+    whole = cuts.elements.sum(axis=1)
+    trained = whole.astype(np.float64), cuts.held(3).astype(np.float64), frozen.astype(np.float64)
+    parameters = plain(parameter_bytes)(choices.zero, *trained, gathered, width, cut_width).astype(np.int64)
     if choices.zero < 3:
-        few, copies = by_rank @ sync.narrow[:, row], narrow_copies(problem)
-        parameters = [p + int(n * copies) for p, n in zip(parameters, few.tolist(), strict=True)]
-    again = own_gradient_bytes(problem) * (choices.zero < 2)
-    own = [elements[cuts] * again for cuts in ranks]
+        few: IntArray = by_rank @ sync.narrow[:, row]
+        parameters = parameters + (few * narrow_copies(problem)).astype(np.int64)
+    gradients = cuts.held(2) * (problem.runtime.gradient_dtype.bits // 8)
+    if choices.zero < 2:
+        gradients = gradients + whole * own_gradient_bytes(problem)
     return (
-        ("parameters", np.array(parameters, dtype=np.int64)),
-        ("gradients", held(2) * (problem.runtime.gradient_dtype.bits // 8) + np.array(own, dtype=np.int64)),
-        ("optimizer", held(1) * problem.optimizer.state_bytes * (100 - choices.offload) // 100),
+        ("parameters", parameters),
+        ("gradients", gradients),
+        ("optimizer", cuts.held(1) * problem.optimizer.state_bytes * (100 - choices.offload) // 100),
         (
             "workspace",
             problem.runtime.workspace_bytes + np.where(by_rank > 0, priced.layers.buffer_bytes[:, 1, priced.layer_row], 0).max(axis=1),

@@ -5,7 +5,13 @@ Those without a door from Python are called from there as they are written (`com
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+from shardwright.arrays import FloatArray
 from shardwright.compiled import allocation_free, inner
+
+Number = TypeVar("Number", float, FloatArray)
+"""One, or one of each rank where a formula is called as it is written."""
 
 
 @inner
@@ -67,7 +73,9 @@ def gathers_again(elements: float, reuse: float) -> float:
 
 
 @inner
-def parameter_bytes(zero: int, whole: float, sharded: float, frozen: float, gathered: float, width: float, shard_width: float) -> float:
+def parameter_bytes(
+    zero: int, whole: Number, sharded: Number, frozen: Number, gathered: Number, width: float, shard_width: float
+) -> Number:
     """Bytes of parameters that live through the step on one device.
 
     Args:
@@ -81,7 +89,7 @@ def parameter_bytes(zero: int, whole: float, sharded: float, frozen: float, gath
 
 
 @inner
-def gathered_elements(ends: float, largest: float, prefetch: float) -> float:
+def gathered_elements(ends: Number, largest: Number, prefetch: float) -> Number:
     """Elements that ZeRO-3 holds whole: `ends`, the embedding and the head (the root unit, whole from the first forward to the last
     backward), the layer at work and `prefetch` ahead of it, each of at most `largest`.
     """
