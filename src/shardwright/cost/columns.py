@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
 
@@ -10,32 +10,25 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.span import Span, span_of
+from shardwright.collectives.span import Span
 from shardwright.cost.block_sums import BlockSums, Variant, block_sums, members_along, met_degrees, met_sums
 from shardwright.cost.block_table import BlockTables, block_tables, local_degrees
-from shardwright.cost.column_sums import SYNCS, SyncTable, link_shares, sync_table
 from shardwright.cost.communication import (
     Network,
     all_alike,
-    axes_of,
     border_seconds,
     least_seconds,
     network_of,
     spans_along,
-    tokens_copied,
 )
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.degree_rows import Rows
-from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
+from shardwright.cost.device_buffers import overlap_buffer_bytes
 from shardwright.cost.move_prices import lying_seconds
 from shardwright.cost.overlap import without_fused_overlap
 from shardwright.cost.parts import MODES, PARTS, PHASES
-from shardwright.cost.scales import scale_seconds
-from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.ir.tensor import TABLES
 from shardwright.program.block.block import BlockProgram, Move, Saved
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.local_size import Context, is_hybrid
@@ -44,7 +37,7 @@ from shardwright.program.block.saved import saved_tensors
 from shardwright.program.block.sizes import Degrees
 from shardwright.program.problem import Problem, under
 from shardwright.program.same import Same
-from shardwright.runtime.runtime import Options, ScaleGroup
+from shardwright.runtime.runtime import Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,119 +272,3 @@ def _logits_bytes(problem: Problem, rows: Rows) -> tuple[IntArray, IntArray]:
     elements = tokens * -(-problem.model.vocab // rows["tp"])
     more = np.where(rows["tp"] > 1, runtime.split_logits_bytes, 0)
     return elements * (runtime.logits_bytes + more), elements * ((runtime.logits_blocks_bytes or runtime.logits_bytes) + more)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshTable:
-    """Synchronisation over n mesh rows.
-
-    Args:
-        sync: per block. norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
-        slowdown: (n,) factor on kernels beside a layer's gather or reduction. shares: (2, tiers, n) see `column_sums.link_shares`.
-        gather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gather and reduction (see `sharded`).
-        scales_s: (n,) seconds that each pass of a chunk waits for its scales (see `scales`).
-        gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end (`Runtime.gradient_passes`).
-        embedding_bytes: (n,) temporary of the embedding's or head's weight gradient.
-        communicator_bytes: (n,) buffers of the communicators, outside the allocator.
-    """
-
-    sync: SyncTable
-    norm_s: FloatArray
-    slowdown: FloatArray
-    shares: FloatArray
-    gather_copy_s: FloatArray
-    reduce_copy_s: FloatArray
-    scales_s: FloatArray
-    gradient_bytes: IntArray
-    embedding_bytes: IntArray
-    communicator_bytes: IntArray
-
-
-def shared_parameters(model: Model) -> frozenset[str]:
-    """Parameters of the first block that the last one uses too, as ``block.parameter``: tied embeddings."""
-    first, last = (model.blocks[model.runs[at].block] for at in (0, -1))
-    owned = {f"{first.name}.{p.name}" for o in first.operators for p in o.parameters}
-    return frozenset(owned & {p.tied_to for o in last.operators for p in o.parameters if p.tied_to})
-
-
-def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
-    """Price the step's end for every mesh row and sharding group."""
-    network = network_of(problem.cluster, library=problem.runtime.collective_library)
-    # Rows do not tell whether the stream is cut by position: what more devices sum there is not priced at all.
-    programs = programs_of(problem, Structure(sequence_parallel=True, routed=True))
-    copied = tokens_copied(rows)
-    moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
-    repeats = [0] * len(programs)
-    for run in problem.model.runs:
-        repeats[run.block] += run.count
-    sync = sync_table(
-        programs,
-        unrouted=programs_of(problem, Structure(sequence_parallel=True, routed=False)) if moe and bool(copied.any()) else (),
-        repeats=tuple(repeats),
-        rows=rows,
-        shard=shard,
-        network=network,
-        job=problem.job,
-        runtime=problem.runtime,
-        shared=shared_parameters(problem.model),
-    )
-    n = len(rows)
-    norm = least_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), spans=spans_along("world", rows, network), network=network)
-    trained = any(p.klass in TABLES and p.trainable for b in problem.model.blocks for o in b.operators for p in o.parameters)
-    table_elements = trained * -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
-    gather_copy, reduce_copy = copy_seconds(problem, sync)
-    # Groups that lie unlike each other in the units of the network are priced by the plan alone.
-    alike = lies_in_units(rows, tuple(t.num_devices for t in network.tiers))
-    sync = replace(
-        sync,
-        **{name: getattr(sync, name) * alike for name in (*SYNCS, "tied_all_reduce", "tied_reduce")},
-    )
-    return MeshTable(
-        sync=sync,
-        norm_s=norm,
-        communicator_bytes=communicator_bytes(problem, num_communicators(rows)),
-        slowdown=np.where(alike, overlap_slowdown(problem, span_of(network.tiers, axes_of("dp-cp", rows)), network), 1.0),
-        shares=alike * link_shares(rows, shard, network=network, bucket=problem.runtime.bucket_bytes),
-        gather_copy_s=gather_copy,
-        reduce_copy_s=reduce_copy,
-        scales_s=np.zeros(n)
-        + scale_seconds(
-            problem,
-            lambda group: spans_along("tp-cp" if group is ScaleGroup.TENSOR else "stage", rows, network),
-            network,
-        ),
-        gradient_bytes=_gradient_bytes(problem, rows),
-        embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,
-    )
-
-
-def lies_in_units(rows: Rows, units: tuple[int, ...]) -> BoolArray:
-    """(n,) every run of axes, from the innermost on, fits into units of each tier or fills them: all groups of an axis lie alike."""
-    alike = np.ones(len(rows), dtype=np.bool_)
-    for axis in ("tp", "cp", "dp", "pp"):
-        end = rows[axis] * rows[f"s_{axis}"]
-        for unit in units[:-1]:
-            alike &= (rows[axis] == 1) | (end % unit == 0) | (unit % np.maximum(end, 1) == 0)
-    return alike
-
-
-_GROUPS: Final = ("tp", "dp-cp", "ep", "etp", "pp", "world")
-
-
-def num_communicators(rows: Rows) -> IntArray:
-    """(n,) groups of more than one device that a device is in: tp, cp, holders of its gradients, ep, etp, its pipeline, all devices."""
-    groups = (rows["cp"] > 1).astype(np.int64)
-    for axis in _GROUPS:
-        size = np.ones(len(rows), dtype=np.int64)
-        for degree, _ in axes_of(axis, rows):
-            size = size * degree
-        groups += size > 1
-    return groups
-
-
-def _gradient_bytes(problem: Problem, rows: Rows) -> IntArray:
-    """Traffic an element of passes over all local gradients: the runtime's, and two where it scales them for several holders."""
-    runtime = problem.runtime
-    scaled = (rows["dp"] * rows["cp"] > 1) & runtime.scales_gradients
-    passes: IntArray = runtime.gradient_passes + np.where(scaled, 2, 0)
-    return passes * (runtime.gradient_dtype.bits // 8)

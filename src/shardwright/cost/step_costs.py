@@ -11,9 +11,10 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import plain
 from shardwright.cost.chunk_layout import ChunkLayout, first_layers
-from shardwright.cost.columns import LayerTable, MeshTable, problem_machine
+from shardwright.cost.columns import LayerTable, problem_machine
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.host_copies import waited_for_layers
+from shardwright.cost.mesh_table import MeshTable
 from shardwright.cost.parts import EP, MODES, PARTS
 from shardwright.cost.quantise import narrow_bytes, narrow_forms
 from shardwright.cost.terms import (

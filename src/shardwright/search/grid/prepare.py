@@ -13,11 +13,12 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bound_arrays import MAX_RANKS, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
 from shardwright.cost.chunk_layout import ChunkLayout, is_layer, layout_of
-from shardwright.cost.columns import LayerTable, MeshTable, layer_table, mesh_table
+from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.distinct_rows import distinct_rows
+from shardwright.cost.mesh_table import MeshTable, mesh_table
 from shardwright.cost.step_costs import (
     Priced,
     host_update_rate,

@@ -13,9 +13,10 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bound_arrays import Costs, Facts
-from shardwright.cost.columns import LayerTable, mesh_table
+from shardwright.cost.columns import LayerTable
 from shardwright.cost.communication import axes_of
 from shardwright.cost.degree_rows import Rows
+from shardwright.cost.mesh_table import held_table, scale_waits
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import Columns, extended, first_of_each, select
 from shardwright.search.grid.members import Members, Options, chunked
@@ -29,7 +30,6 @@ from shardwright.strategy.grid.rules import GridFacts
 
 NO_ROOM = 1e30
 """Seconds of a mesh none of whose members fits: more than any step, and not the infinity of one without a legal member."""
-_FREE = ("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "norm", "tied", "passes", "gather_copy", "reduce_copy", "scales")
 
 
 def relaxed_bounds(
@@ -49,7 +49,7 @@ def relaxed_bounds(
             are looked at no closer.
     """
     lean = _lean(space)
-    first, place = first_of_each(_told_apart(meshes))
+    first, place = first_of_each(_told_apart(problem, meshes))
     meshes = meshes.take(first)
     outers = _outers(lean, facts, meshes)
     layers, layer_row = _layers(problem, meshes, outers, lean, near)
@@ -71,12 +71,21 @@ def relaxed_bounds(
     return found[place]
 
 
-def _told_apart(meshes: Meshes) -> Columns:
-    """What relaxed members of a mesh depend on: not where its groups lie, but how many share experts' states and which axis is inside."""
-    columns = {name: meshes.columns[name] for name in MESH}
-    ones = np.ones_like(columns["tp"])
-    (below, _), (above, _) = axes_of("edp", Rows(columns=meshes.columns | {"sp": ones}))
-    return columns | {"holders": below * above, "inner": (meshes.columns["s_cp"] < meshes.columns["s_dp"]).astype(np.int64)}
+def _told_apart(problem: Problem, meshes: Meshes) -> Columns:
+    """What relaxed members of a mesh depend on: its degrees, and of where groups lie how many share experts' states, which axis of replicas
+    is inside, and how long scales are waited for.
+    """
+    rows = _rows(meshes)
+    (below, _), (above, _) = axes_of("edp", rows)
+    _, waits = np.unique(scale_waits(problem, rows), return_inverse=True)
+    inside = (meshes.columns["s_cp"] < meshes.columns["s_dp"]).astype(np.int64)
+    return {name: meshes.columns[name] for name in MESH} | {"holders": below * above, "inner": inside, "waits": waits.reshape(-1)}
+
+
+def _rows(meshes: Meshes) -> Rows:
+    """The meshes as rows whose stream is cut."""
+    ones = np.ones_like(meshes.columns["tp"])
+    return Rows(columns=meshes.columns | {"sp": ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones})
 
 
 def _by_layers(
@@ -98,8 +107,7 @@ def _by_layers(
 def _by_members(problem: Problem, members: Members, layers: LayerTable, layer_row: IntArray, *, capacity: float) -> FloatArray:
     """(meshes,) B0 of the best member of each choice, of which none is without any; NO_ROOM where none fits, inf of no choice."""
     meshes, outer = members.meshes, members.outers.columns
-    shard, ones = meshes.columns["cp"] * meshes.columns["dp"], np.ones_like(meshes.columns["cp"])
-    tables = mesh_table(problem, Rows(columns=meshes.columns | {"sp": ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones}), shard)
+    tables = held_table(problem, _rows(meshes), meshes.columns["cp"] * meshes.columns["dp"])
     prepared = Prepared(
         members=members,
         layers=layers,
@@ -147,9 +155,8 @@ def _layers(problem: Problem, meshes: Meshes, outers: Options, space: Space, nea
 
 
 def _free(costs: Costs) -> Costs:
-    """The tables without what depends on more than a mesh's degrees."""
-    zero = {name: np.zeros_like(getattr(costs, name)) for name in (*_FREE, "border", "communicators", "embedding", "copied")}
-    return costs._replace(**zero, slowdown=np.ones_like(costs.slowdown))
+    """The tables without sends between pipeline ranks."""
+    return costs._replace(border=np.zeros_like(costs.border))
 
 
 def _at_once(facts: Facts) -> Facts:
