@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.compute import Machine, sixteen_bit
 from shardwright.cost.degree_rows import Rows
@@ -208,7 +208,7 @@ class MetSums:
         known = self._known
         if met.codes is None or len(met.codes) + (len(known[0]) if known else 0) > _MOST:
             return make(met.first).at(met.place)
-        missing = ~np.isin(met.codes, known[0]) if known else np.ones(len(met.codes), dtype=np.bool_)
+        missing = _missing(met.codes, known[0]) if known else np.ones(len(met.codes), dtype=np.bool_)
         if missing.any():
             new = make(met.first[missing])
             codes = np.concatenate([known[0], met.codes[missing]]) if known else met.codes
@@ -218,6 +218,13 @@ class MetSums:
             known = self._known = (codes[order], every.at(order))
         assert known is not None
         return known[1].at(np.searchsorted(known[0], met.codes)[met.place])
+
+
+def _missing(codes: IntArray, known: IntArray) -> BoolArray:
+    """(codes,) those that are not among some known ones; both rise."""
+    at = np.minimum(np.searchsorted(known, codes), len(known) - 1)
+    result: BoolArray = known[at] != codes
+    return result
 
 
 def members_along(local: Degrees, move: Move) -> IntArray:

@@ -125,7 +125,7 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
     stream = np.zeros(each, dtype=np.int64)
     for one in _alike_groups(problem, rows, network):
         owns = [under(problem if one.within else without_fused_overlap(problem), options) for options in modules]
-        shared = _Shared(problem, rows.take(one.places), network)
+        shared, where = _Shared(problem, rows.take(one.places), network), _run(one.places)
         for index, block in enumerate(problem.model.blocks):
             contexts = [block_context(own, block) for own in owns]
             program, local = lower_block(block, one.structure, contexts[0]), shared.local(contexts[0].tokens)
@@ -145,7 +145,7 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
                 moved=partial(shared.moved, tokens=contexts[0].tokens),
             )
             for name, values in _by_set(table).items():
-                found[name][index][..., one.places] = values
+                found[name][index][..., where] = values
             stream[one.places] = np.maximum(stream[one.places], table.input_bytes)
     logits, logits_blocks = _logits_bytes(problem, rows)
     buffers = overlap_buffer_bytes(
@@ -235,6 +235,12 @@ class _Shared:
         if key not in self._moved:
             self._moved[key] = lying_seconds(move, degrees=self.local(tokens), spans=self.spans, network=self._network)
         return self._moved[key]
+
+
+def _run(places: IntArray) -> IntArray | slice:
+    """The rising `places`, as a slice where none between them is left out."""
+    first, last = int(places[0]), int(places[-1])
+    return slice(first, last + 1) if last - first + 1 == len(places) else places
 
 
 def _by_set(table: BlockTables) -> dict[str, FloatArray | IntArray]:

@@ -49,7 +49,8 @@ def near_layers(problem: Problem, space: Space, facts: GridFacts, meshes: Column
     for axis in _SWITCHES:
         columns = extended(columns, axis, space.of(axis), facts)
     columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
-    columns, _ = distinct(columns)
+    # Rows of one structure side by side, as they are priced together.
+    columns, _ = distinct({"sp": columns["sp"], **columns})
     sizes = np.array([int(size) for size in space.of("mbs")], dtype=np.int64)
     count = len(columns["tp"])
     rows = {name: np.repeat(column, len(sizes)) for name, column in columns.items()} | {"mbs": np.tile(sizes, count)}
