@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -14,11 +15,11 @@ from shardwright.hardware.cluster import Tier
 _BEYOND: Final = 2.0**50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Span:
     """Groups of devices as seen by a collective; every field is an array over the groups priced together, of shape (n,).
 
-    Equal only to itself.
+    Equal only to itself. No slots: cached properties live in the dict.
 
     Args:
         members: one array a tier, innermost first: members[0] devices of the group in one island; members[1] such islands
@@ -33,7 +34,7 @@ class Span:
     latency_s: tuple[FloatArray, ...]
     in_network_reduction: bool = False
 
-    @property
+    @cached_property
     def size(self) -> IntArray:
         """Members of each group."""
         result = np.ones_like(self.members[0])

@@ -68,7 +68,12 @@ OF_BLOCKS: Final = ("seconds", "saved_bytes", "transient_bytes", "flops", "overl
 
 def block_context(problem: Problem, block: Block) -> Context:
     """What lowering `block` needs of the problem."""
-    job = problem.job
+    return _context(Same(problem), Same(block))
+
+
+@lru_cache(maxsize=4096)
+def _context(known: Same[Problem], of: Same[Block]) -> Context:
+    problem, block, job = known.value, of.value, known.value.job
     return Context(
         tokens=job.tokens(block.sequence) or job.sequence_length,
         memory_tokens=job.tokens(block.memory) if block.memory else 0,

@@ -449,7 +449,8 @@ def held_bytes(problem: Problem, costs: StepBytes, allocated: IntArray) -> tuple
 def _whole_bytes(formula: Callable[..., float], *columns: IntArray, more: tuple[float, ...] = ()) -> IntArray:
     """(r,) whole bytes of a formula of each rank's numbers, asked once for ranks that are alike."""
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    found = {row: int(plain(formula)(*map(float, row), *more)) for row in set(rows)}
+    asked = plain(formula)
+    found = {row: int(asked(*map(float, row), *more)) for row in set(rows)}
     return np.array([found[row] for row in rows], dtype=np.int64)
 
 

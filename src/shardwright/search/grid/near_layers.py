@@ -5,7 +5,8 @@ What layers take depends on few degrees; where replicas and pipeline ranks lie m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from shardwright.arrays import IntArray
 from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.degree_rows import Rows
 from shardwright.program.problem import Problem
+from shardwright.program.same import Same
 from shardwright.runtime.runtime import Options
 from shardwright.search.grid.columns import Columns, distinct, extended
 from shardwright.search.grid.space import Space
@@ -22,6 +24,8 @@ from shardwright.strategy.grid.rules import GridFacts
 KIND: Final = ("tp", "cp", "ep", "etp")
 _SWITCHES: Final = ("sp", "ulysses", "gather")
 LAYER: Final = (*KIND, *_SWITCHES, "mbs")
+_MOST_KEPT: Final = 2**14
+"""Rows over all sets of modules of a table that is kept for the problem's next search."""
 _MOST_ROWS: Final = 2**16
 """Rows over all sets of modules that are priced at once; of more, only those under the first set."""
 
@@ -31,7 +35,7 @@ class NearLayers:
     """A layer table over distinct choices of degrees and switches.
 
     Args:
-        columns: of the rows. modules: sets that the table has all rows under.
+        table: of which seconds are not told apart by part. columns: of the rows. modules: sets that the table has all rows under.
     """
 
     table: LayerTable
@@ -55,13 +59,26 @@ def near_layers(problem: Problem, space: Space, facts: GridFacts, meshes: Column
     count = len(columns["tp"])
     rows = {name: np.repeat(column, len(sizes)) for name, column in columns.items()} | {"mbs": np.tile(sizes, count)}
     modules = space.modules if count * len(sizes) * len(space.modules) <= _MOST_ROWS else space.modules[:1]
-    return NearLayers(table=layer_table(problem, Rows(columns=rows | _lying(rows)), modules=modules), columns=rows, modules=modules)
+    return _priced(problem, rows, modules)
 
 
 def near_rows(problem: Problem, columns: Columns, modules: tuple[Options, ...]) -> NearLayers:
     """Layers under just the choices in `columns`."""
     few, _ = distinct({name: columns[name] for name in LAYER})
-    return NearLayers(table=layer_table(problem, Rows(columns=few | _lying(few)), modules=modules), columns=few, modules=modules)
+    return _priced(problem, few, modules)
+
+
+def _priced(problem: Problem, rows: Columns, modules: tuple[Options, ...]) -> NearLayers:
+    few = len(rows["tp"]) * len(modules) <= _MOST_KEPT
+    return (_kept if few else _kept.__wrapped__)(Same(problem), np.stack([rows[name] for name in LAYER]).tobytes(), modules)
+
+
+@lru_cache(maxsize=16)
+def _kept(problem: Same[Problem], content: bytes, modules: tuple[Options, ...]) -> NearLayers:
+    columns = dict(zip(LAYER, np.frombuffer(content, dtype=np.int64).reshape(len(LAYER), -1), strict=True))
+    table = layer_table(problem.value, Rows(columns=columns | _lying(columns)), modules=modules)
+    # What seconds are made of nobody asks a bound.
+    return NearLayers(table=replace(table, seconds=table.seconds.sum(axis=2, keepdims=True)), columns=columns, modules=modules)
 
 
 def _lying(rows: Columns) -> Columns:
