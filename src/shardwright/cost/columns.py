@@ -218,7 +218,7 @@ class _Shared:
         self._rows, self._network = rows, network
         self._local: dict[int, Degrees] = {}
         self._spans: dict[str, tuple[Span, ...]] = {}
-        self._moved: dict[tuple[object, ...], FloatArray] = {}
+        self._moved: dict[tuple[object, int], FloatArray] = {}
         self.met = met_degrees(rows)
 
     def local(self, tokens: int) -> Degrees:
@@ -236,10 +236,22 @@ class _Shared:
 
     def moved(self, move: Move, *, tokens: int) -> FloatArray:
         """Seconds of a move of a block with so many tokens a sample."""
-        key = (move.kind, move.volume, move.axes[0], move.copies, move.groups, tokens)
+        key = (_sent(Same(move)), tokens)
         if key not in self._moved:
             self._moved[key] = lying_seconds(move, degrees=self.local(tokens), spans=self.spans, network=self._network)
         return self._moved[key]
+
+
+@lru_cache(maxsize=8192)
+def _sent(move: Same[Move]) -> object:
+    """What a move sends and along which axis: the same object for moves that are alike."""
+    one = move.value
+    return _alike((one.kind, one.volume, one.axes[0], one.copies, one.groups))
+
+
+@lru_cache(maxsize=8192)
+def _alike(content: tuple[object, ...]) -> object:
+    return object()
 
 
 def _run(places: IntArray) -> IntArray | slice:

@@ -446,12 +446,10 @@ def held_bytes(problem: Problem, costs: StepBytes, allocated: IntArray) -> tuple
     return reserved, reserved + outside
 
 
-def _whole_bytes(formula: Callable[..., float], *columns: IntArray, more: tuple[float, ...] = ()) -> IntArray:
-    """(r,) whole bytes of a formula of each rank's numbers, asked once for ranks that are alike."""
-    rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    asked = plain(formula)
-    found = {row: int(asked(*map(float, row), *more)) for row in set(rows)}
-    return np.array([found[row] for row in rows], dtype=np.int64)
+def _whole_bytes(formula: Callable[..., FloatArray], *columns: IntArray, more: tuple[float, ...] = ()) -> IntArray:
+    """(r,) whole bytes of a formula of each rank's numbers."""
+    whole: FloatArray = plain(formula)(*(column.astype(np.float64) for column in columns), *more)
+    return whole.astype(np.int64)
 
 
 def reserve_factor(problem: Problem) -> float:

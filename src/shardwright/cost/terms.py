@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import numpy as np
+
 from shardwright.arrays import FloatArray
 from shardwright.compiled import allocation_free, inner
 
@@ -97,15 +99,16 @@ def gathered_elements(ends: Number, largest: Number, prefetch: float) -> Number:
 
 
 @inner
-def temporary_bytes(layer: float, end: float, logits: float) -> float:
+def temporary_bytes(layer: Number, end: Number, logits: Number) -> Number:
     """Largest temporary beside the logits: `end`, an embedding's weight gradient, or what `layer`, the set that a layer's backward makes
     again, exceeds them by (the logits are gone when a layer is recomputed).
     """
-    return max(end, layer - logits)
+    largest: Number = np.maximum(end, layer - logits)
+    return largest
 
 
 @inner
-def reserved_bytes(allocated: float, temporary: float, logits: float, blocks: float, factor: float) -> float:
+def reserved_bytes(allocated: Number, temporary: Number, logits: Number, blocks: Number, factor: float) -> Number:
     """What a caching allocator holds: blocks made for one kind of temporary serve no other, larger one, so their sizes add up.
 
     Args:
@@ -114,7 +117,8 @@ def reserved_bytes(allocated: float, temporary: float, logits: float, blocks: fl
 
     Source: torch.cuda memory management notes (blocks are kept for reuse; from memory).
     """
-    return max(allocated * factor, allocated - temporary - logits + blocks)
+    held: Number = np.maximum(allocated * factor, allocated - temporary - logits + blocks)
+    return held
 
 
 @inner
