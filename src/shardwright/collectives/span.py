@@ -87,8 +87,8 @@ def span_of(
     members.append(rest.astype(np.int64))
     return Span(
         members=tuple(members),
-        bandwidth=tuple(np.broadcast_to(np.float64(tier.bandwidth), shape) for tier in tiers),
-        latency_s=tuple(np.broadcast_to(np.float64(tier.latency_s), shape) for tier in tiers),
+        bandwidth=tuple([np.full(shape, tier.bandwidth, dtype=np.float64) for tier in tiers]),
+        latency_s=tuple([np.full(shape, tier.latency_s, dtype=np.float64) for tier in tiers]),
         in_network_reduction=in_network_reduction,
     )
 

@@ -136,7 +136,7 @@ def block_tables(
         shown, hidden = move_cost(move, moved(move), size, wait_s=held, by_operator=sums.by_operator, yielding=beside, core=sums.core)
         overlappable += hidden
         phase, part = move.phase, PART_OF_AXIS[move.axes[0]]
-        seconds[_phase(phase), part] += shown
+        seconds[PHASES.index(phase), part] += shown
         if part == EP:
             pair.move(phase, shown, behind=move.behind)
         else:
@@ -194,7 +194,3 @@ def _wait_for_host(seconds: FloatArray, clock: HostClock, pair: PairedLayer | No
     left = pair.exposed(late=seconds[:2, LAUNCH].sum(axis=0))
     seconds[:3, EP] *= left / np.maximum(moved, 1e-30)
     return np.asarray(moved - left)
-
-
-def _phase(phase: Phase) -> int:
-    return PHASES.index(phase)

@@ -28,9 +28,9 @@ def has_head(block: Block) -> bool:
     return any(o.klass is OperatorClass.HEAD for o in block.operators)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkLayout:
-    """c = chunk, r = pipeline rank, b = block of the model.
+    """c = chunk, r = pipeline rank, b = block of the model. Equal only to itself.
 
     Args:
         contents: blocks of each chunk in order. counts: (c, b). layer, head: (b,) which blocks are layers, compute logits.

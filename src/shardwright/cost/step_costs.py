@@ -395,7 +395,7 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts
     whole = cuts.elements.sum(axis=1)
     trained = whole.astype(np.float64), cuts.held(3).astype(np.float64), frozen.astype(np.float64)
     parameters = plain(parameter_bytes)(choices.zero, *trained, gathered, width, cut_width).astype(np.int64)
-    if choices.zero < 3:
+    if choices.zero < 3 and sync.narrow[:, row].any():
         few: IntArray = by_rank @ sync.narrow[:, row]
         parameters = parameters + (few * narrow_copies(problem)).astype(np.int64)
     gradients = cuts.held(2) * (problem.runtime.gradient_dtype.bits // 8)

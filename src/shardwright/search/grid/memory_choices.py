@@ -54,8 +54,8 @@ def memory_choices(
     redo_sets = [_redo_options(space, facts, redos, int(x)) for x in largest]
     z, r = mesh_key.reshape(-1)[outer["mesh"]], redo_key.reshape(-1)
     offloads = len(space.of("offload"))
-    distinct = _counts(len(chosen) for chosen, _ in zero_sets)[z] * _counts(len(chosen) for chosen, _ in redo_sets)[r] * offloads
-    legal = _counts(count for _, count in zero_sets)[z] * _counts(count for _, count in redo_sets)[r] * offloads * outer["copies"]
+    distinct = _counts([len(chosen) for chosen, _ in zero_sets])[z] * _counts([len(chosen) for chosen, _ in redo_sets])[r] * offloads
+    legal = _counts([count for _, count in zero_sets])[z] * _counts([count for _, count in redo_sets])[r] * offloads * outer["copies"]
     choices = ChoiceArrays(
         zero_stage=np.array([*(s for s, _ in zeros), *(0 for _ in zeros)], dtype=np.int64),
         zero_shard=np.array([g for _, g in (*zeros, *zeros)], dtype=np.int64),
@@ -71,8 +71,8 @@ def memory_choices(
     return inner, np.concatenate([[0], np.cumsum(distinct)]).astype(np.int64), int(legal.sum())
 
 
-def _counts(numbers: Iterable[int]) -> IntArray:
-    return np.array(list(numbers), dtype=np.int64)
+def _counts(numbers: list[int]) -> IntArray:
+    return np.array(numbers, dtype=np.int64)
 
 
 def _lists(options: list[list[int]]) -> IntArray:

@@ -15,11 +15,12 @@ ranks of 2 s, one chunk of two layers each, and 8 microbatches the last rank giv
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.chunk_layout import is_layer, layout_of
+from shardwright.cost.chunk_layout import ChunkLayout, is_layer, layout_of
 from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.degree_rows import Rows
 from shardwright.errors import StrategyError
@@ -206,10 +207,17 @@ def _by_rank(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, w
                 layout = layout_of(problem.model, pp=pp, vpp=vpp, first=space.first, last=space.last)
             except StrategyError:
                 continue
-            ranks = np.array([0, min(1, pp - 1), max(pp - 2, 0), pp - 1])
-            first = np.concatenate([np.zeros((1, layout.counts.shape[1])), np.cumsum(layout.counts[:pp], axis=0)])[ranks]
-            stage = layout.by_rank[ranks].astype(np.float64)
+            stage, first = _looked_at(layout)
             seconds = work.seconds[:, kind]
             spent = (count * np.einsum("rb,bks->rks", stage, seconds) + np.einsum("rb,bks->rks", first, seconds)).max(axis=0)
             found[some] = np.minimum(found[some], np.where(legal, spent, np.inf).min(axis=1, initial=np.inf))
     return found[rows]
+
+
+@lru_cache(maxsize=8192)
+def _looked_at(layout: ChunkLayout) -> tuple[FloatArray, FloatArray]:
+    """(ranks, blocks) of some pipeline ranks, and of the first chunks of the ranks before each."""
+    pp = layout.pp
+    ranks = np.array([0, min(1, pp - 1), max(pp - 2, 0), pp - 1])
+    first = np.concatenate([np.zeros((1, layout.counts.shape[1])), np.cumsum(layout.counts[:pp], axis=0)])[ranks]
+    return layout.by_rank[ranks].astype(np.float64), first
