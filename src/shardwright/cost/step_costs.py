@@ -448,7 +448,7 @@ def held_bytes(problem: Problem, costs: StepBytes, allocated: IntArray) -> tuple
 
 def _whole_bytes(formula: Callable[..., FloatArray], *columns: IntArray, more: tuple[float, ...] = ()) -> IntArray:
     """(r,) whole bytes of a formula of each rank's numbers."""
-    whole: FloatArray = plain(formula)(*(column.astype(np.float64) for column in columns), *more)
+    whole: FloatArray = plain(formula)(*[column.astype(np.float64) for column in columns], *more)
     return whole.astype(np.int64)
 
 

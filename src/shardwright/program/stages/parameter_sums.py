@@ -50,7 +50,7 @@ class Sums:
         place = int(np.searchsorted(self.devices, device))
         if place == len(self.devices) or self.devices[place] != device or (len(self.uses) > 1 and device not in self.counted(use)):
             return ()
-        return tuple((row, n) for row, n in zip(self.of[place].tolist(), self.elements[place].tolist(), strict=True) if row >= 0)
+        return tuple([(row, n) for row, n in zip(self.of[place].tolist(), self.elements[place].tolist(), strict=True) if row >= 0])
 
 
 @lru_cache(maxsize=4096)

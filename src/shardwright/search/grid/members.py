@@ -15,6 +15,7 @@ from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.bound_arrays import SCHEDULE_1F1B, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED
 from shardwright.program.problem import Problem
 from shardwright.runtime.options import ordered
+from shardwright.runtime.runtime import Options as RuntimeOptions
 from shardwright.search.grid.columns import Columns, distinct, extended, select
 from shardwright.search.grid.memory_choices import MemoryColumns, memory_choices
 from shardwright.search.grid.meshes import MESH, Meshes, full_meshes
@@ -120,6 +121,12 @@ def _is_folded(tp: int, cp: int, ep: int, etp: int, dp: int, ulysses: int, sp: i
 
 
 @lru_cache(maxsize=2**12)
+def _options(of: tuple[tuple[str, tuple[str, ...]], ...], modules: RuntimeOptions) -> RuntimeOptions:
+    """The one value of each option of a part, with a set of modules."""
+    return ordered((*((name, value) for name, (value,) in of), *modules))
+
+
+@lru_cache(maxsize=2**12)
 def _largest(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
     return largest_chunk(Grid(pp=pp, vpp=vpp, first=first, last=last), layers=layers)
 
@@ -180,6 +187,6 @@ def member_grid(members: Members, place: int) -> Grid:
         schedule=next(name for name, number in SCHEDULES.items() if number == int(outer["schedule"][i])),
         first=space.first,
         last=space.last,
-        options=ordered((*space.chosen, *modules)),
+        options=_options(space.options, modules),
         order=space.orders[mesh["order"]],
     )

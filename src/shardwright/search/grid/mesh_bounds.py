@@ -207,17 +207,18 @@ def _by_rank(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, w
                 layout = layout_of(problem.model, pp=pp, vpp=vpp, first=space.first, last=space.last)
             except StrategyError:
                 continue
-            stage, first = _looked_at(layout)
+            looked = _looked_at(layout)
             seconds = work.seconds[:, kind]
-            spent = (count * np.einsum("rb,bks->rks", stage, seconds) + np.einsum("rb,bks->rks", first, seconds)).max(axis=0)
+            each = np.einsum("rb,bks->rks", looked, seconds)
+            spent = (count * each[: len(looked) // 2] + each[len(looked) // 2 :]).max(axis=0)
             found[some] = np.minimum(found[some], np.where(legal, spent, np.inf).min(axis=1, initial=np.inf))
     return found[rows]
 
 
 @lru_cache(maxsize=8192)
-def _looked_at(layout: ChunkLayout) -> tuple[FloatArray, FloatArray]:
-    """(ranks, blocks) of some pipeline ranks, and of the first chunks of the ranks before each."""
+def _looked_at(layout: ChunkLayout) -> FloatArray:
+    """(2 ranks, blocks) blocks of some pipeline ranks, then of the first chunks of the ranks before each."""
     pp = layout.pp
     ranks = np.array([0, min(1, pp - 1), max(pp - 2, 0), pp - 1])
     first = np.concatenate([np.zeros((1, layout.counts.shape[1])), np.cumsum(layout.counts[:pp], axis=0)])[ranks]
-    return layout.by_rank[ranks].astype(np.float64), first
+    return np.concatenate([layout.by_rank[ranks], first]).astype(np.float64)
