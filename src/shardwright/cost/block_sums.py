@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -23,9 +22,7 @@ from shardwright.cost.work_prices import cut_product, cut_seconds, products, sum
 from shardwright.program.block.block import BlockProgram, Kernel, Move, Phase, Recomputable, Saved
 from shardwright.program.block.rebuilt import rebuilt
 from shardwright.program.block.sizes import Degrees, evaluate
-from shardwright.program.problem import Problem
-from shardwright.program.same import Same
-from shardwright.runtime.runtime import FullRecompute, Options, Runtime, TpOverlap
+from shardwright.runtime.runtime import FullRecompute, Runtime, TpOverlap
 
 Variant: TypeAlias = tuple[tuple[Saved, ...], Runtime]
 """What a block saves under a runtime, and the runtime."""
@@ -43,7 +40,7 @@ class BlockSums:
         again: (parts, v, n) of forward kernels that run again in backward. stops: (n,) what a checkpoint of a whole layer leaves out.
         flops: (n,) of forward. saved_bytes: (modes, v, n). input_bytes: (n,).
         by_operator: seconds of the kernels that communication may hide behind. core: of attention's cores.
-        clock, pair: what hosts and pairs of microbatches have of the kernels.
+        names: of each variant, operators that run again in backward. clock, pair: what hosts and pairs of microbatches have of the kernels.
     """
 
     seconds: FloatArray
@@ -54,6 +51,7 @@ class BlockSums:
     input_bytes: IntArray
     by_operator: Kernels
     core: dict[Phase, FloatArray]
+    names: tuple[frozenset[str], ...]
     clock: HostClock
     pair: PairedLayer
 
@@ -78,6 +76,7 @@ def _each(change: Callable[..., FloatArray], first: BlockSums, *others: BlockSum
         input_bytes=changed("input_bytes"),  # type: ignore[arg-type]
         by_operator={key: change(*(one.by_operator[key] for one in every)) for key in first.by_operator},
         core={key: change(*(one.core[key] for one in every)) for key in first.core},
+        names=first.names,
         clock=first.clock.each(change, *(one.clock for one in others)),
         pair=first.pair.each(change, *(one.pair for one in others)),
     )
@@ -97,7 +96,7 @@ def block_sums(
     by_operator: Kernels = {}
     sixteen, unquantised = sixteen_bit(machine), unquantised_operators(program)
     clock, pair = HostClock(program, local, machine=machine, runtime=runtime), PairedLayer(program, rows=n)
-    names = [rebuilt(program.operators, under).again for _, under in variants]
+    names = tuple([rebuilt(program.operators, under).again for _, under in variants])
     again = np.zeros((len(PARTS), len(variants), n))
     for work in program.works:
         spent, count = work_seconds(work, local, sixteen if work.operator in unquantised else machine)
@@ -138,6 +137,7 @@ def block_sums(
         input_bytes=evaluate(program.input_volume, local),
         by_operator={key: spent for key, spent in by_operator.items() if key[0] in beside},
         core=core,
+        names=names,
         clock=clock,
         pair=pair,
     )
@@ -230,9 +230,3 @@ def _missing(codes: IntArray, known: IntArray) -> BoolArray:
 def members_along(local: Degrees, move: Move) -> IntArray:
     """Members of the groups of a move along its axis."""
     return local["ep"] * local["etp"] if move.axes[0] == "coset" else local[move.axes[0]]
-
-
-@lru_cache(maxsize=256)
-def met_sums(program: Same[BlockProgram], problem: Same[Problem], modules: tuple[Options, ...]) -> MetSums:
-    """What is kept of a lowered block under a problem's runtime and sets of modules."""
-    return MetSums()

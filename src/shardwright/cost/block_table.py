@@ -28,7 +28,6 @@ from shardwright.cost.parts import ACROSS, ELEMENT, EP, GEMM, LAUNCH, PART_OF_AX
 from shardwright.cost.redone import moved_again
 from shardwright.program.block.block import BlockProgram, Move, Phase
 from shardwright.program.block.local_size import is_hybrid
-from shardwright.program.block.rebuilt import rebuilt
 from shardwright.program.block.sizes import Degrees
 from shardwright.runtime.runtime import Runtime, TpOverlap
 
@@ -127,7 +126,6 @@ def block_tables(
     sums = sums or block_sums(program, variants, local, machine=machine, members=lambda move: spans(move)[0].size)
     moved = moved or partial(lying_seconds, degrees=local, spans=spans, network=network)
     seconds, again, clock, pair = sums.seconds, sums.again, sums.clock, sums.pair
-    names = [rebuilt(program.operators, under).again for _, under in variants]
     overlappable = np.zeros(n)
     beside = sums.by_operator if runtime.tp_overlap is not TpOverlap.DGRAD or products_yield(machine.accelerator.name) else {}
     again_moved = moved_again(program, runtime)
@@ -144,7 +142,7 @@ def block_tables(
         if move.axes[0] not in ACROSS or not runtime.expert_overlap:
             clock.move(move, phase, shown, hidden=hidden)
         if phase is Phase.F:
-            again[part, [move.operator in some for some in names]] += shown
+            again[part, [move.operator in some for some in sums.names]] += shown
             if again_moved(move):
                 seconds[3, part] += shown
     overlappable += _wait_for_host(seconds, clock, pair if runtime.expert_overlap else None)

@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
-from shardwright.cost.block_sums import BlockSums, Variant, block_sums, members_along, met_degrees, met_sums
+from shardwright.cost.block_sums import BlockSums, MetSums, Variant, block_sums, members_along, met_degrees
 from shardwright.cost.block_table import BlockTables, block_tables, local_degrees
 from shardwright.cost.communication import (
     Network,
@@ -29,7 +29,7 @@ from shardwright.cost.overlap import without_fused_overlap
 from shardwright.cost.parts import MODES, PARTS, PHASES
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.block.block import BlockProgram, Move, Saved
+from shardwright.program.block.block import BlockProgram, Move
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.local_size import Context, is_hybrid
 from shardwright.program.block.lower_block import lower_block
@@ -68,12 +68,7 @@ OF_BLOCKS: Final = ("seconds", "saved_bytes", "transient_bytes", "flops", "overl
 
 def block_context(problem: Problem, block: Block) -> Context:
     """What lowering `block` needs of the problem."""
-    return _context(Same(problem), Same(block))
-
-
-@lru_cache(maxsize=4096)
-def _context(known: Same[Problem], of: Same[Block]) -> Context:
-    problem, block, job = known.value, of.value, known.value.job
+    job = problem.job
     return Context(
         tokens=job.tokens(block.sequence) or job.sequence_length,
         memory_tokens=job.tokens(block.memory) if block.memory else 0,
@@ -129,25 +124,22 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
     }
     stream = np.zeros(each, dtype=np.int64)
     for one in _alike_groups(problem, rows, network):
-        owns = [under(problem if one.within else without_fused_overlap(problem), options) for options in modules]
+        own = Same(problem if one.within else without_fused_overlap(problem))
         shared, where = _Shared(problem, rows.take(one.places), network), _run(one.places)
         for index, block in enumerate(problem.model.blocks):
-            contexts = [block_context(own, block) for own in owns]
-            program, local = lower_block(block, one.structure, contexts[0]), shared.local(contexts[0].tokens)
-            variants = tuple((_saved_by(block, one.structure, context), own.runtime) for context, own in zip(contexts, owns, strict=True))
-
-            make = partial(_some_sums, program, variants, local, machine=machine)
+            lowered = _lowered(own, Same(block), one.structure, modules)
+            local = shared.local(lowered.tokens)
             table = block_tables(
-                program,
-                variants,
+                lowered.program,
+                lowered.variants,
                 local=local,
                 spans=shared.spans,
                 machine=machine,
                 network=network,
                 wait_s=problem.constants.collective_wait_s,
                 host_rate=problem.cluster.node.host.pcie.achieved,
-                sums=met_sums(Same(program), Same(owns[0]), modules).of(shared.met, make),
-                moved=partial(shared.moved, tokens=contexts[0].tokens),
+                sums=lowered.sums.of(shared.met, partial(_some_sums, lowered, local, machine=machine)),
+                moved=partial(shared.moved, tokens=lowered.tokens),
             )
             for name, values in _by_set(table).items():
                 found[name][index][..., where] = values
@@ -167,10 +159,32 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
     )
 
 
-@lru_cache(maxsize=4096)
-def _saved_by(block: Block, structure: Structure, context: Context) -> tuple[Saved, ...]:
-    """What a block's backward needs of its forward."""
-    return saved_tensors(block, {o.name: o for o in block.operators}, structure, context)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lowered:
+    """A block under one structure and several sets of modules.
+
+    Args:
+        tokens: of a sample of its sequence. sums: of its kernels, as far as they are known.
+    """
+
+    program: BlockProgram
+    variants: tuple[Variant, ...]
+    tokens: int
+    sums: MetSums
+
+
+@lru_cache(maxsize=512)
+def _lowered(problem: Same[Problem], block: Same[Block], structure: Structure, modules: tuple[Options, ...]) -> _Lowered:
+    owns, operators = [under(problem.value, options) for options in modules], {o.name: o for o in block.value.operators}
+    contexts = [block_context(own, block.value) for own in owns]
+    return _Lowered(
+        program=lower_block(block.value, structure, contexts[0]),
+        variants=tuple(
+            (saved_tensors(block.value, operators, structure, context), own.runtime) for context, own in zip(contexts, owns, strict=True)
+        ),
+        tokens=contexts[0].tokens,
+        sums=MetSums(),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,9 +214,9 @@ def _alike_groups(problem: Problem, rows: Rows, network: Network) -> list[_Alike
     return found
 
 
-def _some_sums(program: BlockProgram, variants: tuple[Variant, ...], local: Degrees, some: IntArray, *, machine: Machine) -> BlockSums:
+def _some_sums(lowered: _Lowered, local: Degrees, some: IntArray, *, machine: Machine) -> BlockSums:
     few = {name: values[some] for name, values in local.items()}
-    return block_sums(program, variants, few, machine=machine, members=partial(members_along, few))
+    return block_sums(lowered.program, lowered.variants, few, machine=machine, members=partial(members_along, few))
 
 
 def _within(rows: Rows, network: Network) -> BoolArray:
