@@ -33,7 +33,7 @@ from shardwright.program.block.block import BlockProgram, Move
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.local_size import Context, is_hybrid
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.saved import saved_tensors
+from shardwright.program.block.saved import saved_under
 from shardwright.program.block.sizes import Degrees
 from shardwright.program.problem import Problem, under
 from shardwright.program.same import Same
@@ -177,11 +177,10 @@ class _Lowered:
 def _lowered(problem: Same[Problem], block: Same[Block], structure: Structure, modules: tuple[Options, ...]) -> _Lowered:
     owns, operators = [under(problem.value, options) for options in modules], {o.name: o for o in block.value.operators}
     contexts = [block_context(own, block.value) for own in owns]
+    saved = saved_under(block.value, operators, structure, contexts)
     return _Lowered(
         program=lower_block(block.value, structure, contexts[0]),
-        variants=tuple(
-            (saved_tensors(block.value, operators, structure, context), own.runtime) for context, own in zip(contexts, owns, strict=True)
-        ),
+        variants=tuple(zip(saved, [own.runtime for own in owns], strict=True)),
         tokens=contexts[0].tokens,
         sums=MetSums(),
     )
