@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from shardwright.cost.chunk_layout import layout_of
-from shardwright.cost.columns import layer_table, mesh_table
+from shardwright.cost.columns import layer_table
 from shardwright.cost.degree_rows import Rows
+from shardwright.cost.mesh_table import mesh_table
 from shardwright.cost.step_costs import Priced
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.cost.block_table import ELEMENT, EP, LAUNCH
 from shardwright.cost.columns import LayerTable, layer_table, problem_machine, programs_of
 from shardwright.cost.host import DISPATCH_SHARE, OPERATOR_S, PairedLayer, further_launches, launches, overlapped
+from shardwright.cost.parts import ELEMENT, EP, LAUNCH
 from shardwright.program.block.block import BlockProgram, BlockWork, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.placement import is_routed

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.block_table import MODES, PHASES
 from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.host_copies import waited_for_host
+from shardwright.cost.parts import MODES, PHASES
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.simulator.predict import predict

@@ -10,11 +10,11 @@ import pytest
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import span_of
 from shardwright.cost.answered import FAMILIES, answered, shares
-from shardwright.cost.block_table import ATTENTION, ELEMENT, GEMM
 from shardwright.cost.columns import layer_table
 from shardwright.cost.communication import move_seconds, network_of
 from shardwright.cost.compute import Machine, attention_flops, attention_seconds, gemm_seconds, machine_of
 from shardwright.cost.kernel_lookup import gemm_grid_for, tile_padding
+from shardwright.cost.parts import ATTENTION, ELEMENT, GEMM
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.hardware.catalog.kernel_tables import gemm_correction

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from shardwright.api.problems import problem_of as api_problem
-from shardwright.cost.block_table import ELEMENT, GEMM, PHASES, TP
 from shardwright.cost.columns import layer_table, programs_of
 from shardwright.cost.critical_path import microbatches_of, path_seconds
 from shardwright.cost.overlap import products_yield, without_fused_overlap
+from shardwright.cost.parts import ELEMENT, GEMM, PHASES, TP
 from shardwright.cost.step_costs import step_costs
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator

@@ -11,9 +11,9 @@ from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import span_of
 from shardwright.compiled import plain
 from shardwright.cost.column_sums import LISTED_GATHER_OPERATORS, LISTED_REDUCE_OPERATORS, SyncTable
-from shardwright.cost.columns import MeshTable, mesh_table
 from shardwright.cost.communication import axes_of, move_seconds, network_of
 from shardwright.cost.host import OPERATOR_S
+from shardwright.cost.mesh_table import MeshTable, mesh_table
 from shardwright.cost.parameters import matrices
 from shardwright.cost.step_costs import SHARDING_PART, step_costs
 from shardwright.cost.terms import gathers_again

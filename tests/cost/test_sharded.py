@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from shardwright.compiled import plain
-from shardwright.cost.columns import mesh_table
 from shardwright.cost.compute import machine_of
+from shardwright.cost.mesh_table import mesh_table
 from shardwright.cost.sharded import copy_seconds
 from shardwright.cost.step_costs import StepCosts, step_costs
 from shardwright.cost.terms import backward_layer, beside, forward_layer

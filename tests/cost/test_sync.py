@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shardwright.cost.column_sums import SyncTable
-from shardwright.cost.columns import mesh_table
+from shardwright.cost.mesh_table import mesh_table
 from shardwright.cost.step_costs import step_costs
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid

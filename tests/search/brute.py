@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.cost.chunk_layout import layout_of
-from shardwright.cost.columns import layer_table, mesh_table
+from shardwright.cost.columns import layer_table
 from shardwright.cost.critical_path import path_seconds
+from shardwright.cost.mesh_table import mesh_table
 from shardwright.cost.step_costs import Priced, step_costs
 from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem

@@ -41,12 +41,13 @@ def main(what: str) -> None:
     load_kernels()
     if what == "plan":
         counted = calls_of(lambda: plan(ASKED))
-    elif what == "experts":
+    elif what in ("experts", "first"):
         problem = problem_of(EXPERTS)
         facts = facts_of(problem)
         space, capacity = space_of(EXPERTS, problem, facts), capacity_of(EXPERTS, problem)
-        # What is kept of a problem is there, as in a second search of a process.
-        find(problem, space, facts, capacity=capacity, top=4)
+        if what == "experts":
+            # What is kept of a problem is there, as in a second search of a process.
+            find(problem, space, facts, capacity=capacity, top=4)
         counted = calls_of(lambda: find(problem, space, facts, capacity=capacity, top=4))
     else:
         problem = problem_of(ASKED)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shardwright.api.problems import facts_of
-from shardwright.cost.block_table import PARTS
 from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
+from shardwright.cost.parts import PARTS
 from shardwright.cost.rank_memory import reserved_bytes
 from shardwright.cost.step_costs import PART_NAMES, step_costs
 from shardwright.dtype import Dtype

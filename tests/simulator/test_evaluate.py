@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.block_table import PARTS, TP
-from shardwright.cost.columns import layer_table, mesh_table
+from shardwright.cost.columns import layer_table
 from shardwright.cost.critical_path import jitter, microbatches_of
+from shardwright.cost.mesh_table import mesh_table
+from shardwright.cost.parts import PARTS, TP
 from shardwright.cost.step_costs import PART_NAMES
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import Cluster, FabricTier

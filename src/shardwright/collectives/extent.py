@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -94,8 +94,11 @@ class Extent:
         return crosses(self, 1).astype(np.float64) if len(self.inverse) > 2 else self.zero
 
 
+@lru_cache(maxsize=64)
 def extent_of(span: Span) -> Extent:
-    """`span` prepared for pricing. Bandwidths must be positive and members at least 1."""
+    """`span` prepared for pricing, kept for a while: one is asked for by kinds and by blocks in turn. Bandwidths must be positive and
+    members at least 1.
+    """
     smaller, rows = distinct_groups(span)
     inverse: list[FloatArray] = []
     levels: list[Level] = []

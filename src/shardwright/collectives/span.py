@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -13,11 +14,11 @@ from shardwright.hardware.cluster import Tier
 _BEYOND: Final = 2.0**50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Span:
     """Groups of devices as seen by a collective; every field is an array over the groups priced together, of shape (n,).
 
-    Equal only to itself.
+    Equal only to itself. No slots: cached properties live in the dict.
 
     Args:
         below: one array a tier, innermost first: the most members that any unit of the tier has (an island, a leaf, .., the whole), so
@@ -33,12 +34,12 @@ class Span:
     latency_s: tuple[FloatArray, ...]
     in_network_reduction: bool = False
 
-    @property
+    @cached_property
     def size(self) -> IntArray:
         """Members of each group."""
         return self.below[-1]
 
-    @property
+    @cached_property
     def members(self) -> tuple[FloatArray, ...]:
         """Members below a unit of each tier over those below one of the tier inside it: whole numbers where units divide the group."""
         inside = (np.ones(1, dtype=np.int64), *self.below[:-1])
@@ -82,8 +83,8 @@ def span_of(
     below.append(points[-1].astype(np.int64))
     return Span(
         below=tuple(below),
-        bandwidth=tuple(np.broadcast_to(np.float64(tier.bandwidth), shape) for tier in tiers),
-        latency_s=tuple(np.broadcast_to(np.float64(tier.latency_s), shape) for tier in tiers),
+        bandwidth=tuple([np.full(shape, tier.bandwidth, dtype=np.float64) for tier in tiers]),
+        latency_s=tuple([np.full(shape, tier.latency_s, dtype=np.float64) for tier in tiers]),
         in_network_reduction=in_network_reduction,
     )
 

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from shardwright.collectives.span import Span
-from shardwright.cost.block_table import (
-    cut_product,
-    cut_seconds,
-    gemm_shape,
-    one_move_seconds,
-    products,
-    unquantised_operators,
-    work_seconds,
-)
 from shardwright.cost.columns import block_context, problem_machine
 from shardwright.cost.communication import Network, measured_groups
 from shardwright.cost.compute import Machine, sixteen_bit
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
 from shardwright.cost.family_costs import local_sizes
 from shardwright.cost.kernel_lookup import attention_table_for, gemm_grid_for, grouped_table_for
+from shardwright.cost.move_prices import one_move_seconds
+from shardwright.cost.work_prices import cut_product, cut_seconds, gemm_shape, products, unquantised_operators, work_seconds
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
 from shardwright.hardware.device import Evidence, Origin
+from shardwright.model.ir.block import Block
 from shardwright.program.block.block import BlockWork, Kernel, Move, Phase
 from shardwright.program.block.cell_structure import on_replica
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.sizes import Degrees
+from shardwright.program.layout.cells import StageCells
 from shardwright.program.problem import Problem
+from shardwright.program.same import Same
 from shardwright.program.stages.parts import Segment, StageParts
 
 FAMILIES: Final = ("GEMM", "experts' GEMM", "attention", "element-wise", "scan", "collectives")
@@ -76,7 +73,8 @@ def answered(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tu
     result: list[Answered] = []
     for places in counts.values():
         segment, local, base, _ = places[0]
-        spent = _spent(kind_problem(problem, local + base), problem, segment, local=local, base=base)
+        own = kind_problem(problem, local + base)
+        spent = _spent(Same(own), Same(problem), segment.cells, Same(segment.block), local, base)
         layers = sum(count for *_, count in places)
         result += [
             Answered(block=segment.block.name, family=family, origin=origin, seconds=seconds, layers=layers)
@@ -85,16 +83,20 @@ def answered(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tu
     return tuple(result)
 
 
-def _spent(own: Problem, problem: Problem, segment: Segment, *, local: int, base: int) -> dict[tuple[str, Origin], float]:
+@lru_cache(maxsize=1024)
+def _spent(
+    kind: Same[Problem], whole: Same[Problem], cells: StageCells, of: Same[Block], local: int, base: int
+) -> dict[tuple[str, Origin], float]:
     """Seconds of one block on one device by family and origin.
 
     Args:
-        own: the problem as if all devices were of this one's kind.
+        kind: the problem as if all devices were of this one's kind.
     """
+    own, problem, block = kind.value, whole.value, of.value
     machine = problem_machine(own)
-    sixteen, context = sixteen_bit(machine), block_context(own, segment.block)
-    structure, first = on_replica(segment.cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices)
-    program = lower_block(segment.block, structure, context)
+    sixteen, context = sixteen_bit(machine), block_context(own, block)
+    structure, first = on_replica(cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices)
+    program = lower_block(block, structure, context)
     degrees = local_sizes(structure)
     spent: dict[tuple[str, Origin], float] = {}
     unquantised = unquantised_operators(program)

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
+from shardwright.errors import StrategyError
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorClass
@@ -27,9 +28,9 @@ def has_head(block: Block) -> bool:
     return any(o.klass is OperatorClass.HEAD for o in block.operators)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkLayout:
-    """c = chunk, r = pipeline rank, b = block of the model.
+    """c = chunk, r = pipeline rank, b = block of the model. Equal only to itself.
 
     Args:
         contents: blocks of each chunk in order. counts: (c, b). layer, head: (b,) which blocks are layers, compute logits.
@@ -54,13 +55,19 @@ def layout_of(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0,
     Raises:
         StrategyError: layers do not divide (rule ``grid.layers``).
     """
-    return _layout_of(Same(model), pp, vpp, first, last, layers)
+    found = _layout_of(Same(model), pp, vpp, first, last, layers)
+    if isinstance(found, StrategyError):
+        raise found.with_traceback(None)
+    return found
 
 
 @lru_cache(maxsize=8192)
-def _layout_of(known: Same[Model], pp: int, vpp: int, first: int, last: int, layers: tuple[int, ...]) -> ChunkLayout:
+def _layout_of(known: Same[Model], pp: int, vpp: int, first: int, last: int, layers: tuple[int, ...]) -> ChunkLayout | StrategyError:
     model = known.value
-    contents = chunk_contents(model, pp=pp, vpp=vpp, first=first, last=last, layers=layers)
+    try:
+        contents = chunk_contents(model, pp=pp, vpp=vpp, first=first, last=last, layers=layers)
+    except StrategyError as error:
+        return error.with_traceback(None)
     counts = np.zeros((len(contents), len(model.blocks)), dtype=np.int64)
     for c, content in enumerate(contents):
         for block, count in content:

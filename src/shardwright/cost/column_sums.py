@@ -92,6 +92,7 @@ def sync_table(
     job: TrainingJob,
     runtime: Runtime,
     shared: frozenset[str] = frozenset(),
+    timed: bool = True,
 ) -> SyncTable:
     """Price every block's synchronisation for every row: never more than what the true groups of `program.stages.contribution` take.
 
@@ -100,7 +101,7 @@ def sync_table(
     Args:
         shared: parameters that the first and the last chunk use, as ``block.parameter``.
         unrouted: the blocks where experts are cut like the MLP, for rows that copy tokens over tp; empty = no such rows, or no experts.
-        repeats: how often the model has each block.
+        repeats: how often the model has each block. timed: False = elements are counted, and nothing takes time.
         shard: members of a sharding group, shape (n,), dividing dp x cp (the whole of it for plain ZeRO).
 
     A layer below the runtime's bucket size shares its bucket's latency with its neighbours: T(bucket) x layer / bucket.
@@ -126,6 +127,8 @@ def sync_table(
     for index, elements in enumerate(local):
         for name in counts:
             counts[name][index] = elements[name]
+        if not timed:
+            continue
         for spans, part in ((dense, "dense"), (experts, "experts")):
             if elements[part].any():
                 many = matrices(programs[index].operators, experts=part == "experts")
@@ -143,7 +146,7 @@ def sync_table(
             last = layer_seconds(elements["shared"], sum_spans((groups[0], (*groups[1], ends)), shard, network), network, sizes, matrices=1)
             for name, seconds in tied.items():
                 seconds += np.where(rows["pp"] > 1, last[name], 0.0)
-    if runtime.zero1_broadcasts:
+    if runtime.zero1_broadcasts and timed:
         # A rank has no more than the whole model, so that each layer's part of the latency is no more than its true one.
         held = {part: np.tensordot(np.array(repeats), counts[part], axes=1).astype(np.float64) for part in ("dense", "experts")}
         total["gather"] = _broadcasts(counts["dense"], held["dense"], dense, network, sizes.stored)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
 
@@ -10,36 +10,34 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.span import Span, span_of
-from shardwright.cost.block_table import MODES, PARTS, PHASES, block_tables, local_degrees
-from shardwright.cost.column_sums import SYNCS, SyncTable, link_shares, sync_table
+from shardwright.collectives.span import Span
+from shardwright.cost.block_sums import BlockSums, MetSums, Variant, block_sums, members_along, met_degrees
+from shardwright.cost.block_table import BlockTables, block_tables, local_degrees
 from shardwright.cost.communication import (
     Network,
     all_alike,
-    axes_of,
     border_seconds,
     least_seconds,
     network_of,
     spans_along,
-    tokens_copied,
 )
 from shardwright.cost.compute import Machine, machine_of
 from shardwright.cost.degree_rows import Rows
-from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
+from shardwright.cost.device_buffers import overlap_buffer_bytes
+from shardwright.cost.move_prices import lying_seconds
 from shardwright.cost.overlap import without_fused_overlap
-from shardwright.cost.scales import scale_seconds
-from shardwright.cost.sharded import copy_seconds, overlap_slowdown
+from shardwright.cost.parts import MODES, PARTS, PHASES
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.ir.tensor import TABLES
-from shardwright.program.block.block import BlockProgram, Move, Saved
+from shardwright.program.block.block import BlockProgram, Move
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.local_size import Context, is_hybrid
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.saved import saved_tensors
+from shardwright.program.block.saved import saved_under
+from shardwright.program.block.sizes import Degrees
 from shardwright.program.problem import Problem, under
-from shardwright.runtime.runtime import Options, ScaleGroup
+from shardwright.program.same import Same
+from shardwright.runtime.runtime import Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +90,12 @@ def programs_of(problem: Problem, structure: Structure) -> tuple[BlockProgram, .
 
 def problem_machine(problem: Problem) -> Machine:
     """Rates of the (first) accelerator under the job's dtype and the runtime's kernels."""
+    return _machine(Same(problem))
+
+
+@lru_cache(maxsize=256)
+def _machine(known: Same[Problem]) -> Machine:
+    problem = known.value
     return machine_of(
         problem.cluster.node.accelerator,
         compute=problem.job.compute,
@@ -112,45 +116,42 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
             second, and so on.
     """
     machine, network = problem_machine(problem), network_of(problem.cluster, library=problem.runtime.collective_library)
-    blocks, each, n = len(problem.model.blocks), len(rows), len(rows) * len(modules)
+    blocks, each, sets = len(problem.model.blocks), len(rows), len(modules)
     shapes = {"seconds": (len(PHASES), len(PARTS)), "saved_bytes": (len(MODES),), "buffer_bytes": (2,)}
-    found = {name: np.zeros((blocks, *shapes.get(name, ()), n), dtype=np.int64 if name.endswith("_bytes") else float) for name in OF_BLOCKS}
+    found = {
+        name: np.zeros((blocks, *shapes.get(name, ()), sets, each), dtype=np.int64 if name.endswith("_bytes") else float)
+        for name in OF_BLOCKS
+    }
     stream = np.zeros(each, dtype=np.int64)
-    routed = (rows["sp"] == 1) | (rows["tp"] == 1)
-    keys = {o.attention.kv_heads for b in problem.model.blocks for o in b.operators if o.attention is not None}
-    shared = (rows["ulysses"] > 1) & np.all([rows["tp"] % heads == 0 for heads in keys], axis=0)
-    island = network.tiers[0].num_devices
-    within = (rows["tp"] == 1) | (island % (rows["tp"] * rows["s_tp"]) == 0)
-    flags = np.stack([rows["sp"], rows["gather"], routed, shared, within, all_alike(rows, network)])
-    for flag in np.unique(flags, axis=1).T:
-        chosen = np.all(flag == flags.T, axis=1)
-        some, known = rows.take(chosen), dict[str, tuple[Span, ...]]()
-        sp, gather, route, one_key = map(bool, flag[:4])
-        structure = Structure(sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key)
-        owns = [under(problem if flag[4] else without_fused_overlap(problem), options) for options in modules]
-        places = np.flatnonzero(chosen)
+    for one in _alike_groups(problem, rows, network):
+        own = Same(problem if one.within else without_fused_overlap(problem))
+        shared, where = _Shared(problem, rows.take(one.places), network), _run(one.places)
         for index, block in enumerate(problem.model.blocks):
-            contexts = [block_context(own, block) for own in owns]
-            tables = block_tables(
-                lower_block(block, structure, contexts[0]),
-                tuple((_saved_by(block, structure, context), own.runtime) for context, own in zip(contexts, owns, strict=True)),
-                local=local_degrees(some, sequence=contexts[0].tokens),
-                spans=partial(_move_spans, known=known, rows=some, network=network),
+            lowered = _lowered(own, Same(block), one.structure, modules)
+            local = shared.local(lowered.tokens)
+            table = block_tables(
+                lowered.program,
+                lowered.variants,
+                local=local,
+                spans=shared.spans,
                 machine=machine,
                 network=network,
                 wait_s=problem.constants.collective_wait_s,
                 host_rate=problem.cluster.node.host.pcie.achieved,
+                sums=lowered.sums.of(shared.met, partial(_some_sums, lowered, local, machine=machine)),
+                moved=partial(shared.moved, tokens=lowered.tokens),
             )
-            for name, values in found.items():
-                for number, table in enumerate(tables):
-                    values[index][..., places + number * each] = getattr(table, name)
-            stream[chosen] = np.maximum(stream[chosen], tables[0].input_bytes)
+            for name, values in _by_set(table).items():
+                found[name][index][..., where] = values
+            stream[one.places] = np.maximum(stream[one.places], table.input_bytes)
     logits, logits_blocks = _logits_bytes(problem, rows)
     buffers = overlap_buffer_bytes(
-        problem, tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]), cut=within & (rows["tp"] > 1) & (rows["sp"] == 1)
+        problem,
+        tokens=rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]),
+        cut=_within(rows, network) & (rows["tp"] > 1) & (rows["sp"] == 1),
     )
     return LayerTable(
-        **found,
+        **{name: values.reshape(*values.shape[:-2], sets * each) for name, values in found.items()},
         logits_bytes=np.tile(logits, len(modules)),
         logits_blocks=np.tile(logits_blocks, len(modules)),
         overlap_buffers=np.tile(buffers, len(modules)),
@@ -158,17 +159,130 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
     )
 
 
-@lru_cache(maxsize=4096)
-def _saved_by(block: Block, structure: Structure, context: Context) -> tuple[Saved, ...]:
-    """What a block's backward needs of its forward."""
-    return saved_tensors(block, {o.name: o for o in block.operators}, structure, context)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lowered:
+    """A block under one structure and several sets of modules.
+
+    Args:
+        tokens: of a sample of its sequence. sums: of its kernels, as far as they are known.
+    """
+
+    program: BlockProgram
+    variants: tuple[Variant, ...]
+    tokens: int
+    sums: MetSums
 
 
-def _move_spans(move: Move, *, known: dict[str, tuple[Span, ...]], rows: Rows, network: Network) -> tuple[Span, ...]:
-    """How the groups of a move may lie: those along its axis."""
-    if move.axes[0] not in known:
-        known[move.axes[0]] = spans_along(move.axes[0], rows, network)
-    return known[move.axes[0]]
+@lru_cache(maxsize=512)
+def _lowered(problem: Same[Problem], block: Same[Block], structure: Structure, modules: tuple[Options, ...]) -> _Lowered:
+    owns, operators = [under(problem.value, options) for options in modules], {o.name: o for o in block.value.operators}
+    contexts = [block_context(own, block.value) for own in owns]
+    saved = saved_under(block.value, operators, structure, contexts)
+    return _Lowered(
+        program=lower_block(block.value, structure, contexts[0]),
+        variants=tuple(zip(saved, [own.runtime for own in owns], strict=True)),
+        tokens=contexts[0].tokens,
+        sums=MetSums(),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alike:
+    """Rows of one structure whose groups lie in one way.
+
+    Args:
+        places: of the rows. within: their tensor-parallel groups lie in an island.
+    """
+
+    places: IntArray
+    structure: Structure
+    within: bool
+
+
+def _alike_groups(problem: Problem, rows: Rows, network: Network) -> list[_Alike]:
+    routed = (rows["sp"] == 1) | (rows["tp"] == 1)
+    keys = {o.attention.kv_heads for b in problem.model.blocks for o in b.operators if o.attention is not None}
+    shared = (rows["ulysses"] > 1) & np.all([rows["tp"] % heads == 0 for heads in keys], axis=0)
+    flags = np.stack([rows["sp"], rows["gather"], routed, shared, _within(rows, network), all_alike(rows, network)])
+    code = (1 << np.arange(len(flags))) @ flags
+    found = []
+    for number in np.unique(code).tolist():
+        sp, gather, route, one_key, near, _ = (bool(number >> bit & 1) for bit in range(len(flags)))
+        structure = Structure(sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key)
+        found.append(_Alike(places=np.flatnonzero(code == number), structure=structure, within=near))
+    return found
+
+
+def _some_sums(lowered: _Lowered, local: Degrees, some: IntArray, *, machine: Machine) -> BlockSums:
+    few = {name: values[some] for name, values in local.items()}
+    return block_sums(lowered.program, lowered.variants, few, machine=machine, members=partial(members_along, few))
+
+
+def _within(rows: Rows, network: Network) -> BoolArray:
+    """(n,) tensor-parallel groups lie in an island."""
+    inside: BoolArray = (rows["tp"] == 1) | (network.tiers[0].num_devices % (rows["tp"] * rows["s_tp"]) == 0)
+    return inside
+
+
+class _Shared:
+    """What the blocks of a model share over some rows: their degrees, how their groups lie, and seconds of moves that are alike."""
+
+    def __init__(self, problem: Problem, rows: Rows, network: Network) -> None:
+        self._rows, self._network = rows, network
+        self._local: dict[int, Degrees] = {}
+        self._spans: dict[str, tuple[Span, ...]] = {}
+        self._moved: dict[tuple[object, int], FloatArray] = {}
+        self.met = met_degrees(rows)
+
+    def local(self, tokens: int) -> Degrees:
+        """What sizes of a block with so many tokens a sample are evaluated with."""
+        if tokens not in self._local:
+            self._local[tokens] = local_degrees(self._rows, sequence=tokens)
+        return self._local[tokens]
+
+    def spans(self, move: Move) -> tuple[Span, ...]:
+        """How the groups of a move may lie: those along its axis."""
+        axis = move.axes[0]
+        if axis not in self._spans:
+            self._spans[axis] = spans_along(axis, self._rows, self._network)
+        return self._spans[axis]
+
+    def moved(self, move: Move, *, tokens: int) -> FloatArray:
+        """Seconds of a move of a block with so many tokens a sample."""
+        key = (_sent(Same(move)), tokens)
+        if key not in self._moved:
+            self._moved[key] = lying_seconds(move, degrees=self.local(tokens), spans=self.spans, network=self._network)
+        return self._moved[key]
+
+
+@lru_cache(maxsize=8192)
+def _sent(move: Same[Move]) -> object:
+    """What a move sends and along which axis: the same object for moves that are alike."""
+    one = move.value
+    return _alike((one.kind, one.volume, one.axes[0], one.copies, one.groups))
+
+
+@lru_cache(maxsize=8192)
+def _alike(content: tuple[object, ...]) -> object:
+    return object()
+
+
+def _run(places: IntArray) -> IntArray | slice:
+    """The rising `places`, as a slice where none between them is left out."""
+    first, last = int(places[0]), int(places[-1])
+    return slice(first, last + 1) if last - first + 1 == len(places) else places
+
+
+def _by_set(table: BlockTables) -> dict[str, FloatArray | IntArray]:
+    """The columns of a block with an axis of sets of modules before their rows."""
+    return {
+        "seconds": table.seconds,
+        "saved_bytes": table.saved_bytes,
+        "transient_bytes": table.saved_bytes[0],
+        "flops": table.flops[None],
+        "overlappable": table.overlappable[None],
+        "buffer_bytes": table.buffer_bytes[:, None],
+    }
 
 
 def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -> FloatArray:
@@ -194,119 +308,3 @@ def _logits_bytes(problem: Problem, rows: Rows) -> tuple[IntArray, IntArray]:
     elements = tokens * -(-problem.model.vocab // rows["tp"])
     more = np.where(rows["tp"] > 1, runtime.split_logits_bytes, 0)
     return elements * (runtime.logits_bytes + more), elements * ((runtime.logits_blocks_bytes or runtime.logits_bytes) + more)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshTable:
-    """Synchronisation over n mesh rows.
-
-    Args:
-        sync: per block. norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
-        slowdown: (n,) factor on kernels beside a layer's gather or reduction. shares: (2, tiers, n) see `column_sums.link_shares`.
-        gather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gather and reduction (see `sharded`).
-        scales_s: (n,) seconds that each pass of a chunk waits for its scales (see `scales`).
-        gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end (`Runtime.gradient_passes`).
-        embedding_bytes: (n,) temporary of the embedding's or head's weight gradient.
-        communicator_bytes: (n,) buffers of the communicators, outside the allocator.
-    """
-
-    sync: SyncTable
-    norm_s: FloatArray
-    slowdown: FloatArray
-    shares: FloatArray
-    gather_copy_s: FloatArray
-    reduce_copy_s: FloatArray
-    scales_s: FloatArray
-    gradient_bytes: IntArray
-    embedding_bytes: IntArray
-    communicator_bytes: IntArray
-
-
-def shared_parameters(model: Model) -> frozenset[str]:
-    """Parameters of the first block that the last one uses too, as ``block.parameter``: tied embeddings."""
-    first, last = (model.blocks[model.runs[at].block] for at in (0, -1))
-    owned = {f"{first.name}.{p.name}" for o in first.operators for p in o.parameters}
-    return frozenset(owned & {p.tied_to for o in last.operators for p in o.parameters if p.tied_to})
-
-
-def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
-    """Price the step's end for every mesh row and sharding group."""
-    network = network_of(problem.cluster, library=problem.runtime.collective_library)
-    # Rows do not tell whether the stream is cut by position: what more devices sum there is not priced at all.
-    programs = programs_of(problem, Structure(sequence_parallel=True, routed=True))
-    copied = tokens_copied(rows)
-    moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
-    repeats = [0] * len(programs)
-    for run in problem.model.runs:
-        repeats[run.block] += run.count
-    sync = sync_table(
-        programs,
-        unrouted=programs_of(problem, Structure(sequence_parallel=True, routed=False)) if moe and bool(copied.any()) else (),
-        repeats=tuple(repeats),
-        rows=rows,
-        shard=shard,
-        network=network,
-        job=problem.job,
-        runtime=problem.runtime,
-        shared=shared_parameters(problem.model),
-    )
-    n = len(rows)
-    norm = least_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), spans=spans_along("world", rows, network), network=network)
-    trained = any(p.klass in TABLES and p.trainable for b in problem.model.blocks for o in b.operators for p in o.parameters)
-    table_elements = trained * -(-problem.model.vocab // rows["tp"]) * problem.model.hidden
-    gather_copy, reduce_copy = copy_seconds(problem, sync)
-    # Groups that lie unlike each other in the units of the network are priced by the plan alone.
-    alike = lies_in_units(rows, tuple(t.num_devices for t in network.tiers))
-    sync = replace(
-        sync,
-        **{name: getattr(sync, name) * alike for name in (*SYNCS, "tied_all_reduce", "tied_reduce")},
-    )
-    return MeshTable(
-        sync=sync,
-        norm_s=norm,
-        communicator_bytes=communicator_bytes(problem, num_communicators(rows)),
-        slowdown=np.where(alike, overlap_slowdown(problem, span_of(network.tiers, axes_of("dp-cp", rows)), network), 1.0),
-        shares=alike * link_shares(rows, shard, network=network, bucket=problem.runtime.bucket_bytes),
-        gather_copy_s=gather_copy,
-        reduce_copy_s=reduce_copy,
-        scales_s=np.zeros(n)
-        + scale_seconds(
-            problem,
-            lambda group: spans_along("tp-cp" if group is ScaleGroup.TENSOR else "stage", rows, network),
-            network,
-        ),
-        gradient_bytes=_gradient_bytes(problem, rows),
-        embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,
-    )
-
-
-def lies_in_units(rows: Rows, units: tuple[int, ...]) -> BoolArray:
-    """(n,) every run of axes, from the innermost on, fits into units of each tier or fills them: all groups of an axis lie alike."""
-    alike = np.ones(len(rows), dtype=np.bool_)
-    for axis in ("tp", "cp", "dp", "pp"):
-        end = rows[axis] * rows[f"s_{axis}"]
-        for unit in units[:-1]:
-            alike &= (rows[axis] == 1) | (end % unit == 0) | (unit % np.maximum(end, 1) == 0)
-    return alike
-
-
-_GROUPS: Final = ("tp", "dp-cp", "ep", "etp", "pp", "world")
-
-
-def num_communicators(rows: Rows) -> IntArray:
-    """(n,) groups of more than one device that a device is in: tp, cp, holders of its gradients, ep, etp, its pipeline, all devices."""
-    groups = (rows["cp"] > 1).astype(np.int64)
-    for axis in _GROUPS:
-        size = np.ones(len(rows), dtype=np.int64)
-        for degree, _ in axes_of(axis, rows):
-            size = size * degree
-        groups += size > 1
-    return groups
-
-
-def _gradient_bytes(problem: Problem, rows: Rows) -> IntArray:
-    """Traffic an element of passes over all local gradients: the runtime's, and two where it scales them for several holders."""
-    runtime = problem.runtime
-    scaled = (rows["dp"] * rows["cp"] > 1) & runtime.scales_gradients
-    passes: IntArray = runtime.gradient_passes + np.where(scaled, 2, 0)
-    return passes * (runtime.gradient_dtype.bits // 8)

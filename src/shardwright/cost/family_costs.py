@@ -13,14 +13,16 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray, listed
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
-from shardwright.cost.block_table import MODES, BlockTable, block_table
+from shardwright.cost.block_table import BlockTable, block_table
 from shardwright.cost.chunk_layout import ChunkLayout, has_head, is_layer
-from shardwright.cost.columns import OF_BLOCKS, LayerTable, MeshTable, block_context, problem_machine
+from shardwright.cost.columns import OF_BLOCKS, LayerTable, block_context, problem_machine
 from shardwright.cost.communication import Network, move_seconds
 from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
 from shardwright.cost.gradient_sums import ShardRule, group_shares, shard_rule, sync_of
 from shardwright.cost.kept import is_on_host, kept_variant
+from shardwright.cost.mesh_table import MeshTable
+from shardwright.cost.parts import MODES
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.cost.step_costs import Choices, Priced, StepCosts, compose

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from typing import Final
 
 import numpy as np
@@ -114,6 +116,13 @@ class HostClock:
         self._host, self._device, self._alone = np.zeros((3, n)), np.zeros((3, n)), np.zeros((3, n))
         self._late = np.zeros((3, 1 + max(self._segment.values(), default=0), n))
 
+    def each(self, change: Callable[..., FloatArray], *others: HostClock) -> HostClock:
+        """This clock with every sum over kernels changed, together with the same one of the `others`; it has met no move."""
+        result = copy(self)
+        for name in ("_host", "_device", "_late", "_alone"):
+            setattr(result, name, change(getattr(self, name), *(getattr(other, name) for other in others)))
+        return result
+
     def _part(self, operator: str, phase: Phase) -> int:
         if phase is not Phase.F:
             return 2
@@ -203,6 +212,13 @@ class PairedLayer:
     def __init__(self, program: BlockProgram, *, rows: int) -> None:
         self._routed = {o.name for o in program.operators if is_routed(o)}
         self._compute, self._moved = np.zeros((3, rows)), np.zeros((3, rows))
+
+    def each(self, change: Callable[..., FloatArray], *others: PairedLayer) -> PairedLayer:
+        """This pair with every sum changed, together with the same one of the `others`."""
+        result = copy(self)
+        result._compute = change(self._compute, *(other._compute for other in others))
+        result._moved = change(self._moved, *(other._moved for other in others))
+        return result
 
     def kernel(self, operator: str, phase: Phase, seconds: FloatArray) -> None:
         """Count a kernel, or communication inside the layer that is not the experts'."""

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.cost.block_table import ELEMENT, BlockTable, work_seconds
+from shardwright.cost.block_table import BlockTable
 from shardwright.cost.columns import problem_machine
+from shardwright.cost.parts import ELEMENT
+from shardwright.cost.work_prices import work_seconds
 from shardwright.model.ir.operator import Operator
 from shardwright.program.block.block import BlockProgram, Phase, Recomputable
 from shardwright.program.block.sizes import Degrees, evaluate

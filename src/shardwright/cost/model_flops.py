@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import inf
 from typing import Final
 
@@ -10,6 +11,7 @@ import numpy as np
 from shardwright.cost.compute import attention_flops
 from shardwright.model.ir.block import MEMORY
 from shardwright.program.problem import Problem
+from shardwright.program.same import Same
 
 LONGEST_STEP_S: Final = 1e4
 """At the devices' peak: a thousandth of what the simulated clock counts to (2^63 ps = 107 days), as no step is, nor a poor plan's."""
@@ -22,6 +24,12 @@ def model_flops(problem: Problem) -> tuple[float, float]:
     gradients of GEMMs and for weight gradients of what is trained, twice as much for attention: 3 x forward where all is. Leaves out
     element-wise work, and the embedding lookup.
     """
+    return _model_flops(Same(problem))
+
+
+@lru_cache(maxsize=64)
+def _model_flops(known: Same[Problem]) -> tuple[float, float]:
+    problem = known.value
     causal: float = 0.0
     full: float = 0.0
     job = problem.job

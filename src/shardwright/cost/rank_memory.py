@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.step_costs import StepCosts, held_bytes
+from shardwright.cost.step_costs import StepBytes, held_bytes
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, B, F, W
 
@@ -27,14 +28,30 @@ class _TableKey:
         return isinstance(other, _TableKey) and self.table is other.table
 
 
+class _Held(NamedTuple):
+    """What the ranks of a table hold after some of their forwards, each different set once, one rank after another.
+
+    Args:
+        held: (sets, local chunks) microbatches. rank: (sets,). start: (r + 1,) first set of each rank.
+    """
+
+    held: FloatArray
+    rank: IntArray
+    start: IntArray
+
+
 @lru_cache(maxsize=64)
-def _in_flight(key: _TableKey) -> tuple[FloatArray, ...]:
-    return tuple(_rank_in_flight(key.table, rank) for rank in range(key.table.num_ranks))
+def _in_flight(key: _TableKey) -> _Held:
+    each = [_rank_in_flight(key.table, rank) for rank in range(key.table.num_ranks)]
+    lengths, width = [len(held) for held in each], max(held.shape[1] for held in each)
+    padded = [np.pad(held, ((0, 0), (0, width - held.shape[1]))) for held in each]
+    return _Held(np.concatenate(padded), np.repeat(np.arange(len(each)), lengths), np.concatenate([[0], np.cumsum(lengths)]))
 
 
 def in_flight(table: ActionTable, rank: int) -> FloatArray:
-    """(forwards, local chunks) microbatches that `rank` holds after each of its forwards (whole numbers), from its row of the order."""
-    return _in_flight(_TableKey(table))[rank]
+    """(sets, local chunks) microbatches that `rank` holds after a forward (whole numbers), each different set once."""
+    every = _in_flight(_TableKey(table))
+    return every.held[every.start[rank] : every.start[rank + 1]]
 
 
 def _rank_in_flight(table: ActionTable, rank: int) -> FloatArray:
@@ -44,7 +61,7 @@ def _rank_in_flight(table: ActionTable, rank: int) -> FloatArray:
     local = np.arange(int(chunk.max()) + 1)
     level = np.cumsum(np.where(chunk[:, None] == local[None, :], step[:, None], 0), axis=0)
     # A full forward is held until its gradients are done: peaks stand right after forwards.
-    held: FloatArray = level[kind == F].astype(np.float64)
+    held: FloatArray = np.unique(level[kind == F], axis=0).astype(np.float64)
     return held
 
 
@@ -57,25 +74,27 @@ def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) ->
     operands of delayed weight gradients, which last a step of the layer longer.
 
     Args:
-        saved: (c,) bytes that a microbatch of each of its chunks keeps. paired: (c,) `StepCosts.paired_bytes`.
+        saved: (c,) bytes that a microbatch of each of its chunks keeps. paired: (c,) `StepBytes.paired_bytes`.
     """
     return int((np.where(paired > 0, saved, 0) if pipelined else paired).max(initial=0))
 
 
-def activation_bytes(table: ActionTable, costs: StepCosts) -> IntArray:
+def activation_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
     """(r,) peak bytes of saved activations: the largest over each rank's order of in-flight microbatches times what each keeps, and what
     a pair keeps beside (`paired_activations`).
     """
-    peaks = []
-    for rank in range(table.num_ranks):
-        held, own = in_flight(table, rank), slice(rank, None, table.num_ranks)
-        beside = paired_activations(costs.saved_bytes[own], costs.paired_bytes[own], pipelined=table.num_ranks > 1)
-        # Whole numbers below 2^53: the products and sums are exact.
-        peaks.append(int((held @ costs.saved_bytes[own][: held.shape[1]]).max()) + beside)
-    return np.array(peaks, dtype=np.int64)
+    every, ranks = _in_flight(_TableKey(table)), table.num_ranks
+    saved: IntArray = costs.saved_bytes.reshape(-1, ranks)
+    # Whole numbers below 2^53: the products and sums are exact.
+    filled: FloatArray = (every.held * saved.T[every.rank, : every.held.shape[1]]).sum(axis=1)
+    peaks: IntArray = np.maximum.reduceat(filled, every.start[:-1]).astype(np.int64)
+    if costs.paired_bytes.any():
+        paired = costs.paired_bytes.reshape(-1, ranks)
+        peaks += np.array([paired_activations(saved[:, rank], paired[:, rank], pipelined=ranks > 1) for rank in range(ranks)])
+    return peaks
 
 
-def allocated_bytes(table: ActionTable, costs: StepCosts) -> IntArray:
+def allocated_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
     """(r,) peak of what is allocated: what lives through the step, activations in flight, logits and the largest temporary."""
     total = activation_bytes(table, costs) + costs.logits_bytes + costs.transient_bytes
     for _, values in costs.static_bytes:
@@ -83,6 +102,6 @@ def allocated_bytes(table: ActionTable, costs: StepCosts) -> IntArray:
     return total
 
 
-def reserved_bytes(problem: Problem, table: ActionTable, costs: StepCosts) -> IntArray:
+def reserved_bytes(problem: Problem, table: ActionTable, costs: StepBytes) -> IntArray:
     """(r,) bytes that each device holds for the program: the allocator's blocks, communication buffers and the context."""
     return held_bytes(problem, costs, allocated_bytes(table, costs))[1]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.arrays import FloatArray, distinct, listed
-from shardwright.cost.block_table import ATTENTION, CP, EP, GEMM, TP
 from shardwright.cost.family_costs import FamilyCosts, slice_lengths
 from shardwright.cost.pairs import Taken, taken_of
+from shardwright.cost.parts import ATTENTION, CP, EP, GEMM, TP
 from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem

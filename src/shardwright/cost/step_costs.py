@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import plain
-from shardwright.cost.block_table import EP, MODES, PARTS
 from shardwright.cost.chunk_layout import ChunkLayout, first_layers
-from shardwright.cost.column_sums import ShardedElements
-from shardwright.cost.columns import LayerTable, MeshTable, problem_machine
+from shardwright.cost.columns import LayerTable, problem_machine
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.host_copies import waited_for_layers
+from shardwright.cost.mesh_table import MeshTable
+from shardwright.cost.parts import EP, MODES, PARTS
 from shardwright.cost.quantise import narrow_bytes, narrow_forms
 from shardwright.cost.terms import (
     backward_layer,
@@ -34,7 +36,29 @@ MAX_PIECES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepCosts:
+class StepBytes:
+    """What one strategy's step keeps, before it is put in order. c = chunk, r = pipeline rank.
+
+    Args:
+        static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch;
+            paired_bytes: what a pair keeps beside (`rank_memory.paired_activations`).
+        logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary;
+            again_bytes: of them what a layer's backward makes again.
+        outside_bytes: items (name, (r,) bytes) outside the allocator.
+    """
+
+    static_bytes: tuple[tuple[str, IntArray], ...]
+    saved_bytes: IntArray
+    paired_bytes: IntArray
+    transient_bytes: IntArray
+    logits_bytes: IntArray
+    blocks_bytes: IntArray
+    again_bytes: IntArray
+    outside_bytes: tuple[tuple[str, IntArray], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCosts(StepBytes):
     """One strategy's step, before it is put in order. c = chunk, r = pipeline rank.
 
     Args:
@@ -46,11 +70,7 @@ class StepCosts:
         tied_s: (c,) gradients of weights that other chunks use too, reduced after all others.
         optimizer_s: (r,) update and clipping; update_s: of it the update alone;
             after_s: (r,) parameters gathered at the end of the step.
-        static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch;
-            restored_bytes: what an early recompute makes again; paired_bytes: what a pair keeps beside (`rank_memory.paired_activations`).
-        logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary;
-            again_bytes: of them what a layer's backward makes again.
-        outside_bytes: items (name, (r,) bytes) outside the allocator. slowdown: of kernels beside a collective.
+        restored_bytes: (c,) of a microbatch's saved bytes what an early recompute makes again. slowdown: of kernels beside a collective.
         shares: (tiers,) of a device's link that gathers and reductions fill while they run.
     """
 
@@ -67,15 +87,7 @@ class StepCosts:
     optimizer_s: FloatArray
     update_s: FloatArray
     after_s: FloatArray
-    static_bytes: tuple[tuple[str, IntArray], ...]
-    saved_bytes: IntArray
     restored_bytes: IntArray
-    paired_bytes: IntArray
-    transient_bytes: IntArray
-    logits_bytes: IntArray
-    blocks_bytes: IntArray
-    again_bytes: IntArray
-    outside_bytes: tuple[tuple[str, IntArray], ...]
     flops: float
     slowdown: float
     shares: FloatArray
@@ -148,10 +160,9 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
     end = np.zeros(len(filled)) if each else layout.counts @ reduce
     cuts = _cuts(choices, priced)
     optimizer, update, after, start = _step_end(problem, choices, priced, cuts, start)
-    heads = (layout.by_rank[:, layout.head] > 0).any(axis=1)
-    logits = np.where(heads, layers.logits_bytes[row], 0)
-    again, table = _temporaries(choices, priced)
+    kept = _bytes(problem, choices, priced, cuts)
     return StepCosts(
+        **{field.name: getattr(kept, field.name) for field in fields(kept)},
         contents=layout.contents,
         forward_s=parts[0].sum(axis=1),
         backward_s=parts[1].sum(axis=1),
@@ -165,21 +176,33 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         optimizer_s=optimizer,
         update_s=update,
         after_s=after,
+        restored_bytes=np.einsum("cbm,bm->c", choices.modes[:, :, :3], layers.saved_bytes[:, :1, row] - layers.saved_bytes[:, :3, row]),
+        flops=float(layout.counts.sum(axis=0) @ layers.flops[:, row]),
+        slowdown=float(priced.meshes.slowdown[priced.mesh_row]),
+        shares=priced.meshes.shares[min(choices.zero, 1), :, priced.mesh_row],
+    )
+
+
+def step_bytes(problem: Problem, grid: Grid, priced: Priced) -> StepBytes:
+    """What the step of `grid` keeps, from its rows."""
+    choices = grid_choices(grid, priced.layout)
+    return _bytes(problem, choices, priced, _cuts(choices, priced))
+
+
+def _bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> StepBytes:
+    layout, layers, row = priced.layout, priced.layers, priced.layer_row
+    heads = (layout.by_rank[:, layout.head] > 0).any(axis=1)
+    logits = np.where(heads, layers.logits_bytes[row], 0)
+    again, table = _temporaries(choices, priced)
+    return StepBytes(
         static_bytes=_static_bytes(problem, choices, priced, cuts),
         saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
-        restored_bytes=np.einsum("cbm,bm->c", choices.modes[:, :, :3], layers.saved_bytes[:, :1, row] - layers.saved_bytes[:, :3, row]),
         paired_bytes=_paired_bytes(problem, choices, priced),
-        transient_bytes=np.array(
-            [int(plain(temporary_bytes)(float(a), float(e), float(x))) for a, e, x in zip(again, table, logits, strict=True)],
-            dtype=np.int64,
-        ),
+        transient_bytes=_whole_bytes(temporary_bytes, again, table, logits),
         logits_bytes=logits,
         blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + again + table,
         again_bytes=again,
         outside_bytes=_outside_bytes(problem, priced),
-        flops=float(layout.counts.sum(axis=0) @ layers.flops[:, row]),
-        slowdown=float(priced.meshes.slowdown[priced.mesh_row]),
-        shares=priced.meshes.shares[min(choices.zero, 1), :, priced.mesh_row],
     )
 
 
@@ -254,7 +277,7 @@ def pieces_of(problem: Problem, layout: ChunkLayout) -> IntArray:
 
 
 def _step_end(
-    problem: Problem, choices: Choices, priced: Priced, ranks: list[Cuts], start: FloatArray
+    problem: Problem, choices: Choices, priced: Priced, cuts: Cuts, start: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Seconds of each rank's end of the step, of its update alone, and end gathers; and the gathers left at the start of the step."""
     row = priced.mesh_row
@@ -262,11 +285,11 @@ def _step_end(
     bandwidth = device.memory_bandwidth * device.element_efficiency
     traffic, rate, share = update_bytes(problem), host_update_rate(problem), choices.offload / 100.0
     pp, vpp = priced.layout.pp, priced.layout.vpp
-    spent = {}
-    for cuts in set(ranks):
-        spent[cuts] = sum(plain(optimizer_seconds)(float(c.elements), float(c.optimizer), traffic, bandwidth, share, rate) for c in cuts)
-        spent[cuts] += sum(float(c.elements) for c in cuts) * float(priced.meshes.gradient_bytes[row]) / bandwidth
-    update = np.array([spent[cuts] for cuts in ranks])
+    update = np.zeros(len(cuts.elements))
+    for elements, shard in zip(cuts.elements.T.tolist(), cuts.degrees[0].tolist(), strict=True):
+        spent = {e: plain(optimizer_seconds)(float(e), float(shard), traffic, bandwidth, share, rate) for e in set(elements)}
+        update += [spent[e] for e in elements]
+    update += cuts.elements.sum(axis=1).astype(np.float64) * float(priced.meshes.gradient_bytes[row]) / bandwidth
     optimizer = update + priced.meshes.norm_s[row]
     if problem.runtime.overlap_param_gather:
         return optimizer, update, np.zeros(pp), start
@@ -320,33 +343,44 @@ def host_update_rate(problem: Problem) -> float:
     return 1.0 / (over_pcie + in_memory)
 
 
-Cuts = tuple[ShardedElements, ...]
-"""Trainable elements of a rank by how their states are cut."""
-
-
-def _cuts(choices: Choices, priced: Priced) -> list[Cuts]:
+class Cuts(NamedTuple):
     """Trainable elements of each rank by how their states are cut.
+
+    Args:
+        elements: (r, k) of each way. degrees: (3, k) devices that share one copy of optimizer states, gradients and parameters.
+    """
+
+    elements: IntArray
+    degrees: IntArray
+
+    def held(self, level: int) -> IntArray:
+        """(r,) elements of the state that ZeRO stage `level` begins to shard; see `ShardedElements.held`."""
+        result: IntArray = (-(-self.elements // self.degrees[level - 1])).sum(axis=1)
+        return result
+
+
+def _cuts(choices: Choices, priced: Priced) -> Cuts:
+    """Those of a step.
 
     A rank with a tied weight but without its owner holds a copy of its own, with gradient and states (Megatron-LM's and DeepSpeed's
     tied embeddings under pipeline parallelism).
     """
     sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
     if sync.cuts:
-        return [sync.cuts]
+        every = np.array(sync.cuts, dtype=np.int64)
+        return Cuts(elements=every[None, :, 0], degrees=every[:, 1:].T)
     dense, experts = by_rank @ sync.dense[:, row], by_rank @ sync.experts[:, row]
-    dense[1:] += np.where(by_rank > 0, sync.tied[:, row][None, :], 0).max(axis=1)[1:]
-
-    def cut(elements: int, shard: int) -> ShardedElements:
-        optimizer, gradient, parameter = (shard if choices.zero >= level else 1 for level in (1, 2, 3))
-        return ShardedElements(elements=elements, optimizer=optimizer, gradient=gradient, parameter=parameter)
-
-    shards = int(sync.shard[row]), int(sync.expert_shard[row])
-    ranks = list(zip(dense.tolist(), experts.tolist(), strict=True))
-    made = {(d, e): (cut(d, shards[0]), cut(e, shards[1])) for d, e in set(ranks)}
-    return [made[one] for one in ranks]
+    if sync.tied[:, row].any():
+        dense[1:] += np.where(by_rank > 0, sync.tied[:, row][None, :], 0).max(axis=1)[1:]
+    shards = np.array([sync.shard[row], sync.expert_shard[row]])
+    return Cuts(elements=np.stack([dense, experts], axis=1), degrees=np.where(choices.zero >= _LEVELS, shards, 1))
 
 
-def _static_bytes(problem: Problem, choices: Choices, priced: Priced, ranks: list[Cuts]) -> tuple[tuple[str, IntArray], ...]:
+_LEVELS = np.array([[1], [2], [3]])
+"""ZeRO stages that begin to shard optimizer states, gradients and parameters."""
+
+
+def _static_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> tuple[tuple[str, IntArray], ...]:
     """Parameters, gradients, optimizer states and workspace of each rank (ceil of equal shards)."""
     sync, row, by_rank, layer = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank, priced.layout.layer
     frozen = by_rank @ sync.frozen[:, row]
@@ -354,27 +388,24 @@ def _static_bytes(problem: Problem, choices: Choices, priced: Priced, ranks: lis
         # Summed by more devices than the rest, so sharded further: only what is never sharded is counted.
         frozen = frozen + by_rank @ sync.spread[:, row]
 
-    def held(level: int) -> IntArray:
-        of = {cuts: sum(c.held(level) for c in cuts) for cuts in set(ranks)}
-        return np.array([of[cuts] for cuts in ranks], dtype=np.int64)
-
     block = sync.dense[:, row] + sync.experts[:, row]
     largest = np.where((by_rank > 0) & layer, block[None, :], 0).max(axis=1)
     ends = (by_rank * ~layer) @ block
     prefetch, width, cut_width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8, shard_bytes(problem)
-    gathered = [plain(gathered_elements)(float(e), float(most), prefetch) for e, most in zip(ends, largest, strict=True)]
-    parameters = [
-        int(plain(parameter_bytes)(choices.zero, float(sum(c.elements for c in cuts)), float(s), float(f), whole, width, cut_width))
-        for cuts, s, f, whole in zip(ranks, held(3), frozen, gathered, strict=True)
-    ]
-    if choices.zero < 3:
-        few = by_rank @ sync.narrow[:, row]
-        parameters = [p + int(n * narrow_copies(problem)) for p, n in zip(parameters, few.tolist(), strict=True)]
-    own = [sum(c.elements for c in cuts) * own_gradient_bytes(problem) * (choices.zero < 2) for cuts in ranks]
+    gathered = plain(gathered_elements)(ends.astype(np.float64), largest.astype(np.float64), prefetch)
+    whole = cuts.elements.sum(axis=1)
+    trained = whole.astype(np.float64), cuts.held(3).astype(np.float64), frozen.astype(np.float64)
+    parameters = plain(parameter_bytes)(choices.zero, *trained, gathered, width, cut_width).astype(np.int64)
+    if choices.zero < 3 and sync.narrow[:, row].any():
+        few: IntArray = by_rank @ sync.narrow[:, row]
+        parameters = parameters + (few * narrow_copies(problem)).astype(np.int64)
+    gradients = cuts.held(2) * (problem.runtime.gradient_dtype.bits // 8)
+    if choices.zero < 2:
+        gradients = gradients + whole * own_gradient_bytes(problem)
     return (
-        ("parameters", np.array(parameters, dtype=np.int64)),
-        ("gradients", held(2) * (problem.runtime.gradient_dtype.bits // 8) + np.array(own, dtype=np.int64)),
-        ("optimizer", held(1) * problem.optimizer.state_bytes * (100 - choices.offload) // 100),
+        ("parameters", parameters),
+        ("gradients", gradients),
+        ("optimizer", cuts.held(1) * problem.optimizer.state_bytes * (100 - choices.offload) // 100),
         (
             "workspace",
             problem.runtime.workspace_bytes + np.where(by_rank > 0, priced.layers.buffer_bytes[:, 1, priced.layer_row], 0).max(axis=1),
@@ -406,20 +437,20 @@ def _outside_bytes(problem: Problem, priced: Priced) -> tuple[tuple[str, IntArra
     )
 
 
-def held_bytes(problem: Problem, costs: StepCosts, allocated: IntArray) -> tuple[IntArray, IntArray]:
+def held_bytes(problem: Problem, costs: StepBytes, allocated: IntArray) -> tuple[IntArray, IntArray]:
     """(r,) bytes that the allocator holds for `allocated`, and that the device holds in all."""
     factor = reserve_factor(problem)
-    reserved = np.array(
-        [
-            int(plain(reserved_bytes)(float(a), float(t), float(x), float(b), factor))
-            for a, t, x, b in zip(allocated, costs.transient_bytes, costs.logits_bytes, costs.blocks_bytes, strict=True)
-        ],
-        dtype=np.int64,
-    )
+    reserved = _whole_bytes(reserved_bytes, allocated, costs.transient_bytes, costs.logits_bytes, costs.blocks_bytes, more=(factor,))
     outside = np.zeros_like(reserved)
     for _, values in costs.outside_bytes:
         outside = outside + values
     return reserved, reserved + outside
+
+
+def _whole_bytes(formula: Callable[..., FloatArray], *columns: IntArray, more: tuple[float, ...] = ()) -> IntArray:
+    """(r,) whole bytes of a formula of each rank's numbers."""
+    whole: FloatArray = plain(formula)(*[column.astype(np.float64) for column in columns], *more)
+    return whole.astype(np.int64)
 
 
 def reserve_factor(problem: Problem) -> float:

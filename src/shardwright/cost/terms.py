@@ -5,7 +5,15 @@ Those without a door from Python are called from there as they are written (`com
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import numpy as np
+
+from shardwright.arrays import FloatArray
 from shardwright.compiled import allocation_free, inner
+
+Number = TypeVar("Number", float, FloatArray)
+"""One, or one of each rank where a formula is called as it is written."""
 
 
 @inner
@@ -67,7 +75,9 @@ def gathers_again(elements: float, reuse: float) -> float:
 
 
 @inner
-def parameter_bytes(zero: int, whole: float, sharded: float, frozen: float, gathered: float, width: float, shard_width: float) -> float:
+def parameter_bytes(
+    zero: int, whole: Number, sharded: Number, frozen: Number, gathered: Number, width: float, shard_width: float
+) -> Number:
     """Bytes of parameters that live through the step on one device.
 
     Args:
@@ -81,7 +91,7 @@ def parameter_bytes(zero: int, whole: float, sharded: float, frozen: float, gath
 
 
 @inner
-def gathered_elements(ends: float, largest: float, prefetch: float) -> float:
+def gathered_elements(ends: Number, largest: Number, prefetch: float) -> Number:
     """Elements that ZeRO-3 holds whole: `ends`, the embedding and the head (the root unit, whole from the first forward to the last
     backward), the layer at work and `prefetch` ahead of it, each of at most `largest`.
     """
@@ -89,15 +99,16 @@ def gathered_elements(ends: float, largest: float, prefetch: float) -> float:
 
 
 @inner
-def temporary_bytes(layer: float, end: float, logits: float) -> float:
+def temporary_bytes(layer: Number, end: Number, logits: Number) -> Number:
     """Largest temporary beside the logits: `end`, an embedding's weight gradient, or what `layer`, the set that a layer's backward makes
     again, exceeds them by (the logits are gone when a layer is recomputed).
     """
-    return max(end, layer - logits)
+    largest: Number = np.maximum(end, layer - logits)
+    return largest
 
 
 @inner
-def reserved_bytes(allocated: float, temporary: float, logits: float, blocks: float, factor: float) -> float:
+def reserved_bytes(allocated: Number, temporary: Number, logits: Number, blocks: Number, factor: float) -> Number:
     """What a caching allocator holds: blocks made for one kind of temporary serve no other, larger one, so their sizes add up.
 
     Args:
@@ -106,7 +117,8 @@ def reserved_bytes(allocated: float, temporary: float, logits: float, blocks: fl
 
     Source: torch.cuda memory management notes (blocks are kept for reuse; from memory).
     """
-    return max(allocated * factor, allocated - temporary - logits + blocks)
+    held: Number = np.maximum(allocated * factor, allocated - temporary - logits + blocks)
+    return held
 
 
 @inner

@@ -8,8 +8,8 @@ from functools import cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.block_table import EP, PARTS
 from shardwright.cost.pairs import pair_seconds
+from shardwright.cost.parts import EP, PARTS
 from shardwright.cost.stage_costs import action_seconds, product_seconds, routed_seconds
 from shardwright.cost.step_costs import PART_NAMES
 from shardwright.program.instances import Stream, TaskKind

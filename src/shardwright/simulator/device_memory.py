@@ -52,7 +52,7 @@ def _class_memory(problem: Problem, program: Program, costs: StageCosts, number:
     items["temporary"] = max(int(s.transient_bytes[0] + s.logits_bytes[0]) for s in steps) - items["logits"]
     allocated = sum(items.values())
     outside = _outside(steps)
-    kept, held = held_bytes(own, _merged(steps, items), np.array([allocated], dtype=np.int64))
+    kept, held = held_bytes(own, _merged(steps, items, outside), np.array([allocated], dtype=np.int64))
     items["fragmentation"] = int(kept[0]) - allocated
     items |= outside
     layers = _text(program, device_class)
@@ -67,13 +67,13 @@ def _class_memory(problem: Problem, program: Program, costs: StageCosts, number:
     )
 
 
-def _merged(steps: list[StepCosts], items: dict[str, int]) -> StepCosts:
+def _merged(steps: list[StepCosts], items: dict[str, int], outside: dict[str, int]) -> StepCosts:
     """The steps of a device as one: blocks for logits and for what layers make again serve all of its stages."""
     again = max(int(s.again_bytes[0]) for s in steps)
     others = max(int(s.blocks_bytes[0] - s.again_bytes[0]) for s in steps)
     return replace(
         steps[0],
-        outside_bytes=tuple((name, np.array([value], dtype=np.int64)) for name, value in _outside(steps).items()),
+        outside_bytes=tuple((name, np.array([value], dtype=np.int64)) for name, value in outside.items()),
         logits_bytes=np.array([items["logits"]], dtype=np.int64),
         transient_bytes=np.array([items["temporary"]], dtype=np.int64),
         blocks_bytes=np.array([others + again], dtype=np.int64),
@@ -82,7 +82,11 @@ def _merged(steps: list[StepCosts], items: dict[str, int]) -> StepCosts:
 
 def _outside(steps: list[StepCosts]) -> dict[str, int]:
     """Bytes outside the allocator, which all stages of a device share."""
-    return {name: max(int(dict(step.outside_bytes)[name][0]) for step in steps) for name, _ in steps[0].outside_bytes}
+    result: dict[str, int] = {}
+    for step in steps:
+        for name, values in step.outside_bytes:
+            result[name] = max(result.get(name, 0), int(values[0]))
+    return result
 
 
 def kept_changes(program: Program, costs: StageCosts, device_class: DeviceClass) -> IntArray:

@@ -243,9 +243,11 @@ def _family_costs(problem: Problem, plan: Plan, stage: StageParts, index: int, *
     base, device = stage.base, stage.families[index][0]
     own = {key: items for key, items in held.items() if key[3] == device}
     sums = tuple(
-        (n, h.klass, h.elements, h.trainable, h.layers, *(tuple([d - base for d in group]) for group in (h.group, h.near)))
-        for (_, _, n, _), items in own.items()
-        for h in items
+        [
+            (n, h.klass, h.elements, h.trainable, h.layers, tuple([d - base for d in h.group]), tuple([d - base for d in h.near]))
+            for (_, _, n, _), items in own.items()
+            for h in items
+        ]
     )
     segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
     alike = (Same(problem), plan.shards, plan.lanes[stage.lane].slices, shape, place, device - base, segments, sums)

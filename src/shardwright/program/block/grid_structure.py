@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
@@ -12,6 +12,7 @@ from shardwright.program.block.axis_changes import axis_change
 from shardwright.program.block.placement import TOKEN_DIMS, Change, resolved
 from shardwright.program.block.sizes import Factor, Size
 from shardwright.program.layout.cells import reference_runs
+from shardwright.program.same import Same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,33 @@ class AxisCut:
 
     axis: str
     dim: Dim
+
+
+@lru_cache(maxsize=256)
+def _cuts(sequence_parallel: bool, routed: bool, klass: OperatorClass) -> tuple[AxisCut, ...]:
+    ring = AxisCut(axis="ring", dim=Dim.SEQUENCE)
+    if klass in (OperatorClass.STREAM, OperatorClass.ROUTER):
+        stream = Dim.SEQUENCE if sequence_parallel else Dim.REPLICATE
+        return (ring, AxisCut(axis="ulysses", dim=Dim.SEQUENCE), AxisCut(axis="tp", dim=stream))
+    if klass is OperatorClass.CORE:
+        return (ring, AxisCut(axis="ulysses", dim=Dim.HEADS), AxisCut(axis="tp", dim=Dim.WIDTH))
+    if klass is OperatorClass.EXPERTS and routed:
+        return (AxisCut(axis="ep", dim=Dim.EXPERTS), AxisCut(axis="etp", dim=Dim.FFN))
+    return (ring, AxisCut(axis="ulysses", dim=Dim.SEQUENCE), AxisCut(axis="tp", dim=Dim.WIDTH))
+
+
+@lru_cache(maxsize=1024)
+def _tokens(sequence_parallel: bool, routed: bool, klass: OperatorClass, length: int) -> Size:
+    axes = tuple(c.axis for c in _cuts(sequence_parallel, routed, klass) if c.dim in TOKEN_DIMS)
+    return Size(scale=("mbs",), factors=(Factor(runs=length, axes=axes),))
+
+
+@lru_cache(maxsize=8192)
+def _part(sequence_parallel: bool, routed: bool, extent: Same[Extent], of: Same[Operator], once: bool) -> Size:
+    operator, runs = of.value, extent.value
+    cuts = _cuts(sequence_parallel, routed, operator.klass)
+    axes = tuple(c.axis for c in cuts if resolved(c.dim, operator) is runs.dim)
+    return Size(factors=(Factor(runs=runs.runs, quantum=runs.quantum, axes=axes, once=once),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,25 +68,15 @@ class Structure:
 
     def cuts(self, klass: OperatorClass) -> tuple[AxisCut, ...]:
         """Axes that cut operators of `klass`, outermost first (the batch axis is already in the microbatch's size)."""
-        ring = AxisCut(axis="ring", dim=Dim.SEQUENCE)
-        if klass in (OperatorClass.STREAM, OperatorClass.ROUTER):
-            stream = Dim.SEQUENCE if self.sequence_parallel else Dim.REPLICATE
-            return (ring, AxisCut(axis="ulysses", dim=Dim.SEQUENCE), AxisCut(axis="tp", dim=stream))
-        if klass is OperatorClass.CORE:
-            return (ring, AxisCut(axis="ulysses", dim=Dim.HEADS), AxisCut(axis="tp", dim=Dim.WIDTH))
-        if klass is OperatorClass.EXPERTS and self.routed:
-            return (AxisCut(axis="ep", dim=Dim.EXPERTS), AxisCut(axis="etp", dim=Dim.FFN))
-        return (ring, AxisCut(axis="ulysses", dim=Dim.SEQUENCE), AxisCut(axis="tp", dim=Dim.WIDTH))
+        return _cuts(self.sequence_parallel, self.routed, klass)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
         """Tokens of one device; see `Placing.tokens`."""
-        axes = tuple(c.axis for c in self.cuts(klass) if c.dim in TOKEN_DIMS)
-        return Size(scale=("mbs",), factors=(Factor(runs=length, axes=axes),))
+        return _tokens(self.sequence_parallel, self.routed, klass, length)
 
     def part(self, extent: Extent, operator: Operator, *, once: bool = False) -> Size:
         """Elements of one extent on one device; see `Factor` for `once`."""
-        axes = tuple(c.axis for c in self.cuts(operator.klass) if resolved(c.dim, operator) is extent.dim)
-        return Size(factors=(Factor(runs=extent.runs, quantum=extent.quantum, axes=axes, once=once),))
+        return _part(self.sequence_parallel, self.routed, Same(extent), Same(operator), once)
 
     def dispatched(self, operator: Operator, length: int) -> Size:
         """Routed copies on one device: topk of each token of its expert coset's share."""

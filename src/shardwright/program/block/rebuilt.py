@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.program.block.placement import is_routed
+from shardwright.program.same import Same
 from shardwright.runtime.runtime import FullRecompute, Runtime
 
 _ENDS: Final = (OperatorClass.EMBED, OperatorClass.HEAD)
@@ -32,6 +34,12 @@ class Rebuilt:
 
 def rebuilt(operators: tuple[Operator, ...], runtime: Runtime) -> Rebuilt:
     """What the runtime rebuilds of a block."""
+    return _rebuilt(Same(operators), Same(runtime))
+
+
+@lru_cache(maxsize=4096)
+def _rebuilt(known: Same[tuple[Operator, ...]], under: Same[Runtime]) -> Rebuilt:
+    operators, runtime = known.value, under.value
     parts = [_outputs(_convolutions(operators))]
     if runtime.logits_parts > 1:
         parts.append(

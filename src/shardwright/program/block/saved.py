@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwright.model.ir.block import INPUT, MEMORY, Block
@@ -40,6 +41,19 @@ def _own_part(block: Block, structure: Placing, context: Context) -> Size:
 
 def saved_tensors(block: Block, operators: dict[str, Operator], structure: Placing, context: Context) -> tuple[Saved, ...]:
     """Every tensor that some operator keeps, once; masks and unfused scores beside them."""
+    return _of_runtime(_kept(block, operators, structure, context), block, operators, structure, context)
+
+
+def saved_under(
+    block: Block, operators: dict[str, Operator], structure: Placing, contexts: Sequence[Context]
+) -> tuple[tuple[Saved, ...], ...]:
+    """The same under several contexts whose runtimes differ in the modules that run again in backward alone."""
+    kept = _kept(block, operators, structure, contexts[0])
+    return tuple([_of_runtime(kept, block, operators, structure, context) for context in contexts])
+
+
+def _kept(block: Block, operators: dict[str, Operator], structure: Placing, context: Context) -> dict[str, Saved]:
+    """What is kept where nothing is recomputed."""
     kept: dict[str, Saved] = {}
     for operator in block.operators:
         if operator.kind is OperatorKind.LOSS or not structure.runs(operator):
@@ -53,6 +67,13 @@ def saved_tensors(block: Block, operators: dict[str, Operator], structure: Placi
             else:
                 kept |= _saved_output(operators[name], operator, _keepers(name, block, context), structure, context)
         kept |= _saved_extra(operator, structure, context)
+    return kept
+
+
+def _of_runtime(
+    kept: dict[str, Saved], block: Block, operators: dict[str, Operator], structure: Placing, context: Context
+) -> tuple[Saved, ...]:
+    """What the runtime's modules and its policy leave of `kept`."""
     dropped = rebuilt(block.operators, context.runtime).dropped
     if dropped:
         kept = {name: saved for name, saved in kept.items() if not is_dropped(name, dropped)}

@@ -115,7 +115,7 @@ def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Itera
                 if of is not None and use[:2] != (of.lane, of.chunk):
                     continue
                 near = None if len(one.uses) == 1 else sums.holders(number)
-                for device in (family[0] for family in stages[use[0]][use[1]].families):
+                for device in [family[0] for family in stages[use[0]][use[1]].families]:
                     key = (id(sums), number, device - base)
                     if key not in shares_of_device:
                         shares_of_device[key] = sums.of_device(number, device - base)
@@ -125,7 +125,7 @@ def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Itera
                             klass=how.parameter.klass,
                             elements=elements,
                             group=whole,
-                            near=whole if near is None else tuple(d for d in whole if d - base in near),
+                            near=whole if near is None else tuple([d for d in whole if d - base in near]),
                             uses=one.uses,
                             trainable=how.parameter.trainable,
                             layers=one.layers,

@@ -40,21 +40,31 @@ class Sums:
 
         An operator that reads another block's weight under its own name (a further embedding of a prediction module) is another one.
         """
-        names = [(one.operator.name, one.parameter.tied_to) for one in self.uses]
-        if len(set(names)) == 1:
-            return None
-        return frozenset(d for name, one in zip(names, self.uses, strict=True) if name == names[use] for d in one.devices)
+        return _holders(self, use)
 
     def counted(self, use: int) -> frozenset[int]:
         """Devices whose part is counted at a use: those of no use before it."""
-        return frozenset(self.uses[use].devices).difference(d for one in self.uses[:use] for d in one.devices)
+        return _counted(self, use)
 
     def of_device(self, use: int, device: int) -> tuple[tuple[int, int], ...]:
         """(row of `groups`, elements) of what a device sums; nothing where it is not counted at the use."""
         place = int(np.searchsorted(self.devices, device))
         if place == len(self.devices) or self.devices[place] != device or (len(self.uses) > 1 and device not in self.counted(use)):
             return ()
-        return tuple((row, n) for row, n in zip(self.of[place].tolist(), self.elements[place].tolist(), strict=True) if row >= 0)
+        return tuple([(row, n) for row, n in zip(self.of[place].tolist(), self.elements[place].tolist(), strict=True) if row >= 0])
+
+
+@lru_cache(maxsize=4096)
+def _holders(sums: Sums, use: int) -> frozenset[int] | None:
+    names = [(one.operator.name, one.parameter.tied_to) for one in sums.uses]
+    if len(set(names)) == 1:
+        return None
+    return frozenset(d for name, one in zip(names, sums.uses, strict=True) if name == names[use] for d in one.devices)
+
+
+@lru_cache(maxsize=4096)
+def _counted(sums: Sums, use: int) -> frozenset[int]:
+    return frozenset(sums.uses[use].devices).difference(d for one in sums.uses[:use] for d in one.devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

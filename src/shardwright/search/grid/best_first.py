@@ -15,7 +15,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
 from shardwright.cost.rank_memory import reserved_bytes
-from shardwright.cost.step_costs import step_costs
+from shardwright.cost.step_costs import step_bytes, step_costs
 from shardwright.program.problem import Problem
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.prepare import Prepared
@@ -161,13 +161,13 @@ def _path(
 ) -> None:
     """B1 of a member, if a lower bound of its peak through the actual order fits."""
     grid = member_grid(prepared.members, place)
-    costs = step_costs(problem, grid, prepared.priced(place))
-    table = order_table(grid, microbatches=microbatches_of(problem, grid))
-    if reserved_bytes(problem, table, costs).max() > capacity:
+    priced, table = prepared.priced(place), order_table(grid, microbatches=microbatches_of(problem, grid))
+    if reserved_bytes(problem, table, step_bytes(problem, grid, priced)).max() > capacity:
         outcome.too_large += 1
         return
     outcome.paths += 1
-    heapq.heappush(heap, (max(path_seconds(problem, grid, costs), bound), _B1, place, grid))
+    seconds = path_seconds(problem, grid, step_costs(problem, grid, priced))
+    heapq.heappush(heap, (max(seconds, bound), _B1, place, grid))
 
 
 def _advance(problem: Problem, heap: list[tuple[float, int, int, object]], capacity: float, outcome: Outcome) -> float:

@@ -15,9 +15,10 @@ from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.search.grid.best_first import Outcome, merged, refine
 from shardwright.search.grid.bounded import Crossed, bound_space, crossed
-from shardwright.search.grid.mesh_bounds import mesh_bounds
+from shardwright.search.grid.mesh_bounds import has_experts, mesh_bounds
 from shardwright.search.grid.meshes import Meshes, full_meshes, idle_meshes
 from shardwright.search.grid.modules import LADDER
+from shardwright.search.grid.near_layers import near_layers
 from shardwright.search.grid.paired import PairedSearch, search_paired
 from shardwright.search.grid.relaxed_members import relaxed_bounds
 from shardwright.search.grid.space import Space
@@ -84,9 +85,11 @@ def search(
     """
     found, limit = Searched(), limit or Limit()
     first, *others = space.rows()
+    # Options place no device: all parts have the same meshes.
+    full, idle = full_meshes(space, facts), idle_meshes(space, facts) if space.fewest else None
 
     def run(part: Space) -> _Run:
-        return _Run(under(problem, part.chosen), part, facts, capacity, max(top, 1), limit, memory // 2, progress, found)
+        return _Run(under(problem, part.chosen), part, facts, capacity, max(top, 1), limit, memory // 2, progress, found, full, idle)
 
     run(first).search(behind=first)
     if others and found.outcome.ranked:
@@ -114,6 +117,8 @@ class _Run:
     half: int
     progress: Progress | None
     found: Searched
+    full: Meshes
+    idle: Meshes | None
 
     @property
     def most_raw(self) -> int:
@@ -122,7 +127,7 @@ class _Run:
 
     def search(self, *, behind: Space) -> None:
         """Look at the part; meshes that do not tell it from the part `behind` which it comes are left out, and counted as repeated."""
-        full, idle = full_meshes(self.space, self.facts), idle_meshes(self.space, self.facts) if self.space.fewest else None
+        full, idle = self.full, self.idle
         if not self.found.outcome.ranked and len(full) * full.each <= self.most_raw:
             self.cross(full)
             if idle is not None:
@@ -217,10 +222,12 @@ class _Run:
                 meshes = meshes.take(np.arange(rows[0]), illegal=meshes.illegal)
                 break
             some = meshes.take(rows)
-            found = mesh_bounds(self.problem, self.space, self.facts, some, known=known, until=until)
+            near = near_layers(self.problem, self.space, self.facts, some.columns) if has_experts(self.problem) else None
+            found = mesh_bounds(self.problem, self.space, self.facts, some, known=known, near=near, until=until)
             close = np.flatnonzero(found < until)
             if len(close) and until < np.inf:
-                nearer = relaxed_bounds(self.problem, self.space, self.facts, some.take(close), capacity=self.capacity)
+                within = some.take(close)
+                nearer = relaxed_bounds(self.problem, self.space, self.facts, within, capacity=self.capacity, near=near, until=until)
                 found[close] = np.maximum(found[close], nearer)
             bounds.append(found)
         return meshes, np.concatenate(bounds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import numpy as np
 
@@ -26,10 +27,36 @@ def select(columns: Columns, kept: BoolArray | IntArray | bool) -> Columns:
 
 
 def distinct(columns: Columns) -> tuple[Columns, IntArray]:
-    """The different rows, and the place of each row among them."""
-    code = np.zeros(len(next(iter(columns.values()))), dtype=np.int64)
+    """The different rows in rising order, the first column first, and the place of each row among them."""
+    first, row = first_of_each(columns)
+    return {name: np.ascontiguousarray(column[first]) for name, column in columns.items()}, row
+
+
+def first_of_each(columns: Columns) -> tuple[IntArray, IntArray]:
+    """Where each different row of whole numbers from 0 on is met first, in rising order of the rows, and each row's place among these."""
+    codes, count = _codes(columns)
+    if count > _LARGEST_TABLE:
+        _, first, row = np.unique(codes, return_index=True, return_inverse=True)
+        return first, row.reshape(-1).astype(np.int64)
+    # The last one written stays: from behind, the first.
+    met = np.full(count, -1, dtype=np.int64)
+    met[codes[::-1]] = np.arange(len(codes))[::-1]
+    present = np.flatnonzero(met >= 0)
+    first = met[present]
+    met[present] = np.arange(len(present))
+    return first, met[codes]
+
+
+_LARGEST_TABLE: Final = 2**17
+
+
+def _codes(columns: Columns) -> tuple[IntArray, int]:
+    """A number for each row, rising with it, and how many numbers there may be."""
+    codes, count = np.zeros(len(next(iter(columns.values()))), dtype=np.int64), 1
     for column in columns.values():
-        values, place = np.unique(column, return_inverse=True)
-        code = code * len(values) + place.reshape(-1)
-    _, first, row = np.unique(code, return_index=True, return_inverse=True)
-    return {name: np.ascontiguousarray(column[first]) for name, column in columns.items()}, row.reshape(-1).astype(np.int64)
+        radix = int(column.max(initial=0)) + 1
+        if count * radix > _LARGEST_TABLE:
+            values, place = np.unique(column, return_inverse=True)
+            column, radix = place.reshape(-1), max(len(values), 1)
+        codes, count = codes * radix + column, count * radix
+    return codes, count

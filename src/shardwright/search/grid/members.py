@@ -6,6 +6,7 @@ The rules are those of `strategy.grid.rules`, each judged as soon as what it rea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.bound_arrays import SCHEDULE_1F1B, SCHEDULE_GPIPE, SCHEDULE_INTERLEAVED
 from shardwright.program.problem import Problem
 from shardwright.runtime.options import ordered
-from shardwright.search.grid.columns import Columns, extended, select
+from shardwright.runtime.runtime import Options as RuntimeOptions
+from shardwright.search.grid.columns import Columns, distinct, extended, select
 from shardwright.search.grid.memory_choices import MemoryColumns, memory_choices
 from shardwright.search.grid.meshes import MESH, Meshes, full_meshes
 from shardwright.search.grid.space import Space, require_searchable
@@ -102,21 +104,38 @@ def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
 
 
 def _folds(space: Space, meshes: Meshes, columns: Columns) -> BoolArray:
-    """Which rows' expert meshes fold over their dense ones."""
-    folds, orders = np.ones(len(columns["mesh"]), dtype=np.bool_), space.orders
-    for row in np.flatnonzero(columns["ep"] * columns["etp"] > 1).tolist():
-        degrees: dict[str, Any] = {name: int(columns[name][row]) for name in (*MESH, "ulysses")}
-        order = orders[meshes.columns["order"][columns["mesh"][row]]]
-        folds[row] = fold(Grid(**degrees, sp=bool(columns["sp"][row]), order=order)) is not None
-    return folds
+    """Which rows' expert meshes fold over their dense ones; where pipeline ranks lie does not matter to it."""
+    orders = [tuple(axis for axis in order if axis != "pp") for order in space.orders]
+    numbers = np.array([orders.index(order) for order in orders], dtype=np.int64)
+    told = {name: columns[name] for name in ("tp", "cp", "ep", "etp", "dp", "ulysses", "sp")}
+    few, place = distinct(told | {"order": numbers[meshes.columns["order"][columns["mesh"]]]})
+    rows = zip(*(column.tolist() for column in few.values()), strict=True)
+    return np.array(
+        [ep * etp == 1 or _is_folded(tp, cp, ep, etp, *rest, orders[at]) for tp, cp, ep, etp, *rest, at in rows], dtype=np.bool_
+    )[place]
+
+
+@lru_cache(maxsize=2**16)
+def _is_folded(tp: int, cp: int, ep: int, etp: int, dp: int, ulysses: int, sp: int, order: tuple[str, ...]) -> bool:
+    return fold(Grid(tp=tp, cp=cp, ep=ep, etp=etp, dp=dp, ulysses=ulysses, sp=bool(sp), order=(*order, "pp"))) is not None
+
+
+@lru_cache(maxsize=2**12)
+def _options(of: tuple[tuple[str, tuple[str, ...]], ...], modules: RuntimeOptions) -> RuntimeOptions:
+    """The one value of each option of a part, with a set of modules."""
+    return ordered((*((name, value) for name, (value,) in of), *modules))
+
+
+@lru_cache(maxsize=2**12)
+def _largest(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
+    return largest_chunk(Grid(pp=pp, vpp=vpp, first=first, last=last), layers=layers)
 
 
 def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
     """Cross with the legal (vpp, schedule) of each pp."""
     lines = extended({"pp": np.unique(columns["pp"])}, "vpp", space.of("vpp"), facts)
     cuts = zip(lines["pp"].tolist(), lines["vpp"].tolist(), strict=True)
-    grids = (Grid(pp=pp, vpp=vpp, first=space.first, last=space.last) for pp, vpp in cuts)
-    lines["largest"] = np.array([largest_chunk(grid, layers=facts.layers) for grid in grids], dtype=np.int64)
+    lines["largest"] = np.array([_largest(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts], dtype=np.int64)
     lines = extended(lines, "schedule", (SCHEDULES[str(name)] for name in space.of("schedule")), facts)
     # All members have whole sequences, and every schedule of a space is one that is searched.
     alike: dict[str, Any] = {"slices": 1, "searched": True}
@@ -168,6 +187,6 @@ def member_grid(members: Members, place: int) -> Grid:
         schedule=next(name for name, number in SCHEDULES.items() if number == int(outer["schedule"][i])),
         first=space.first,
         last=space.last,
-        options=ordered((*space.chosen, *modules)),
+        options=_options(space.options, modules),
         order=space.orders[mesh["order"]],
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 
@@ -47,13 +48,14 @@ def memory_choices(
     inner_axis = np.where(mesh["s_cp"] < mesh["s_dp"], mesh["cp"], mesh["dp"])
     keys = np.stack([mesh["cp"] * mesh["dp"], inner_axis, (edp > 1) & (facts.experts > 0), mesh["pp"] > 1], axis=1)
     unique, mesh_key = np.unique(keys, axis=0, return_inverse=True)
-    zero_sets = [_zero_options(problem, space, facts, zeros, tuple(int(x) for x in key)) for key in unique]
+    sizes, deep = tuple(int(size) for size in space.of("shard")), problem.runtime.zero_with_pipeline
+    zero_sets = [_zero_options(sizes, facts, tuple(zeros), deep if pipelined else MAX_STAGE, key) for *key, pipelined in unique.tolist()]
     largest, redo_key = np.unique(outer["largest"], return_inverse=True)
     redo_sets = [_redo_options(space, facts, redos, int(x)) for x in largest]
     z, r = mesh_key.reshape(-1)[outer["mesh"]], redo_key.reshape(-1)
     offloads = len(space.of("offload"))
-    distinct = _counts(len(chosen) for chosen, _ in zero_sets)[z] * _counts(len(chosen) for chosen, _ in redo_sets)[r] * offloads
-    legal = _counts(count for _, count in zero_sets)[z] * _counts(count for _, count in redo_sets)[r] * offloads * outer["copies"]
+    distinct = _counts([len(chosen) for chosen, _ in zero_sets])[z] * _counts([len(chosen) for chosen, _ in redo_sets])[r] * offloads
+    legal = _counts([count for _, count in zero_sets])[z] * _counts([count for _, count in redo_sets])[r] * offloads * outer["copies"]
     choices = ChoiceArrays(
         zero_stage=np.array([*(s for s, _ in zeros), *(0 for _ in zeros)], dtype=np.int64),
         zero_shard=np.array([g for _, g in (*zeros, *zeros)], dtype=np.int64),
@@ -69,8 +71,8 @@ def memory_choices(
     return inner, np.concatenate([[0], np.cumsum(distinct)]).astype(np.int64), int(legal.sum())
 
 
-def _counts(numbers: Iterable[int]) -> IntArray:
-    return np.array(list(numbers), dtype=np.int64)
+def _counts(numbers: list[int]) -> IntArray:
+    return np.array(numbers, dtype=np.int64)
 
 
 def _lists(options: list[list[int]]) -> IntArray:
@@ -78,15 +80,34 @@ def _lists(options: list[list[int]]) -> IntArray:
     return np.array([o + [-1] * (width - len(o)) for o in options], dtype=np.int64).reshape(-1, width)
 
 
+MAX_STAGE: Final = 3
+"""The ZeRO stage that shards everything."""
+
+
 def _zero_options(
-    problem: Problem, space: Space, facts: GridFacts, zeros: list[tuple[int, int]], key: tuple[int, ...]
+    sizes: tuple[int, ...], facts: GridFacts, zeros: tuple[tuple[int, int], ...], deepest: int, key: Iterable[int]
 ) -> tuple[list[int], int]:
-    """Legal, distinct zero options of meshes with this key, and how many are legal; those that shard nothing stand behind all others."""
-    holders, inner_axis, experts_sharded, pipelined = key
-    sizes = space.of("shard")
+    """Legal, distinct zero options of meshes with this key, and how many are legal; those that shard nothing stand behind all others.
+
+    Args:
+        sizes: of sharding groups. zeros: (stage, place of a size). deepest: stage that the runtime has.
+    """
+    return _known_zero_options(sizes, facts, zeros, deepest, *key)
+
+
+@lru_cache(maxsize=4096)
+def _known_zero_options(
+    sizes: tuple[int, ...],
+    facts: GridFacts,
+    zeros: tuple[tuple[int, int], ...],
+    deepest: int,
+    holders: int,
+    inner_axis: int,
+    experts_sharded: int,
+) -> tuple[list[int], int]:
     stages, shards = np.array([(stage, sizes[place]) for stage, place in zeros], dtype=np.int64).T
     kept = keeps({"zero": stages, "shard": shards, "cp": inner_axis, "dp": holders // inner_axis}, facts)
-    kept &= (stages <= problem.runtime.zero_with_pipeline) | (not pipelined)
+    kept &= stages <= deepest
 
     def meaning(stage: int, shard: int) -> tuple[int, int] | None:
         if stage and not shard_is_legal(shard, holders=holders, inner=inner_axis):

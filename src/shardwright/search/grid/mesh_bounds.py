@@ -15,18 +15,19 @@ ranks of 2 s, one chunk of two layers each, and 8 microbatches the last rank giv
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.block_table import CP, EP
-from shardwright.cost.chunk_layout import is_layer, layout_of
+from shardwright.cost.chunk_layout import ChunkLayout, is_layer, layout_of
 from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.degree_rows import Rows
 from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem
-from shardwright.search.grid.columns import Columns, extended
+from shardwright.search.grid.columns import Columns, distinct, extended, first_of_each
 from shardwright.search.grid.meshes import Meshes
+from shardwright.search.grid.near_layers import KIND, NearLayers, near_layers
 from shardwright.search.grid.prepare import Prepared, jitters
 from shardwright.search.grid.space import Space
 from shardwright.strategy.grid.rules import SCHEDULES, GridFacts
@@ -52,57 +53,89 @@ class _Work:
 
 
 def mesh_bounds(
-    problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, *, known: Prepared | None = None, until: float = float("inf")
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    meshes: Meshes,
+    *,
+    known: Prepared | None = None,
+    near: NearLayers | None = None,
+    until: float = float("inf"),
 ) -> FloatArray:
     """(meshes,) seconds that no member of each is under; inf where none has a legal microbatch or pipeline.
 
     Args:
-        known: members on all devices, None = none: what is priced there is not priced again. until: a mesh whose mean over ranks is no
-            less is looked at no closer.
+        known: members on all devices, None = none: what is priced there is not priced again. near: layers of the meshes that lie as near as
+            they can; None = they are priced where experts need them. until: a mesh whose mean over ranks is no less is looked at no closer.
     """
     if not len(meshes):
         return np.empty(0)
     noise = jitters(problem, meshes.devices) * MARGIN
-    work = _work(problem, space, facts, meshes, known)
+    if near is None and has_experts(problem):
+        near = near_layers(problem, space, facts, meshes.columns)
+    work = _work(problem, space, facts, meshes, known, near)
     found = _means(problem, space, facts, meshes, work) * noise
     close = np.flatnonzero(found < until)
     found[close] = _by_rank(problem, space, facts, meshes, work, close) * noise[close]
     return found
 
 
-def _work(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, known: Prepared | None) -> _Work:
-    moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
-    kinds, kind = np.unique(_placed(meshes.columns, near=moe), axis=0, return_inverse=True)
+def has_experts(problem: Problem) -> bool:
+    """What experts exchange depends on where replicas lie: there are too many ways to price each."""
+    return any(o.experts is not None for b in problem.model.blocks for o in b.operators)
+
+
+def _work(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, known: Prepared | None, near: NearLayers | None) -> _Work:
     sizes = np.array([int(size) for size in space.of("mbs")], dtype=np.int64)
-    seconds = np.full((len(problem.model.blocks), len(kinds), len(sizes)), np.inf)
-    if known is not None and not moe and len(known.members.outers):
-        seconds = _priced_already(problem, known, kinds, sizes)
-    missing = np.flatnonzero(np.isinf(seconds[0]).any(axis=1))
-    if len(missing):
-        priced = _priced(problem, space, facts, dict(zip(_PLACED, kinds[missing].T, strict=True)), sizes, moe=moe)
-        seconds[:, missing] = np.minimum(seconds[:, missing], priced)
-    kind = kind.reshape(-1)
+    if near is not None:
+        found, kind = distinct({name: meshes.columns[name] for name in KIND})
+        seconds = _nearest(problem, near, found, sizes)
+    else:
+        found, kind = distinct(dict(zip(_PLACED, _placed(meshes.columns).T, strict=True)))
+        kinds = np.stack([found[name] for name in _PLACED], axis=1)
+        seconds = np.full((len(problem.model.blocks), len(kinds), len(sizes)), np.inf)
+        if known is not None and len(known.members.outers):
+            seconds = _priced_already(problem, known, kinds, sizes)
+        missing = np.flatnonzero(np.isinf(seconds[0]).any(axis=1))
+        if len(missing):
+            priced = _priced(problem, space, facts, dict(zip(_PLACED, kinds[missing].T, strict=True)), sizes)
+            seconds[:, missing] = np.minimum(seconds[:, missing], priced)
     count, rest = np.divmod(facts.global_batch, meshes.columns["dp"][:, None] * sizes)
     legal = (rest == 0) & np.isfinite(seconds[0])[kind]
     return _Work(seconds=np.where(np.isfinite(seconds), seconds, 0.0), kind=kind, count=count, legal=legal)
 
 
-def _placed(columns: Columns, *, near: bool = False) -> IntArray:
-    """(rows, _PLACED): a group of one has no place on the network.
-
-    Args:
-        near: groups lie as near as they can wherever they lie, as what they exchange is left out.
-    """
-    lying = {"s_tp": np.ones_like(columns["tp"]), "s_cp": columns["tp"]} if near else columns
-    stride = {f"s_{axis}": np.where(columns[axis] > 1, lying[f"s_{axis}"], 1) for axis in ("tp", "cp")}
+def _placed(columns: Columns) -> IntArray:
+    """(rows, _PLACED): a group of one has no place on the network."""
+    stride = {f"s_{axis}": np.where(columns[axis] > 1, columns[f"s_{axis}"], 1) for axis in ("tp", "cp")}
     return np.stack([(columns | stride)[name] for name in _PLACED], axis=1)
 
 
-def _both_ways(table: LayerTable, *, exchanged: bool) -> FloatArray:
-    """(blocks, rows) seconds forward and backward, with what the parts of context and experts exchange or without."""
-    spent = table.seconds.sum(axis=2) - (0.0 if exchanged else table.seconds[:, :, [CP, EP]].sum(axis=2))
-    both: FloatArray = spent[:, :3].sum(axis=1)
-    return np.maximum(both, 0.0)
+def _both_ways(table: LayerTable) -> FloatArray:
+    """(blocks, rows) seconds forward and backward."""
+    both: FloatArray = table.seconds.sum(axis=2)[:, :3].sum(axis=1)
+    return both
+
+
+def _nearest(problem: Problem, near: NearLayers, kinds: Columns, sizes: IntArray) -> FloatArray:
+    """(blocks, kinds, sizes), inf where no choice is legal."""
+    count, rows = len(kinds["tp"]), len(near.columns["tp"])
+    _, place = first_of_each({name: np.concatenate([kinds[name], near.columns[name]]) for name in KIND})
+    kind_of = np.full(int(place.max()) + 1, -1, dtype=np.int64)
+    kind_of[place[:count]] = np.arange(count)
+    kind = kind_of[place[count:]]
+    some = np.flatnonzero(kind >= 0)
+    at = kind[some] * len(sizes) + np.searchsorted(sizes, near.columns["mbs"][some])
+    # The first set of modules runs the least again.
+    both = _both_ways(near.table)[:, :rows]
+    return np.stack([_least(seconds[some], at, count * len(sizes)) for seconds in both]).reshape(len(both), count, len(sizes))
+
+
+def _least(values: FloatArray, at: IntArray, count: int) -> FloatArray:
+    """(count,) the least of the values at each place, inf of none."""
+    found = np.full(count, np.inf)
+    np.minimum.at(found, at, values)
+    return found
 
 
 def _priced_already(problem: Problem, known: Prepared, kinds: IntArray, sizes: IntArray) -> FloatArray:
@@ -116,18 +149,13 @@ def _priced_already(problem: Problem, known: Prepared, kinds: IntArray, sizes: I
     of_mesh = np.array([place.get(tuple(row), -1) for row in _placed(members.meshes.columns).tolist()], dtype=np.int64)
     rows = np.unique(np.stack([of_mesh[outer["mesh"]], np.searchsorted(sizes, outer["mbs"]), known.layer_row], axis=1), axis=0)
     kind, size, row = rows[rows[:, 0] >= 0].T
-    for block, seconds in zip(found, _both_ways(known.layers, exchanged=True), strict=True):
+    for block, seconds in zip(found, _both_ways(known.layers), strict=True):
         np.minimum.at(block, (kind, size), seconds[row])
     return found
 
 
-def _priced(problem: Problem, space: Space, facts: GridFacts, kinds: Columns, sizes: IntArray, *, moe: bool) -> FloatArray:
-    """(blocks, kinds, sizes), inf where no choice is legal.
-
-    Args:
-        moe: what experts exchange depends on where the replicas lie, and the kinds would be too many: it and what context exchanges is
-            left out.
-    """
+def _priced(problem: Problem, space: Space, facts: GridFacts, kinds: Columns, sizes: IntArray) -> FloatArray:
+    """(blocks, kinds, sizes), inf where no choice is legal."""
     columns: Columns = kinds | {"kind": np.arange(len(kinds["tp"]))}
     for axis in ("sp", "ulysses", "gather"):
         columns = extended(columns, axis, space.of(axis), facts)
@@ -135,10 +163,9 @@ def _priced(problem: Problem, space: Space, facts: GridFacts, kinds: Columns, si
     rows["gather"] = np.where(rows["ulysses"] == rows["cp"], 0, rows["gather"])
     kind, place = rows.pop("kind"), np.tile(np.arange(len(sizes)), len(columns["kind"]))
     ones = np.ones_like(kind)
-    # The first set of modules runs the least again.
     table = layer_table(problem, Rows(columns=rows | dict.fromkeys(("dp", "pp", "s_dp", "s_pp"), ones)), modules=space.modules[:1])
     found = np.full((len(table.seconds), len(kinds["tp"]), len(sizes)), np.inf)
-    for block, seconds in zip(found, _both_ways(table, exchanged=not moe), strict=True):
+    for block, seconds in zip(found, _both_ways(table), strict=True):
         np.minimum.at(block, (kind, place), seconds)
     return found
 
@@ -180,10 +207,18 @@ def _by_rank(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, w
                 layout = layout_of(problem.model, pp=pp, vpp=vpp, first=space.first, last=space.last)
             except StrategyError:
                 continue
-            ranks = np.array([0, min(1, pp - 1), max(pp - 2, 0), pp - 1])
-            first = np.concatenate([np.zeros((1, layout.counts.shape[1])), np.cumsum(layout.counts[:pp], axis=0)])[ranks]
-            stage = layout.by_rank[ranks].astype(np.float64)
+            looked = _looked_at(layout)
             seconds = work.seconds[:, kind]
-            spent = (count * np.einsum("rb,bks->rks", stage, seconds) + np.einsum("rb,bks->rks", first, seconds)).max(axis=0)
+            each = np.einsum("rb,bks->rks", looked, seconds)
+            spent = (count * each[: len(looked) // 2] + each[len(looked) // 2 :]).max(axis=0)
             found[some] = np.minimum(found[some], np.where(legal, spent, np.inf).min(axis=1, initial=np.inf))
     return found[rows]
+
+
+@lru_cache(maxsize=8192)
+def _looked_at(layout: ChunkLayout) -> FloatArray:
+    """(2 ranks, blocks) blocks of some pipeline ranks, then of the first chunks of the ranks before each."""
+    pp = layout.pp
+    ranks = np.array([0, min(1, pp - 1), max(pp - 2, 0), pp - 1])
+    first = np.concatenate([np.zeros((1, layout.counts.shape[1])), np.cumsum(layout.counts[:pp], axis=0)])[ranks]
+    return np.concatenate([layout.by_rank[ranks], first]).astype(np.float64)

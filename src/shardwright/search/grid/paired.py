@@ -16,11 +16,11 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.block_table import ATTENTION, EP, GEMM
 from shardwright.cost.chunk_layout import layout_of
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.pairs import pair_seconds, taken_of
+from shardwright.cost.parts import ATTENTION, EP, GEMM
 from shardwright.cost.step_costs import StepCosts, reserve_factor, step_costs
 from shardwright.program.problem import Problem
 from shardwright.schedules.grid_order import order_violations

@@ -13,11 +13,12 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bound_arrays import MAX_RANKS, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
 from shardwright.cost.chunk_layout import ChunkLayout, is_layer, layout_of
-from shardwright.cost.columns import LayerTable, MeshTable, layer_table, mesh_table
+from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.distinct_rows import distinct_rows
+from shardwright.cost.mesh_table import MeshTable, mesh_table
 from shardwright.cost.step_costs import (
     Priced,
     host_update_rate,
@@ -98,9 +99,10 @@ def prepare(problem: Problem, members: Members) -> Prepared:
 def layouts_of(problem: Problem, members: Members) -> dict[tuple[int, int], ChunkLayout]:
     """How the pipelines of the members spread blocks, by (pp, vpp)."""
     outer = members.outers.columns
-    pipelines = np.unique(np.stack([members.meshes.columns["pp"][outer["mesh"]], outer["vpp"]], axis=1), axis=0)
+    pipelines, _ = distinct({"pp": members.meshes.columns["pp"][outer["mesh"]], "vpp": outer["vpp"]})
     first, last = members.space.first, members.space.last
-    return {(int(pp), int(vpp)): layout_of(problem.model, pp=int(pp), vpp=int(vpp), first=first, last=last) for pp, vpp in pipelines}
+    cuts = zip(pipelines["pp"].tolist(), pipelines["vpp"].tolist(), strict=True)
+    return {(pp, vpp): layout_of(problem.model, pp=pp, vpp=vpp, first=first, last=last) for pp, vpp in cuts}
 
 
 def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
@@ -185,12 +187,12 @@ def patterns_of(problem: Problem, prepared: Prepared) -> tuple[Patterns, IntArra
     members = prepared.members
     outer = members.outers.columns
     pp = members.meshes.columns["pp"][outer["mesh"]]
-    wide = int(outer["vpp"].max(initial=1)) + 1
-    keys, row = np.unique(pp * wide + outer["vpp"], return_inverse=True)
+    pipelines, row = distinct({"pp": pp, "vpp": outer["vpp"]})
     ks = np.array([int(k) for k in members.space.of("recompute_layers")], dtype=np.int64)
-    parts = [_pattern(problem, prepared.layouts[(int(k) // wide, int(k) % wide)], ks) for k in keys]
+    cuts = zip(pipelines["pp"].tolist(), pipelines["vpp"].tolist(), strict=True)
+    parts = [_pattern(problem, prepared.layouts[cut], ks) for cut in cuts]
     columns = {name: np.stack([part[name] for part in parts]) for name in Patterns._fields}
-    return Patterns(**columns), row.reshape(-1).astype(np.int64)
+    return Patterns(**columns), row
 
 
 def _pattern(problem: Problem, layout: ChunkLayout, ks: IntArray) -> dict[str, npt.NDArray[Any]]:

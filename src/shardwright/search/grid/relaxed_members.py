@@ -11,55 +11,117 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bound_arrays import Costs, Facts
-from shardwright.cost.columns import LayerTable, layer_table, mesh_table
+from shardwright.cost.columns import LayerTable
+from shardwright.cost.communication import axes_of
 from shardwright.cost.degree_rows import Rows
+from shardwright.cost.mesh_table import held_table, scale_waits
 from shardwright.program.problem import Problem
-from shardwright.search.grid.columns import distinct, extended, select
+from shardwright.search.grid.columns import Columns, extended, first_of_each, select
 from shardwright.search.grid.members import Members, Options, chunked
 from shardwright.search.grid.memory_choices import memory_choices
 from shardwright.search.grid.mesh_bounds import MARGIN
 from shardwright.search.grid.meshes import MESH, Meshes
-from shardwright.search.grid.prepare import Prepared, bound_with, costs_of, facts_of, layouts_of
+from shardwright.search.grid.near_layers import LAYER, NearLayers, near_rows
+from shardwright.search.grid.prepare import Prepared, bound_with, costs_of, facts_of, jitters, layouts_of
 from shardwright.search.grid.space import AXES, Space
 from shardwright.strategy.grid.rules import GridFacts
 
 NO_ROOM = 1e30
 """Seconds of a mesh none of whose members fits: more than any step, and not the infinity of one without a legal member."""
-_FREE = ("gather", "reduce", "all_reduce", "fetch", "scatter", "apart", "norm", "tied", "passes", "gather_copy", "reduce_copy", "scales")
-_LAYER = ("tp", "cp", "ep", "etp", "sp", "ulysses", "gather", "mbs")
 
 
-def relaxed_bounds(problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, *, capacity: float) -> FloatArray:
+def relaxed_bounds(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    meshes: Meshes,
+    *,
+    capacity: float,
+    near: NearLayers | None = None,
+    until: float = float("inf"),
+) -> FloatArray:
     """(meshes,) seconds that no member of each is under; NO_ROOM where none fits, inf where none is legal.
 
     Args:
-        capacity: bytes of a device.
+        capacity: bytes of a device. near: layers of the meshes, if they are priced already. until: members whose layers alone take as long
+            are looked at no closer.
     """
     lean = _lean(space)
+    first, place = first_of_each(_told_apart(problem, meshes))
+    meshes = meshes.take(first)
     outers = _outers(lean, facts, meshes)
+    layers, layer_row = _layers(problem, meshes, outers, lean, near)
     inner, start, _ = memory_choices(problem, lean, facts, meshes.columns, outers.columns)
-    members = Members(space=lean, meshes=meshes, outers=outers, inner=inner, start=start, enumerated=0, illegal=0, duplicates=0)
-    found = np.full(len(meshes), np.inf)
-    if not members.num_members:
-        return found
-    layers, layer_row = _layers(problem, members)
-    shard = meshes.columns["cp"] * meshes.columns["dp"]
-    ones = np.ones_like(shard)
-    tables = mesh_table(problem, Rows(columns=meshes.columns | {"sp": ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones}), shard)
+    count = np.diff(start)
+    found, close = _by_layers(problem, meshes, outers, layers, layer_row, legal=count > 0, until=until)
+    if len(close):
+        members = Members(
+            space=lean,
+            meshes=meshes,
+            outers=Options(columns=select(outers.columns, close)),
+            inner=replace(inner, zero_key=inner.zero_key[close], redo_key=inner.redo_key[close]),
+            start=np.concatenate([start[:1], np.cumsum(count[close])]),
+            enumerated=0,
+            illegal=0,
+            duplicates=0,
+        )
+        found = np.minimum(found, _by_members(problem, members, layers, layer_row[close], capacity=capacity))
+    return found[place]
+
+
+def _told_apart(problem: Problem, meshes: Meshes) -> Columns:
+    """What relaxed members of a mesh depend on: its degrees, and of where groups lie how many share experts' states, which axis of replicas
+    is inside, and how long scales are waited for.
+    """
+    rows = _rows(meshes)
+    (below, _), (above, _) = axes_of("edp", rows)
+    _, waits = np.unique(scale_waits(problem, rows), return_inverse=True)
+    inside = (meshes.columns["s_cp"] < meshes.columns["s_dp"]).astype(np.int64)
+    return {name: meshes.columns[name] for name in MESH} | {"holders": below * above, "inner": inside, "waits": waits.reshape(-1)}
+
+
+def _rows(meshes: Meshes) -> Rows:
+    """The meshes as rows whose stream is cut."""
+    ones = np.ones_like(meshes.columns["tp"])
+    return Rows(columns=meshes.columns | {"sp": ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones})
+
+
+def _by_layers(
+    problem: Problem, meshes: Meshes, outers: Options, layers: LayerTable, layer_row: IntArray, *, legal: BoolArray, until: float
+) -> tuple[FloatArray, IntArray]:
+    """(meshes,) the least mean over ranks of the layers' seconds among the legal choices that it alone puts at `until`; and the others."""
+    mesh = outers.columns["mesh"]
+    blocks = np.zeros(len(problem.model.blocks))
+    for run in problem.model.runs:
+        blocks[run.block] += run.count
+    both = layers.seconds[:, :3].sum(axis=(1, 2))
+    noise = jitters(problem, meshes.devices) * MARGIN
+    spent = outers.columns["microbatches"] * (blocks @ both)[layer_row] / meshes.columns["pp"][mesh] * noise[mesh]
+    found, far = np.full(len(meshes), np.inf), legal & (spent >= until)
+    np.minimum.at(found, mesh[far], spent[far])
+    return found, np.flatnonzero(legal & ~far)
+
+
+def _by_members(problem: Problem, members: Members, layers: LayerTable, layer_row: IntArray, *, capacity: float) -> FloatArray:
+    """(meshes,) B0 of the best member of each choice, of which none is without any; NO_ROOM where none fits, inf of no choice."""
+    meshes, outer = members.meshes, members.outers.columns
+    tables = held_table(problem, _rows(meshes), meshes.columns["cp"] * meshes.columns["dp"])
     prepared = Prepared(
         members=members,
         layers=layers,
         meshes=tables,
         layer_row=layer_row,
-        mesh_row=outers.columns["mesh"],
+        mesh_row=outer["mesh"],
         layouts=layouts_of(problem, members),
     )
-    numbers = facts_of(problem, devices=lean.devices, capacity=capacity)
+    numbers = facts_of(problem, devices=members.space.devices, capacity=capacity)
     seconds, _ = bound_with(problem, prepared, _free(costs_of(problem, prepared)), _at_once(numbers))
-    of_member = np.repeat(outers.columns["mesh"], np.diff(start))
-    np.minimum.at(found, of_member, np.minimum(seconds * MARGIN, NO_ROOM))
+    found = np.full(len(meshes), np.inf)
+    # Members of an outer lie side by side.
+    least = np.minimum.reduceat(seconds, members.start[:-1])
+    np.minimum.at(found, outer["mesh"], np.minimum(least * MARGIN, NO_ROOM))
     return found
 
 
@@ -82,22 +144,19 @@ def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
     return chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
 
 
-def _layers(problem: Problem, members: Members) -> tuple[LayerTable, IntArray]:
+def _layers(problem: Problem, meshes: Meshes, outers: Options, space: Space, near: NearLayers | None) -> tuple[LayerTable, IntArray]:
     """Layers of the members with groups that lie one inside the next, and each outer's row."""
-    outer, mesh = members.outers.columns, members.meshes.columns
-    columns = {name: (mesh if name in mesh else outer)[name][outer["mesh"] if name in mesh else slice(None)] for name in _LAYER}
-    few, row = distinct(columns)
-    near = few["tp"] * few["cp"]
-    dp = -(-few["ep"] * few["etp"] // near)
-    ones = np.ones_like(near)
-    rows = Rows(columns=few | {"dp": dp, "pp": ones, "s_tp": ones, "s_cp": few["tp"], "s_dp": near, "s_pp": near * dp})
-    return layer_table(problem, rows, modules=members.space.modules), row
+    outer, mesh = outers.columns, meshes.columns
+    columns = {name: mesh[name][outer["mesh"]] if name in mesh else outer[name] for name in LAYER}
+    columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
+    if near is None or near.modules != space.modules:
+        near = near_rows(problem, columns, space.modules)
+    return near.table, near.rows_of(columns)
 
 
 def _free(costs: Costs) -> Costs:
-    """The tables without what depends on more than a mesh's degrees."""
-    zero = {name: np.zeros_like(getattr(costs, name)) for name in (*_FREE, "border", "communicators", "embedding", "copied")}
-    return costs._replace(**zero, slowdown=np.ones_like(costs.slowdown))
+    """The tables without sends between pipeline ranks."""
+    return costs._replace(border=np.zeros_like(costs.border))
 
 
 def _at_once(facts: Facts) -> Facts:

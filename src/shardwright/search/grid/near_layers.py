@@ -1,0 +1,99 @@
+"""Layers of all members of some meshes, priced with groups that lie one inside the next, as near as they can: less than any of them takes.
+
+What layers take depends on few degrees; where replicas and pipeline ranks lie matters only to what groups exchange.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import IntArray
+from shardwright.cost.columns import LayerTable, layer_table
+from shardwright.cost.degree_rows import Rows
+from shardwright.program.problem import Problem
+from shardwright.program.same import Same
+from shardwright.runtime.runtime import Options
+from shardwright.search.grid.columns import Columns, distinct, extended
+from shardwright.search.grid.space import Space
+from shardwright.strategy.grid.rules import GridFacts
+
+KIND: Final = ("tp", "cp", "ep", "etp")
+_SWITCHES: Final = ("sp", "ulysses", "gather")
+LAYER: Final = (*KIND, *_SWITCHES, "mbs")
+_MOST_KEPT: Final = 2**14
+"""Rows over all sets of modules of a table that is kept for the problem's next search."""
+_MOST_ROWS: Final = 2**16
+"""Rows over all sets of modules that are priced at once; of more, only those under the first set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearLayers:
+    """A layer table over distinct choices of degrees and switches.
+
+    Args:
+        table: of which seconds are not told apart by part. columns: of the rows. modules: sets that the table has all rows under.
+    """
+
+    table: LayerTable
+    columns: Columns
+    modules: tuple[Options, ...]
+
+    def rows_of(self, columns: Columns) -> IntArray:
+        """The row under the first set of modules of each choice in `columns`."""
+        return _places(self.columns, columns)
+
+
+def near_layers(problem: Problem, space: Space, facts: GridFacts, meshes: Columns) -> NearLayers:
+    """Layers under every legal choice of switches and microbatches on some meshes."""
+    columns, _ = distinct({name: meshes[name] for name in KIND})
+    for axis in _SWITCHES:
+        columns = extended(columns, axis, space.of(axis), facts)
+    columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
+    # Rows of one structure side by side, as they are priced together.
+    columns, _ = distinct({"sp": columns["sp"], **columns})
+    sizes = np.array([int(size) for size in space.of("mbs")], dtype=np.int64)
+    count = len(columns["tp"])
+    rows = {name: np.repeat(column, len(sizes)) for name, column in columns.items()} | {"mbs": np.tile(sizes, count)}
+    modules = space.modules if count * len(sizes) * len(space.modules) <= _MOST_ROWS else space.modules[:1]
+    return _priced(problem, rows, modules)
+
+
+def near_rows(problem: Problem, columns: Columns, modules: tuple[Options, ...]) -> NearLayers:
+    """Layers under just the choices in `columns`."""
+    few, _ = distinct({name: columns[name] for name in LAYER})
+    return _priced(problem, few, modules)
+
+
+def _priced(problem: Problem, rows: Columns, modules: tuple[Options, ...]) -> NearLayers:
+    few = len(rows["tp"]) * len(modules) <= _MOST_KEPT
+    return (_kept if few else _kept.__wrapped__)(Same(problem), np.stack([rows[name] for name in LAYER]).tobytes(), modules)
+
+
+@lru_cache(maxsize=16)
+def _kept(problem: Same[Problem], content: bytes, modules: tuple[Options, ...]) -> NearLayers:
+    columns = dict(zip(LAYER, np.frombuffer(content, dtype=np.int64).reshape(len(LAYER), -1), strict=True))
+    table = layer_table(problem.value, Rows(columns=columns | _lying(columns)), modules=modules)
+    # What seconds are made of nobody asks a bound.
+    return NearLayers(table=replace(table, seconds=table.seconds.sum(axis=2, keepdims=True)), columns=columns, modules=modules)
+
+
+def _lying(rows: Columns) -> Columns:
+    """Replicas, and strides of groups that lie one inside the next."""
+    near, ones = rows["tp"] * rows["cp"], np.ones_like(rows["tp"])
+    replicas = -(-rows["ep"] * rows["etp"] // near)
+    return {"dp": replicas, "pp": ones, "s_tp": ones, "s_cp": rows["tp"], "s_dp": near, "s_pp": near * replicas}
+
+
+def _places(known: Columns, wanted: Columns) -> IntArray:
+    """The place of each of the `wanted` choices among the `known`, which have them all."""
+    codes, asked = (np.zeros(len(columns["tp"]), dtype=np.int64) for columns in (known, wanted))
+    for name in LAYER:
+        radix = int(known[name].max(initial=0)) + 1
+        codes, asked = codes * radix + known[name], asked * radix + wanted[name]
+    order = np.argsort(codes, kind="stable")
+    places: IntArray = order[np.searchsorted(codes[order], asked)]
+    return places
