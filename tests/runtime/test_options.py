@@ -138,3 +138,10 @@ def test_hybrid_ep_is_asked_for_by_name() -> None:
     later = chosen(load_runtime("megatron-bridge dispatcher=hybridep"), [("dispatcher", "alltoall")])
     assert later == load_runtime("megatron-bridge dispatcher=alltoall")
     assert not later.hybrid_dispatch
+
+
+def test_parameters_on_the_host_run_with_zero_3_alone() -> None:
+    assert load_runtime("deepspeed param_offload=on").zero_stages == (3,)
+    assert chosen(load_runtime("deepspeed-2021 param_offload=on"), [("param_offload", "off")]).zero_stages == (0, 3)
+    with pytest.raises(RuntimeModelError, match="contradicts another one of bf16_optimizer, param_offload"):
+        load_runtime("deepspeed-2022 bf16_optimizer=on param_offload=on")

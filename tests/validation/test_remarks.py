@@ -9,7 +9,9 @@ import pytest
 from shardwright.validation.accuracy_tables import remark_of
 from shardwright.validation.case import Case
 from shardwright.validation.facts import Remark
-from shardwright.validation.judge import judge
+from shardwright.validation.judge import RowResult, judge
+from shardwright.validation.predict import predict_case
+from shardwright.validation.rows import to_case
 from tests.validation.published import case_of, facts, predicted, rows
 
 FAR = 0.15
@@ -21,8 +23,21 @@ def _cases() -> tuple[Case, ...]:
     return tuple(case_of(row) for row in rows("training.csv", "heterogeneous.csv", "megatron_ci.csv"))
 
 
+@cache
+def _judged() -> tuple[RowResult, ...]:
+    return judge(_cases(), predict=partial(predicted, fold="model"), fold="model").rows
+
+
+def test_no_run_of_the_tables_is_called_too_large() -> None:
+    """They ran, so they fit; of what is predicted and not judged too."""
+    others = [to_case(row, facts=facts()) for row in rows("predicted/rows.csv")]
+    found = (*_judged(), *judge(others, predict=predict_case).rows)
+    assert len(found) > 1100
+    assert [f"{r.case.measurement.source_id} {r.case.measurement.table_or_row}: {r.infeasible}" for r in found if r.infeasible] == []
+
+
 def test_rows_far_off_have_a_sentence() -> None:
-    judged = judge(_cases(), predict=partial(predicted, fold="model"), fold="model").rows
+    judged = _judged()
     far = [row for row in judged if max(abs(row.error or 0.0), abs(row.memory_error or 0.0)) > FAR]
     assert far
     assert [

@@ -14,6 +14,7 @@ from shardwright.runtime.runtime import (
     ElementKernels,
     ExpertDispatch,
     FullRecompute,
+    Offer,
     Scaling,
     SelectiveRecompute,
     TpOverlap,
@@ -37,26 +38,31 @@ _BF16: Final = f"{_BLOB}/0acdb021c71edb33a637ee60ff54425279cd08bc/deepspeed/runt
 _CONFIG: Final = "https://www.deepspeed.ai/docs/config-json/"
 
 _CHECKPOINTS: Final = f"{_BLOB}/02f59ea37362c316f71a4a5a919d9d79528d4b61/deepspeed/runtime/activation_checkpointing/checkpointing.py"
-_OFFLOADS: Final = (
-    offered(
-        "cpu_checkpoints",
-        "on",
-        "activation_checkpointing.partition_activations: true, activation_checkpointing.cpu_checkpointing: true",
-        read(
-            _CHECKPOINTS,
-            on="checkpoints_on_host",
-            note="partition_activations copies each member's own part to the host and waits; gather_partitioned_activations copies back",
+
+
+def _offloads(*stages: int) -> tuple[Offer, ...]:
+    """What waits in host memory; `stages` of ZeRO that run where parameters do not."""
+    return (
+        offered(
+            "cpu_checkpoints",
+            "on",
+            "activation_checkpointing.partition_activations: true, activation_checkpointing.cpu_checkpointing: true",
+            read(
+                _CHECKPOINTS,
+                on="checkpoints_on_host",
+                note="partition_activations copies each member's own part to the host and waits, gather_partitioned_activations back",
+            ),
         ),
-    ),
-    offered("cpu_checkpoints", "off", "", stated(_CHECKPOINTS, off="checkpoints_on_host", note="both are false by default")),
-    offered(
-        "param_offload",
-        "on",
-        "zero_optimization.offload_param.device: cpu",
-        stated(_CONFIG, on="parameters_on_host", note="valid only with stage 3"),
-    ),
-    offered("param_offload", "off", "", stated(_CONFIG, off="parameters_on_host")),
-)
+        offered("cpu_checkpoints", "off", "", stated(_CHECKPOINTS, off="checkpoints_on_host", note="both are false by default")),
+        offered(
+            "param_offload",
+            "on",
+            "zero_optimization.offload_param.device: cpu",
+            stated(_CONFIG, on="parameters_on_host", zero_stages=(3,), note="valid only with stage 3"),
+        ),
+        offered("param_offload", "off", "", stated(_CONFIG, off="parameters_on_host", zero_stages=stages)),
+    )
+
 
 # DeepSpeed 0.16: ZeRO 0-3 with overlap_comm, DeepSpeed pipeline, Ulysses, automatic tensor parallelism.
 V0_16: Final = runtime(
@@ -164,7 +170,7 @@ V0_16: Final = runtime(
         offered(
             "kernels", "compiled", "compile.enabled: true", stated(_CONFIG, element_kernels=ElementKernels.COMPILED, note="torch.compile")
         ),
-        *_OFFLOADS,
+        *_offloads(0, 1, 2, 3),
     ),
 )
 
@@ -244,7 +250,7 @@ MEGATRON: Final = derive(
                 zero_stages=(0, 1, 2, 3),
             ),
         ),
-        *_OFFLOADS,
+        *_offloads(0, 1, 2, 3),
     ),
 )
 
@@ -271,5 +277,5 @@ LISTED: Final = derive(
         note="PrefetchCoordinator: the next parameters are prefetched while a module computes; stage3_max_reuse_distance 1e9; "
         "gradients of each parameter apart",
     ),
-    offers=_OFFLOADS,
+    offers=_offloads(0, 3),
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Final
 
 from shardwright.errors import ClusterError, nearest
 from shardwright.hardware.catalog.catalog import accelerator_names, find_accelerator
@@ -15,7 +17,9 @@ from shardwright.validation.case import SkipReason
 from shardwright.validation.facts import Facts
 from shardwright.validation.measurements import FILES, Measurement
 
-MIXED = "say its nodes in the column cluster, as h100-sxm:8 + a100-sxm:8"
+_COUNT: Final = re.compile(r"^[0-9]{1,7}\s*[xX]\s*")
+_MEMORY: Final = re.compile(r"([0-9]{2,3})\s?[gG](?:i?[bB])?\b")
+MIXED: Final = "say its nodes in the column cluster, as h100-sxm:8 + a100-sxm:8"
 
 
 def row_cluster(row: Measurement, *, facts: Facts) -> Cluster | tuple[SkipReason, str]:
@@ -28,7 +32,7 @@ def row_cluster(row: Measurement, *, facts: Facts) -> Cluster | tuple[SkipReason
             return _said(row)
         if is_mixed(row):
             return SkipReason.MIXED_CLUSTER, f"{row.gpu_mix[:80]}: {MIXED}" if row.gpu_mix else MIXED
-        device = find_accelerator(row.gpu)
+        device = _accelerator(row.gpu)
         if device is None:
             return SkipReason.UNKNOWN_ACCELERATOR, f"{row.gpu[:60]}: {nearest(row.gpu, accelerator_names())}"
         return _of_one_kind(row, device=device, bandwidth=facts.networks.get(row.inter_net.lower(), 0.0))
@@ -39,6 +43,12 @@ def row_cluster(row: Measurement, *, facts: Facts) -> Cluster | tuple[SkipReason
 def is_mixed(row: Measurement) -> bool:
     """Its devices are of several kinds, by its own words."""
     return row.gpu.lower() == "mixed" or " + " in row.gpu_mix
+
+
+def _accelerator(words: str) -> Accelerator | None:
+    """The accelerator of a cell, also where it says how many (``8x A100``) or short of how much memory (``A100-40G``)."""
+    found = find_accelerator(words)
+    return found or find_accelerator(_MEMORY.sub(r"\1GB", _COUNT.sub("", words.strip())))
 
 
 def _said(row: Measurement) -> Cluster | tuple[SkipReason, str]:

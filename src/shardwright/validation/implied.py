@@ -14,7 +14,8 @@ from shardwright.validation.measurements import Measurement
 from shardwright.validation.names import meant
 
 QUANTUM: Final = 128
-_LISTED: Final = re.compile(r"selective\[([a-z_, +]*)\]")
+_LISTED: Final = re.compile(r"(?:selective)?[\s\[\"']*([a-z_, +]*?)[\s\]\"']*")
+"""Modules in any brackets: ``selective[mlp+moe_act]``, ``["mlp" "moe_act"]``, ``core_attn,mlp``."""
 _MODULES: Final = {
     "layernorm": "recompute_norms",
     "mla_up_proj": "recompute_mla",
@@ -92,7 +93,7 @@ def modules_of(row: Measurement) -> tuple[Measurement, tuple[str, ...]]:
     if found is None:
         return row, ()
     words = [word for word in re.split(r"[+, ]+", found[1]) if word]
-    if any(word not in (*_MODULES, "core_attn") for word in words):
+    if not words or any(word not in (*_MODULES, "core_attn") for word in words):
         return row, ()
     kept = "selective" if "core_attn" in words else "none"
     return replace(row, recompute=kept), tuple(_MODULES[word] for word in words if word != "core_attn")

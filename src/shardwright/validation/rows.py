@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from shardwright.cost.model_flops import LONGEST_STEP_S, seconds_at_peak
@@ -18,12 +19,14 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
 from shardwright.program.legal import runtime_violations
+from shardwright.runtime.options import offered_values
 from shardwright.runtime.registry import default_runtime, load_runtime
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.rules import SCHEDULES, violations
-from shardwright.strategy.grid.schedules import GRID_SCHEDULES, grid_schedule
+from shardwright.strategy.grid.rules import violations
+from shardwright.strategy.grid.schedules import grid_schedule
 from shardwright.units import GIB, TERA
+from shardwright.validation import words
 from shardwright.validation.case import Case, MeasuredKind, Skip, SkipReason
 from shardwright.validation.complete import Completed, complete
 from shardwright.validation.decoders import row_model
@@ -36,14 +39,6 @@ from shardwright.validation.offload import offloaded
 from shardwright.validation.predict import problem_of_case
 
 _TUNED: Final = re.compile(r"\b(SFT|LoRA|PEFT)\b")
-_ZERO: Final = re.compile(r"(?:zero|stage)[-_ ]?([0-3])")
-_UNSHARDED: Final = ("", "none", "no", "off", "0", "ddp", "no_shard", "false")
-_RECOMPUTE: Final = {
-    **dict.fromkeys(("none", "no", "off", "0", "false"), Recompute.NONE),
-    **dict.fromkeys(("selective", "selective(per-op)", "core_attn"), Recompute.SELECTIVE),
-    **dict.fromkeys(("full", "yes", "on", "1", "true", "uniform", "all"), Recompute.FULL),
-}
-_GROUP: Final = re.compile(r"shard group ([0-9]{1,6})|within ([0-9]{1,6})|fsdp=([0-9]{1,6})|fsdp2 \(full\) ([0-9]{1,6})")
 _REQUIRED: Final = ("gpu_count", "seq_len", "micro_batch", "tp", "pp", "precision")
 
 
@@ -107,7 +102,7 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
         raise _Unusable(*model)
     model = _trained(row, model=model, assumptions=assumptions)
     degrees = _degrees(row)
-    grid = _grid(row, degrees=degrees, runtime=runtime, assumptions=assumptions)
+    grid = _grid(row, degrees=degrees, node=cluster.node.num_devices, runtime=runtime, assumptions=assumptions)
     samples = row.global_batch
     if samples is None and row.gradient_accumulation and row.micro_batch:
         samples = row.micro_batch * degrees.dp * row.gradient_accumulation
@@ -150,6 +145,9 @@ def _require_runnable(case: Case, *, named: bool, assumptions: list[str]) -> Non
 def _require_possible(case: Case) -> None:
     """No step is shorter than its FLOPs at the peak of its devices, as one in milliseconds would seem, or too long to be simulated."""
     least = seconds_at_peak(problem_of_case(case))
+    if least == inf:
+        device, format_ = case.cluster.node.accelerator.name, case.job.compute.value
+        raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, f"{device} has no units for {format_}")
     if least > LONGEST_STEP_S:
         raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, f"at least {least:.3g} s at peak")
     if case.measured_s is not None and case.measured_s < least:
@@ -163,9 +161,17 @@ def _runtime(row: Measurement, *, device: Accelerator, otherwise: str, assumptio
         name = default_runtime(device.vendor)
         assumptions.append(f"runtime {name}: nothing says which, and it is usual on {device.name}")
     try:
-        return launched_options(load_runtime(f"{name} {row.options}").name, row)
+        return _scaled(launched_options(load_runtime(f"{name} {row.options}").name, row), row.precision)
     except RuntimeModelError as error:
         raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
+
+
+def _scaled(runtime: str, precision: str) -> str:
+    """The runtime with the scaling that the words of the row's precision name, where it has that and nothing sets another."""
+    said, made = words.scaling(precision), load_runtime(runtime)
+    if not said or "fp8" in dict(made.options) or said not in offered_values(made).get("fp8", ()):
+        return runtime
+    return load_runtime(f"{runtime} fp8={said}").name
 
 
 def _trained(row: Measurement, *, model: Model, assumptions: list[str]) -> Model:
@@ -198,13 +204,13 @@ def _degrees(row: Measurement) -> _Degrees:
     return _Degrees(tp, cp, pp, dp)
 
 
-def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: list[str]) -> Grid:
+def _grid(row: Measurement, *, degrees: _Degrees, node: int, runtime: str, assumptions: list[str]) -> Grid:
     """The strategy. Its schedule is the column's where that names one other than 1F1B, else 1F1B, interleaved with several chunks."""
-    zero, shard = _sharding(row)
+    zero, shard = words.sharding(row.zero_stage_or_fsdp, node=node)
     holders = degrees.dp * degrees.cp
     shard = holders // (row.optimizer_instances or 1) if (row.optimizer_instances or 1) > 1 else shard
-    word = row.schedule.strip().lower()
-    own = word if word in GRID_SCHEDULES and word not in SCHEDULES else ""
+    own = _schedule(row, pp=degrees.pp, assumptions=assumptions)
+    recompute, recompute_layers = _recompute(row, runtime=runtime, assumptions=assumptions)
     vpp = row.vpp or (grid_schedule(own).chunks if own else 1)
     if not own and row.vpp is None and degrees.pp > 1:
         assumptions.append("vpp 1: the cell is empty, and the pipeline may have been interleaved")
@@ -224,7 +230,8 @@ def _grid(row: Measurement, *, degrees: _Degrees, runtime: str, assumptions: lis
         shard=shard if 1 < shard < holders and zero else 0,
         host=row.host_layers or 0,
         offload=offloaded(row)[0],
-        recompute=_recompute(row, runtime=runtime, assumptions=assumptions),
+        recompute=recompute,
+        recompute_layers=recompute_layers,
         schedule=own or ("interleaved-1f1b" if vpp > 1 else "1f1b"),
         first=first,
         last=last,
@@ -241,34 +248,23 @@ def _expert_split(row: Measurement, *, tp: int, runtime: str, assumptions: list[
     return etp
 
 
-def _sharding(row: Measurement) -> tuple[int, int]:
-    """ZeRO stage and the size of the sharding group (0 = all) by the words of the table; an empty cell is no sharding."""
-    words = row.zero_stage_or_fsdp.lower()
-    group = _GROUP.search(words)
-    shard = next((int(size) for size in group.groups() if size), 0) if group else 0
-    if words in _UNSHARDED:
-        return 0, 0
-    stage = _ZERO.search(words)
-    if stage:
-        return int(stage.group(1)), shard
-    if "distributed optimizer" in words:
-        return 1, 0
-    if "shard_grad_op" in words or words == "optim_grads":
-        return 2, shard
-    if "fsdp" in words:
-        return 3, shard
-    raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"sharding {row.zero_stage_or_fsdp}")
-
-
-def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> Recompute:
-    words = row.recompute.lower()
-    if not words:
+def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> tuple[Recompute, int]:
+    said = words.recompute(row.recompute)
+    if said is None:
         default = load_runtime(runtime).default_recompute
         assumptions.append(f"recompute {default}: default of {runtime}")
-        return Recompute(default)
-    if words in _RECOMPUTE:
-        return _RECOMPUTE[words]
-    raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"recompute {row.recompute}")
+        return Recompute(default), 0
+    return said
+
+
+def _schedule(row: Measurement, *, pp: int, assumptions: list[str]) -> str:
+    """The column's schedule where that names one other than 1F1B; chunks of an interleaved one must be said."""
+    said = words.schedule(row.schedule) if pp > 1 else ""
+    if pp > 1 and row.schedule and not said:
+        assumptions.append(f"schedule 1f1b: {row.schedule[:40]!r} is none that is known here")
+    if said == "interleaved-1f1b" and not row.vpp:
+        raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, "vpp")
+    return "" if said in ("1f1b", "interleaved-1f1b") else said
 
 
 def _stage_layers(row: Measurement, *, pp: int, vpp: int) -> tuple[int, int, tuple[int, ...]]:
@@ -288,8 +284,7 @@ def _stage_layers(row: Measurement, *, pp: int, vpp: int) -> tuple[int, int, tup
 
 
 def _job(row: Measurement, *, samples: int) -> TrainingJob:
-    words = row.precision.lower()
-    recipe = next((name for name in ("fp4", "fp8", "bf16", "fp16") if name in words), "")
+    recipe = words.number_format(row.precision)
     if not recipe:
         raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, f"precision {row.precision}")
     try:
