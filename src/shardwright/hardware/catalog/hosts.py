@@ -10,5 +10,5 @@ HOST_SECONDS: Final = MappingProxyType({"gh200-96gb": 33.17 / 13.48, "gb200-nvl7
 
 Source: NVIDIA/TransformerEngine#2053: a forward of `torch.nn.Linear` takes 33.17 us of a GH200's Grace, 37.08 us of a GB200's, and 13.48 us
 of the Xeon 8480C of a DGX H100. GB300 has GB200's Grace. With the launches that are fitted where no Grace is (41 us), a launch on GB200
-takes 113 us; the issue has 99.66 us for a forward of Transformer Engine's `Linear` there. Whether its processes were bound to cores is open.
+takes 113 us; the issue has 99.66 us for a forward of Transformer Engine's `Linear` there. If processes were bound to cores is not said.
 """
