@@ -8,13 +8,21 @@ import pytest
 
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.files.yaml_cluster import load_cluster
-from shardwright.hardware.files.yaml_schema import AcceleratorRecord, ClusterRecord, HostRecord, LinkRecord, NodesRecord, TierRecord
+from shardwright.hardware.files.yaml_schema import (
+    AcceleratorRecord,
+    ClusterRecord,
+    HostRecord,
+    LinkRecord,
+    NodesRecord,
+    TierRecord,
+    ZoneLinkRecord,
+)
 from tests.sources import SOURCE
 
 PAGE = (SOURCE.parent / "docs" / "clusters.md").read_text(encoding="utf-8")
 FILES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 EXPRESSIONS = re.findall(r"^\| `([^`]+)` \| .*$", PAGE.split("## Files")[0], re.MULTILINE)
-DEVICES = (128, 256, 160, 32)
+DEVICES = (128, 256, 160, 32, 96)
 
 
 @pytest.mark.parametrize(("text", "devices"), list(zip(FILES, DEVICES, strict=True)))
@@ -23,7 +31,7 @@ def test_files_load(text: str, devices: int) -> None:
 
 
 def test_expressions_are_read() -> None:
-    assert [parse_cluster(text).num_devices for text in EXPRESSIONS] == [64, 128, 16384, 1016, 128]
+    assert [parse_cluster(text).num_devices for text in EXPRESSIONS] == [64, 128, 16384, 1016, 128, 128]
 
 
 def test_a_file_without_changes_is_the_expression() -> None:
@@ -32,5 +40,5 @@ def test_a_file_without_changes_is_the_expression() -> None:
 
 def test_keys_of_the_page_are_all_keys() -> None:
     explained = set(re.findall(r"`([a-z_]+)`", PAGE.split("## Keys")[1]))
-    records = (ClusterRecord, NodesRecord, TierRecord, AcceleratorRecord, HostRecord, LinkRecord)
+    records = (ClusterRecord, NodesRecord, TierRecord, ZoneLinkRecord, AcceleratorRecord, HostRecord, LinkRecord)
     assert {key for record in records for key in record.model_fields} <= explained
