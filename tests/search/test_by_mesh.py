@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from shardwright.program.problem import Problem
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.by_mesh import search
 from shardwright.search.grid.find import certify
@@ -51,10 +54,21 @@ def test_a_limit_between_meshes_leaves_an_honest_bound(monkeypatch: pytest.Monke
     assert gaps == {True, False}
 
 
-@pytest.mark.parametrize("seed", seeds(6, 60, first=5200))
-def test_no_member_is_below_the_bounds_of_its_mesh(seed: int) -> None:
+def with_slow_islands(problem: Problem) -> Problem:
+    """Devices of a node exchange more slowly than nodes do: the nearest group is not the fastest."""
+    groups = []
+    for group in problem.cluster.groups:
+        link = replace(group.kind.scale_up, bandwidth=group.kind.nic.bandwidth / 50, reverse_bandwidth=0.0, latency_s=1e-3)
+        groups.append(replace(group, kind=replace(group.kind, scale_up=link)))
+    return replace(problem, cluster=replace(problem.cluster, groups=tuple(groups)))
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("seed", [5208, *seeds(6, 60, first=5200)])
+def test_no_member_is_below_the_bounds_of_its_mesh(seed: int, slow: bool) -> None:
     """Nor does a bound say of a mesh that has members that it has none."""
     case = small_case(seed)
+    case = replace(case, problem=with_slow_islands(case.problem)) if slow else case
     meshes = full_meshes(case.space, case.facts)
     if case.space.fewest:
         meshes = meshes.joined(idle_meshes(case.space, case.facts))

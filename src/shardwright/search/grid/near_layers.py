@@ -1,4 +1,4 @@
-"""Layers of all members of some meshes, priced with groups that lie one inside the next, as near as they can: less than any of them takes.
+"""Layers of all members of some meshes, priced with groups that lie one inside the next, as near as they can: none takes less.
 
 What layers take depends on few degrees; where replicas and pipeline ranks lie matters only to what groups exchange.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.degree_rows import Rows
+from shardwright.cost.parts import CP, EP, TP
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 from shardwright.runtime.runtime import Options
@@ -24,6 +26,7 @@ from shardwright.strategy.grid.rules import GridFacts
 KIND: Final = ("tp", "cp", "ep", "etp")
 _SWITCHES: Final = ("sp", "ulysses", "gather")
 LAYER: Final = (*KIND, *_SWITCHES, "mbs")
+EXCHANGED: Final = (TP, CP, EP)
 _MOST_KEPT: Final = 2**14
 """Rows over all sets of modules of a table that is kept for the problem's next search."""
 _MOST_ROWS: Final = 2**16
@@ -78,7 +81,15 @@ def _kept(problem: Same[Problem], content: bytes, modules: tuple[Options, ...]) 
     columns = dict(zip(LAYER, np.frombuffer(content, dtype=np.int64).reshape(len(LAYER), -1), strict=True))
     table = layer_table(problem.value, Rows(columns=columns | _lying(columns)), modules=modules)
     # What seconds are made of nobody asks a bound.
-    return NearLayers(table=replace(table, seconds=table.seconds.sum(axis=2, keepdims=True)), columns=columns, modules=modules)
+    parts = [part for part in range(table.seconds.shape[2]) if part not in EXCHANGED or _nearest_is_fastest(problem.value)]
+    return NearLayers(table=replace(table, seconds=table.seconds[:, :, parts].sum(axis=2, keepdims=True)), columns=columns, modules=modules)
+
+
+def _nearest_is_fastest(problem: Problem) -> bool:
+    """Each level of the network is no faster than those inside it; else what groups exchange is in no bound."""
+    return all(
+        inner.bandwidth >= outer.bandwidth and inner.latency_s <= outer.latency_s for inner, outer in pairwise(problem.cluster.tiers())
+    )
 
 
 def _lying(rows: Columns) -> Columns:
