@@ -10,6 +10,7 @@ import pytest
 
 from shardwright.cost.columns import layer_table
 from shardwright.cost.critical_path import jitter, microbatches_of
+from shardwright.cost.host import OPERATOR_S
 from shardwright.cost.mesh_table import mesh_table
 from shardwright.cost.parts import PARTS, TP
 from shardwright.cost.step_costs import PART_NAMES
@@ -103,7 +104,9 @@ def test_time_rescales() -> None:
         once = simulate_grid(problem, grid).step_time_s
         constants = problem.constants
         slow = replace(constants, host_launch=k * constants.host_launch, collective_wait_s=k * constants.collective_wait_s)
-        again = simulate_grid(replace(problem, cluster=slower(problem.cluster, k), constants=slow), grid).step_time_s
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("shardwright.cost.host.OPERATOR_S", k * OPERATOR_S)
+            again = simulate_grid(replace(problem, cluster=slower(problem.cluster, k), constants=slow), grid).step_time_s
         # Clocks are whole picoseconds; nothing is shorter than a microsecond.
         assert again == pytest.approx(k * once, rel=1e-6), grid
 
