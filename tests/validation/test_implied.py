@@ -34,6 +34,21 @@ def test_words_of_a_run_are_no_part_of_a_name(said: str, meant: str) -> None:
     assert any(f"architecture {meant}: what {said!r} means" in line for line in found.assumptions)
 
 
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("GPT-2 XL", "gpt2-xl"),
+        ("GPT-3 13B", "gpt3-13b"),
+        ("OPT 66B", "opt-66b"),
+        ("Yi-34B-Chat", "yi-34b"),
+        ("Qwen1.5 110B", "qwen1.5-110b"),
+    ],
+)
+def test_models_however_they_are_spelled(said: str, meant: str) -> None:
+    found = case(model_name=said, tp="1", measured_iter_time_s="900")
+    assert found.model.num_parameters == load_model(meant).num_parameters
+
+
 @pytest.mark.parametrize("name", ["llama-3.1-9.5b", "llama-3.1", "somebody's 8B"])
 def test_a_size_that_is_not_the_models_or_no_name_means_nothing(name: str) -> None:
     found = read(model_name=name)

@@ -6,8 +6,9 @@ import re
 from functools import cache
 from typing import Final
 
+from shardwright.errors import ModelError
 from shardwright.hardware.catalog.catalog import find_accelerator
-from shardwright.model.catalog.catalog import ENTRIES
+from shardwright.model.catalog.catalog import ENTRIES, catalog_entry
 from shardwright.model.catalog.entry import CatalogEntry
 from shardwright.runtime.registry import runtime_names
 from shardwright.validation.decoders import GPT, LLAMA, MIXTURE, NEMOTRON
@@ -21,7 +22,7 @@ _RUN: Final = frozenset(
     [
         *("bf16", "fp16", "fp32", "fp8", "fp4", "nvfp4", "mxfp8", "mxfp4", "mx", "cs", "sc", "int8", "mixed", "amp"),
         *("pretrain", "pretraining", "training", "train", "bench", "benchmark", "tokendrop", "dropless", "release"),
-        *("model", "gpu", "gpus", "nodes"),
+        *("model", "gpu", "gpus", "nodes", "chat", "instruct", "base", "hf"),
         *(word for name in runtime_names() if name not in _MODELS for word in name.split("-")),
     ]
 )
@@ -48,11 +49,19 @@ def meant(row: Measurement) -> tuple[str, str]:
     found = _catalogued(row.model_name[:MAX_NAME])
     if found is not None and row.hidden in (None, found.config.get("hidden_size", row.hidden)):
         name = found.names[0]
-        return ("", "") if _key(row.model_name) in map(_key, found.names) else (name, f"what {row.model_name!r} means")
+        return ("", "") if _is_catalog_name(row.model_name) else (name, f"what {row.model_name!r} means")
     if not (row.layers and row.hidden and row.heads and row.vocab):
         return "", ""
     form = _form(row)
     return form, f"sizes of the row; no model of the catalog is {row.model_name!r} of these sizes"
+
+
+def _is_catalog_name(name: str) -> bool:
+    try:
+        catalog_entry(name)
+    except ModelError:
+        return False
+    return True
 
 
 def _form(row: Measurement) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.model.catalog.entry import CatalogEntry, decoder, entry
+from shardwright.model.catalog.entry import CARD, CatalogEntry, decoder, entry
 
+_SAME_FORM: Final = f"{CARD}; modelling code of its own, of Llama's form (its fused projections are the same products)"
 _AIC: Final = "config.json of the model's repository, as carried by aiconfigurator-core 0.12.0; count of the weights index, from memory"
 
 
@@ -131,4 +132,22 @@ _GLM: Final = (
     ),
 )
 
-DENSE_ENTRIES: Final[tuple[CatalogEntry, ...]] = (*_LLAMA, *_MISTRAL, *_PHI, *_QWEN, *_GEMMA, *_GLM)
+_LIKE_LLAMA: Final = (
+    entry("yi-6b", _llama(32, 4096, 32, 4, 11008, 64000, 4096), 6_061_035_520),
+    entry("yi-34b", _llama(60, 7168, 56, 8, 20480, 64000, 4096), 34_388_917_248),
+    entry("codellama-34b codellama-34b-hf", _llama(48, 8192, 64, 8, 22016, 32000, 16384), 33_743_970_304),
+    entry("tinyllama-1.1b tinyllama", _llama(22, 2048, 32, 4, 5632, 32000, 2048), 1_100_048_384),
+    entry("smollm-135m", _llama(30, 576, 9, 3, 1536, 49152, 2048, tie_word_embeddings=True), 134_515_008),
+    entry("smollm-360m", _llama(32, 960, 15, 5, 2560, 49152, 2048, tie_word_embeddings=True), 361_821_120),
+    entry("smollm-1.7b", _llama(24, 2048, 32, 32, 8192, 49152, 2048, tie_word_embeddings=True), 1_711_376_384),
+    entry("internlm2-7b", _llama(32, 4096, 32, 8, 14336, 92544, 32768), 7_737_708_544, _SAME_FORM),
+    entry("internlm2-20b", _llama(48, 6144, 48, 8, 16384, 92544, 32768), 19_861_149_696, _SAME_FORM),
+    entry("baichuan2-7b", _llama(32, 4096, 32, 32, 11008, 125696, 4096), 7_505_973_248, _SAME_FORM),
+    entry("qwen1.5-7b", _qwen2(32, 4096, 32, 32, 11008, 151936), 7_721_324_544),
+    entry("qwen1.5-14b", _qwen2(40, 5120, 40, 40, 13696, 152064), 14_167_290_880),
+    entry("qwen1.5-32b", _qwen2(64, 5120, 40, 8, 27392, 152064), 32_512_218_112),
+    entry("qwen1.5-72b qwen-72b", _qwen2(80, 8192, 64, 64, 24576, 152064), 72_287_920_128),
+    entry("qwen1.5-110b", _qwen2(80, 8192, 64, 8, 49152, 152064), 111_209_914_368),
+)
+
+DENSE_ENTRIES: Final[tuple[CatalogEntry, ...]] = (*_LLAMA, *_LIKE_LLAMA, *_MISTRAL, *_PHI, *_QWEN, *_GEMMA, *_GLM)

@@ -8,6 +8,10 @@ from shardwright.model.catalog.entry import CatalogEntry, decoder, entry
 
 _SC21: Final = "Narayanan et al. 2021 (arXiv:2104.04473), table 1: vocabulary 51,200, sequence 2,048, learned positions, tied embedding"
 _KORTHIKANTI: Final = "Korthikanti et al. 2022 (arXiv:2205.05198), table 3: vocabulary 51,200, sequence 2,048; count as named there"
+_BROWN: Final = (
+    "Brown et al. 2020 (arXiv:2005.14165), table 2.1, with heads of whole width and Megatron's vocabulary of 51,200; "
+    "count by equation 2 of arXiv:2104.04473"
+)
 _CARD: Final = "config.json and weights of the model's repository, from memory"
 
 
@@ -108,6 +112,16 @@ _MEGATRON: Final = (
     entry("megatron-1t gpt-1t", _gpt2(128, 25600, 160), 1008e9, _SC21),
 )
 
+_GPT3: Final = (
+    entry("gpt3-125m gpt-3-125m", _gpt2(12, 768, 12), 0.1259e9, _BROWN),
+    entry("gpt3-350m gpt-3-350m gpt3-355m gpt-355m", _gpt2(24, 1024, 16), 0.3568e9, _BROWN),
+    entry("gpt3-760m gpt-3-760m", _gpt2(24, 1536, 16), 0.7617e9, _BROWN),
+    entry("gpt3-1.3b gpt-3-1.3b gpt-1.3b", _gpt2(24, 2048, 16), 1.3177e9, _BROWN),
+    entry("gpt3-2.7b gpt-3-2.7b gpt-2.7b gpt-2.6b", _gpt2(32, 2560, 32), 2.6540e9, _BROWN),
+    entry("gpt3-6.7b gpt-3-6.7b gpt-6.7b", _gpt2(32, 4096, 32), 6.6623e9, _BROWN),
+    entry("gpt3-13b gpt-3-13b gpt-13b", _gpt2(40, 5120, 40), 12.8582e9, _BROWN),
+)
+
 _GPT: Final = (
     entry("gpt2 gpt2-124m gpt-2", _gpt2(12, 768, 12, 50257, 1024), 124_439_808, _CARD),
     entry("gpt2-medium", _gpt2(24, 1024, 16, 50257, 1024), 354_823_168, _CARD),
@@ -116,8 +130,12 @@ _GPT: Final = (
     entry("gpt-neox-20b", _neox(44, 6144, 64, 50432), 20_554_567_680, _CARD),
     entry("pythia-6.9b", _neox(32, 4096, 32, 50432), 6_857_302_016, _CARD),
     entry("pythia-12b", _neox(36, 5120, 40, 50688), 11_846_072_320, _CARD),
+    entry("opt-1.3b", _opt(24, 2048, 32), 1_315_758_080, _CARD),
+    entry("opt-2.7b", _opt(32, 2560, 32), 2_651_596_800, _CARD),
     entry("opt-6.7b", _opt(32, 4096, 32), 6_658_473_984, _CARD),
     entry("opt-13b", _opt(40, 5120, 40), 12_853_473_280, _CARD),
+    entry("opt-30b", _opt(48, 7168, 56), 29_974_540_288, _CARD),
+    entry("opt-66b", _opt(64, 9216, 72), 65.7e9, _CARD),
     entry("opt-175b", _opt(96, 12288, 96), 175e9, _CARD),
     entry("bloom-7b1 bloom-7b", _bloom(30, 4096, 32), 7_069_016_064, _CARD),
     entry("bloom-176b bloom", _bloom(70, 14336, 112), 176_247_271_424, _CARD),
@@ -135,4 +153,4 @@ _GPT: Final = (
     entry("nemotron-4-340b nemotron4-340b", _nemotron(96, 18432, 96, 73728), 341e9, "Nemotron-4 340B (arXiv:2406.11704), from memory"),
 )
 
-GPT_ENTRIES: Final[tuple[CatalogEntry, ...]] = (*_MEGATRON, *_GPT)
+GPT_ENTRIES: Final[tuple[CatalogEntry, ...]] = (*_MEGATRON, *_GPT3, *_GPT)
