@@ -72,8 +72,8 @@ def used():
 
 load_kernels()
 loaded, _ = used()
-for model, device in (("llama-3.1-8b", "h100-sxm"), ("mixtral-8x7b", "h100-sxm"), ("llama-3.1-8b", "v100-sxm-32gb"), ("llama-3.1-8b", "tpu-v5p")):
-    assert run(["plan", model, device + ":16", "--seq-len", "4096", "--global-batch", "64", "--quiet"]) == 0
+for model, device in [("mixtral-8x7b", "h100-sxm"), *(("llama-3.1-8b", name) for name in ("h100-sxm", "v100-sxm-32gb", "tpu-v5p"))]:
+    assert run(["plan", model, f"{device}:16", "--seq-len", "4096", "--global-batch", "64", "--quiet"]) == 0
 after, count = used()
 print([loaded, after, count])
 """
