@@ -36,9 +36,9 @@ from shardwright.program.layout.layout import count
 from shardwright.program.layout.replica import replica
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
-from shardwright.program.stages.families import Grouping
 from shardwright.program.stages.holdings import HeldParameters, Holdings
 from shardwright.program.stages.parts import Segment, StageParts
+from shardwright.program.stages.traits import Grouping
 from shardwright.runtime.runtime import ScaleGroup
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import How, Keep

@@ -23,9 +23,10 @@ from shardwright.program.problem import Problem, under
 from shardwright.program.program import DeviceClass, Program, TaskShape, chunks_of, device_classes
 from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages, counted_from, edge_extents, edge_messages, edge_segments, stage_edges
-from shardwright.program.stages.families import Grouping, StageDevices, refine_families
+from shardwright.program.stages.families import StageDevices, refine_families
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, held_by_families, parameter_sums
 from shardwright.program.stages.parts import Segment, StageParts, plan_stages
+from shardwright.program.stages.traits import Grouping
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.kernel.events import simulate
 from shardwright.simulator.prediction import StageMemory
