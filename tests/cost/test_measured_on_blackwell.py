@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from shardwright.cost.block_table import ELEMENT, EP
+from shardwright.cost.bytes_per_parameter import update_bytes
 from shardwright.cost.columns import layer_table
 from shardwright.cost.compute import BACKWARD_FLOPS, ROW_KERNEL_RATE, attention_flops, attention_seconds, element_seconds, machine_of
-from shardwright.cost.step_costs import update_bytes
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.model.ir.operator import AttentionShape
