@@ -20,8 +20,8 @@ from shardwright.cost.block_table import (
 from shardwright.cost.columns import block_context, problem_machine
 from shardwright.cost.communication import Network, measured_groups
 from shardwright.cost.compute import Machine, sixteen_bit
+from shardwright.cost.device_blocks import local_sizes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
-from shardwright.cost.family_costs import local_sizes
 from shardwright.cost.kernel_lookup import attention_table_for, gemm_grid_for, grouped_table_for
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
 from shardwright.hardware.device import Evidence, Origin

@@ -9,8 +9,9 @@ from functools import lru_cache
 from shardwright.arrays import IntArray
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.critical_path import jitter_among
+from shardwright.cost.device_blocks import met_inside, network_unit
 from shardwright.cost.device_network import group_problem, plan_units
-from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs, met_inside, network_unit, slice_lengths
+from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs, slice_lengths
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.overlap import with_overlap_of
 from shardwright.cost.stage_costs import Sharing, StageCosts
