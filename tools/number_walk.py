@@ -24,8 +24,8 @@ from shardwright.cost.columns import block_context, problem_machine
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.compute import gemm_seconds
 from shardwright.cost.critical_path import jitter, path_seconds
+from shardwright.cost.device_blocks import local_sizes
 from shardwright.cost.device_network import group_span, network_of_devices
-from shardwright.cost.family_costs import local_sizes
 from shardwright.cost.step_costs import compose, step_costs
 from shardwright.files.plan_source import read_strategy
 from shardwright.program.block.block import Phase

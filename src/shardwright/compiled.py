@@ -19,6 +19,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 kept = True
 """Machine code is kept for the next process. False where no folder for it can be written, so that every process compiles its own."""
+_SETTINGS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _numba: Any = import_module("numba") if find_spec("numba") is not None else None
 
 
@@ -116,13 +117,16 @@ def allocation_free(function: _F) -> _F:
 
 
 def inner(function: _F) -> _F:
-    """`allocation_free`, but called by compiled ones alone, else it crashes: the door from Python is most of what a small one takes."""
-    return _jitted(function, no_cpython_wrapper=True, _nrt=False)
+    """`allocation_free`, but called by compiled ones alone, else it crashes: the door from Python is most of what a small one takes.
+
+    Its machine code is kept within theirs.
+    """
+    return function if _numba is None else _numba.njit(**_SETTINGS, no_cpython_wrapper=True, _nrt=False)(function)
 
 
 def inlined(function: _F) -> _F:
     """`inner`, and written out where it is called: for what runs once an event, and for the body of a kernel's outermost loop."""
-    return _jitted(function, inline="always")
+    return function if _numba is None else _numba.njit(**_SETTINGS, inline="always")(function)
 
 
 def plain(function: _F) -> _F:
@@ -135,11 +139,10 @@ def _jitted(function: _F, **options: Any) -> _F:
     if _numba is None:
         return function
     global kept
-    settings = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options}
     try:
-        result: _F = _numba.njit(cache=True, **settings)(function)
+        result: _F = _numba.njit(cache=True, **_SETTINGS, **options)(function)
     except RuntimeError:
         # No folder that numba keeps machine code in can be written: a container's, whose package and home are read-only.
         kept = False
-        result = _numba.njit(**settings)(function)
+        result = _numba.njit(**_SETTINGS, **options)(function)
     return result

@@ -72,13 +72,13 @@ def used():
 
 load_kernels()
 loaded, _ = used()
-for model in ("llama-3.1-8b", "mixtral-8x7b"):
-    assert run(["plan", model, "h100-sxm:16", "--seq-len", "4096", "--global-batch", "64", "--quiet"]) == 0
+for model, device in [("mixtral-8x7b", "h100-sxm"), *(("llama-3.1-8b", name) for name in ("h100-sxm", "v100-sxm-32gb", "tpu-v5p"))]:
+    assert run(["plan", model, f"{device}:16", "--seq-len", "4096", "--global-batch", "64", "--quiet"]) == 0
 after, count = used()
 print([loaded, after, count])
 """
 KERNELS = "_along", "_bound_all", "_padding", "_trilinear", "_walk", "backward_layer", "forward_layer", "run_events"
-FUNCTIONS = 38
+FUNCTIONS = 37
 """Compiled functions that a plan imports, those that other kernels call or write out among them."""
 
 
@@ -89,6 +89,38 @@ def test_a_plan_uses_few_kernels_each_compiled_for_one_signature_before_the_sear
     assert after == [(name, 1) for name in KERNELS]
     assert loaded == after, "nothing is compiled while a search is timed"
     assert count <= FUNCTIONS
+
+
+ANEW = """
+from collections import Counter
+import numba.core.event
+from shardwright.search.grid import kernels
+from shardwright.compiled import load
+
+class Compiled(numba.core.event.Listener):
+    def on_start(self, event):
+        started[event.data["dispatcher"].py_func.__module__.split(".")[0], event.data["dispatcher"].py_func.__name__] += 1
+
+    def on_end(self, event):
+        pass
+
+started = Counter()
+numba.core.event.register("numba:compile", Compiled())
+kernels._load_bounds()
+kernels.load_clocks()
+kernels._load_prices()
+print({name: times for (package, name), times in started.items() if package == "shardwright"})
+"""
+
+
+@pytest.mark.proof
+def test_kernels_and_what_they_call_are_compiled_once_each(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", ANEW], capture_output=True, text=True, check=True, env=environment)
+    times = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert set(KERNELS) <= set(times)
+    assert set(times.values()) == {1}
 
 
 HELPED = """

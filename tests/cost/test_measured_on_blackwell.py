@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwright.cost.bytes_per_parameter import update_bytes
 from shardwright.cost.columns import layer_table
 from shardwright.cost.compute import BACKWARD_FLOPS, ROW_KERNEL_RATE, attention_flops, attention_seconds, element_seconds, machine_of
 from shardwright.cost.parts import ELEMENT, EP
-from shardwright.cost.step_costs import update_bytes
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.model.ir.operator import AttentionShape

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from shardwright.collectives.algorithm import Collective
+from shardwright.cost.bytes_per_parameter import narrow_copies
 from shardwright.cost.columns import block_context, problem_machine, programs_of
 from shardwright.cost.mesh_table import mesh_table
 from shardwright.cost.quantise import COMPILED_REDUCTION, narrow_forms, passes_of, with_casts
-from shardwright.cost.step_costs import narrow_copies, step_costs
+from shardwright.cost.step_costs import step_costs
 from shardwright.dtype import Dtype
 from shardwright.program.block.block import Exposure, Move, Phase
 from shardwright.program.block.grid_structure import Structure

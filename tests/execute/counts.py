@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from shardwright.cost.family_costs import local_sizes
+from shardwright.cost.device_blocks import local_sizes
 from shardwright.cost.kept import named
 from shardwright.execute.interpreter import block_run
 from shardwright.execute.interpreter.device import DeviceWork as Known

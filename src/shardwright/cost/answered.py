@@ -12,8 +12,8 @@ from shardwright.collectives.span import Span
 from shardwright.cost.columns import block_context, problem_machine
 from shardwright.cost.communication import Network, measured_groups
 from shardwright.cost.compute import Machine, sixteen_bit
+from shardwright.cost.device_blocks import local_sizes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
-from shardwright.cost.family_costs import local_sizes
 from shardwright.cost.kernel_lookup import attention_table_for, gemm_grid_for, grouped_table_for
 from shardwright.cost.move_prices import one_move_seconds
 from shardwright.cost.work_prices import cut_product, cut_seconds, gemm_shape, products, unquantised_operators, work_seconds

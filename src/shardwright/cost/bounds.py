@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, RecordArray
-from shardwright.compiled import allocation_free, inner
+from shardwright.compiled import allocation_free, inlined, inner
 from shardwright.cost.bound_arrays import (
     SCHEDULE_1F1B,
     SCHEDULE_GPIPE,
@@ -231,7 +231,7 @@ def _fill_held(
     for s in range(patterns.pipelines[p]["looked"]):
         of = scratch.ranks[s]
         dense, experts = of["held_dense"], of["experts"]
-        sharded = _held(dense, shard, True) + _held(experts, expert_shard, True)
+        sharded = np.ceil(dense / shard) + np.ceil(experts / expert_shard)
         parameters = parameter_bytes(
             zero,
             dense + experts,
@@ -305,7 +305,7 @@ def _ready(
     return late
 
 
-@inner
+@inlined
 def _bound_outer(
     scratch: Scratch,
     costs: CostRecords,

@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import zip_longest
 from math import prod
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray, listed
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.span import Span
-from shardwright.cost.block_table import BlockTable, block_table
+from shardwright.cost.block_table import BlockTable
 from shardwright.cost.chunk_layout import ChunkLayout, has_head, is_layer
-from shardwright.cost.columns import OF_BLOCKS, LayerTable, block_context, problem_machine
-from shardwright.cost.communication import Network, move_seconds
-from shardwright.cost.device_buffers import communicator_bytes, overlap_buffer_bytes
-from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
+from shardwright.cost.columns import OF_BLOCKS, LayerTable
+from shardwright.cost.communication import move_seconds
+from shardwright.cost.device_blocks import WIDTHS, block_on_device, parts_along, product_class
+from shardwright.cost.device_buffers import communicator_bytes
+from shardwright.cost.device_network import group_span, kind_problem, network_of_devices
 from shardwright.cost.gradient_sums import ShardRule, group_shares, shard_rule, sync_of
-from shardwright.cost.kept import is_on_host, kept_variant
+from shardwright.cost.kept import is_on_host
 from shardwright.cost.mesh_table import MeshTable
 from shardwright.cost.parts import MODES
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
 from shardwright.cost.step_costs import Choices, Priced, StepCosts, compose
-from shardwright.hardware.graph import repeats_after
-from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import TABLES, Dim, ParameterClass
-from shardwright.program.block.block import BlockProgram
 from shardwright.program.block.cell_structure import CellStructure, on_replica
-from shardwright.program.block.lower_block import lower_block
-from shardwright.program.layout.cells import Cell, StageCells, indices, largest_remainder
-from shardwright.program.layout.layout import count
+from shardwright.program.layout.cells import StageCells, largest_remainder
 from shardwright.program.layout.replica import replica
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
-from shardwright.program.stages.families import Grouping
 from shardwright.program.stages.holdings import HeldParameters, Holdings
 from shardwright.program.stages.parts import Segment, StageParts
 from shardwright.runtime.runtime import ScaleGroup
@@ -151,7 +144,7 @@ def _compose(
     """One slice's step of one chunk, composed by the grid's own function."""
     tables, buffers = [], []
     for part in here:
-        table, held, joined = _block_table(problem, stage, part.segment, device, cut)
+        table, held, joined = block_on_device(problem, stage, part.segment, device, cut)
         tables.append(table)
         buffers.append(held)
         coupled |= {d + stage.base for d in joined}
@@ -187,71 +180,17 @@ def recompute_mode(keeps: tuple[Keep, ...]) -> int:
     return 2 if "full" in names else 1 if names == {"core"} else 0
 
 
-def met_inside(problem: Problem, stage: StageParts) -> Grouping | None:
-    """Whom the devices of a stage's families meet in its blocking collectives; None where equal devices meet equal ones.
-
-    That is so where trees are regular, and where a family's devices meet each other alone. Two copies of an input that six devices read
-    go from the first to two of them, and from the second to two others: these four hold as much and wait for different devices.
-    """
-    if len(stage.families) == 1 or all(replica(s.cells, stage.devices[0] - stage.base).cells is not s.cells for s in stage.segments):
-        return None
-
-    def met(device: int) -> list[int]:
-        tables = (_block_table(problem, stage, segment, device, None) for segment in stage.segments)
-        return sorted({device, *(d + stage.base for *_, joined in tables for d in joined)})
-
-    crossing = [family for family in stage.families if len(family) > 1 and not set(family).issuperset(met(family[0]))]
-    groups = [met(device) for family in crossing for device in family]
-    if not groups:
-        return None
-    rows = np.array(list(zip_longest(*groups, fillvalue=-1)), dtype=np.int64).T
-    return Grouping.by(np.concatenate([listed(family) for family in crossing]), rows, np.arange(len(rows)).reshape(-1, 1))
-
-
-def _block_table(
-    problem: Problem, stage: StageParts, segment: Segment, device: int, cut: tuple[int, ...] | None
-) -> tuple[BlockTable, int, tuple[int, ...]]:
-    unit = network_unit(problem)
-    place = device - stage.base, stage.base % unit if unit else stage.base
-    return _table(Same(problem), Same(segment.block), segment.cells, segment.keeps, place, cut)
-
-
-_WIDTHS = (Dim.WIDTH, Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB)
-_PRODUCTS = (OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM, OperatorClass.HEAD)
-
-
-def _ways(cell: Cell | None, *dims: Dim) -> int:
-    """Parts along these dims."""
-    if cell is None:
-        return 1
-    return prod(s.parts if isinstance(s.parts, int) else len(s.parts) for s in cell.way(*dims))
-
-
-def _products(cells: StageCells) -> OperatorClass:
-    """The class of the operators whose products a stage's devices share."""
-    return next((k for k in _PRODUCTS if k in cells.cells), OperatorClass.STREAM)
-
-
-def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
-    """What the sizes of a block on one device are evaluated with; all others are numbers already (see `block_table`)."""
-    core = structure.cell(OperatorClass.CORE) or structure.cell(_products(structure.stage))
-    ring = _ways(core, Dim.SEQUENCE)
-    samples = count(indices(core.way(Dim.BATCH), structure.stage.samples)) if core is not None else structure.stage.samples
-    sizes = {"mbs": max(samples, 1), "ring": ring, "positions": -(-structure.length // ring)}
-    return {name: np.array([value], dtype=np.int64) for name, value in sizes.items()}
-
-
 def _communicators(own: Problem, cells: StageCells, device: int, *, contributions: int, shape: Shape) -> int:
     """Groups of more than one device that a device is in, as `tables.num_communicators` counts them."""
     length, island = own.job.sequence_length, own.cluster.tiers()[0].num_devices
-    main, expert = cells.cells.get(_products(cells), {}).get(device), cells.cells.get(OperatorClass.EXPERTS, {}).get(device)
+    main, expert = cells.cells.get(product_class(cells), {}).get(device), cells.cells.get(OperatorClass.EXPERTS, {}).get(device)
     routed = expert is not None and on_replica(cells, device, length=length, island=island)[0].routed
     groups = (
-        _ways(main, *_WIDTHS),
-        _ways(main, Dim.SEQUENCE),
+        parts_along(main, *WIDTHS),
+        parts_along(main, Dim.SEQUENCE),
         contributions,
-        _ways(expert, Dim.EXPERTS),
-        _ways(expert, *_WIDTHS) if routed else 1,
+        parts_along(expert, Dim.EXPERTS),
+        parts_along(expert, *WIDTHS) if routed else 1,
         shape.sets,
         len(shape.devices),
     )
@@ -264,80 +203,9 @@ def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> tuple[int
     if group is ScaleGroup.STAGE or cells is None:
         return stage.devices
     near = replica(cells, device - stage.base)
-    base, tree = stage.base + near.first, near.cells.cells.get(_products(cells), {})
+    base, tree = stage.base + near.first, near.cells.cells.get(product_class(cells), {})
     mine = tree.get(device - base)
     return tuple(d + base for d, cell in tree.items() if cell.way(Dim.BATCH) == mine.way(Dim.BATCH)) if mine is not None else stage.devices
-
-
-def network_unit(problem: Problem) -> int:
-    """Devices after which the network repeats: a stage's costs depend on where in them it begins; 0 = it does not repeat."""
-    return repeats_after(plan_units(problem))
-
-
-@lru_cache(maxsize=4096)
-def _table(
-    known: Same[Problem],
-    of: Same[Block],
-    cells: StageCells,
-    keeps: tuple[Keep, ...],
-    place: tuple[int, int],
-    cut: tuple[int, ...] | None,
-) -> tuple[BlockTable, int, tuple[int, ...]]:
-    """One block on one device: its row, bytes of tensor-parallel overlap's buffers, and the devices that blocking collectives join with
-    it, counted from the stage's first; equal blocks of a stage, and of stages that are alike, are priced once.
-
-    Args:
-        place: the device, counted from the stage's first, and that one's place in the network.
-    """
-    problem, block, (local, base) = known.value, of.value, place
-    own = kind_problem(problem, base + local)
-    context = block_context(own, block)
-    if cut is not None:
-        context = replace(context, tokens=cut[-1], before=cut[:-1])
-    structure, first = on_replica(cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices)
-    program = lower_block(block, structure, context)
-    local_to = local_sizes(structure)
-    joined = {d + first for move in program.moves for d in move.group}
-    network = network_of_devices(problem, tuple(sorted(d + base for d in joined | {local})))
-    lying: dict[Span, int] = {}
-    moves = []
-    for move in program.moves:
-        span = group_span(tuple(d + first + base for d in move.group) or (local + base,), network)
-        moves.append(replace(move, group=(lying.setdefault(span, len(lying)),)))
-    table = _priced(
-        Same(own), network, replace(program, moves=tuple(moves)), tuple(lying), tuple((k, int(v[0])) for k, v in local_to.items()), keeps
-    )
-    products = _products(cells)
-    buffers = overlap_buffer_bytes(
-        own,
-        tokens=np.array([structure.tokens(products, own.job.sequence_length).times], dtype=np.int64),
-        cut=np.array([structure.sequence_parallel and _ways(structure.cell(products), *_WIDTHS) > 1]),
-    )
-    return table, int(buffers[0]), tuple(joined)
-
-
-@lru_cache(maxsize=4096)
-def _priced(
-    own: Same[Problem],
-    network: Network,
-    program: BlockProgram,
-    spans: tuple[Span, ...],
-    local: tuple[tuple[str, int], ...],
-    keeps: tuple[Keep, ...],
-) -> BlockTable:
-    """The row of a block whose moves name their groups by number: devices that have as much and whose groups lie alike share it."""
-    problem, degrees = own.value, {name: np.array([value], dtype=np.int64) for name, value in local}
-    table = block_table(
-        program,
-        local=degrees,
-        spans=lambda move: (spans[move.group[0]],),
-        machine=problem_machine(problem),
-        network=network,
-        runtime=problem.runtime,
-        wait_s=problem.constants.collective_wait_s,
-        host_rate=problem.cluster.node.host.pcie.achieved,
-    )
-    return kept_variant(table, program, keeps, degrees=degrees, problem=problem)
 
 
 def _layer_table(

@@ -18,6 +18,7 @@ TILE: Final = 64
 
 Source: wgmma works on 64 rows; cuBLAS picks among tiles of 64 to 256 the one that wastes least; see docs/kernels.md for the check.
 """
+_MULTIPLICATIONS: Final = TILE**3
 
 
 def tile_padding(*, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
@@ -37,7 +38,7 @@ def tile_padding(*, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
 def _padding(m: FloatArray, n: FloatArray, k: FloatArray, result: FloatArray) -> None:
     for at in range(m.size):
         asked = max(m[at], 1.0) * max(n[at], 1.0) * max(k[at], 1.0)
-        result[at] = np.ceil(m[at] / TILE) * np.ceil(n[at] / TILE) * np.ceil(k[at] / TILE) * TILE**3 / asked
+        result[at] = np.ceil(m[at] / TILE) * np.ceil(n[at] / TILE) * np.ceil(k[at] / TILE) * _MULTIPLICATIONS / asked
 
 
 def roofline_seconds(

@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import compiled
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS, Multiprocessors
 
 ALIGNED: Final = 16
@@ -86,35 +85,14 @@ def wave_padding(
 
     Source: NVIDIA's guide (see `GPU_TILES`), sections 3.1 and 3.2: tile and wave quantisation.
     """
-    shapes = np.array([[*tile, 1.0 + staging(parts, tile, width=width)] for tile in parts.tiles])
-    m, n, k, groups = (np.array(side, dtype=np.float64) for side in np.broadcast_arrays(m, n, k, groups))
-    return _waves(shapes, float(parts.count), float(parts.depth), np.array(SPLITS, dtype=np.float64), m, n, k, groups, intensity)
-
-
-@compiled
-def _waves(
-    tiles: FloatArray,
-    count: float,
-    depth: float,
-    splits: FloatArray,
-    m: FloatArray,
-    n: FloatArray,
-    k: FloatArray,
-    groups: FloatArray,
-    intensity: float,
-) -> FloatArray:
-    best = tiles[:, 2].min()
-    result = np.empty(m.size)
-    for at in range(m.size):
-        rows, columns, deep = max(m[at], 1.0), max(n[at], 1.0), max(k[at], 1.0)
-        many = max(groups[at], 1.0)
-        least = np.inf
-        for i in range(tiles.shape[0]):
-            blocks = np.ceil(rows / tiles[i, 0]) * np.ceil(columns / tiles[i, 1]) * many
-            for split in splits:
-                part = np.ceil(deep / split / depth) * depth
-                busy = np.ceil(blocks * split / count) * tiles[i, 0] * tiles[i, 1] * part * tiles[i, 2] / best
-                sums = 8.0 * split * intensity / deep if split > 1.0 else 0.0
-                least = min(least, busy * count / (rows * columns * deep * many) + sums)
-        result[at] = max(least, 1.0)
-    return result
+    # In axes: product, tile, split.
+    high, wide, weight = np.array([[*tile, 1.0 + staging(parts, tile, width=width)] for tile in parts.tiles]).T[:, :, None]
+    sides = np.broadcast_arrays(m, n, k, groups)
+    rows, columns, deep, many = (np.maximum(side.astype(np.float64), 1.0)[:, None, None] for side in sides)
+    splits = np.array(SPLITS, dtype=np.float64)
+    waves = np.ceil(np.ceil(rows / high) * np.ceil(columns / wide) * many * splits / parts.count)
+    part = np.ceil(deep / splits / parts.depth) * parts.depth
+    busy = waves * high * wide * part * weight / weight.min()
+    sums = np.where(splits > 1.0, 8.0 * splits * intensity / deep, 0.0)
+    over = busy * parts.count / (rows * columns * deep * many) + sums
+    return np.asarray(np.maximum(over.min(axis=(1, 2)), 1.0))

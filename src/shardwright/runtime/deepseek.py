@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime import megatron_core
+from shardwright.runtime import megatron_core, megatron_core_memory
 from shardwright.runtime.facts import derive, named, read, stated
 from shardwright.runtime.options import offered
 from shardwright.runtime.runtime import ExpertDispatch
@@ -58,7 +58,7 @@ _KEPT: Final = (
 )
 
 # HAI-LLM's own names of these are not published.
-_RECOMPUTE: Final = tuple(replace(offer, flag="") for offer in megatron_core.RECOMPUTE)
+_RECOMPUTE: Final = tuple(replace(offer, flag="") for offer in megatron_core_memory.RECOMPUTE)
 
 V3: Final = derive(
     megatron_core.V0_12,

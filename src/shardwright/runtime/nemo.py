@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime import megatron_core
+from shardwright.runtime import megatron_core, megatron_core_memory
 from shardwright.runtime.facts import derive, named, read, stated
 from shardwright.runtime.options import offered
 from shardwright.runtime.runtime import AttentionKernel, ExpertDispatch, Offer, TpOverlap
@@ -39,7 +39,7 @@ def _gradients(bucket: int) -> tuple[Offer, ...]:
     )
 
 
-_LOSSES: Final = megatron_core.losses(
+_LOSSES: Final = megatron_core_memory.losses(
     "cross_entropy_loss_fusion: false",
     "cross_entropy_loss_fusion: true cross_entropy_fusion_impl: native",
     "cross_entropy_loss_fusion: true cross_entropy_fusion_impl: te",
@@ -94,8 +94,8 @@ NEMO_24_07: Final = derive(
         *megatron_core.FP8,
         *megatron_core.GATHERS,
         *_ATTENTIONS,
-        *megatron_core.KEPT,
-        *megatron_core.RECOMPUTE,
+        *megatron_core_memory.KEPT,
+        *megatron_core_memory.RECOMPUTE,
     ),
 )
 
@@ -136,8 +136,8 @@ NEMO_24_11: Final = derive(
         *_GATHERS,
         *_ATTENTIONS,
         *megatron_core.EXPERTS,
-        *megatron_core.KEPT,
-        *megatron_core.RECOMPUTE,
+        *megatron_core_memory.KEPT,
+        *megatron_core_memory.RECOMPUTE,
     ),
 )
 

@@ -9,8 +9,9 @@ from functools import lru_cache
 from shardwright.arrays import IntArray
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.critical_path import jitter_among
+from shardwright.cost.device_blocks import met_inside, network_unit
 from shardwright.cost.device_network import group_problem, plan_units
-from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs, met_inside, network_unit, slice_lengths
+from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs, slice_lengths
 from shardwright.cost.model_flops import model_flops
 from shardwright.cost.overlap import with_overlap_of
 from shardwright.cost.stage_costs import Sharing, StageCosts
@@ -23,9 +24,10 @@ from shardwright.program.problem import Problem, under
 from shardwright.program.program import DeviceClass, Program, TaskShape, chunks_of, device_classes
 from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages, counted_from, edge_extents, edge_messages, edge_segments, stage_edges
-from shardwright.program.stages.families import Grouping, StageDevices, refine_families
+from shardwright.program.stages.families import StageDevices, refine_families
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, held_by_families, parameter_sums
 from shardwright.program.stages.parts import Segment, StageParts, plan_stages, working_devices
+from shardwright.program.stages.traits import Grouping
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.kernel.events import simulate
 from shardwright.simulator.prediction import StageMemory

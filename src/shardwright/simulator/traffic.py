@@ -14,8 +14,9 @@ from shardwright.compiled import plain
 from shardwright.cost.column_sums import gathered_bytes, gradient_bytes
 from shardwright.cost.columns import block_context
 from shardwright.cost.communication import dispatch_bytes, wire_bytes
+from shardwright.cost.device_blocks import local_sizes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
-from shardwright.cost.family_costs import local_sizes, recompute_mode
+from shardwright.cost.family_costs import recompute_mode
 from shardwright.cost.gradient_sums import ShardRule, degree, in_buckets, shard_rule, sharing_groups
 from shardwright.cost.parts import MODES, PART_OF_AXIS, PARTS
 from shardwright.cost.redone import moved_again

@@ -7,27 +7,20 @@ devices apart follows from their parts and is found once for stages that differ 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import combinations
 from math import lcm
 
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct, listed
 from shardwright.hardware.graph import Units
-from shardwright.model.ir.block import Block
-from shardwright.model.ir.operator import OperatorClass
-from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import Cells, StageCells, intervals, regular_levels
-from shardwright.program.layout.layout import Interval
-from shardwright.program.layout.projection import PARTS, projection, stride_numbers, tokens
 from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages
 from shardwright.program.stages.holdings import Summing
-from shardwright.program.stages.parameter_sums import Sums, numbered
 from shardwright.program.stages.parts import Segment, StageParts
+from shardwright.program.stages.traits import Grouping, Trait, held_trait, message_traits, reach_trait, sum_trait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,40 +35,6 @@ class StageDevices:
     lengths: Callable[[int, Segment], tuple[int, ...]]
     units: tuple[Units, ...]
     kinds: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Grouping:
-    """Devices and the groups that each meets, counted from a base. Equal only to itself.
-
-    Args:
-        devices: (n,). groups: (groups, members); `of`: (n, groups of a device), rows of `groups`; both filled up with -1.
-        full: nothing had to be filled up.
-    """
-
-    devices: IntArray
-    groups: IntArray
-    of: IntArray
-    full: bool
-
-    @staticmethod
-    def by(devices: IntArray, groups: IntArray, of: IntArray) -> Grouping:
-        """Of these groups."""
-        full = bool(groups.min(initial=0) >= 0 and of.min(initial=0) >= 0)
-        return Grouping(devices=devices, groups=groups, of=of, full=full)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Trait:
-    """Something of some devices of a stage: equal marks mean that they do not differ in it.
-
-    Args:
-        grouping: the devices, and whom they meet by it. marks: (n,) from 0 on. plain: all marks are 0.
-    """
-
-    grouping: Grouping
-    marks: IntArray
-    plain: bool
 
 
 class _Colours:
@@ -150,8 +109,8 @@ def refine_families(
             colours.tell(where, marks, key=id(stage.families))
         form = (stage.lane, stage.base % period, *[(id(s.cells), id(s.block)) for s in stage.segments])
         if form not in known:
-            held = [_sized(s.cells, s.block, ground.lengths(stage.lane, s)) for s in stage.segments]
-            reached = (_reach(cells, stage.base % period, ground.units) for cells in dict.fromkeys(s.cells for s in stage.segments))
+            held = [held_trait(s.cells, s.block, ground.lengths(stage.lane, s)) for s in stage.segments]
+            reached = (reach_trait(cells, stage.base % period, ground.units) for cells in dict.fromkeys(s.cells for s in stage.segments))
             known[form] = [trait for trait in (*held, *reached) if not trait.plain or len(trait.marks) < len(stage.devices)]
         for trait in known[form]:
             colours.tell(trait.grouping.devices + stage.base, trait.marks, key=(id(trait), stage.base))
@@ -198,7 +157,7 @@ def _met(
         for messages, sizes in ((one.forward, ends), (one.backward, ends[::-1])):
             crossed.setdefault((id(messages.sends), messages.base % period, sizes), (messages, {}))[1][messages.base] = None
     for (_, base, sizes), (messages, bases) in crossed.items():
-        for trait, size in zip(_crossed(Same(messages.sends), base, units), sizes, strict=True):
+        for trait, size in zip(message_traits(Same(messages.sends), base, units), sizes, strict=True):
             yield trait, bases, size, True
     summed: dict[tuple[int, int, tuple[int, ...], bool], tuple[Summing, dict[int, None]]] = {}
     for summing in summings:
@@ -208,7 +167,7 @@ def _met(
     for (_, base, sizes, inside), (summing, bases) in summed.items():
         for sums in summing.sums:
             for number, size in enumerate(sizes):
-                yield _summed(sums, number, base, units), bases, size, inside
+                yield sum_trait(sums, number, base, units), bases, size, inside
 
 
 def _neighbours(every: Sequence[StageParts], unit: Units) -> Grouping | None:
@@ -248,165 +207,3 @@ def _split(stage: StageParts, colour: IntArray, known: dict[int, tuple[tuple[int
             families += [tuple(part) for part in parts.values()]
         known[id(stage.families)] = tuple(families) if len(families) > len(stage.families) else stage.families
     return replace(stage, families=known[id(stage.families)])
-
-
-def _trait(grouping: Grouping, columns: Sequence[IntArray]) -> Trait:
-    """Devices differ where one of the columns does."""
-    differing = [column for column in columns if len(column) and column.min() != column.max()]
-    if not differing:
-        return Trait(grouping=grouping, marks=np.zeros(len(grouping.devices), dtype=np.int64), plain=True)
-    marks = np.unique(np.stack(differing, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
-    return Trait(grouping=grouping, marks=marks, plain=False)
-
-
-def _alone(devices: IntArray) -> Grouping:
-    """Devices that meet nobody."""
-    return Grouping.by(devices, np.zeros((0, 0), dtype=np.int64), np.zeros((len(devices), 0), dtype=np.int64))
-
-
-def _by_device(cells: StageCells, devices: IntArray, column: IntArray) -> IntArray:
-    """A column of some devices of the cells as one of all of them; -1: it is of others."""
-    if len(column) == len(cells.devices) and column.min() == column.max():
-        return column
-    result = np.full(len(cells.devices), -1, dtype=np.int64)
-    result[np.searchsorted(np.array(cells.devices), devices)] = column
-    return result
-
-
-@lru_cache(maxsize=4096)
-def _sized(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
-    """What devices hold: samples, positions (of each slice) and elements of every extent, by operator."""
-    columns, trees = list[IntArray](), dict[int, tuple[IntArray, list[IntArray]]]()
-    for klass in dict.fromkeys(o.klass for o in block.operators if cells.cells.get(o.klass)):
-        parts = projection(cells, klass, PARTS)
-        held = _elements(parts.cells, block, klass)[parts.number]
-        columns.append(_by_device(cells, parts.devices, held))
-        trees[id(cells.cells[klass])] = parts.devices, [tokens(cells, klass, length).counts for length in lengths]
-    columns += [_by_device(cells, devices, column) for devices, counts in trees.values() for of in counts for column in of.T]
-    return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
-
-
-@lru_cache(maxsize=1024)
-def _elements(cells: Cells, block: Block, klass: OperatorClass) -> IntArray:
-    """Equal numbers for cells under which a device holds as much of every extent of the operators of a class."""
-    held: dict[tuple[Interval, ...], None] = {}
-    for operator in (o for o in block.operators if o.klass is klass):
-        for extent in (*operator.reads, *operator.writes, *(e for p in operator.parameters for e in p.extents)):
-            held[intervals(cells, operator, extent)] = None
-    sizes = [[high - low for low, high in ends] for ends in held]
-    return numbered(list(zip(*sizes, strict=True)) or [()] * len(cells))
-
-
-@lru_cache(maxsize=4096)
-def _reach(cells: StageCells, base: int, units: tuple[Units, ...]) -> Trait:
-    """How the groups of each device lie on the tiers: for each tree and set of dims, of the devices that differ only in those."""
-    columns = []
-    for klass in {id(tree): klass for klass, tree in cells.cells.items()}.values():
-        devices = np.fromiter(cells.cells[klass], dtype=np.int64)
-        for numbers in _reached(cells, klass):
-            of = numbers >= 0
-            lying = _lying(devices[of], numbers[of], base, units)
-            columns.append(_by_device(cells, devices[of], lying[numbers[of]]))
-    return _trait(_alone(np.array(cells.devices, dtype=np.int64)), columns)
-
-
-def _reached(cells: StageCells, klass: OperatorClass) -> Iterator[IntArray]:
-    """For each set of dims the number of each device's group, of those that differ only in these; -1: its way does not cut them all."""
-    tree, levels = cells.cells[klass], regular_levels(cells.splits.get(klass))
-    if levels is not None:
-        dims = tuple(dict.fromkeys(split.dim for split in levels))
-        for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
-            yield stride_numbers(levels, frozenset(dims) - frozenset(chosen))
-        return
-    numbers: dict[tuple[Dim, ...], dict[Hashable, int]] = {}
-    found: dict[tuple[Dim, ...], IntArray] = {}
-    for place, cell in enumerate(tree.values()):
-        dims = tuple(dict.fromkeys(dim for dim, _ in cell.ways))
-        for chosen in (c for n in range(1, len(dims) + 1) for c in combinations(dims, n)):
-            own = numbers.setdefault(chosen, {})
-            kept = tuple(way for way in cell.ways if way[0] not in chosen)
-            found.setdefault(chosen, np.full(len(tree), -1, dtype=np.int64))[place] = own.setdefault(kept, len(own))
-    yield from found.values()
-
-
-def _lying(devices: IntArray, number: IntArray, base: int, units: tuple[Units, ...]) -> IntArray:
-    """How each of several groups lies on the tiers, equal numbers for equal ones; `number`: the group of each device."""
-    size = np.bincount(number)
-    groups = np.full((len(size), int(size.max(initial=0))), -1, dtype=np.int64)
-    groups[np.repeat(np.arange(len(size)), size), np.arange(len(number)) - np.repeat(np.cumsum(size) - size, size)] = devices[
-        np.argsort(number, kind="stable")
-    ]
-    return _alike([_spread(groups, base, unit) for unit in units])
-
-
-@lru_cache(maxsize=4096)
-def _crossed(messages: Same[IntArray], base: int, units: tuple[Units, ...]) -> tuple[Trait, Trait]:
-    """Of the senders and of the receivers of messages counted from a base: elements on each tier, and whom they meet."""
-    sends = messages.value
-    tier = np.full(len(sends), len(units) - 1)
-    for index in range(len(units) - 1, -1, -1):
-        first, last = (units[index].of(sends[:, way] + base) for way in (0, 1))
-        tier[first == last] = index
-    result = []
-    for way in (0, 1):
-        devices, place = np.unique(sends[:, way], return_inverse=True)
-        totals = np.zeros((len(devices), len(units)), dtype=np.int64)
-        np.add.at(totals, (place.reshape(-1), tier), sends[:, 2])
-        width = int(sends[:, 1 - way].max(initial=0)) + 1
-        pairs = np.stack(np.divmod(distinct(place.reshape(-1) * width + sends[:, 1 - way]), width), axis=1)
-        degree = np.bincount(pairs[:, 0], minlength=len(devices))
-        groups = np.full((len(devices), int(degree.max(initial=0))), -1, dtype=np.int64)
-        groups[pairs[:, 0], np.arange(len(pairs)) - np.repeat(np.cumsum(degree) - degree, degree)] = pairs[:, 1]
-        grouping = Grouping.by(devices, groups, np.arange(len(devices)).reshape(-1, 1))
-        result.append(_trait(grouping, list(totals.T)))
-    return result[0], result[1]
-
-
-@lru_cache(maxsize=8192)
-def _summed(sums: Sums, use: int, base: int, units: tuple[Units, ...]) -> Trait:
-    """What the devices that are counted at a parameter's use sum of it, and with whom; `base` only says how they lie."""
-    near = sums.holders(use)
-    lying = np.append(_groups_lie(Same(sums.groups), near, base, units), -1)
-    counted = slice(None) if len(sums.uses) == 1 else np.isin(sums.devices, list(sums.counted(use)))
-    devices, of, elements = (column[counted] for column in (sums.devices, sums.of, sums.elements))
-    return _trait(
-        _grouping(devices.tobytes(), sums.groups.tobytes(), of.tobytes(), sums.groups.shape[1], of.shape[1]), [*elements.T, *lying[of].T]
-    )
-
-
-@lru_cache(maxsize=4096)
-def _groups_lie(groups: Same[IntArray], near: frozenset[int] | None, base: int, units: tuple[Units, ...]) -> IntArray:
-    """How groups lie on the tiers, and those of their members that are `near`, equal numbers for equal ones."""
-    every = groups.value
-    ways = (every,) if near is None else (every, np.where(np.isin(every, list(near)), every, -1))
-    return _alike([_spread(way, base, unit) for way in ways for unit in units])
-
-
-def _spread(groups: IntArray, base: int, unit: Units) -> IntArray:
-    """(groups, members) of each member, how many are in its unit; sorted, so that groups which lie alike have equal rows."""
-    if not groups.size:
-        return groups
-    place = np.sort(np.where(groups < 0, -1, unit.of(groups + base)), axis=1)
-    if place.min() == place.max():
-        return np.zeros_like(place)
-    first = np.ones(place.shape, dtype=np.bool_)
-    first[:, 1:] = place[:, 1:] != place[:, :-1]
-    run = np.cumsum(first.reshape(-1)) - 1
-    counts = np.where(place < 0, -1, np.bincount(run)[run].reshape(place.shape))
-    counts.sort(axis=1)
-    return counts
-
-
-def _alike(tables: Sequence[IntArray]) -> IntArray:
-    """Equal rows of the tables side by side as equal numbers."""
-    rows = np.concatenate(tables, axis=1)
-    if not rows.size or (rows == rows[0]).all():
-        return np.zeros(len(rows), dtype=np.int64)
-    return np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
-
-
-@lru_cache(maxsize=4096)
-def _grouping(devices: bytes, groups: bytes, of: bytes, members: int, each: int) -> Grouping:
-    """Devices and the groups of each: one object for equal ones."""
-    arrays = (np.frombuffer(one, dtype=np.int64) for one in (devices, groups, of))
-    return Grouping.by(next(arrays), next(arrays).reshape(-1, members), next(arrays).reshape(-1, each))

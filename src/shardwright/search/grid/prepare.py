@@ -12,6 +12,7 @@ import numpy.typing as npt
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bound_arrays import MAX_RANKS, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds import bound_members
+from shardwright.cost.bytes_per_parameter import host_update_rate, narrow_copies, own_gradient_bytes, shard_bytes, update_bytes
 from shardwright.cost.chunk_layout import ChunkLayout, is_layer, layout_of
 from shardwright.cost.columns import LayerTable, layer_table
 from shardwright.cost.critical_path import jitter
@@ -19,16 +20,7 @@ from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.distinct_rows import distinct_rows
 from shardwright.cost.mesh_table import MeshTable, mesh_table
-from shardwright.cost.step_costs import (
-    Priced,
-    host_update_rate,
-    narrow_copies,
-    own_gradient_bytes,
-    pieces_of,
-    reserve_factor,
-    shard_bytes,
-    update_bytes,
-)
+from shardwright.cost.step_costs import Priced, pieces_of, reserve_factor
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import distinct
 from shardwright.search.grid.members import Members

@@ -1,0 +1,285 @@
+"""Communication of a block: what moves between operators, to experts and back, inside an operator and at a block's end."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final
+
+from shardwright.collectives.algorithm import Collective
+from shardwright.model.ir.block import MEMORY
+from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.program.block.block import Exposure, Move, Phase
+from shardwright.program.block.local_size import Context, local_tokens, part
+from shardwright.program.block.narrow import is_scaled_by_block, scaled_width, stays_wide
+from shardwright.program.block.placement import Change, Placing, is_routed
+from shardwright.program.block.sizes import Size
+from shardwright.runtime.runtime import ExpertDispatch, TpOverlap
+
+_GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
+
+
+def edge_moves(source: Operator | None, target: Operator, structure: Placing, context: Context) -> list[tuple[Hashable, Move]]:
+    """What moves between two operators, with the layouts that it is between (`Change.between`)."""
+    if target.kind is OperatorKind.EMBEDDING:
+        return []
+    sent: list[tuple[Hashable, Move]] = []
+    if structure.routed and (source is not None and is_routed(source)) != is_routed(target):
+        sent = [(None, move) for move in _dispatch_moves(source, target, structure, context)]
+        # Tokens leave from where they are routed, and come back there.
+        source = _at_router(source, source) if source is not None and is_routed(source) else source
+        target = _at_router(target, source) if is_routed(target) else target
+    elif is_routed(target) and structure.routed:
+        return []
+    memory = (source or target).inputs == (MEMORY,)
+    length = context.memory_tokens if memory else context.tokens
+    changes = structure.changes(source, target, length=length, element=context.element)
+    return sent + [(change.between, move) for change in changes for move in _change_moves(change, source, target, context)]
+
+
+def _at_router(operator: Operator, source: Operator | None) -> Operator:
+    """What moves tokens to experts, or back, as an operator on the tokens that are routed."""
+    extents = source.writes if source is not None else operator.reads
+    return replace(
+        operator, kind=OperatorKind.RESIDUAL, klass=OperatorClass.ROUTER, reads=extents, writes=extents, parameters=(), experts=None
+    )
+
+
+def _change_moves(change: Change, source: Operator | None, target: Operator, context: Context) -> list[Move]:
+    forward, backward = change.forward, change.backward
+    moves = []
+    if forward is not None:
+        exposure = _forward_exposure(forward, source, target, context)
+        few = forward is Collective.ALL_GATHER and _gathered_narrow(target, context)
+        held = tuple(_narrow(size, context, forms=1) for size in change.forward_volume) if few else change.forward_volume
+        move = replace(_move(target, Phase.F, forward, change.axis, held, exposure, change.group), narrow=few)
+        made_by = source if forward is not Collective.ALL_GATHER else None
+        moves.append(replace(move, beside=made_by.name if made_by is not None else ""))
+    if backward is not None:
+        exposure = _backward_exposure(backward, source, target, context)
+        few = backward is Collective.ALL_GATHER and _gathered_narrow(source, context)
+        forms = 2 if is_scaled_by_block(context.runtime.scaling, context.compute_bits) else 1
+        held = tuple(_narrow(size, context, forms=forms) for size in change.backward_volume) if few else change.backward_volume
+        move = replace(_move(target, Phase.I, backward, change.axis, held, exposure, change.group), narrow=few)
+        read_by = source if backward is Collective.ALL_GATHER else None
+        moves.append(replace(move, beside=read_by.name if read_by is not None else ""))
+    if forward is Collective.ALL_GATHER and target.kind in _GEMMS and context.runtime.tp_input_regather:
+        # Userbuffers gathers the kept input in bulk beside the input gradient, as plain Megatron does.
+        cut = context.runtime.tp_overlap is TpOverlap.ASYNC
+        best = Exposure.BESIDE_GEMM if cut else Exposure.BESIDE_INPUT_GRADIENT
+        exposure = Exposure.BLOCKING if _parted(target, context) else _overlap(context, best)
+        kept = moves[0].volume
+        moves.append(_move(target, Phase.W, Collective.ALL_GATHER, change.axis, kept, exposure, change.group))
+    return moves
+
+
+def _gathered_narrow(operator: Operator | None, context: Context) -> bool:
+    """Whether what `operator` multiplies is quantised before its members gather it."""
+    few = context.runtime.gathers_quantized and 8 * context.element > context.compute_bits
+    return few and operator is not None and operator.kind in _GEMMS and not stays_wide(operator)
+
+
+def _narrow(size: Size, context: Context, *, forms: int) -> Size:
+    """`size` of wide elements in so many quantised forms with their scales, rounded down."""
+    each = scaled_width(context.runtime.scaling, context.compute_bits)
+    return replace(size, times=int(size.times * forms * each / context.element))
+
+
+def _move(
+    target: Operator,
+    phase: Phase,
+    kind: Collective,
+    axis: str,
+    volume: tuple[Size, ...],
+    exposure: Exposure,
+    group: tuple[int, ...] = (),
+) -> Move:
+    return Move(operator=target.name, phase=phase, kind=kind, axes=(axis,), volume=volume, exposure=exposure, group=group)
+
+
+def _overlap(context: Context, best: Exposure) -> Exposure:
+    if context.runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC):
+        return best
+    if context.runtime.tp_overlap is TpOverlap.DGRAD and best is not Exposure.BESIDE_GEMM:
+        return best
+    return Exposure.BLOCKING
+
+
+def _forward_exposure(kind: Collective, source: Operator | None, target: Operator, context: Context) -> Exposure:
+    beside = target if kind is Collective.ALL_GATHER else source
+    if beside is None or beside.kind not in _GEMMS or kind is Collective.ALL_TO_ALL:
+        return Exposure.BLOCKING
+    if kind is Collective.ALL_GATHER and _parted(beside, context):
+        return Exposure.BLOCKING
+    return _overlap(context, Exposure.BESIDE_GEMM)
+
+
+def _backward_exposure(kind: Collective, source: Operator | None, target: Operator, context: Context) -> Exposure:
+    if kind is Collective.ALL_TO_ALL:
+        return Exposure.BLOCKING
+    if kind in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE) and target.kind in _GEMMS:
+        if context.runtime.tp_overlap is TpOverlap.ASYNC:
+            # The compiler joins a reduce_scatter with the one product that makes its input; a sum over projections is none.
+            return Exposure.BLOCKING if len(target.writes) > 1 or _parted(target, context) else Exposure.BESIDE_GEMM
+        return _overlap(context, Exposure.BESIDE_WEIGHT_GRADIENT)
+    beside = source is not None and source.kind in _GEMMS
+    if source is None or not beside or _parted(source, context):
+        return Exposure.BLOCKING
+    return _overlap(context, Exposure.BESIDE_GEMM)
+
+
+def _parted(operator: Operator, context: Context) -> bool:
+    """Whether casts and scales stand between a product and its collectives, which a compiler joins only where nothing does.
+
+    Forward's own product is scaled inside. Source: PyTorch, torch/_inductor/fx_passes/micro_pipeline_tp.py (`_find_consumer_matmuls`,
+    `_find_producer_matmul`), read.
+    """
+    few = 8 * context.element > context.compute_bits and operator.kind in _GEMMS and not stays_wide(operator)
+    return few and context.runtime.tp_overlap is TpOverlap.ASYNC and not context.runtime.gathers_quantized
+
+
+def _dispatch_moves(source: Operator | None, target: Operator, structure: Placing, context: Context) -> list[Move]:
+    """Tokens to their experts (or back): all_to_all over ep, and a gather (or reduce) over etp; backward is the mirror image."""
+    outward = is_routed(target)
+    expert = target if outward else source
+    assert expert is not None
+    assert expert.experts is not None
+    extents = source.writes if source is not None else target.reads
+    hidden = next((e for e in extents if e.dim is Dim.HIDDEN), extents[0])
+    # A routed copy of a token carries its own weight, not those of all its copies.
+    elements = 1 if hidden.dim is Dim.EXPERTS else hidden.size
+    if context.runtime.expert_dispatch is ExpertDispatch.GATHERED:
+        return _gathered_moves(expert, hidden, outward=outward, structure=structure, context=context)
+    given, joined = structure.sent_copies(expert, context.tokens), structure.gathered_copies(expert, context.tokens)
+    sent, spread_out = (copies.uneven(context.imbalance_percent) for copies in (given, joined))
+    ep, etp = structure.expert_groups()
+    shape, once = expert.experts, context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
+    copies, groups = (shape.topk, (shape.groups, shape.of_groups)) if once else (0, (0, 0))
+    spread, back = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) if outward else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    moves: list[Move] = []
+    for phase, inner in ((Phase.F, spread), (Phase.I, back)):
+        width = _sent_bytes(elements, context, to_experts=outward is (phase is Phase.F))
+        across = _move(expert, phase, Collective.ALL_TO_ALL, "ep", (sent.scaled(width),), Exposure.BLOCKING, ep)
+        across = replace(across, copies=copies, groups=groups)
+        inside = _move(expert, phase, inner, "etp", (spread_out.scaled(width),), Exposure.BLOCKING, etp)
+        moves += (across, inside) if inner is Collective.ALL_GATHER else (inside, across)
+    return [replace(move, behind=not outward) for move in moves]
+
+
+def _gathered_moves(expert: Operator, hidden: Extent, *, outward: bool, structure: Placing, context: Context) -> list[Move]:
+    """All tokens of the devices that share experts to each of them, and sums of what their experts made back; backward is the mirror image.
+
+    With the tokens go their scores of all experts, in 32 bits, and a byte for each that says whether it was chosen.
+    """
+    assert expert.experts is not None
+    bytes_each = 5 * expert.experts.experts if hidden.dim is Dim.EXPERTS else hidden.size * context.element
+    whole = structure.coset_tokens(context.tokens).scaled(bytes_each)
+    spread, back = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) if outward else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    moves = [
+        _move(expert, phase, kind, "coset", (whole,), Exposure.BLOCKING, structure.coset())
+        for phase, kind in ((Phase.F, spread), (Phase.I, back))
+    ]
+    return [replace(move, behind=not outward) for move in moves]
+
+
+SCALED_ELEMENTS: Final = 128
+"""Elements of an 8-bit token that share one fp32 scale on their way (DeepSeek-V3 report, 3.3.2; DeepEP's scales of 4 bytes)."""
+
+
+def _sent_bytes(elements: int, context: Context, *, to_experts: bool) -> int:
+    """Bytes of one copy of a token, or of its gradient. What experts multiply may come in 8 bits; what they made is summed in 16."""
+    if elements > 1 and to_experts and context.runtime.dispatches_eight_bit and context.gemm_element < context.element:
+        return elements + 4 * -(-elements // SCALED_ELEMENTS)
+    return context.element * elements
+
+
+def exit_moves(last: Operator, structure: Placing, context: Context) -> list[tuple[Hashable, Move]]:
+    """What brings a block's output into the stream's layout where its last operator is outside it (a vocabulary-parallel lookup)."""
+    if last.kind is OperatorKind.LOSS or last.klass is OperatorClass.STREAM:
+        return []
+    stream = replace(
+        last,
+        kind=OperatorKind.RESIDUAL,
+        klass=OperatorClass.STREAM,
+        inputs=(last.name,),
+        reads=last.writes,
+        parameters=(),
+        keeps=(),
+        attention=None,
+        experts=None,
+        scan=None,
+    )
+    return [(between, replace(move, behind=True)) for between, move in edge_moves(last, stream, structure, context)]
+
+
+def own_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
+    """Communication inside an operator: keys of a core cut by position, statistics of a loss cut by vocabulary."""
+    if operator.kind is OperatorKind.LOSS:
+        tokens = local_tokens(operator.klass, structure, context)
+        group = structure.members(operator, Dim.VOCAB)
+        move = _move(operator, Phase.F, Collective.ALL_REDUCE, "tp", (tokens.scaled(3 * 4),), Exposure.BLOCKING, group)
+        return [replace(move, behind=True)]
+    if operator.kind is OperatorKind.NORM:
+        return _norm_moves(operator, structure, context)
+    if operator.attention is None or len(operator.reads) < 2:
+        return []
+    # Keys of earlier slices stay with their owners and move again for each slice that looks back on them.
+    lengths = (context.memory_tokens,) if operator.attention.cross else (*context.before, context.tokens)
+    widths = tuple(part(e, operator, structure).scaled(context.element) for e in operator.reads[1:])
+    group = structure.members(operator, Dim.SEQUENCE)
+    if not structure.gather:
+        return _ring_moves(operator, widths, structure=structure, lengths=lengths, group=group)
+    tokens = structure.gathered_tokens(operator, lengths)
+    whole = tuple(tokens * width for width in widths)
+    gather = _move(operator, Phase.F, Collective.ALL_GATHER, "ring", whole, Exposure.BLOCKING, group)
+    return [
+        gather,
+        replace(gather, phase=Phase.I, behind=True),
+        replace(gather, phase=Phase.I, kind=Collective.REDUCE_SCATTER),
+    ]
+
+
+def _norm_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
+    """Sums of squares (and sums, of a LayerNorm) of tokens whose width, or heads under one gain, lie on several devices."""
+    gains = [p.extents[0] for p in operator.parameters if not p.name.endswith(".bias")]
+    split = structure.members(operator, Dim.HEADS if any(g.dim is Dim.HEADS for g in gains) else Dim.HIDDEN)
+    spanned = sum(gain.size == extent.size and extent.runs > 1 for gain, extent in zip(gains, operator.reads, strict=False))
+    if not split or not spanned:
+        return []
+    sums = spanned * (2 if len(gains) < len(operator.parameters) else 1)
+    statistics = local_tokens(operator.klass, structure, context).scaled(sums * 4)
+    return [_move(operator, phase, Collective.ALL_REDUCE, "tp", (statistics,), Exposure.BLOCKING, split) for phase in (Phase.F, Phase.I)]
+
+
+def _ring_moves(
+    operator: Operator,
+    widths: tuple[Size, ...],
+    *,
+    structure: Placing,
+    lengths: tuple[int, ...],
+    group: tuple[int, ...],
+) -> list[Move]:
+    """Keys and values passed round; in backward again, and behind them their gradients, which end where keys began."""
+    passed = structure.passed_tokens(operator, lengths)
+    if len(passed) == 1:
+        keys = tuple(passed[0] * width for width in widths)
+        return [_ring(operator, Phase.F, keys, group), _ring(operator, Phase.I, keys + keys, group)]
+    hops = [tuple(tokens * width for width in widths) for tokens in passed]
+    forward = [_ring(operator, Phase.F, keys, group) for keys in hops[:-1]]
+    back = [_ring(operator, Phase.I, keys + before, group) for keys, before in pairwise(hops)]
+    return [replace(move, hops="") for move in (*forward, *back)]
+
+
+def _ring(operator: Operator, phase: Phase, volume: tuple[Size, ...], group: tuple[int, ...]) -> Move:
+    return Move(
+        operator=operator.name,
+        phase=phase,
+        kind=Collective.SEND,
+        axes=("ring",),
+        volume=volume,
+        exposure=Exposure.BESIDE_CORE,
+        hops="ring",
+        group=group,
+    )
