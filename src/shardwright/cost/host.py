@@ -105,6 +105,7 @@ class HostClock:
     longer of both and the parts add up; otherwise the host runs ahead over a whole pass. Where it waits for the device before and after
     each tensor-parallel collective (`Runtime.tp_synchronises`), a part falls into the segments between them, each of which lasts the
     longer of both, and the host launches nothing beside a collective. What follows the last collective joins the next layer's start.
+    Where each launch waits for its kernel (`Runtime.launches_block`), host and device take turns.
     """
 
     def __init__(self, program: BlockProgram, degrees: Degrees, *, machine: Machine, runtime: Runtime) -> None:
@@ -165,8 +166,10 @@ class HostClock:
             self._late[part, self._segment[move.operator, phase is Phase.F]] += seconds
 
     def exposed(self) -> tuple[FloatArray, FloatArray]:
-        """Seconds that the device waits for launches, forward and backward: sum over parts, or their segments, of max(0, host - device)."""
-        late = np.maximum(self._host - self._device, 0.0)
+        """Seconds that the device waits for launches, forward and backward: sum over parts, or their segments, of max(0, host - device);
+        all of the host's where launches block.
+        """
+        late = self._host if self._runtime.launches_block else np.maximum(self._host - self._device, 0.0)
         if self._segment:
             late = np.where(self._alone > 0.0, np.maximum(self._late, 0.0).sum(axis=1), late)
         return late[0] + late[1], late[2]

@@ -8,7 +8,7 @@ from shardwright.dtype import Dtype
 from shardwright.runtime import megatron_lm
 from shardwright.runtime.facts import derive, named, read, runtime, stated
 from shardwright.runtime.options import offered
-from shardwright.runtime.pytorch import ALLOCATOR, CUBLAS
+from shardwright.runtime.pytorch import ALLOCATOR, CUBLAS, LAUNCH_BLOCKING
 from shardwright.runtime.runtime import (
     AttentionKernel,
     ElementKernels,
@@ -152,7 +152,7 @@ V0_16: Final = runtime(
         "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts "
         "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors "
         "kept_outputs host_outputs activation_offload logits_parts experts_split_as_layers plain_p2p_blocks "
-        "checkpoints_on_host parameters_on_host hybrid_dispatch",
+        "checkpoints_on_host parameters_on_host hybrid_dispatch launches_block",
         note="eager; experts have a fixed capacity",
     ),
     CUBLAS,
@@ -225,6 +225,7 @@ MEGATRON: Final = derive(
             ),
         ),
         offered("tp_timers", "off", "", stated(_MEGATRON_ARGUMENTS, off="tp_synchronises", note="no timers there")),
+        *LAUNCH_BLOCKING,
         offered(
             "bf16_optimizer",
             "on",

@@ -252,7 +252,7 @@ V0_12: Final = runtime(
     stated(
         f"{_CORE}/transformer/transformer_config.py",
         on="activation_offload",
-        off="checkpoints_on_host parameters_on_host hybrid_dispatch",
+        off="checkpoints_on_host parameters_on_host hybrid_dispatch launches_block",
         note="--cpu-offloading-num-layers; refused with a pipeline and with recompute; from memory",
     ),
     stated(

@@ -93,6 +93,7 @@ OPTIONS: Final = (
         searched=("dgrad", "userbuffers", "async"),
         along=("tp",),
     ),
+    _switch("launch_blocking", "each kernel is waited for before the next is launched (CUDA_LAUNCH_BLOCKING=1)"),
     _switch("tp_timers", "timers round collectives of tensor parallelism wait for the device"),
     _switch("grad_overlap", "gradients are reduced beside backward"),
     _switch("param_overlap", "parameters are gathered beside compute"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.runtime.facts import stated
+from shardwright.runtime.options import offered
+from shardwright.runtime.runtime import TpOverlap
 from shardwright.units import MIB
 
 ALLOCATOR: Final = stated(
@@ -17,4 +19,20 @@ NCCL: Final = stated(
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/index.html",
     collective_library="nccl",
     note="torch.distributed's nccl backend",
+)
+_ENVIRONMENT: Final = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars"
+LAUNCH_BLOCKING: Final = (
+    offered(
+        "launch_blocking",
+        "on",
+        "CUDA_LAUNCH_BLOCKING=1",
+        stated(
+            _ENVIRONMENT,
+            on="launches_block",
+            off="overlap_grad_reduce overlap_param_gather overlap_p2p",
+            tp_overlap=TpOverlap.NONE,
+            note="a launch returns when its kernel has ended, a collective's too: against hangs, as in BLOOM's script (tr11-176B-ml.slurm)",
+        ),
+    ),
+    offered("launch_blocking", "off", "", stated(_ENVIRONMENT, off="launches_block", note="launches return at once by default")),
 )

@@ -177,6 +177,7 @@ class Runtime:
         reduce_every_microbatch: ZeRO-2/3 reduces gradients each microbatch.
         tp_overlap: see TpOverlap. element_kernels, attention_kernel, full_recompute: see there.
         tp_synchronises: the host waits until the device is idle before and after each tensor-parallel collective.
+        launches_block: it waits for each kernel before it launches the next, so that nothing runs beside anything.
         tp_input_regather: column-parallel inputs are saved sharded and gathered again for the weight gradient.
         p2p_scatter_gather: a pipeline border sends each tp member's own 1/tp and gathers behind it (False: full copies,
             each by its own NIC).
@@ -275,6 +276,7 @@ class Runtime:
     default_recompute: str
     activation_offload: bool = False
     tp_synchronises: bool = False
+    launches_block: bool = False
     selective_recompute: SelectiveRecompute = SelectiveRecompute.CORE
     kept_outputs: tuple[KeptOutput, ...] = ()
     host_outputs: tuple[KeptOutput, ...] = ()

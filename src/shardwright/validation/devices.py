@@ -14,7 +14,7 @@ from shardwright.hardware.device import Accelerator
 from shardwright.hardware.expression import fill_nodes, parse_cluster
 from shardwright.hardware.files.yaml_cluster import load_cluster
 from shardwright.validation.case import SkipReason
-from shardwright.validation.facts import Facts
+from shardwright.validation.facts import Cards, Facts
 from shardwright.validation.measurements import FILES, Measurement
 
 _COUNT: Final = re.compile(r"^[0-9]{1,7}\s*[xX]\s*")
@@ -35,7 +35,7 @@ def row_cluster(row: Measurement, *, facts: Facts) -> Cluster | tuple[SkipReason
         device = _accelerator(row.gpu)
         if device is None:
             return SkipReason.UNKNOWN_ACCELERATOR, f"{row.gpu[:60]}: {nearest(row.gpu, accelerator_names())}"
-        return _of_one_kind(row, device=device, bandwidth=facts.networks.get(row.inter_net.lower(), 0.0))
+        return _of_one_kind(row, device=device, cards=facts.networks.get(row.inter_net.lower()))
     except ClusterError as error:
         return SkipReason.INCONSISTENT_CONFIGURATION, error.message
 
@@ -59,12 +59,14 @@ def _said(row: Measurement) -> Cluster | tuple[SkipReason, str]:
     return cluster
 
 
-def _of_one_kind(row: Measurement, *, device: Accelerator, bandwidth: float) -> Cluster:
+def _of_one_kind(row: Measurement, *, device: Accelerator, cards: float | Cards | None) -> Cluster:
     """Nodes of the printed size with the printed network, else the catalog's node."""
     kind, count = node_of(device), row.gpu_count or 0
     size = row.gpus_per_node or kind.num_devices
     if size < kind.num_devices:
         kind = smaller_node(kind, num_devices=size)
-    if bandwidth:
-        kind = replace(kind, nic=replace(kind.nic, bandwidth=bandwidth / kind.nics, reverse_bandwidth=0.0))
+    if cards is not None:
+        known = cards if isinstance(cards, Cards) else Cards(bandwidth=cards, efficiency=kind.nic.efficiency, because="")
+        nic = replace(kind.nic, bandwidth=known.bandwidth / kind.nics, reverse_bandwidth=0.0, efficiency=known.efficiency)
+        kind = replace(kind, nic=nic)
     return Cluster(expression=f"{device.name}:{count}", groups=(fill_nodes(kind, num_devices=count, name=device.name),))

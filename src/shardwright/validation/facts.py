@@ -166,11 +166,25 @@ class Unfitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cards:
+    """The network cards of a node.
+
+    Args:
+        bandwidth: bytes/s, one direction, of all cards. efficiency: the share of it that large messages reach. because: where from.
+    """
+
+    __pydantic_config__ = _FORBID
+    bandwidth: float
+    efficiency: float
+    because: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Everything that is known of the tables at hand.
 
     Args:
-        networks: lower-case words of ``inter_net`` -> bytes/s, one direction, of all cards of a node.
+        networks: lower-case words of ``inter_net`` -> bytes/s, one direction, of all cards of a node, or the cards.
     """
 
     __pydantic_config__ = _FORBID
@@ -180,7 +194,7 @@ class Facts:
     bars: tuple[Bar, ...] = ()
     orders: tuple[Ordering, ...] = ()
     scalings: tuple[Scaling, ...] = ()
-    networks: Mapping[str, float] = field(default_factory=dict)
+    networks: Mapping[str, float | Cards] = field(default_factory=dict)
 
     def joined(self, other: Facts) -> Facts:
         """Both; the names of `self` win."""
