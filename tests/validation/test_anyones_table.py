@@ -193,3 +193,13 @@ def test_the_template_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_text(table(tp=""))
     assert run(["validate", str(path)]) == 0
     assert "line 2: incomplete-configuration: tp" in capsys.readouterr().out
+
+
+def test_a_runtime_as_people_call_it_is_the_nearest_that_is_described() -> None:
+    found = case(runtime="Megatron-LM 0.14 tp_overlap=none")
+    assert found.runtime == "megatron-core-0.12 tp_overlap=none"
+    assert "runtime megatron-core-0.12: the nearest to 'Megatron-LM 0.14' that is described" in found.assumptions
+    assert not any("nearest" in line for line in case(runtime="nemo").assumptions)
+    unknown = read(runtime="Colossal-AI")
+    assert isinstance(unknown, Skip)
+    assert (unknown.reason, "unknown runtime 'colossal-ai'" in unknown.detail) == (SkipReason.UNSUPPORTED_RUNTIME, True)
