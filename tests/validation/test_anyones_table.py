@@ -157,10 +157,25 @@ def test_a_cluster_of_several_kinds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "nodes"),
+    [
+        ("3 nodes x 4 V100-16GB (AWS p3.8xlarge, inter 10 Gb/s) + 1 node x 4 T4-16GB", [("v100-sxm-16gb", 4, 3), ("t4", 4, 1)]),
+        ("1x8 H100 + 1x8 A100-80G", [("h100-sxm", 8, 1), ("a100-sxm-80gb", 8, 1)]),
+        ("8x H100 + 8xA100", [("h100-sxm", 8, 1), ("a100-sxm-80gb", 8, 1)]),
+    ],
+)
+def test_a_mix_of_devices_in_words(words: str, nodes: list[tuple[str, int, int]]) -> None:
+    groups = case(gpu="mixed", gpu_mix=words, tp="1", precision="fp16", measured_iter_time_s="90").cluster.groups
+    assert [(group.kind.accelerator.name, group.kind.num_devices, group.count) for group in groups] == nodes
+
+
+@pytest.mark.parametrize(
     ("cells", "reason", "said"),
     [
         ({"gpu": "H1000"}, SkipReason.UNKNOWN_ACCELERATOR, "did you mean"),
         ({"gpu": "mixed"}, SkipReason.MIXED_CLUSTER, "in the column cluster"),
+        ({"gpu_mix": "2x8 H100 + 1x8 A100"}, SkipReason.INCONSISTENT_CONFIGURATION, "has 24 devices, not 16"),
+        ({"gpu_mix": "1x8 H100 + 1x8 abacus"}, SkipReason.UNKNOWN_ACCELERATOR, "abacus"),
         ({"cluster": "h100-sxm:8 + a100-sxm:4"}, SkipReason.INCONSISTENT_CONFIGURATION, "has 12 devices, not 16"),
         ({"cluster": "h1000:8"}, SkipReason.INCONSISTENT_CONFIGURATION, "unknown accelerator"),
         ({"cluster": "nowhere.yaml"}, SkipReason.INCONSISTENT_CONFIGURATION, "nowhere.yaml"),
