@@ -131,6 +131,21 @@ def test_a_model_is_its_configuration(tmp_path: Path) -> None:
     assert "NoSuchModel" in broken.detail
 
 
+def test_throughput_and_batch_however_they_are_counted() -> None:
+    """64 samples of 4,096 tokens in 5 s on 16 devices."""
+    said = case()
+    for cells in (
+        {"samples_per_s": "12.8"},
+        {"tokens_per_s": "52428.8"},
+        {"tokens_per_s_per_gpu": "3276.8"},
+        {"tokens_per_s": "52428.8", "global_batch": "", "global_batch_tokens": "262144"},
+    ):
+        found = case(measured_iter_time_s="", **cells)
+        assert found.measured_s == pytest.approx(said.measured_s)
+        assert found.job.global_batch == 64
+    assert isinstance(read(global_batch="", global_batch_tokens="262145"), Skip)
+
+
 def test_what_the_runtime_of_a_row_cannot_run_is_told() -> None:
     """Of a named runtime it is a contradiction; one that nothing names is predicted, and doubted."""
     skip = read(sp="1", runtime="deepspeed")

@@ -320,10 +320,14 @@ def _require_legal(grid: Grid, *, model: Model, job: TrainingJob, num_devices: i
 
 
 def _measured(row: Measurement, *, samples: int) -> tuple[MeasuredKind, float | None]:
-    """Seconds a step: as printed, else from tokens/s a device, else from TFLOP/s by SC21's formula."""
+    """Seconds a step: as printed, else from samples or tokens a second, else from TFLOP/s by SC21's formula."""
     tokens, count = samples * (row.seq_len or 0), row.gpu_count or 1
     if row.measured_iter_time_s:
         return MeasuredKind.ITERATION_TIME, row.measured_iter_time_s
+    if row.samples_per_s:
+        return MeasuredKind.TOKENS_PER_SECOND, samples / row.samples_per_s
+    if row.tokens_per_s:
+        return MeasuredKind.TOKENS_PER_SECOND, tokens / row.tokens_per_s
     if row.tokens_per_s_per_gpu:
         return MeasuredKind.TOKENS_PER_SECOND, tokens / (row.tokens_per_s_per_gpu * count)
     if row.tflops_formula == "sc21" and row.tflops_per_gpu:
