@@ -41,7 +41,11 @@ def test_reasons_to_doubt(runtime: str, device: str, doubted: set[str]) -> None:
 
 
 def test_the_shipped_runs_are_those_of_the_tables() -> None:
-    cases = [c for row in rows("training.csv", "megatron_ci.csv") if isinstance(c := to_case(row, facts=facts()), Case) and c.measured_s]
+    cases = [
+        c
+        for row in rows("training.csv", "heterogeneous.csv", "megatron_ci.csv")
+        if isinstance(c := to_case(row, facts=facts()), Case) and c.measured_s
+    ]
     ran = [(case.runtime, case.cluster.node.accelerator.name) for case in cases]
     assert shipped_runs() == runs_of(ran)
     assert runs_text([*RAN, *RAN]) == '[\n["megatron-core-0.12 tp_overlap=none", "h100-sxm"],\n["nemo-24.07", "a100-sxm-80gb"]\n]\n'

@@ -131,6 +131,21 @@ def test_a_model_is_its_configuration(tmp_path: Path) -> None:
     assert "NoSuchModel" in broken.detail
 
 
+def test_throughput_and_batch_however_they_are_counted() -> None:
+    """64 samples of 4,096 tokens in 5 s on 16 devices."""
+    said = case()
+    for cells in (
+        {"samples_per_s": "12.8"},
+        {"tokens_per_s": "52428.8"},
+        {"tokens_per_s_per_gpu": "3276.8"},
+        {"tokens_per_s": "52428.8", "global_batch": "", "global_batch_tokens": "262144"},
+    ):
+        found = case(measured_iter_time_s="", **cells)
+        assert found.measured_s == pytest.approx(said.measured_s)
+        assert found.job.global_batch == 64
+    assert isinstance(read(global_batch="", global_batch_tokens="262145"), Skip)
+
+
 def test_what_the_runtime_of_a_row_cannot_run_is_told() -> None:
     """Of a named runtime it is a contradiction; one that nothing names is predicted, and doubted."""
     skip = read(sp="1", runtime="deepspeed")
@@ -157,10 +172,25 @@ def test_a_cluster_of_several_kinds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "nodes"),
+    [
+        ("3 nodes x 4 V100-16GB (AWS p3.8xlarge, inter 10 Gb/s) + 1 node x 4 T4-16GB", [("v100-sxm-16gb", 4, 3), ("t4", 4, 1)]),
+        ("1x8 H100 + 1x8 A100-80G", [("h100-sxm", 8, 1), ("a100-sxm-80gb", 8, 1)]),
+        ("8x H100 + 8xA100", [("h100-sxm", 8, 1), ("a100-sxm-80gb", 8, 1)]),
+    ],
+)
+def test_a_mix_of_devices_in_words(words: str, nodes: list[tuple[str, int, int]]) -> None:
+    groups = case(gpu="mixed", gpu_mix=words, tp="1", precision="fp16", measured_iter_time_s="90").cluster.groups
+    assert [(group.kind.accelerator.name, group.kind.num_devices, group.count) for group in groups] == nodes
+
+
+@pytest.mark.parametrize(
     ("cells", "reason", "said"),
     [
         ({"gpu": "H1000"}, SkipReason.UNKNOWN_ACCELERATOR, "did you mean"),
         ({"gpu": "mixed"}, SkipReason.MIXED_CLUSTER, "in the column cluster"),
+        ({"gpu_mix": "2x8 H100 + 1x8 A100"}, SkipReason.INCONSISTENT_CONFIGURATION, "has 24 devices, not 16"),
+        ({"gpu_mix": "1x8 H100 + 1x8 abacus"}, SkipReason.UNKNOWN_ACCELERATOR, "abacus"),
         ({"cluster": "h100-sxm:8 + a100-sxm:4"}, SkipReason.INCONSISTENT_CONFIGURATION, "has 12 devices, not 16"),
         ({"cluster": "h1000:8"}, SkipReason.INCONSISTENT_CONFIGURATION, "unknown accelerator"),
         ({"cluster": "nowhere.yaml"}, SkipReason.INCONSISTENT_CONFIGURATION, "nowhere.yaml"),
@@ -193,3 +223,13 @@ def test_the_template_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path.write_text(table(tp=""))
     assert run(["validate", str(path)]) == 0
     assert "line 2: incomplete-configuration: tp" in capsys.readouterr().out
+
+
+def test_a_runtime_as_people_call_it_is_the_nearest_that_is_described() -> None:
+    found = case(runtime="Megatron-LM 0.14 tp_overlap=none")
+    assert found.runtime == "megatron-core-0.12 tp_overlap=none"
+    assert "runtime megatron-core-0.12: the nearest to 'Megatron-LM 0.14' that is described" in found.assumptions
+    assert not any("nearest" in line for line in case(runtime="nemo").assumptions)
+    unknown = read(runtime="Colossal-AI")
+    assert isinstance(unknown, Skip)
+    assert (unknown.reason, "unknown runtime 'colossal-ai'" in unknown.detail) == (SkipReason.UNSUPPORTED_RUNTIME, True)

@@ -230,7 +230,7 @@ def test_reasons_cover_the_list() -> None:
         SkipReason.INCONSISTENT_CONFIGURATION: replace(base, dp=2),
         SkipReason.UNKNOWN_ACCELERATOR: replace(base, gpu="abacus"),
         SkipReason.UNSUPPORTED_MODEL: replace(base, model_name="mystery"),
-        SkipReason.UNSUPPORTED_RUNTIME: replace(base, source_id="elsewhere", runtime="megatron-9"),
+        SkipReason.UNSUPPORTED_RUNTIME: replace(base, source_id="elsewhere", runtime="abacus-9"),
         SkipReason.UNSUPPORTED_STRATEGY: replace(base, recompute="selective[moe]"),
         SkipReason.MIXED_CLUSTER: replace(base, gpu="mixed"),
         SkipReason.FINE_TUNING: replace(base, table_or_row="LoRA L4"),

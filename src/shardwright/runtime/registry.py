@@ -57,6 +57,11 @@ def runtime_names() -> tuple[str, ...]:
     return tuple(sorted(_MODULES))
 
 
+def is_runtime(name: str) -> bool:
+    """Whether a runtime has this name, or is also called so."""
+    return _NAMES.get(name.lower(), name.lower()) in _MODULES
+
+
 VENDORS: Final = frozenset({"NVIDIA", "AMD", "Intel", "Huawei", "AWS", "Google"})
 """Of whose accelerators it is known which runtimes run there; a user's own may run any."""
 

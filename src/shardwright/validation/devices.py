@@ -11,12 +11,13 @@ from shardwright.hardware.catalog.catalog import accelerator_names, find_acceler
 from shardwright.hardware.catalog.nodes import node_of, smaller_node
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device import Accelerator
-from shardwright.hardware.expression import fill_nodes, parse_cluster
+from shardwright.hardware.expression import MAX_DEVICES, fill_nodes, parse_cluster
 from shardwright.hardware.files.yaml_cluster import load_cluster
 from shardwright.validation.case import SkipReason
 from shardwright.validation.facts import Cards, Facts
 from shardwright.validation.measurements import FILES, Measurement
 
+_TERM: Final = re.compile(r"([0-9]{1,6})(?: nodes?)? ?[xX] ?(?:([0-9]{1,3}) ?[xX]? )?([A-Za-z0-9][^(),]{0,60}?) *(?:[(,].*)?$")
 _COUNT: Final = re.compile(r"^[0-9]{1,7}\s*[xX]\s*")
 _MEMORY: Final = re.compile(r"([0-9]{2,3})\s?[gG](?:i?[bB])?\b")
 MIXED: Final = "say its nodes in the column cluster, as h100-sxm:8 + a100-sxm:8"
@@ -31,7 +32,7 @@ def row_cluster(row: Measurement, *, facts: Facts) -> Cluster | tuple[SkipReason
         if row.cluster:
             return _said(row)
         if is_mixed(row):
-            return SkipReason.MIXED_CLUSTER, f"{row.gpu_mix[:80]}: {MIXED}" if row.gpu_mix else MIXED
+            return _mixed(row)
         device = _accelerator(row.gpu)
         if device is None:
             return SkipReason.UNKNOWN_ACCELERATOR, f"{row.gpu[:60]}: {nearest(row.gpu, accelerator_names())}"
@@ -45,10 +46,35 @@ def is_mixed(row: Measurement) -> bool:
     return row.gpu.lower() == "mixed" or " + " in row.gpu_mix
 
 
+def _mixed(row: Measurement) -> Cluster | tuple[SkipReason, str]:
+    """Groups of nodes in the words of `gpu_mix`, ``3 nodes x 4 V100-16GB + 1x4 T4``; ``8x H100 + 8x A100`` are devices in usual nodes."""
+    groups = []
+    for words in row.gpu_mix.split(" + "):
+        found = _TERM.match(words.strip())
+        if found is None:
+            return SkipReason.MIXED_CLUSTER, f"{row.gpu_mix[:80]}: {MIXED}" if row.gpu_mix else MIXED
+        device = _accelerator(found[3])
+        if device is None:
+            return SkipReason.UNKNOWN_ACCELERATOR, f"{found[3][:60]}: {nearest(found[3], accelerator_names())}"
+        first, second = int(found[1]), int(found[2] or 0)
+        kind, count = node_of(device), first * (second or 1)
+        if not 0 < count <= MAX_DEVICES:
+            return SkipReason.INCONSISTENT_CONFIGURATION, f"{words[:60]}: from 1 to {MAX_DEVICES} devices"
+        if second and second < kind.num_devices:
+            kind = smaller_node(kind, num_devices=second)
+        groups.append(fill_nodes(kind, num_devices=count, name=device.name))
+    names = (f"{group.kind.accelerator.name}:{group.count * group.kind.num_devices}" for group in groups)
+    cluster = Cluster(expression=" + ".join(names), groups=tuple(groups))
+    if row.gpu_count and cluster.num_devices != row.gpu_count:
+        return SkipReason.INCONSISTENT_CONFIGURATION, f"{row.gpu_mix[:60]} has {cluster.num_devices} devices, not {row.gpu_count}"
+    return cluster
+
+
 def _accelerator(words: str) -> Accelerator | None:
     """The accelerator of a cell, also where it says how many (``8x A100``) or short of how much memory (``A100-40G``)."""
-    found = find_accelerator(words)
-    return found or find_accelerator(_MEMORY.sub(r"\1GB", _COUNT.sub("", words.strip())))
+    bare = _COUNT.sub("", words.strip())
+    ways = (words, _MEMORY.sub(r"\1GB", bare), _MEMORY.sub("", bare).strip(" -"))
+    return next((found for way in ways if (found := find_accelerator(way))), None)
 
 
 def _said(row: Measurement) -> Cluster | tuple[SkipReason, str]:

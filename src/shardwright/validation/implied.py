@@ -31,13 +31,20 @@ _WHOLE: Final = ("zero-3", "zero3", "stage 3", "stage-3", "stage3", "fsdp")
 
 def implied(row: Measurement, *, assumptions: list[str]) -> Measurement:
     """`row` with the cells that its others imply; `assumptions` gets a line for each."""
-    for fill in (_model, _degrees, _chunks, _microbatch, _vocabulary):
+    for fill in (_batch, _model, _degrees, _chunks, _microbatch, _vocabulary):
         given, why = fill(row)
         if given:
             row = replace(row, **given)
             words = ", ".join(f"{column} {value}" for column, value in given.items())
             assumptions.append(f"{words}: {why}")
     return row
+
+
+def _batch(row: Measurement) -> tuple[dict[str, Any], str]:
+    """Samples a step where tokens are said, if these are whole sequences."""
+    if row.global_batch or not (row.global_batch_tokens and row.seq_len) or row.global_batch_tokens % row.seq_len:
+        return {}, ""
+    return {"global_batch": row.global_batch_tokens // row.seq_len}, f"{row.global_batch_tokens} tokens of {row.seq_len}"
 
 
 def _model(row: Measurement) -> tuple[dict[str, Any], str]:

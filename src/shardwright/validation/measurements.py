@@ -60,6 +60,7 @@ class Measurement:
         gradient_wire: dtype of gradients on the wire; empty = the runtime's. stage_layers: layers of each pipeline stage, ``13,12,12``.
         train: what of the model is trained, ``lora:r16:attn,mlp`` or ``frozen:embed``; empty = all.
         tokenizer_words: an empty vocabulary is this many words, padded to a multiple of 128 x tp (Megatron's rule).
+        global_batch_tokens: tokens a step, for an empty `global_batch`. tokens_per_s, samples_per_s: of all devices together.
         tflops_formula: ``sc21`` where tflops_per_gpu is of that paper's formula and may be turned into seconds.
     """
 
@@ -130,6 +131,9 @@ class Measurement:
     tokenizer_words: int | None = None
     memory_kind: MemoryKind | None = None
     tflops_formula: str = ""
+    global_batch_tokens: int | None = None
+    tokens_per_s: float | None = None
+    samples_per_s: float | None = None
 
 
 def _text(cell: str) -> str:

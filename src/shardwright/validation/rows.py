@@ -19,8 +19,9 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
 from shardwright.program.legal import runtime_violations
+from shardwright.runtime.described import described
 from shardwright.runtime.options import offered_values
-from shardwright.runtime.registry import default_runtime, load_runtime
+from shardwright.runtime.registry import default_runtime, is_runtime, load_runtime
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import violations
@@ -161,9 +162,19 @@ def _runtime(row: Measurement, *, device: Accelerator, otherwise: str, assumptio
         name = default_runtime(device.vendor)
         assumptions.append(f"runtime {name}: nothing says which, and it is usual on {device.name}")
     try:
-        return _scaled(launched_options(load_runtime(f"{name} {row.options}").name, row), row.precision)
+        made = load_runtime(f"{_named(name, assumptions)} {row.options}").name
+        return _scaled(launched_options(made, row), row.precision)
     except RuntimeModelError as error:
         raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
+
+
+def _named(words: str, assumptions: list[str]) -> str:
+    """The runtime that a cell names, with the options behind it: by its name, else the base that is nearest to a framework and version."""
+    base = " ".join(word for word in words.split() if "=" not in word)
+    if is_runtime(base) or not (near := described(base)):
+        return words
+    assumptions.append(f"runtime {near}: the nearest to {base[:60]!r} that is described")
+    return " ".join([near, *(word for word in words.split() if "=" in word)])
 
 
 def _scaled(runtime: str, precision: str) -> str:
@@ -309,10 +320,14 @@ def _require_legal(grid: Grid, *, model: Model, job: TrainingJob, num_devices: i
 
 
 def _measured(row: Measurement, *, samples: int) -> tuple[MeasuredKind, float | None]:
-    """Seconds a step: as printed, else from tokens/s a device, else from TFLOP/s by SC21's formula."""
+    """Seconds a step: as printed, else from samples or tokens a second, else from TFLOP/s by SC21's formula."""
     tokens, count = samples * (row.seq_len or 0), row.gpu_count or 1
     if row.measured_iter_time_s:
         return MeasuredKind.ITERATION_TIME, row.measured_iter_time_s
+    if row.samples_per_s:
+        return MeasuredKind.TOKENS_PER_SECOND, samples / row.samples_per_s
+    if row.tokens_per_s:
+        return MeasuredKind.TOKENS_PER_SECOND, tokens / row.tokens_per_s
     if row.tokens_per_s_per_gpu:
         return MeasuredKind.TOKENS_PER_SECOND, tokens / (row.tokens_per_s_per_gpu * count)
     if row.tflops_formula == "sc21" and row.tflops_per_gpu:
