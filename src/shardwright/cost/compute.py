@@ -22,7 +22,6 @@ from shardwright.cost.kernel_lookup import (
 from shardwright.cost.tiles import unaligned, wave_padding
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.constants import SHIPPED, Constants, clock_ratio
-from shardwright.hardware.catalog.hosts import HOST_SECONDS
 from shardwright.hardware.catalog.kernel_tables import attention_fraction, gemm_correction, grouped_correction
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
@@ -71,9 +70,8 @@ class Machine:
         compute: dtype of GEMMs; gemm: its rates, with the sustained clock of the constants; half: rates of 16-bit GEMMs.
         attention: rates of the runtime's kernel. attention_seconds: fitted factor on its seconds.
         passes: traffic of element-wise kernels over the minimal bytes; native_passes: of those that are one kernel in any framework.
-        host_launch_s: seconds of the host a kernel. host_seconds: of the host, over those of an x86 server.
-        half_bits: width above which nothing is quantised. scaling: of 8-bit operands.
-        saves_quantised: inputs are kept for the weight gradient as they were quantised.
+        host_launch_s: seconds of the host a kernel. half_bits: width above which nothing is quantised. scaling: of 8-bit operands.
+            saves_quantised: inputs are kept for the weight gradient as they were quantised.
     """
 
     accelerator: Accelerator
@@ -87,7 +85,6 @@ class Machine:
     passes: float
     native_passes: float
     host_launch_s: float
-    host_seconds: float = 1.0
     half_bits: int = 16
     scaling: Scaling = Scaling.CURRENT
     saves_quantised: bool = True
@@ -112,7 +109,6 @@ def machine_of(
     by_generation = {a.generation: a for a in accelerator.attention}
     fused = [a for a in accelerator.attention if a.generation != "unfused"]
     kernel = by_generation.get(attention.value) or (fused[0] if fused else DEFAULT_ATTENTION)
-    host_seconds = HOST_SECONDS.get(accelerator.name, 1.0)
     return Machine(
         accelerator=accelerator,
         compute=dtype,
@@ -125,8 +121,7 @@ def machine_of(
         * (EIGHT_BIT_ATTENTION if eight_bit and dtype.bits <= 8 else 1.0),
         passes=constants.passes_eager if elements is ElementKernels.EAGER else constants.passes_fused,
         native_passes=constants.passes_native if elements is ElementKernels.EAGER else constants.passes_fused,
-        host_launch_s=constants.host_launch * host_seconds,
-        host_seconds=host_seconds,
+        host_launch_s=constants.host_launch,
         scaling=scaling,
         saves_quantised=saves_quantised,
     )

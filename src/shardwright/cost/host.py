@@ -25,8 +25,7 @@ DISPATCH_SHARE = 20 / 132
 Source: DeepEP runs on 20 of an H100's 132 multiprocessors unless told otherwise; HybridEP on 16 to 32 of 148.
 """
 OPERATOR_S: Final = 7.5e-6
-"""Host seconds, on an x86 server, of an operator of PyTorch that no module of a framework wraps: 5 to 10 us (as in the prior of
-`host_launch`).
+"""Host seconds of an operator of PyTorch that no module of a framework wraps: 5 to 10 us (the prior of `host_launch` has the same range).
 
 DeepSpeed issue 1069 shows 0.13 + 0.25 ms for an all_gather of a list of small parameters, its Python and debugging included.
 """
@@ -140,7 +139,7 @@ class HostClock:
         if self._counts(work.operator):
             machine, runtime = self._machine, self._runtime
             host = launches(work, self._degrees, machine=machine, runtime=runtime) * machine.host_launch_s
-            host = host + work.further * OPERATOR_S * machine.host_seconds
+            host = host + work.further * OPERATOR_S
             if self._quantised:
                 host = host + further_launches(work, self._degrees, machine=machine, runtime=runtime) * machine.accelerator.launch_s
         self._add(work.operator, work.phase, self._part(work.operator, work.phase), host, seconds)
