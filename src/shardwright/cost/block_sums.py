@@ -156,7 +156,7 @@ def _saved_bytes(variants: list[tuple[Saved, ...]], degrees: Degrees) -> IntArra
             result[0] += times * volume
         if saved.dropped is not Recomputable.SELECTIVE and not saved.host:
             result[1] += times * volume
-        if saved.dropped is Recomputable.NEVER:
+        if saved.dropped is Recomputable.NEVER and saved.parked is None:
             result[2] += times * volume
     return result
 

@@ -9,6 +9,7 @@ gradient; and the simulation of the plan.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
@@ -153,6 +154,54 @@ def memory_bound(problem: Problem, rows: tuple[Row, ...], costs: StepCosts, *, l
     return held * reserve_factor(problem) * _ROUNDED + context_bytes(problem)
 
 
+@dataclass(frozen=True, slots=True)
+class KnownBounds:
+    """Bounds of members, each counted once for all whose rows of the tables are alike in what it is made of.
+
+    Args:
+        elements: (mesh rows,) equal numbers where devices hold and shard as much. kept: (layer rows,) the same of activations and buffers.
+        bytes_held, seconds: what is known.
+    """
+
+    problem: Problem
+    prepared: Prepared
+    elements: IntArray
+    kept: IntArray
+    bytes_held: dict[tuple[object, ...], float] = field(default_factory=dict)
+    seconds: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    @staticmethod
+    def of(problem: Problem, prepared: Prepared) -> KnownBounds:
+        """Nothing is known yet."""
+        sync, layers = prepared.meshes.sync, prepared.layers
+        held = (sync.dense, sync.experts, sync.spread, sync.frozen, sync.tied, sync.narrow, sync.shard, sync.expert_shard)
+        return KnownBounds(problem, prepared, _alike(held), _alike((layers.saved_bytes, layers.buffer_bytes)))
+
+    def asked(self, grid: Grid, place: int, *, microbatches: int, capacity: float) -> float | None:
+        """A lower bound of the seconds of the member at `place` under the order of `grid`; None if it cannot fit into `capacity` bytes."""
+        lanes, priced = grid_schedule(grid.schedule).lanes, self.prepared.priced(place)
+        order = grid.schedule, grid.pp, microbatches, grid.recompute, grid.recompute_layers, grid.host
+        held = (*order, grid.zero, grid.offload, int(self.elements[priced.mesh_row]), int(self.kept[priced.layer_row]))
+        # Below ZeRO-2 a microbatch has nothing of its sharding but what its scales wait.
+        sharding = (grid.zero, priced.mesh_row) if grid.zero >= 2 else float(priced.meshes.scales_s[priced.mesh_row])
+        path = (*order, grid.devices, priced.layer_row, sharding)
+        if held not in self.bytes_held or (self.bytes_held[held] <= capacity and path not in self.seconds):
+            rows = rows_of(grid.schedule, grid.pp, microbatches // lanes)
+            layout = layout_of(self.problem.model, pp=grid.pp, vpp=grid.vpp)
+            costs = step_costs(self.problem, grid, replace(priced, layout=layout))
+            self.bytes_held[held] = memory_bound(self.problem, rows, costs, lanes=lanes)
+            if self.bytes_held[held] <= capacity and path not in self.seconds:
+                self.seconds[path] = path_bound(self.problem, rows, costs, devices=grid.devices)
+        return self.seconds[path] if self.bytes_held[held] <= capacity else None
+
+
+def _alike(tables: Sequence[IntArray]) -> IntArray:
+    """Numbers of the places of the tables' last axis, equal where all that stands there is."""
+    columns = np.concatenate([table.reshape(-1, table.shape[-1]) for table in tables])
+    result: IntArray = np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
+    return result
+
+
 def _kernels(problem: Problem, prepared: Prepared) -> FloatArray:
     """(outers,) seconds of all blocks but for tokens on their way to experts, for one microbatch, over the ranks of the pipeline."""
     repeats = np.zeros(len(problem.model.blocks))
@@ -200,6 +249,7 @@ def search_paired(
     if not members.num_members:
         return found
     prepared = prepare(problem, members)
+    known = KnownBounds.of(problem, prepared)
     outer = np.repeat(np.arange(len(members.start) - 1), np.diff(members.start))
     least = (_kernels(problem, prepared) * members.outers.columns["microbatches"])[outer]
     order = np.argsort(least, kind="stable")
@@ -216,7 +266,7 @@ def search_paired(
             continue
         place, at = int(order[at]), at + 1
         for grid in _grids(members, space.paired, place):
-            bound = _bound(problem, prepared, place, grid, facts, capacity=capacity, found=found)
+            bound = _bound(known, place, grid, facts, capacity=capacity, found=found)
             if bound is not None:
                 heapq.heappush(heap, (max(bound, least_s), at * len(space.paired) + len(heap), grid))
     found.bounded_b0, found.bounded_b1 = (len(order) - at) * len(space.paired), len(heap)
@@ -236,19 +286,12 @@ def _worst(ranked: list[Simulated], top: int) -> float:
     return ranked[top - 1].step_time_s if len(ranked) >= top else float("inf")
 
 
-def _bound(
-    problem: Problem, prepared: Prepared, place: int, grid: Grid, facts: GridFacts, *, capacity: float, found: PairedSearch
-) -> float | None:
+def _bound(known: KnownBounds, place: int, grid: Grid, facts: GridFacts, *, capacity: float, found: PairedSearch) -> float | None:
     """A lower bound of a member's seconds; None, counted, if it is not legal or cannot fit."""
     microbatches = facts.global_batch // (grid.dp * grid.microbatch)
     if violations(grid, facts=facts, general=True) or order_violations(grid, microbatches=microbatches):
         found.illegal += 1
         return None
-    lanes = grid_schedule(grid.schedule).lanes
-    rows = rows_of(grid.schedule, grid.pp, microbatches // lanes)
-    layout = layout_of(problem.model, pp=grid.pp, vpp=grid.vpp)
-    costs = step_costs(problem, grid, replace(prepared.priced(place), layout=layout))
-    if memory_bound(problem, rows, costs, lanes=lanes) > capacity:
-        found.infeasible += 1
-        return None
-    return path_bound(problem, rows, costs, devices=grid.devices)
+    bound = known.asked(grid, place, microbatches=microbatches, capacity=capacity)
+    found.infeasible += bound is None
+    return bound
