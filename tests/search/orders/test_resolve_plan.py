@@ -109,8 +109,8 @@ def test_no_named_order_that_fits_is_faster(block: int) -> None:
 
 def test_a_named_order_stands_where_no_table_is_faster() -> None:
     """DualPipe-V overlaps pairs of actions, which the search of tables leaves out."""
-    problem = real_problem("llama-3.1-8b", "h100-sxm:32", seq_len=1024, global_batch=32)
-    plan = plan_of(Grid(tp=4, pp=8, vpp=2, zero=1, schedule="dualpipe-v"), model=problem.model, global_batch=32)
+    problem = real_problem("qwen3-30b-a3b", "h800-sxm:64", seq_len=4096, global_batch=256, runtime="deepseek-v3")
+    plan = plan_of(Grid(ep=16, dp=16, pp=4, vpp=2, zero=1, schedule="dualpipe-v"), model=problem.model, global_batch=256)
     found = resolved(problem, opened(plan), effort=0.2)
     assert found == plan
     table = resolve(opened(plan), times=stage_times(problem, plan), effort=0.2)
