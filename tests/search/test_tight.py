@@ -73,7 +73,7 @@ def test_bounds_of_experts_under_options_and_modules_are_as_tight(model: str, cl
 
 @pytest.mark.proof
 def test_the_path_through_overlapped_pairs_is_tight() -> None:
-    """DeepSeek-V3 under its own stack on 2,048: of members that are not slow, the median of (S - B1) / S. Reductions are in no path: 1.2 %."""
+    """DeepSeek-V3 under its own stack on 2,048, members that are not slow: median of (S - B1) / S. Reductions are in no path: 1.2 %."""
     asked = with_defaults(
         Request(model="deepseek-v3", cluster="h800-sxm:2048", seq_len=4096, global_batch=15360, runtime="deepseek-v3", precision="fp8")
     )
