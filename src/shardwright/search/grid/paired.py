@@ -1,9 +1,9 @@
 """Schedules that only general plans run, searched behind the grid space: overlapped pairs, two lanes, weight gradients apart.
 
 Their members are the legal ones of 1F1B on all devices without recompute, offload or groups of shards (with two lanes up to ZeRO-1), each
-with each of these orders instead. Three bounds, each of the next: what a block does apart from tokens on their way to experts, over ranks;
-on every rank what comes before its first action, its row with pairs as `cost.pairs` prices them, and what comes behind its last input
-gradient; and the simulation of the plan.
+with each of these orders instead. Four bounds, each of the next: what blocks do apart from tokens on their way to experts, over ranks; on
+every rank what comes before its first action, its row with pairs as `cost.pairs` prices them, and what comes behind its last input
+gradient; the longest path through the order; and the simulation of the plan.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.chunk_layout import layout_of
 from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_buffers import context_bytes
-from shardwright.cost.pairs import pair_seconds, taken_of
+from shardwright.cost.pairs import Taken, pair_seconds, taken_of
 from shardwright.cost.parts import ATTENTION, EP, GEMM
-from shardwright.cost.step_costs import StepCosts, reserve_factor, step_costs
+from shardwright.cost.step_costs import StepBytes, StepCosts, reserve_factor, step_bytes, step_costs
+from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem
 from shardwright.schedules.grid_order import order_violations
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable
 from shardwright.search.grid.best_first import Simulated
+from shardwright.search.grid.columns import distinct
 from shardwright.search.grid.members import Members, enumerate_members, member_grid
+from shardwright.search.grid.paired_path import longest_path, steps_of
 from shardwright.search.grid.prepare import Prepared, prepare
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
@@ -38,6 +41,7 @@ from shardwright.strategy.grid.rules import GridFacts, violations
 from shardwright.strategy.grid.schedules import grid_schedule
 
 _F, _I, _W, _B = 0, 1, 2, 3
+_ROUTED: Final = [EP]
 _PRODUCTS: Final = [GEMM, ATTENTION]
 _ROUNDED: Final = 1 - 1e-6
 """Clocks of the simulation are whole picoseconds."""
@@ -116,37 +120,101 @@ def _counted(actions: IntArray) -> IntArray:
 
 def _spent(costs: StepCosts) -> tuple[FloatArray, FloatArray, FloatArray]:
     """(kinds, chunks) seconds of actions, of them tokens on their way to experts or back, and of them products and attention."""
-    forward, backward, weight = costs.forward_s, costs.backward_s, costs.weight_s
-    nothing = np.zeros_like(weight)
-    whole = np.stack([forward, backward - weight, weight, backward])
-    routed = costs.parts[:, :, EP]
-    dense = costs.parts[:, :, _PRODUCTS].sum(axis=2)
-    moved = np.minimum(np.stack([routed[0], routed[1], nothing, routed[1]]), whole)
-    products = np.minimum(np.stack([dense[0], np.maximum(dense[1] - weight, 0.0), weight, dense[1]]), whole)
-    return whole, moved, products
+    moved, dense = costs.parts[:, :, _ROUTED].sum(axis=2), costs.parts[:, :, _PRODUCTS].sum(axis=2)
+    return _apart(np.stack([costs.forward_s, costs.backward_s]), costs.weight_s, moved, dense)
 
 
-def path_bound(problem: Problem, rows: tuple[Row, ...], costs: StepCosts, *, devices: int) -> float:
-    """Seconds that no run of these rows is below: for each rank, forwards of the chunks before its first action, its row, and input
-    gradients of the chunks before its last one, or the weight gradients behind that.
+def _apart(both: FloatArray, weight: FloatArray, moved: FloatArray, dense: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """By kind: F and B as they are, I and W as B's two halves.
+
+    Args:
+        both, moved, dense: (2, chunks, ...) seconds of F and B, of them tokens on their way, and products. weight: of B's second half.
     """
-    spent, taken = _spent(costs), taken_of(problem)
+    (forward, backward), nothing = both, np.zeros_like(weight)
+    whole = np.stack([forward, backward - weight, weight, backward])
+    exposed = np.minimum(np.stack([moved[0], moved[1], nothing, moved[1]]), whole)
+    products = np.minimum(np.stack([dense[0], np.maximum(dense[1] - weight, 0.0), weight, dense[1]]), whole)
+    return whole, exposed, products
+
+
+def path_bound(problem: Problem, grid: Grid, microbatches: int, costs: StepCosts) -> float:
+    """Seconds that no run of a grid's order is below: the longest path through it, then the least update that a rank may have.
+
+    Args:
+        microbatches: of each lane.
+    """
+    path = longest_path(steps_of(grid.schedule, grid.pp, microbatches), _spent(costs), taken_of(problem))
+    return (path + float(costs.optimizer_s.min())) * jitter(problem, grid.devices) * _ROUNDED
+
+
+def _longest(rows: tuple[Row, ...], spent: Sequence[FloatArray], taken: Taken) -> FloatArray:
+    """(n,) for each rank, forwards of the chunks before its first action, its row, and input gradients of the chunks before its last one,
+    or the weight gradients behind that: the longest.
+
+    Args:
+        spent: (kinds, chunks, n) each, as `_spent` has them.
+    """
     whole = spent[0]
-    before = np.concatenate([np.zeros((len(whole), 1)), np.cumsum(whole, axis=1)], axis=1)
-    longest = 0.0
+    before = np.concatenate([np.zeros((len(whole), 1, whole.shape[2])), np.cumsum(whole, axis=1)], axis=1)
+    longest = np.zeros(whole.shape[2])
     for row in rows:
-        one, other = (tuple(part[row.pairs[:, k], row.pairs[:, c]] for part in spent) for k, c in ((0, 1), (2, 3)))
-        work = float(whole[row.alone[:, 0], row.alone[:, 1]] @ row.alone[:, 2])
-        work += float(pair_seconds(one, other, taken) @ row.pairs[:, 4]) if len(row.pairs) else 0.0  # type: ignore[arg-type]
-        behind = float(whole[row.behind[:, 0], row.behind[:, 1]] @ row.behind[:, 2])
-        longest = max(longest, float(before[_F, row.first]) + work + max(float(before[_I, row.last]) - behind, 0.0))
-    return longest * jitter(problem, devices) * _ROUNDED
+        work = row.alone[:, 2] @ whole[row.alone[:, 0], row.alone[:, 1]]
+        if len(row.pairs):
+            one, other = (tuple([part[row.pairs[:, k], row.pairs[:, c]] for part in spent]) for k, c in ((0, 1), (2, 3)))
+            work = work + row.pairs[:, 4] @ pair_seconds(one, other, taken)  # type: ignore[arg-type, operator]
+        behind = row.behind[:, 2] @ whole[row.behind[:, 0], row.behind[:, 1]]
+        longest = np.maximum(longest, before[_F, row.first] + work + np.maximum(before[_I, row.last] - behind, 0.0))
+    return longest
 
 
-def memory_bound(problem: Problem, rows: tuple[Row, ...], costs: StepCosts, *, lanes: int) -> float:
+def _paths(problem: Problem, prepared: Prepared, name: str, least: FloatArray, *, until: float) -> FloatArray:
+    """(members,) seconds that none is below in the order of a schedule: of those whose kernels take less than `until`, along their rows, as
+    far as they have one; `least` of the others.
+    """
+    members, choices = prepared.members, prepared.members.inner.choices
+    outer = np.repeat(np.arange(len(members.start) - 1), np.diff(members.start))
+    lists = choices.redo_lists[members.inner.redo_key[outer]]
+    place = np.arange(len(outer)) - members.start[outer]
+    redo = lists[np.arange(len(outer)), place // len(choices.offload) % (lists >= 0).sum(axis=1)]
+    layer = prepared.layer_row[outer] + choices.redo_modules[redo] * prepared.layer_rows
+    columns = {
+        "pp": members.meshes.columns["pp"][members.outers.columns["mesh"][outer]],
+        "m": members.outers.columns["microbatches"][outer],
+    }
+    close, found, taken = np.flatnonzero(least < until), least.copy(), taken_of(problem)
+    kinds, kind = distinct({axis: column[close] for axis, column in columns.items()})
+    rough = jitter(problem, members.space.devices) * _ROUNDED
+    for number, (pp, count) in enumerate(zip(kinds["pp"].tolist(), kinds["m"].tolist(), strict=True)):
+        order = grid_schedule(name)
+        if order_violations(Grid(pp=pp, vpp=order.chunks, schedule=name), microbatches=count):
+            continue
+        try:
+            layout = layout_of(problem.model, pp=pp, vpp=order.chunks)
+        except StrategyError:
+            continue
+        some = close[kind == number]
+        of, at = np.unique(layer[some], return_inverse=True)
+        spent = _spent_by(layout.counts, prepared.layers.seconds[..., of])
+        longest = _longest(rows_of(name, pp, count // order.lanes), spent, taken) * rough
+        found[some] = np.maximum(found[some], longest[at.reshape(-1)])
+    return found
+
+
+def _spent_by(counts: IntArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """`_spent` of chunks of so many blocks, (kinds, chunks, n) each, but for what scales are waited for.
+
+    Args:
+        seconds: (blocks, phases, parts, n).
+    """
+    both = np.einsum("cb,bkpn->kcpn", counts, np.stack([seconds[:, 0], seconds[:, 1] + seconds[:, 2]], axis=1))
+    weight = np.einsum("cb,bpn->cn", counts, seconds[:, 2])
+    return _apart(both.sum(axis=2), weight, both[:, :, _ROUTED].sum(axis=2), both[:, :, _PRODUCTS].sum(axis=2))
+
+
+def memory_bound(problem: Problem, rows: tuple[Row, ...], costs: StepBytes, *, lanes: int) -> float:
     """Bytes that some device needs at least: means over ranks of what lives through the step and of activations at their fullest.
 
-    Parameters and gradients are there once for each lane; sharded optimizer states are cut over the holders of both.
+    Parameters and gradients are there once for each lane; sharded states are cut over the holders of both.
     """
     static = {name: float(values.sum()) / len(rows) for name, values in costs.static_bytes}
     held = (static["parameters"] + static["gradients"]) * lanes * _ROUNDED + static["workspace"] + static["optimizer"] * _ROUNDED
@@ -154,61 +222,22 @@ def memory_bound(problem: Problem, rows: tuple[Row, ...], costs: StepCosts, *, l
     return held * reserve_factor(problem) * _ROUNDED + context_bytes(problem)
 
 
-@dataclass(frozen=True, slots=True)
-class KnownBounds:
-    """Bounds of members, each counted once for all whose rows of the tables are alike in what it is made of.
-
-    Args:
-        elements: (mesh rows,) equal numbers where devices hold and shard as much. kept: (layer rows,) the same of activations and buffers.
-        bytes_held, seconds: what is known.
-    """
-
-    problem: Problem
-    prepared: Prepared
-    elements: IntArray
-    kept: IntArray
-    bytes_held: dict[tuple[object, ...], float] = field(default_factory=dict)
-    seconds: dict[tuple[object, ...], float] = field(default_factory=dict)
-
-    @staticmethod
-    def of(problem: Problem, prepared: Prepared) -> KnownBounds:
-        """Nothing is known yet."""
-        sync, layers = prepared.meshes.sync, prepared.layers
-        held = (sync.dense, sync.experts, sync.spread, sync.frozen, sync.tied, sync.narrow, sync.shard, sync.expert_shard)
-        return KnownBounds(problem, prepared, _alike(held), _alike((layers.saved_bytes, layers.buffer_bytes)))
-
-    def asked(self, grid: Grid, place: int, *, microbatches: int, capacity: float) -> float | None:
-        """A lower bound of the seconds of the member at `place` under the order of `grid`; None if it cannot fit into `capacity` bytes."""
-        lanes, priced = grid_schedule(grid.schedule).lanes, self.prepared.priced(place)
-        order = grid.schedule, grid.pp, microbatches, grid.recompute, grid.recompute_layers, grid.host
-        held = (*order, grid.zero, grid.offload, int(self.elements[priced.mesh_row]), int(self.kept[priced.layer_row]))
-        # Below ZeRO-2 a microbatch has nothing of its sharding but what its scales wait.
-        sharding = (grid.zero, priced.mesh_row) if grid.zero >= 2 else float(priced.meshes.scales_s[priced.mesh_row])
-        path = (*order, grid.devices, priced.layer_row, sharding)
-        if held not in self.bytes_held or (self.bytes_held[held] <= capacity and path not in self.seconds):
-            rows = rows_of(grid.schedule, grid.pp, microbatches // lanes)
-            layout = layout_of(self.problem.model, pp=grid.pp, vpp=grid.vpp)
-            costs = step_costs(self.problem, grid, replace(priced, layout=layout))
-            self.bytes_held[held] = memory_bound(self.problem, rows, costs, lanes=lanes)
-            if self.bytes_held[held] <= capacity and path not in self.seconds:
-                self.seconds[path] = path_bound(self.problem, rows, costs, devices=grid.devices)
-        return self.seconds[path] if self.bytes_held[held] <= capacity else None
-
-
-def _alike(tables: Sequence[IntArray]) -> IntArray:
-    """Numbers of the places of the tables' last axis, equal where all that stands there is."""
-    columns = np.concatenate([table.reshape(-1, table.shape[-1]) for table in tables])
-    result: IntArray = np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
-    return result
-
-
 def _kernels(problem: Problem, prepared: Prepared) -> FloatArray:
-    """(outers,) seconds of all blocks but for tokens on their way to experts, for one microbatch, over the ranks of the pipeline."""
-    repeats = np.zeros(len(problem.model.blocks))
+    """(outers,) seconds of all blocks for one microbatch but for tokens on their way, over the ranks of the pipeline, with what they lose.
+
+    An action that is paired loses at least what its blocks would lose to tokens of their own; one that is not waits for them.
+    """
+    repeats, taken = np.zeros(len(problem.model.blocks)), taken_of(problem)
     for run in problem.model.runs:
         repeats[run.block] += run.count
-    kept = [part for part in range(prepared.layers.seconds.shape[2]) if part != EP]
-    seconds = np.einsum("b,bpkn->n", repeats, prepared.layers.seconds[:, :3][:, :, kept])
+    each = prepared.layers.seconds[:, :3]
+    kept = [part for part in range(each.shape[2]) if part not in _ROUTED]
+    # Weight gradients may stand alone, with nothing beside them.
+    moved = np.stack([each[:, 0, _ROUTED].sum(axis=1), each[:, 1:, _ROUTED].sum(axis=(1, 2))])
+    products = each[:, :2, _PRODUCTS].sum(axis=2).transpose(1, 0, 2)
+    products[1] += each[:, 2, _PRODUCTS].sum(axis=1) - each[:, 2].sum(axis=1)
+    lost = np.minimum(products * (taken.share / (1.0 - taken.share)), moved) if taken.reserved else taken.share * moved
+    seconds = np.einsum("b,bpkn->n", repeats, each[:, :, kept]) + np.einsum("b,kbn->n", repeats, lost)
     outer = prepared.members.outers.columns
     spread: FloatArray = seconds[prepared.layer_row] / prepared.members.meshes.columns["pp"][outer["mesh"]]
     return spread
@@ -227,10 +256,9 @@ def _part(space: Space) -> Space | None:
     return replace(space, values=tuple((axis, values[axis]) for axis, _ in space.values), fewest=0)
 
 
-def _grids(members: Members, names: tuple[str, ...], place: int) -> tuple[Grid, ...]:
-    """A member with every schedule in the place of its own."""
-    grid = member_grid(members, place)
-    return tuple(replace(grid, schedule=name, vpp=grid_schedule(name).chunks) for name in names)
+def _grid(members: Members, name: str, place: int) -> Grid:
+    """A member with another schedule in the place of its own."""
+    return replace(member_grid(members, place), schedule=name, vpp=grid_schedule(name).chunks)
 
 
 def search_paired(
@@ -249,9 +277,9 @@ def search_paired(
     if not members.num_members:
         return found
     prepared = prepare(problem, members)
-    known = KnownBounds.of(problem, prepared)
     outer = np.repeat(np.arange(len(members.start) - 1), np.diff(members.start))
-    least = (_kernels(problem, prepared) * members.outers.columns["microbatches"])[outer]
+    kernels = (_kernels(problem, prepared) * members.outers.columns["microbatches"])[outer]
+    least = np.stack([_paths(problem, prepared, name, kernels, until=until) for name in space.paired], axis=1).reshape(-1)
     order = np.argsort(least, kind="stable")
     heap: list[tuple[float, int, Grid]] = []
     at = 0
@@ -264,12 +292,12 @@ def search_paired(
         if heap and heap[0][0] <= least_s:
             _simulate(problem, heapq.heappop(heap)[2], capacity=capacity, top=top, found=found)
             continue
-        place, at = int(order[at]), at + 1
-        for grid in _grids(members, space.paired, place):
-            bound = _bound(known, place, grid, facts, capacity=capacity, found=found)
-            if bound is not None:
-                heapq.heappush(heap, (max(bound, least_s), at * len(space.paired) + len(heap), grid))
-    found.bounded_b0, found.bounded_b1 = (len(order) - at) * len(space.paired), len(heap)
+        (place, name), at = divmod(int(order[at]), len(space.paired)), at + 1
+        grid = _grid(members, space.paired[name], place)
+        bound = _bound(problem, prepared, place, grid, facts, capacity=capacity, found=found)
+        if bound is not None:
+            heapq.heappush(heap, (max(bound, least_s), at, grid))
+    found.bounded_b0, found.bounded_b1 = len(order) - at, len(heap)
     return found
 
 
@@ -286,12 +314,18 @@ def _worst(ranked: list[Simulated], top: int) -> float:
     return ranked[top - 1].step_time_s if len(ranked) >= top else float("inf")
 
 
-def _bound(known: KnownBounds, place: int, grid: Grid, facts: GridFacts, *, capacity: float, found: PairedSearch) -> float | None:
+def _bound(
+    problem: Problem, prepared: Prepared, place: int, grid: Grid, facts: GridFacts, *, capacity: float, found: PairedSearch
+) -> float | None:
     """A lower bound of a member's seconds; None, counted, if it is not legal or cannot fit."""
     microbatches = facts.global_batch // (grid.dp * grid.microbatch)
     if violations(grid, facts=facts, general=True) or order_violations(grid, microbatches=microbatches):
         found.illegal += 1
         return None
-    bound = known.asked(grid, place, microbatches=microbatches, capacity=capacity)
-    found.infeasible += bound is None
-    return bound
+    lanes = grid_schedule(grid.schedule).lanes
+    rows = rows_of(grid.schedule, grid.pp, microbatches // lanes)
+    priced = replace(prepared.priced(place), layout=layout_of(problem.model, pp=grid.pp, vpp=grid.vpp))
+    if memory_bound(problem, rows, step_bytes(problem, grid, priced), lanes=lanes) > capacity:
+        found.infeasible += 1
+        return None
+    return path_bound(problem, grid, microbatches // lanes, step_costs(problem, grid, priced))
