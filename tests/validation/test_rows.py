@@ -48,10 +48,10 @@ def test_every_row_of_the_copy_is_a_case() -> None:
     assert counts["mosaic"] == 182
     assert counts["amp_homo"] == 47
     assert counts["amp_het"] == 23
-    assert counts["mlm_ci"] == 158
+    assert counts["mlm_ci"] == 165
     assert counts["bloom"] == 57
     assert counts["nanotron"] == 26
-    assert sum(counts.values()) == 1070
+    assert sum(counts.values()) == 1077
     assert counts["tpu_recipes"] == 11
 
 
