@@ -50,9 +50,7 @@ def _inside(pool: Pool, tp: int, other: int) -> list[tuple[int, int]]:
     return [(pool.first, pool.first + tp)] if tp >= other else [(pool.first + other, pool.first)]
 
 
-def _pair_seconds(
-    problem: Problem, table: StageTable, tps: tuple[int, int], bases: tuple[int, int], sizes: list[int]
-) -> FloatArray:
+def _pair_seconds(problem: Problem, table: StageTable, tps: tuple[int, int], bases: tuple[int, int], sizes: list[int]) -> FloatArray:
     """(sizes, 2) seconds of both ways, of two stages that begin at `bases`."""
     chunks = chunk_items(problem.model, chunks=(table.layers // 2, table.layers - table.layers // 2))
     stages = tuple(

@@ -117,9 +117,7 @@ def stage_table(problem: Problem) -> StageTable:
     pairs = np.array([number[k, t] for k, t in zip(columns["pool"].tolist(), columns["tp"].tolist(), strict=True)], dtype=np.int64)
     held = [_held(problem, pools[k], tp, counts) for k, tp in keys]
     capacities = [group.kind.accelerator.memory_bytes for group in problem.cluster.groups]
-    facts = tuple(
-        facts_of(group_problem(problem, pool.group), devices=1, capacity=float(capacities[pool.group])) for pool in pools
-    )
+    facts = tuple(facts_of(group_problem(problem, pool.group), devices=1, capacity=float(capacities[pool.group])) for pool in pools)
     return StageTable(
         layers=len(chain),
         pools=pools,
