@@ -115,7 +115,7 @@ class Ground:
         update = _updates(self.problem, table, shard=high, several=low > 1)
         return Terms(
             seconds=table.seconds,
-            extra=_extra(self.problem, table, shard=high, several=low > 1),
+            extra=np.maximum.accumulate(least_recompute(self.problem, table, shard=high, several=low > 1).seconds, axis=3),
             send=np.where(np.isfinite(self.send), self.send, 0.0),
             gather=gather if runtime.overlap_param_gather else 0.0 * gather,
             reduce=reduce,
@@ -173,34 +173,46 @@ def static_bytes(problem: Problem, table: StageTable, *, shard: int) -> FloatArr
     return result
 
 
-def _extra(problem: Problem, table: StageTable, *, shard: int, several: bool) -> FloatArray:
-    """(rows, roles, in flight, layers + 1) least seconds that recompute adds to a microbatch's backward so that a stage fits; inf: never.
+class Redone(NamedTuple):
+    """The cheapest recompute under which stages fit: (rows, roles, in flight, layers + 1).
 
-    Of n layers the first x run again in full and as many of the others selectively as it needs; of all x the cheapest.
+    seconds: that it adds to a microbatch's backward; inf = nothing fits. full: layers that run again whole, the first ones. selective: of
+    the next ones, those whose attention core does.
     """
+
+    seconds: FloatArray
+    full: IntArray
+    selective: IntArray
+
+
+def least_recompute(problem: Problem, table: StageTable, *, shard: int, several: bool) -> Redone:
+    """Of n layers the first x run again in full and as many of the others selectively as it needs; of all x the cheapest."""
     layers, most = table.layers, min(MOST_STAGES, table.layers)
     flight = np.arange(1, most + 1)[None, :, None]
     n = np.arange(layers + 1)[None, None, :]
     static = static_bytes(problem, table, shard=shard)
-    result = np.full((len(table), ROLES, most, layers + 1), np.inf)
+    shape = (len(table), ROLES, most, layers + 1)
+    found = Redone(np.full(shape, np.inf), np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64))
+    plain, selective, full = (table.saved[:, LAYER, mode, None, None] for mode in range(MODES))
+    saves = flight * (plain - selective)
     for role in range(ROLES):
         room = [_room(problem, table, static, role, mode, n=n, several=several) for mode in range(MODES)]
-        ends = sum(table.saved[:, part, 0] for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit)
-        plain, selective, full = (table.saved[:, LAYER, mode, None, None] for mode in range(MODES))
-        held = np.broadcast_to(np.asarray(ends), (len(table),))[:, None, None]
+        ends = sum((table.saved[:, part, 0] for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit), np.zeros(len(table)))
         for x in range(layers + 1):
-            use = flight * (held + np.maximum(n - x, 0) * plain + np.minimum(x, n) * full)
-            fits = use <= room[2 if x else 0]
-            more = x * table.again[:, 2, None, None]
-            result[:, role] = np.where(fits & (n >= x), np.minimum(result[:, role], more), result[:, role])
-            saves = flight * (plain - selective)
-            over = use - room[2 if x else 1]
-            wanted = np.ceil(np.divide(over, saves, out=np.full_like(over, np.inf), where=saves > 0) - 1e-9)
-            wanted = np.maximum(wanted, 0.0)
-            able = (wanted <= n - x) & (n >= x)
-            spent = np.where(able, more + np.where(able, wanted, 0.0) * table.again[:, 1, None, None], np.inf)
-            result[:, role] = np.minimum(result[:, role], spent)
-    return np.maximum.accumulate(result, axis=3)
+            use = flight * (ends[:, None, None] + np.maximum(n - x, 0) * plain + np.minimum(x, n) * full)
+            for some in (False, True):
+                over = use - room[2 if x else int(some)]
+                wanted = np.zeros_like(over)
+                if some:
+                    wanted = np.maximum(np.ceil(np.divide(over, saves, out=np.full_like(over, np.inf), where=saves > 0) - 1e-9), 0.0)
+                able = (n >= x) & ((wanted <= n - x) & (wanted > 0) if some else over <= 0)
+                counted = np.where(able, wanted, 0.0)
+                spent = np.where(able, x * table.again[:, 2, None, None] + counted * table.again[:, 1, None, None], np.inf)
+                better = spent < found.seconds[:, role]
+                found.seconds[:, role][better] = spent[better]
+                found.full[:, role][better] = x
+                found.selective[:, role][better] = counted[better].astype(np.int64)
+    return found
 
 
 def _room(problem: Problem, table: StageTable, static: FloatArray, role: int, mode: int, *, n: IntArray, several: bool) -> FloatArray:

@@ -1,0 +1,137 @@
+"""Compositions: whole numbers of replicas of a few shapes, and the microbatches of each, that do the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.search.mixed.duals import Dual, Market, Values
+from shardwright.search.mixed.frames import Frame, Ground, Terms
+from shardwright.search.mixed.place import MixedLane, MixedPlan
+from shardwright.search.mixed.values import best_cut
+
+COLUMNS = 160
+"""Shapes that a composition chooses from: those that gain most under the prices of the linear program."""
+NODES = 300
+"""Nodes that the integer program looks at."""
+NEAR = 6
+"""Microbatches less than its most that a shape may do, when the batch is dealt out exactly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """Replicas of some shapes, each of which does at most so many microbatches by a limit."""
+
+    shapes: IntArray
+    replicas: IntArray
+    microbatches: IntArray
+
+
+def compose(market: Market, frame: Frame, dual: Dual, values: Values, *, lanes: int, batch: int) -> Composition | None:
+    """Replicas of at most `lanes` shapes that do the batch by the prices' limit; None where the integer program finds none."""
+    shapes = market.shapes
+    done = values.microbatches * shapes.mbs.astype(np.float64)
+    some = np.flatnonzero(values.exact & (done > 0))
+    if not len(some):
+        return None
+    gains = (done - market.cost(dual))[some]
+    chosen = _unlike(market, some[np.argsort(-gains, kind="stable")])
+    worth = done[chosen]
+    devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.float64)
+    n, (low, high) = len(chosen), frame.replicas
+    most = np.minimum((devices / np.maximum(shapes.use[chosen], 1e-9)).min(axis=1), np.ceil(batch / worth))
+    most = np.minimum(np.floor(most), high)
+    rows = np.zeros((len(devices) + 2 + n, 2 * n))
+    rows[: len(devices), :n] = shapes.use[chosen].T
+    rows[len(devices), :n] = 1.0
+    rows[len(devices) + 1, n:] = 1.0
+    rows[len(devices) + 2 :, :n], rows[len(devices) + 2 :, n:] = np.eye(n), -np.diag(most)
+    lower = np.concatenate([np.zeros(len(devices)), [low, 0.0], np.full(n, -np.inf)])
+    upper = np.concatenate([devices, [high, lanes], np.zeros(n)])
+    found = milp(
+        np.concatenate([-worth, np.full(n, 1e-6)]),
+        integrality=np.ones(2 * n),
+        bounds=Bounds(np.zeros(2 * n), np.concatenate([most, np.ones(n)])),
+        constraints=LinearConstraint(rows, lower, upper),
+        options={"node_limit": NODES, "mip_rel_gap": 1e-3},
+    )
+    if found.x is None or worth @ np.rint(found.x[:n]) < batch:
+        return None
+    replicas = np.rint(found.x[:n]).astype(np.int64)
+    used = np.flatnonzero(replicas)
+    return Composition(shapes=chosen[used], replicas=replicas[used], microbatches=values.microbatches[chosen[used]])
+
+
+def _unlike(market: Market, ranked: IntArray) -> IntArray:
+    """The first COLUMNS of some shapes, of those that use as many devices the first two."""
+    seen: dict[int, int] = {}
+    kept: list[int] = []
+    for shape, use in zip(ranked.tolist(), market.use_of[ranked].tolist(), strict=True):
+        if seen.setdefault(use, 0) < 2:
+            seen[use] += 1
+            kept.append(shape)
+        if len(kept) == COLUMNS:
+            break
+    return np.array(kept, dtype=np.int64)
+
+
+def dealt(composition: Composition, mbs: IntArray, *, batch: int) -> list[tuple[int, int, int]]:
+    """(shape, replicas, microbatches) that do the batch exactly, with microbatches as near to the most as can be; [] = there are none.
+
+    A shape of which some replicas do one microbatch less becomes two lanes.
+    """
+    each = composition.replicas * mbs[composition.shapes]
+    most = composition.microbatches
+    found: list[tuple[float, tuple[int, ...]]] = []
+    for less in product(*(range(min(NEAR, int(m) - 1) + 1) for m in most[:-1])):
+        some = most[:-1] - np.array(less, dtype=np.int64)
+        left = batch - int(some @ each[:-1])
+        last, rest = divmod(left, int(each[-1]))
+        if rest == 0 and 1 <= last <= most[-1]:
+            found.append((float(((most - [*some, last]) / most).max()), (*some.tolist(), last)))
+    shapes, replicas = composition.shapes.tolist(), composition.replicas.tolist()
+    if found:
+        return list(zip(shapes, replicas, min(found)[1], strict=True))
+    return _split(shapes, replicas, most.tolist(), mbs[composition.shapes].tolist(), batch)
+
+
+def _split(shapes: list[int], replicas: list[int], most: list[int], mbs: list[int], batch: int) -> list[tuple[int, int, int]]:
+    """The same with one shape in two lanes."""
+    over = sum(x * b * m for x, b, m in zip(replicas, mbs, most, strict=True)) - batch
+    for place in np.argsort([-x for x in replicas], kind="stable").tolist():
+        less, rest = divmod(over, mbs[place])
+        down, few = divmod(less, replicas[place])
+        if rest == 0 and most[place] - down > (few > 0):
+            lanes = [(s, x, m) for s, x, m in zip(shapes, replicas, most, strict=True)]
+            lanes[place] = (shapes[place], replicas[place] - few, most[place] - down)
+            return [*lanes, *([(shapes[place], few, most[place] - down - 1)] if few else [])]
+    return []
+
+
+def cut_lanes(ground: Ground, terms: Terms, market: Market, lanes: list[tuple[int, int, int]], *, limit_s: float) -> MixedPlan | None:
+    """The plan of some lanes, each cut so that it ends as early as can be; None where one does not fit."""
+    found = []
+    for shape, replicas, microbatches in lanes:
+        rows, stages = market.shapes.rows[shape].tolist(), market.shapes.stages[shape].tolist()
+        _, sizes = best_cut(terms, (*rows, *stages), microbatches=microbatches, limit=limit_s)
+        if not sizes:
+            return None
+        runs = 2 if stages[1] else 1
+        found.append(
+            MixedLane(rows=tuple(rows[:runs]), stages=tuple(stages[:runs]), sizes=sizes, replicas=replicas, microbatches=microbatches)
+        )
+    return MixedPlan(lanes=tuple(found))
+
+
+def use_of(ground: Ground, plan: MixedPlan) -> FloatArray:
+    """(pools,) devices that a plan uses."""
+    table = ground.table
+    used = np.zeros(len(table.pools))
+    for lane in plan.lanes:
+        for row in lane.stage_rows():
+            used[table.pool[row]] += lane.replicas * table.tp[row]
+    return used
