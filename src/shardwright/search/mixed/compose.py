@@ -8,9 +8,9 @@ from itertools import product
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import IntArray
 from shardwright.search.mixed.duals import Dual, Market, Values
-from shardwright.search.mixed.frames import Frame, Ground, Terms
+from shardwright.search.mixed.frames import Ground, Terms
 from shardwright.search.mixed.place import MixedLane, MixedPlan
 from shardwright.search.mixed.values import best_cut
 
@@ -31,9 +31,13 @@ class Composition:
     microbatches: IntArray
 
 
-def compose(market: Market, frame: Frame, dual: Dual, values: Values, *, lanes: int, batch: int) -> Composition | None:
-    """Replicas of at most `lanes` shapes that do the batch by the prices' limit; None where the integer program finds none."""
-    shapes = market.shapes
+def compose(market: Market, dual: Dual, values: Values, *, replicas: tuple[int, int], lanes: int, grain: int) -> Composition | None:
+    """Replicas of at most `lanes` shapes that do the batch by the prices' limit; None where the integer program finds none.
+
+    Args:
+        replicas: least and most in all. grain: of each shape a multiple of so many: regular groups sum gradients faster.
+    """
+    shapes, batch = market.shapes, market.batch
     done = values.microbatches * shapes.mbs.astype(np.float64)
     some = np.flatnonzero(values.exact & (done > 0))
     if not len(some):
@@ -42,28 +46,31 @@ def compose(market: Market, frame: Frame, dual: Dual, values: Values, *, lanes: 
     chosen = _unlike(market, some[np.argsort(-gains, kind="stable")])
     worth = done[chosen]
     devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.float64)
-    n, (low, high) = len(chosen), frame.replicas
+    n, (low, high) = len(chosen), replicas
     most = np.minimum((devices / np.maximum(shapes.use[chosen], 1e-9)).min(axis=1), np.ceil(batch / worth))
-    most = np.minimum(np.floor(most), high)
+    most = np.floor(np.minimum(most, high) / grain)
+    if not most.any():
+        return None
     rows = np.zeros((len(devices) + 2 + n, 2 * n))
-    rows[: len(devices), :n] = shapes.use[chosen].T
-    rows[len(devices), :n] = 1.0
+    rows[: len(devices), :n] = grain * shapes.use[chosen].T
+    rows[len(devices), :n] = grain
     rows[len(devices) + 1, n:] = 1.0
     rows[len(devices) + 2 :, :n], rows[len(devices) + 2 :, n:] = np.eye(n), -np.diag(most)
     lower = np.concatenate([np.zeros(len(devices)), [low, 0.0], np.full(n, -np.inf)])
     upper = np.concatenate([devices, [high, lanes], np.zeros(n)])
     found = milp(
-        np.concatenate([-worth, np.full(n, 1e-6)]),
+        np.concatenate([-grain * worth, np.full(n, 1e-6)]),
         integrality=np.ones(2 * n),
         bounds=Bounds(np.zeros(2 * n), np.concatenate([most, np.ones(n)])),
         constraints=LinearConstraint(rows, lower, upper),
         options={"node_limit": NODES, "mip_rel_gap": 1e-3},
     )
-    if found.x is None or worth @ np.rint(found.x[:n]) < batch:
+    if found.x is None:
         return None
-    replicas = np.rint(found.x[:n]).astype(np.int64)
-    used = np.flatnonzero(replicas)
-    return Composition(shapes=chosen[used], replicas=replicas[used], microbatches=values.microbatches[chosen[used]])
+    many = grain * np.rint(found.x[:n]).astype(np.int64)
+    used = np.flatnonzero(many)
+    enough = worth @ many >= batch and (shapes.use[chosen].T @ many <= devices).all()
+    return Composition(shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]) if enough else None
 
 
 def _unlike(market: Market, ranked: IntArray) -> IntArray:
@@ -112,26 +119,18 @@ def _split(shapes: list[int], replicas: list[int], most: list[int], mbs: list[in
     return []
 
 
-def cut_lanes(ground: Ground, terms: Terms, market: Market, lanes: list[tuple[int, int, int]], *, limit_s: float) -> MixedPlan | None:
-    """The plan of some lanes, each cut so that it ends as early as can be; None where one does not fit."""
-    found = []
+def cut_lanes(
+    ground: Ground, terms: Terms, market: Market, lanes: list[tuple[int, int, int]], *, limit_s: float
+) -> tuple[MixedPlan, float] | None:
+    """The plan of some lanes, each cut so that it ends as early as can be, and seconds of the slowest; None where one does not fit."""
+    found, slowest = [], 0.0
     for shape, replicas, microbatches in lanes:
         rows, stages = market.shapes.rows[shape].tolist(), market.shapes.stages[shape].tolist()
-        _, sizes = best_cut(terms, (*rows, *stages), microbatches=microbatches, limit=limit_s)
+        seconds, sizes = best_cut(terms, (*rows, *stages), microbatches=microbatches, limit=limit_s)
         if not sizes:
             return None
-        runs = 2 if stages[1] else 1
+        runs, slowest = 2 if stages[1] else 1, max(slowest, seconds)
         found.append(
             MixedLane(rows=tuple(rows[:runs]), stages=tuple(stages[:runs]), sizes=sizes, replicas=replicas, microbatches=microbatches)
         )
-    return MixedPlan(lanes=tuple(found))
-
-
-def use_of(ground: Ground, plan: MixedPlan) -> FloatArray:
-    """(pools,) devices that a plan uses."""
-    table = ground.table
-    used = np.zeros(len(table.pools))
-    for lane in plan.lanes:
-        for row in lane.stage_rows():
-            used[table.pool[row]] += lane.replicas * table.tp[row]
-    return used
+    return MixedPlan(lanes=tuple(found)), slowest * (1 - 1e-4)

@@ -91,6 +91,11 @@ class Market:
         values.microbatches[which] = most_microbatches(self.terms(frame), self.shapes, upper=values.microbatches, which=which, limit=limit)
         values.exact[which] = True
 
+    def by_work(self, frame: Frame, limit_s: float) -> Dual:
+        """A bound of what plans of a frame do by a limit, by work alone."""
+        values = self.values(frame, limit_s)
+        return self._solved(frame, limit_s, values.microbatches * self.shapes.mbs.astype(np.float64))
+
     def priced(self, frame: Frame, limit_s: float) -> tuple[Dual, Values]:
         """The least bound of what plans of a frame do by a limit; or the first that is below the batch."""
         values = self.values(frame, limit_s)

@@ -115,9 +115,7 @@ def _keeps(redone: Redone, lane: MixedLane, place: int, row: int) -> tuple[Keep,
 
 def moved(plan: Plan, problem: Problem, pool: Pool) -> Plan:
     """A plan of a pool alone on the devices that the pool has in the cluster."""
-    lanes = tuple(
-        replace(lane, stages=tuple(replace(stage, base=stage.base + pool.first) for stage in lane.stages)) for lane in plan.lanes
-    )
+    lanes = tuple(replace(lane, stages=tuple(replace(stage, base=stage.base + pool.first) for stage in lane.stages)) for lane in plan.lanes)
     orders = tuple(
         order if isinstance(order, Named) else replace(order, rows=tuple((device + pool.first, row) for device, row in order.rows))
         for order in plan.orders

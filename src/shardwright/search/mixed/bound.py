@@ -1,0 +1,81 @@
+"""The bound of a mixed space: frames closed one by one by prices, those that stay open split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shardwright.search.mixed.duals import Dual, Market
+from shardwright.search.mixed.frames import Frame, first_frames, split
+
+STEPS = (0.25, 0.15, 0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01, 0.005)
+"""Gaps that are tried one after another: no plan is faster than the best so far by more than this share."""
+FRAMES = 120
+"""Tests of frames at most."""
+
+
+@dataclass(slots=True)
+class Closing:
+    """The frames of one market, as far as they are closed.
+
+    Args:
+        closed: the prices that close each leaf of the frames, at the largest limit so far. tests: linear programs solved.
+    """
+
+    market: Market
+    closed: dict[Frame, Dual] = field(default_factory=dict)
+    tests: int = 0
+
+    def close(self, limit_s: float, *, most: int) -> bool:
+        """Close every frame at a limit; whether that is done. Frames closed at it before stay so; the others are tested, and split."""
+        found: dict[Frame, Dual] = {}
+        waiting = list(self.closed) or list(first_frames(self.market.ground))
+        while waiting:
+            frame = waiting.pop()
+            before = self.closed.get(frame)
+            if before is not None and before.limit_s >= limit_s:
+                found[frame] = before
+                continue
+            if self.tests >= most:
+                return False
+            self.tests += 1
+            dual, _ = self.market.priced(frame, limit_s)
+            if dual.samples < self.market.batch:
+                found[frame] = dual
+                continue
+            parts = split(frame)
+            if not parts:
+                return False
+            waiting += parts
+        self.closed = found
+        return True
+
+
+def lower_bound(
+    markets: tuple[Market, ...], best_s: float, *, tolerance: float, progress: Callable[[float], None] | None = None
+) -> tuple[float, tuple[Closing, ...]]:
+    """Seconds that no plan of any market ends before, and the frames that show it.
+
+    Gaps are tried from wide to narrow until one stays open or `tolerance` is reached.
+    """
+    closings = tuple(Closing(market=market) for market in markets)
+    reached = 0.0
+    steps = [step for step in STEPS if step >= tolerance] or [tolerance]
+    for step in steps:
+        limit_s = best_s * (1.0 - step)
+        if not all(closing.close(limit_s, most=FRAMES) for closing in closings):
+            break
+        reached = limit_s
+        if progress is not None:
+            progress(reached)
+    return reached, closings
+
+
+def holds(market: Market, dual: Dual) -> bool:
+    """Whether prices close their frame: every shape's samples by the limit made anew, and no linear program."""
+    values = market.values(dual.frame, dual.limit_s)
+    done = values.microbatches * market.shapes.mbs.astype(float)
+    dear = (done > market.cost(dual)).nonzero()[0]
+    market.refine(values, dear, dual.frame, dual.limit_s)
+    done = values.microbatches * market.shapes.mbs.astype(float)
+    return market.repriced(dual, done).samples < market.batch
