@@ -10,8 +10,10 @@ from shardwright.search.mixed.frames import Frame, first_frames, split
 
 STEPS = (0.25, 0.15, 0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01, 0.005)
 """Gaps that are tried one after another: no plan is faster than the best so far by more than this share."""
-FRAMES = 120
-"""Tests of frames at most."""
+HALVINGS, FINE = 4, 0.002
+"""Tries between the last gap that was shown and the first that was not, as long as they are this far apart."""
+FRAMES = 60
+"""Tests of frames at most, at one limit."""
 
 
 @dataclass(slots=True)
@@ -59,16 +61,24 @@ def lower_bound(
     Gaps are tried from wide to narrow until one stays open or `tolerance` is reached.
     """
     closings = tuple(Closing(market=market) for market in markets)
-    reached = 0.0
-    steps = [step for step in STEPS if step >= tolerance] or [tolerance]
-    for step in steps:
-        limit_s = best_s * (1.0 - step)
-        if not all(closing.close(limit_s, most=FRAMES) for closing in closings):
+    reached, failed = 1.0, tolerance
+    for step in [*(step for step in STEPS if step > tolerance), tolerance]:
+        if not _all_close(closings, best_s * (1.0 - step)):
+            failed = step
             break
-        reached = limit_s
+        reached = step
         if progress is not None:
-            progress(reached)
-    return reached, closings
+            progress(best_s * (1.0 - reached))
+    for _ in range(HALVINGS):
+        if reached - failed > FINE:
+            middle = (reached + failed) / 2
+            closed = _all_close(closings, best_s * (1.0 - middle))
+            reached, failed = (middle, failed) if closed else (reached, middle)
+    return best_s * (1.0 - reached), closings
+
+
+def _all_close(closings: tuple[Closing, ...], limit_s: float) -> bool:
+    return all(closing.close(limit_s, most=closing.tests + FRAMES) for closing in closings)
 
 
 def holds(market: Market, dual: Dual) -> bool:

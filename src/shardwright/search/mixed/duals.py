@@ -112,6 +112,11 @@ class Market:
             chosen = near[np.argsort(-gains[near], kind="stable")[:_AT_ONCE]]
             self.refine(values, np.sort(chosen), frame, limit_s)
 
+    def enough(self, dual: Dual, values: Values, replicas: tuple[int, int]) -> bool:
+        """Whether so many replicas may do the batch by the prices' limit, in parts if need be."""
+        done = values.microbatches * self.shapes.mbs.astype(np.float64)
+        return self._solved(replace(dual.frame, replicas=replicas), dual.limit_s, done).samples >= self.batch
+
     def cost(self, dual: Dual) -> FloatArray:
         """(shapes,) what a replica of each costs under prices."""
         return np.asarray(self.shapes.use @ np.array(dual.devices) + self.shapes.nodes * dual.nodes + dual.replicas)

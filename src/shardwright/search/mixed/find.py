@@ -17,7 +17,7 @@ from shardwright.search.exact.find import universal_picoseconds
 from shardwright.search.grid.find import find, problem_text
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import standard_space, with_options
-from shardwright.search.mixed.bound import lower_bound
+from shardwright.search.mixed.bound import FRAMES, Closing, lower_bound
 from shardwright.search.mixed.certificate import Closed, MixedCertificate, PoolAlone
 from shardwright.search.mixed.duals import Market
 from shardwright.search.mixed.frames import MOST_STAGES, Ground
@@ -95,7 +95,8 @@ def find_mixed(
     markets = tuple(Market.of(Ground.of(under(problem, options))) for options in rows)
     for number, (options, market) in enumerate(zip(rows, markets, strict=True)):
         _say(progress, "compose pipelines", number, len(markets))
-        look(standing, market, options)
+        if not Closing(market=market).close(standing.best_s, most=FRAMES):
+            look(standing, market, options)
     if standing.best is None:
         raise InfeasibleError("no plan fits in memory on any pool or on all together", hint="more or larger devices, or a smaller model")
     best_s = standing.best_s

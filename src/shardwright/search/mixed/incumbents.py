@@ -15,9 +15,9 @@ from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
-RISE = 1.02
+RISE = 1.01
 """From one limit to the next."""
-LEVELS = 4
+LEVELS = 5
 """Limits at which compositions are looked for, from the first that has one."""
 LANES = (1, 2)
 """Shapes of a composition at most."""
@@ -53,7 +53,7 @@ class Standing:
 def look(standing: Standing, market: Market, options: Options) -> None:
     """Compositions of a market at rising limits."""
     limit, found = work_limit(market, standing.best_s), 0
-    frames = [_whole(market, tp) for tp in market.ground.degrees]
+    frames = [_whole(market, tp) for tp in market.ground.degrees[:2]]
     while limit < standing.best_s and found < LEVELS:
         some = False
         for frame in frames:
@@ -84,8 +84,8 @@ def work_limit(market: Market, most: float) -> float:
 
 
 def replica_ranges(market: Market) -> list[tuple[int, int]]:
-    """Ranges of replicas that compositions are asked for: by doubling and halves between."""
-    marks = [1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024, 2048]
+    """Ranges of replicas that compositions are asked for: between powers of two and their halves."""
+    marks = [1, *(low * part // 2 for low in (2**i for i in range(1, 12)) for part in (2, 3))]
     most = market.ground.most_replicas
     return [(low, min(high - 1, most)) for low, high in zip(marks, marks[1:], strict=False) if low <= most]
 
@@ -94,6 +94,8 @@ def _compositions(standing: Standing, market: Market, dual: Dual, values: Values
     node = max(pool.node for pool in market.ground.table.pools)
     grains = tuple(sorted({node, max(node // 2, 1), 1}, reverse=True))
     for replicas, lanes, grain in product(replica_ranges(market), LANES, grains):
+        if not market.enough(dual, values, replicas):
+            continue
         composition = compose(market, dual, values, replicas=replicas, lanes=lanes, grain=grain)
         if composition is None:
             continue
