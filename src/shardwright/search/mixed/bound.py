@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from shardwright.search.mixed.duals import Dual, Market
-from shardwright.search.mixed.frames import Frame, first_frames, split
+from shardwright.search.frames import Dual, Frame
+from shardwright.search.mixed.duals import Market
+from shardwright.search.mixed.terms import Ground, first_frames, split
 
 STEPS = (0.25, 0.15, 0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01, 0.005)
 """Gaps that are tried one after another: no plan is faster than the best so far by more than this share."""
@@ -84,8 +85,22 @@ def _all_close(closings: tuple[Closing, ...], limit_s: float) -> bool:
 def holds(market: Market, dual: Dual) -> bool:
     """Whether prices close their frame: every shape's samples by the limit made anew, and no linear program."""
     values = market.values(dual.frame, dual.limit_s)
-    done = values.microbatches * market.shapes.mbs.astype(float)
+    done = market.samples(values)
     dear = (done > market.cost(dual)).nonzero()[0]
     market.refine(values, dear, dual.frame, dual.limit_s)
-    done = values.microbatches * market.shapes.mbs.astype(float)
+    done = market.samples(values)
     return market.repriced(dual, done).samples < market.batch
+
+
+def covers(ground: Ground, frames: list[Frame]) -> bool:
+    """Whether frames make up the space: those that it begins with, and parts of the ones that were split."""
+    left, waiting = set(frames), list(first_frames(ground))
+    while waiting:
+        frame = waiting.pop()
+        if frame in left:
+            continue
+        parts = split(frame)
+        if not parts:
+            return False
+        waiting += parts
+    return True

@@ -9,9 +9,10 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from shardwright.arrays import IntArray
-from shardwright.search.mixed.duals import Dual, Market, Values
-from shardwright.search.mixed.frames import Ground, Terms
+from shardwright.search.frames import Dual
+from shardwright.search.mixed.duals import Market, Values
 from shardwright.search.mixed.place import MixedLane, MixedPlan
+from shardwright.search.mixed.terms import Ground, Terms
 from shardwright.search.mixed.values import best_cut
 
 COLUMNS = 160
@@ -38,7 +39,7 @@ def compose(market: Market, dual: Dual, values: Values, *, replicas: tuple[int, 
         replicas: least and most in all. grain: of each shape a multiple of so many: regular groups sum gradients faster.
     """
     shapes, batch = market.shapes, market.batch
-    done = values.microbatches * shapes.mbs.astype(np.float64)
+    done = market.samples(values)
     some = np.flatnonzero(values.exact & (done > 0))
     if not len(some):
         return None

@@ -8,30 +8,14 @@ import numpy as np
 from scipy.optimize import linprog
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.search.mixed.frames import Frame, Ground, Terms
+from shardwright.search.frames import Dual, Frame
 from shardwright.search.mixed.shapes import Shapes, alike_use, shapes_of
+from shardwright.search.mixed.terms import Ground, Terms
 from shardwright.search.mixed.values import most_by_work, most_microbatches
 
 _AT_ONCE = 2048
 """Shapes whose values are made exact in one round."""
 _SLACK = 1e-9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dual:
-    """Prices under which no replica of a shape is worth more samples than it costs; so no plan of the frame does more than `samples`.
-
-    Args:
-        limit_s: by which. devices: samples that a device of each pool is worth. nodes, replicas: likewise a node that is filled, a replica
-            (negative where every plan has some too many). samples: what all devices, nodes and replicas of the frame are worth.
-    """
-
-    frame: Frame
-    limit_s: float
-    devices: tuple[float, ...]
-    nodes: float
-    replicas: float
-    samples: float
 
 
 @dataclass(slots=True)
@@ -91,16 +75,20 @@ class Market:
         values.microbatches[which] = most_microbatches(self.terms(frame), self.shapes, upper=values.microbatches, which=which, limit=limit)
         values.exact[which] = True
 
+    def samples(self, values: Values) -> FloatArray:
+        """(shapes,) samples that a replica does at most."""
+        return np.asarray(values.microbatches * self.shapes.mbs, dtype=np.float64)
+
     def by_work(self, frame: Frame, limit_s: float) -> Dual:
         """A bound of what plans of a frame do by a limit, by work alone."""
         values = self.values(frame, limit_s)
-        return self._solved(frame, limit_s, values.microbatches * self.shapes.mbs.astype(np.float64))
+        return self._solved(frame, limit_s, self.samples(values))
 
     def priced(self, frame: Frame, limit_s: float) -> tuple[Dual, Values]:
         """The least bound of what plans of a frame do by a limit; or the first that is below the batch."""
         values = self.values(frame, limit_s)
         while True:
-            done = values.microbatches * self.shapes.mbs.astype(np.float64)
+            done = self.samples(values)
             dual = self._solved(frame, limit_s, done)
             if dual.samples < self.batch:
                 return dual, values
@@ -114,7 +102,7 @@ class Market:
 
     def enough(self, dual: Dual, values: Values, replicas: tuple[int, int]) -> bool:
         """Whether so many replicas may do the batch by the prices' limit, in parts if need be."""
-        done = values.microbatches * self.shapes.mbs.astype(np.float64)
+        done = self.samples(values)
         return self._solved(replace(dual.frame, replicas=replicas), dual.limit_s, done).samples >= self.batch
 
     def cost(self, dual: Dual) -> FloatArray:

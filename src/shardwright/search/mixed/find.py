@@ -1,4 +1,4 @@
-"""Search over a mixed cluster: each pool alone, then pipelines over all of them; the best simulated plan, and how far it is from the bound."""
+"""Search over a mixed cluster: each pool alone, then pipelines over all of them; the best simulated plan, and a bound."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from shardwright.errors import InfeasibleError, OutOfTimeError
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.runtime import Options
 from shardwright.search.answer import Answer
-from shardwright.search.certificate import assert_sound, claim
+from shardwright.search.certificate import Certificate, assert_sound, claim
 from shardwright.search.exact.find import universal_picoseconds
+from shardwright.search.frames import Closed, MixedPart, PoolAlone
 from shardwright.search.grid.find import find, problem_text
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import standard_space, with_options
 from shardwright.search.mixed.bound import FRAMES, Closing, lower_bound
-from shardwright.search.mixed.certificate import Closed, MixedCertificate, PoolAlone
 from shardwright.search.mixed.duals import Market
-from shardwright.search.mixed.frames import MOST_STAGES, Ground
 from shardwright.search.mixed.incumbents import Standing, look
 from shardwright.search.mixed.place import MixedPlan, moved
 from shardwright.search.mixed.pools import Pool, alone, pools_of
 from shardwright.search.mixed.tables import MICROBATCHES, require_searched
+from shardwright.search.mixed.terms import MOST_STAGES, Ground
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.simulation import Simulation
 from shardwright.strategy.grid.expand import plan_of
@@ -51,7 +51,7 @@ class MixedAnswer:
     plan: Plan
     mixed: MixedPlan | None
     step_time_s: float
-    certificate: MixedCertificate
+    certificate: Certificate
     search_time_s: float = field(default=0.0, compare=False)
     simulation: Simulation | None = field(default=None, compare=False)
 
@@ -107,24 +107,32 @@ def find_mixed(
     universal = 1.0 - universal_picoseconds(problem) / PICOSECONDS_PER_SECOND / best_s
     assert_sound(best_s=best_s, lower_bound_s=lower, universal_gap=universal)
     space = space_text(pools, rows)
-    certificate = MixedCertificate(
-        space=space,
-        digest=hashlib.sha256(f"{space}\n{problem_text(problem)}".encode()).hexdigest(),
+    part = MixedPart(
         shapes=sum(len(market.shapes) for market in markets),
         alone=tuple(_told(one) for one in singles),
         closed=tuple(
             Closed(options=options, duals=tuple(closing.closed.values())) for options, closing in zip(rows, closings, strict=True)
         ),
         tests=sum(closing.tests for closing in closings),
-        compositions=standing.compositions,
-        simulated=standing.simulated,
+        lower_bound_s=mixed_lower,
+        tolerance=tolerance,
+    )
+    certificate = Certificate(
+        space=space,
+        digest=hashlib.sha256(f"{space}\n{problem_text(problem)}".encode()).hexdigest(),
+        enumerated=standing.looked_at,
+        illegal=0,
+        duplicates=0,
         infeasible=standing.infeasible,
+        bounded_b0=0,
+        bounded_b1=standing.bounded,
+        simulated=standing.simulated,
         best_s=best_s,
-        mixed_lower_s=mixed_lower,
         lower_bound_s=lower,
         gap=(best_s - lower) / best_s,
+        optimal=lower >= best_s,
         universal_gap=universal,
-        tolerance=tolerance,
+        mixed=part,
     )
     spent = time.monotonic() - begun
     return MixedAnswer(plan=standing.best, mixed=standing.mixed, step_time_s=best_s, certificate=certificate, search_time_s=spent)
@@ -147,6 +155,7 @@ def _pool_alone(problem: Problem, pool: Pool, standing: Standing, *, stop: int |
     except (InfeasibleError, OutOfTimeError):
         return _Alone(pool=pool, answer=None, step_time_s=inf)
     plan = moved(plan_of(answer.grid, model=problem.model, global_batch=job.global_batch), problem, pool)
+    standing.looked_at += 1
     return _Alone(pool=pool, answer=answer, step_time_s=standing.attempt(plan, None))
 
 
@@ -172,8 +181,8 @@ def space_text(pools: tuple[Pool, ...], rows: tuple[Options, ...]) -> str:
     """The space in words and values."""
     options = ", ".join(" ".join(f"{name}={value}" for name, value in row) or "as it is" for row in rows)
     return (
-        f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools)}; any number of replicas of any pipelines of at most two runs "
-        f"of like stages, {MOST_STAGES} stages in all, a stage on one pool with tp inside a node and sp; mbs "
+        f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools)}; any number of replicas of any pipelines of at most two "
+        f"runs of like stages, {MOST_STAGES} stages in all, a stage on one pool with tp inside a node and sp; mbs "
         f"{{{', '.join(map(str, MICROBATCHES))}}}, any cut of the layers, each stage recomputes any number of its first layers in full and "
         f"of the next ones selectively, 1F1B, zero1 over all replicas, any shares of the batch, any idle devices; options of the runtime "
         f"{{{options}}}; and every grid of the standard space of each pool alone"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 
 from shardwright.errors import ShardwrightError
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
+from shardwright.search.frames import Dual, Frame
 from shardwright.search.mixed.compose import compose, cut_lanes, dealt
-from shardwright.search.mixed.duals import Dual, Market, Values
-from shardwright.search.mixed.frames import Frame
+from shardwright.search.mixed.duals import Market, Values
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.plan import Plan
@@ -33,18 +33,19 @@ class Standing:
     best_s: float = float("inf")
     best: Plan | None = None
     mixed: MixedPlan | None = None
-    compositions: int = 0
+    looked_at: int = 0
     simulated: int = 0
+    bounded: int = 0
     infeasible: int = 0
     seen: set[object] = field(default_factory=set)
 
     def attempt(self, plan: Plan, mixed: MixedPlan | None) -> float:
         """Simulate a plan, and keep it if it fits and is faster. Its seconds; inf = it does not fit."""
-        self.simulated += 1
         done = simulate_plan(self.problem, plan)
         if not done.fits:
             self.infeasible += 1
             return float("inf")
+        self.simulated += 1
         if done.step_time_s < self.best_s:
             self.best_s, self.best, self.mixed = done.step_time_s, plan, mixed
         return done.step_time_s
@@ -87,7 +88,7 @@ def replica_ranges(market: Market) -> list[tuple[int, int]]:
     """Ranges of replicas that compositions are asked for: between powers of two and their halves."""
     marks = [1, *(low * part // 2 for low in (2**i for i in range(1, 12)) for part in (2, 3))]
     most = market.ground.most_replicas
-    return [(low, min(high - 1, most)) for low, high in zip(marks, marks[1:], strict=False) if low <= most]
+    return [(low, min(high - 1, most)) for low, high in pairwise(marks) if low <= most]
 
 
 def _compositions(standing: Standing, market: Market, dual: Dual, values: Values, options: Options) -> None:
@@ -99,7 +100,6 @@ def _compositions(standing: Standing, market: Market, dual: Dual, values: Values
         composition = compose(market, dual, values, replicas=replicas, lanes=lanes, grain=grain)
         if composition is None:
             continue
-        standing.compositions += 1
         dealt_out = dealt(composition, market.shapes.mbs, batch=market.batch)
         key = (options, tuple(dealt_out))
         if not dealt_out or key in standing.seen:
@@ -114,10 +114,13 @@ def attempt(standing: Standing, market: Market, lanes: list[tuple[int, int, int]
     tp = min(int(market.shapes.tp[shape]) for shape, _, _ in lanes)
     frame = Frame(replicas=(total, total), tp=tp, nodes=(0.0, market.ground.nodes))
     cut = cut_lanes(market.ground, market.terms(frame), market, lanes, limit_s=limit_s * LOOSE)
+    standing.looked_at += 1
     if cut is None:
+        standing.infeasible += 1
         return float("inf")
     plan, slowest = cut
     if slowest * market.ground.jitter(frame_of(market.ground.table, plan)) >= standing.best_s:
+        standing.bounded += 1
         return float("inf")
     try:
         return standing.attempt(general_plan(market.ground, plan, options=options), plan)

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
-from shardwright.search.mixed.frames import FIRST, LAST, Frame, Ground, Redone, least_recompute
+from shardwright.search.frames import Frame
 from shardwright.search.mixed.pools import Pool
 from shardwright.search.mixed.tables import StageTable, grid_of
+from shardwright.search.mixed.terms import FIRST, LAST, Ground, Redone, least_recompute
 from shardwright.strategy.grid.expand import FULL, chunk_items, grid_placements, grid_shards
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Named

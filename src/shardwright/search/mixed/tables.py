@@ -143,7 +143,7 @@ def degrees_of(problem: Problem, pool: Pool) -> tuple[int, ...]:
 def stage_rows(tp: IntArray, mbs: IntArray, *, sp: bool, replicas: IntArray | int = 1, stride: int = 1) -> Rows:
     """Rows of a table: stages of some degrees, whose replicas stand `stride` devices apart."""
     ones = np.ones_like(tp)
-    columns = {name: ones for name in ("cp", "ep", "etp", "pp", "ulysses", "s_tp", "s_cp", "s_pp")}
+    columns = dict.fromkeys(("cp", "ep", "etp", "pp", "ulysses", "s_tp", "s_cp", "s_pp"), ones)
     columns |= {"tp": tp, "mbs": mbs, "dp": ones * replicas, "s_dp": ones * stride}
     columns |= {"sp": (tp > 1).astype(np.int64) * sp, "gather": 0 * ones}
     return Rows(columns=columns)

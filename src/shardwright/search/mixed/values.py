@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray
+from shardwright.arrays import IntArray
 from shardwright.compiled import compiled, inner
-from shardwright.search.mixed.frames import Terms
 from shardwright.search.mixed.shapes import Shapes
+from shardwright.search.mixed.terms import Terms
 
 _PIECES = 4.0
 
@@ -182,23 +182,19 @@ def best_cut(terms: Terms, shape: tuple[int, int, int, int], *, microbatches: in
         shape: rows and stages of both runs. limit: by which it does.
     """
     sizes = np.zeros(64, dtype=np.int64)
-    low, high, found = 0.0, limit, ()
-    while high - low > 1e-4 * limit or not found:
-        middle = (low + high) / 2 if found else high
+    stages = shape[2] + shape[3]
+    if not _cut_once(terms, *shape, microbatches, limit, sizes):
+        return float("inf"), ()
+    low, high, found = 0.0, limit, sizes[:stages].tolist()
+    while high - low > 1e-4 * limit:
+        middle = (low + high) / 2
         if _cut_once(terms, *shape, microbatches, middle, sizes):
-            found, high = tuple(sizes[: shape[2] + shape[3]].tolist()), middle
-        elif not found:
-            return float("inf"), ()
+            high, found = middle, sizes[:stages].tolist()
         else:
             low = middle
-    return high, found
+    return high, tuple(found)
 
 
 @compiled
 def _cut_once(terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limit: float, sizes: IntArray) -> int:
     return _possible(terms, one, other, p1, p2, m, limit, sizes)
-
-
-def samples(shapes: Shapes, microbatches: IntArray) -> FloatArray:
-    """Samples of so many microbatches of each shape."""
-    return np.asarray(microbatches * shapes.mbs, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Frames: parts of the space in which the number of replicas, the least tensor parallel degree and the nodes lie between limits."""
+"""What stages take inside a frame at least; and the frames that make up a mixed space."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from shardwright.cost.critical_path import jitter_of_nodes
 from shardwright.cost.device_buffers import communicator_bytes
 from shardwright.cost.device_network import group_problem
 from shardwright.program.problem import Problem
+from shardwright.search.frames import Frame
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.mixed.sends import send_table
 from shardwright.search.mixed.tables import AFTER, BEFORE, LAYER, MODES, StageTable, parts_of, stage_rows, stage_table, sums_table
@@ -22,25 +23,6 @@ FIRST, LAST = 1, 2
 ROLES = 4
 MOST_STAGES = 32
 """Stages of a shape at most."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """A part of the space.
-
-    Args:
-        replicas: least and most in a plan. tp: no stage has a smaller tensor parallel degree. nodes: least and most that a plan fills.
-    """
-
-    replicas: tuple[int, int]
-    tp: int
-    nodes: tuple[float, float]
-
-    def text(self) -> str:
-        """The frame in words."""
-        low, high = self.replicas
-        many = f"{low}" if low == high else f"{low} to {high}"
-        return f"{many} replicas, tp from {self.tp}, {self.nodes[0]:g} to {self.nodes[1]:g} nodes"
 
 
 class Terms(NamedTuple):
@@ -91,7 +73,7 @@ class Ground:
     @property
     def most_replicas(self) -> int:
         """Replicas of a plan at most."""
-        return self.gather.shape[2]
+        return int(self.gather.shape[2])
 
     @cached_property
     def nodes(self) -> float:
@@ -232,8 +214,7 @@ def _room(problem: Problem, table: StageTable, static: FloatArray, role: int, mo
     least = np.minimum(most / reserve, most + temporary + logits - (blocks + again + end))
     ends = sum(static[:, part] for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit)
     fixed = ends + float(runtime.workspace_bytes) + table.workspace + logits + temporary
-    left = np.asarray(least - fixed)[:, None, None] - n * static[:, LAYER, None, None]
-    return left
+    return np.asarray(np.asarray(least - fixed)[:, None, None] - n * static[:, LAYER, None, None])
 
 
 def first_frames(ground: Ground) -> tuple[Frame, ...]:
