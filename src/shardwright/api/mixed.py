@@ -11,8 +11,8 @@ from shardwright.hardware.overrides import keep_free
 from shardwright.program.problem import Problem, under
 from shardwright.search.certificate import Certificate
 from shardwright.search.mixed.bound import covers, holds
-from shardwright.search.mixed.duals import Market
 from shardwright.search.mixed.find import TOLERANCE, MixedAnswer, find_mixed
+from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.terms import Ground
 from shardwright.search.request import Request
 

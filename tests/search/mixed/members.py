@@ -14,7 +14,7 @@ from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.search.mixed.duals import Market
+from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedLane, MixedPlan
 from shardwright.search.mixed.terms import Ground
 

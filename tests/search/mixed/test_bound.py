@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from shardwright.search.mixed.duals import Market
+from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.terms import ROLES, Ground, Terms
 from shardwright.search.mixed.values import best_cut, most_microbatches

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from shardwright.search.frames import Dual, Frame
-from shardwright.search.mixed.duals import Market
+from shardwright.search.mixed.market import Market, prices_of
 from shardwright.search.mixed.terms import Ground, first_frames, split
 
 STEPS = (0.25, 0.15, 0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01, 0.005)
@@ -83,13 +85,12 @@ def _all_close(closings: tuple[Closing, ...], limit_s: float) -> bool:
 
 
 def holds(market: Market, dual: Dual) -> bool:
-    """Whether prices close their frame: every shape's samples by the limit made anew, and no linear program."""
-    values = market.values(dual.frame, dual.limit_s)
-    done = market.samples(values)
-    dear = (done > market.cost(dual)).nonzero()[0]
-    market.refine(values, dear, dual.frame, dual.limit_s)
-    done = market.samples(values)
-    return market.repriced(dual, done).samples < market.batch
+    """Whether prices close their frame: what every shape is worth by the limit made anew, and no linear program."""
+    values, mbs = market.by_work(dual.frame, dual.limit_s), market.shapes.mbs
+    floor = np.floor(np.maximum(market.cost(prices_of(dual)), 0.0) / mbs).astype(np.int64)
+    dear = np.flatnonzero(values.microbatches > floor)
+    market.refine(values, dear, dual.frame, dual.limit_s, above=floor[dear])
+    return market.repriced(dual, market.samples(values)).samples < market.batch
 
 
 def covers(ground: Ground, frames: list[Frame]) -> bool:

@@ -10,7 +10,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from shardwright.arrays import IntArray
 from shardwright.search.frames import Dual
-from shardwright.search.mixed.duals import Market, Values
+from shardwright.search.mixed.market import Market, Values, prices_of
 from shardwright.search.mixed.place import MixedLane, MixedPlan
 from shardwright.search.mixed.terms import Ground, Terms
 from shardwright.search.mixed.values import best_cut
@@ -43,7 +43,7 @@ def compose(market: Market, dual: Dual, values: Values, *, replicas: tuple[int, 
     some = np.flatnonzero(values.exact & (done > 0))
     if not len(some):
         return None
-    gains = (done - market.cost(dual))[some]
+    gains = (done - market.cost(prices_of(dual)))[some]
     chosen = _unlike(market, some[np.argsort(-gains, kind="stable")])
     worth = done[chosen]
     devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.float64)

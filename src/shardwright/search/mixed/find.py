@@ -19,8 +19,8 @@ from shardwright.search.grid.find import find, problem_text
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import standard_space, with_options
 from shardwright.search.mixed.bound import FRAMES, Closing, lower_bound
-from shardwright.search.mixed.duals import Market
 from shardwright.search.mixed.incumbents import Standing, look
+from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedPlan, moved
 from shardwright.search.mixed.pools import Pool, alone, pools_of
 from shardwright.search.mixed.tables import MICROBATCHES, require_searched

@@ -10,7 +10,7 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Dual, Frame
 from shardwright.search.mixed.compose import compose, cut_lanes, dealt
-from shardwright.search.mixed.duals import Market, Values
+from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.plan import Plan
@@ -58,7 +58,7 @@ def look(standing: Standing, market: Market, options: Options) -> None:
     while limit < standing.best_s and found < LEVELS:
         some = False
         for frame in frames:
-            dual, values = market.priced(frame, limit)
+            dual, values = market.priced(frame, limit, thorough=True)
             if dual.samples >= market.batch:
                 some = True
                 _compositions(standing, market, dual, values, options)
@@ -77,7 +77,7 @@ def work_limit(market: Market, most: float) -> float:
     low, high = 0.0, min(most, 1e9)
     while high - low > 0.01 * high:
         middle = (low + high) / 2
-        if market.by_work(frame, middle).samples >= market.batch:
+        if market.work_done(frame, middle) >= market.batch:
             high = middle
         else:
             low = middle

@@ -130,27 +130,41 @@ def _possible(terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limi
 
 
 @compiled
-def _most_microbatches(terms: Terms, rows: IntArray, stages: IntArray, upper: IntArray, which: IntArray, limit: float) -> IntArray:
-    """(which,) most microbatches of some shapes by the limit, none above `upper`."""
+def _most_above(
+    terms: Terms, rows: IntArray, stages: IntArray, upper: IntArray, which: IntArray, least: IntArray, limit: float
+) -> IntArray:
+    """(which,) most microbatches of some shapes by the limit, none above `upper`; `least` where it is no more than that."""
     result = np.zeros(len(which), dtype=np.int64)
     sizes = np.zeros(64, dtype=np.int64)
     for place in range(len(which)):
         shape = which[place]
         one, other, p1, p2 = rows[shape, 0], rows[shape, 1], stages[shape, 0], stages[shape, 1]
-        low, high = 0, upper[shape]
-        while low < high:
-            middle = (low + high + 1) // 2
-            if _possible(terms, one, other, p1, p2, middle, limit, sizes):
-                low = middle
-            else:
-                high = middle - 1
+        low, high = least[place], upper[shape]
+        # Most shapes are dear: one look says so.
+        if low < high and _possible(terms, one, other, p1, p2, low + 1, limit, sizes):
+            low += 1
+            while low < high:
+                middle = (low + high + 1) // 2
+                if _possible(terms, one, other, p1, p2, middle, limit, sizes):
+                    low = middle
+                else:
+                    high = middle - 1
         result[place] = low
     return result
 
 
+def most_above(terms: Terms, shapes: Shapes, *, upper: IntArray, which: IntArray, least: IntArray, limit: float) -> IntArray:
+    """Microbatches that a replica of some shapes can do by `limit` at most, where they are more than `least`; else `least`.
+
+    Args:
+        upper: (shapes,) no shape does more, as `most_by_work`. least: (which,).
+    """
+    return np.asarray(_most_above(terms, shapes.rows, shapes.stages, upper, which, least, limit))
+
+
 def most_microbatches(terms: Terms, shapes: Shapes, *, upper: IntArray, which: IntArray, limit: float) -> IntArray:
-    """Microbatches that a replica of some shapes can do by `limit` at most; `upper` as `most_by_work`."""
-    return np.asarray(_most_microbatches(terms, shapes.rows, shapes.stages, upper, which, limit))
+    """The same of all numbers."""
+    return most_above(terms, shapes, upper=upper, which=which, least=np.zeros(len(which), dtype=np.int64), limit=limit)
 
 
 def most_by_work(terms: Terms, shapes: Shapes, *, batch: int, limit: float) -> IntArray:
