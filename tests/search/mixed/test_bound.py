@@ -10,6 +10,7 @@ import pytest
 
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
+from shardwright.search.mixed.tables import MICROBATCHES
 from shardwright.search.mixed.terms import ROLES, Ground, Terms
 from shardwright.search.mixed.values import best_cut, most_microbatches
 from shardwright.simulator.simulate import simulate_plan
@@ -116,7 +117,7 @@ def check_members(generator: random.Random, *, plans: int) -> list[float]:
     ratios = []
     for _ in range(plans):
         plan = drawn_plan(market, generator, lanes=generator.randint(1, 2))
-        if plan is None:
+        if plan is None or batch_of(market.ground, plan) < max(MICROBATCHES):
             continue
         own = Market.of(Ground.of(with_batch(problem, batch_of(market.ground, plan))))
         done = simulate_plan(own.ground.problem, general_plan(own.ground, plan))

@@ -13,7 +13,7 @@ from shardwright.search.mixed.terms import Ground, first_frames, split
 
 STEPS = (0.25, 0.15, 0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01, 0.005)
 """Gaps that are tried one after another: no plan is faster than the best so far by more than this share."""
-HALVINGS, FINE = 4, 0.002
+HALVINGS, FINE = 5, 0.0005
 """Tries between the last gap that was shown and the first that was not, as long as they are this far apart."""
 FRAMES = 60
 """Tests of frames at most, at one limit."""

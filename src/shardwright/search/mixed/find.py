@@ -22,6 +22,7 @@ from shardwright.search.mixed.bound import FRAMES, Closing, lower_bound
 from shardwright.search.mixed.incumbents import Standing, look
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedPlan, moved
+from shardwright.search.mixed.polish import polish
 from shardwright.search.mixed.pools import Pool, alone, pools_of
 from shardwright.search.mixed.tables import MICROBATCHES, require_searched
 from shardwright.search.mixed.terms import MOST_STAGES, Ground
@@ -97,6 +98,10 @@ def find_mixed(
         _say(progress, "compose pipelines", number, len(markets))
         if not Closing(market=market).close(standing.best_s, most=FRAMES):
             look(standing, market, options)
+    _say(progress, "polish the best", 0, 1)
+    best_options = standing.best.options if standing.best is not None else ()
+    if best_options in rows:
+        polish(standing, markets[rows.index(best_options)].ground, best_options)
     if standing.best is None:
         raise InfeasibleError("no plan fits in memory on any pool or on all together", hint="more or larger devices, or a smaller model")
     best_s = standing.best_s
@@ -160,9 +165,9 @@ def _pool_alone(problem: Problem, pool: Pool, standing: Standing, *, stop: int |
 
 
 def _option_rows(singles: list[_Alone]) -> tuple[Options, ...]:
-    """The runtime as it is, and under the options of each pool's best grid."""
+    """The options of each pool's best grid; the runtime as it is where no grid fits."""
     rows = [one.answer.grid.options for one in singles if one.answer is not None]
-    return tuple(dict.fromkeys([*rows, ()]))
+    return tuple(dict.fromkeys(rows)) or ((),)
 
 
 def _told(one: _Alone) -> PoolAlone:

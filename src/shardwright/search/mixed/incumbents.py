@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise, product
+from itertools import product
 
 from shardwright.errors import ShardwrightError
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Dual, Frame
-from shardwright.search.mixed.compose import compose, cut_lanes, dealt
+from shardwright.search.mixed.compose import alone_compositions, compose, cut_lanes, dealt
 from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.simulator.simulate import simulate_plan
@@ -19,7 +19,7 @@ RISE = 1.01
 """From one limit to the next."""
 LEVELS = 5
 """Limits at which compositions are looked for, from the first that has one."""
-LANES = (1, 2)
+LANES = 2
 """Shapes of a composition at most."""
 LOOSE = 1.25
 """Times a limit by which a lane may end under the terms of the plan's own frame."""
@@ -85,27 +85,23 @@ def work_limit(market: Market, most: float) -> float:
 
 
 def replica_ranges(market: Market) -> list[tuple[int, int]]:
-    """Ranges of replicas that compositions are asked for: between powers of two and their halves."""
-    marks = [1, *(low * part // 2 for low in (2**i for i in range(1, 12)) for part in (2, 3))]
+    """Ranges of replicas that compositions are asked for: from one power of two to the next."""
     most = market.ground.most_replicas
-    return [(low, min(high - 1, most)) for low, high in pairwise(marks) if low <= most]
+    return [(2**i, min(2 ** (i + 1) - 1, most)) for i in range(most.bit_length())]
 
 
 def _compositions(standing: Standing, market: Market, dual: Dual, values: Values, options: Options) -> None:
     node = max(pool.node for pool in market.ground.table.pools)
-    grains = tuple(sorted({node, max(node // 2, 1), 1}, reverse=True))
-    for replicas, lanes, grain in product(replica_ranges(market), LANES, grains):
-        if not market.enough(dual, values, replicas):
-            continue
-        composition = compose(market, dual, values, replicas=replicas, lanes=lanes, grain=grain)
-        if composition is None:
-            continue
+    found = alone_compositions(market, values, grains=(node, 1))
+    for replicas, grain in product(replica_ranges(market), dict.fromkeys((node, 1))):
+        if market.enough(dual, values, replicas):
+            found += filter(None, [compose(market, dual, values, replicas=replicas, lanes=LANES, grain=grain)])
+    for composition in found:
         dealt_out = dealt(composition, market.shapes.mbs, batch=market.batch)
         key = (options, tuple(dealt_out))
-        if not dealt_out or key in standing.seen:
-            continue
-        standing.seen.add(key)
-        attempt(standing, market, dealt_out, dual.limit_s, options)
+        if dealt_out and key not in standing.seen:
+            standing.seen.add(key)
+            attempt(standing, market, dealt_out, dual.limit_s, options)
 
 
 def attempt(standing: Standing, market: Market, lanes: list[tuple[int, int, int]], limit_s: float, options: Options) -> float:

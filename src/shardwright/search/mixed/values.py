@@ -24,7 +24,7 @@ def _stage_holds(
 
     Args:
         hd, tl: seconds of a microbatch before the stage out, and back. way: of one microbatch through all stages and back. sf, sb: of its
-            sends on and back. close: what the first stage's last bucket takes.
+            sends on and back. close: what the first stage's last bucket takes. least: what the update of some stage takes at least, which all wait for.
     """
     q = p - i
     first, last = float(role & 1), float((role >> 1) & 1)
@@ -39,7 +39,7 @@ def _stage_holds(
     update = n * terms.update[r, 0] + first * terms.update[r, 1] + last * terms.update[r, 2]
     pieces = 1.0 if terms.reduces_last else min(_PIECES, n + first + last)
     ends = max(reduce / pieces, reduce - (pieces - 1.0) / pieces * backward)
-    after = max(tl + close, ends) + update
+    after = max(tl + close, ends) + max(update, least)
     held_f, held_b = (sf, sb) if terms.blocking else (0.0, 0.0)
     begin = max(hd, gather)
     work = forward + backward
@@ -81,6 +81,10 @@ def _cut(terms: Terms, one: int, other: int, p1: int, p2: int, n1: int, m: int, 
     way += start
     pieces = 1.0 if terms.reduces_last else min(_PIECES, layers + 2.0)
     close = (terms.reduce[one, 0] + terms.reduce[one, 1]) / pieces
+    # Some stage of a run has its mean of layers or more.
+    least = np.ceil(n1 / p1) * terms.update[one, 0]
+    if p2 > 0:
+        least = max(least, np.ceil(n2 / p2) * terms.update[other, 0])
     hd, tl = start, 0.0
     left = n1
     for i in range(p):
@@ -98,7 +102,7 @@ def _cut(terms: Terms, one: int, other: int, p1: int, p2: int, n1: int, m: int, 
             # No more than fill the limit with their own work alone.
             each = s[row, 0, 0] + s[row, 0, 1]
             n = min(n, int((limit - hd - tl) / (m * each)) + 1)
-        while n >= 1 and not _stage_holds(terms, row, role, n, i, p, m, hd, tl, way, sf, sb, close, limit):
+        while n >= 1 and not _stage_holds(terms, row, role, n, i, p, m, hd, tl, way, sf, sb, close, least, limit):
             n -= 1
         if n < 1 or (behind == 0 and n < left):
             return False
