@@ -5,6 +5,8 @@ The stage inequalities are those of docs/decisions/0015. Compiled, over plain ar
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from shardwright.arrays import IntArray
@@ -15,17 +17,30 @@ from shardwright.search.mixed.terms import Terms
 _PIECES = 4.0
 
 
-@inner
-def _stage_holds(
-    terms: Terms, r: int, role: int, n: int, i: int, p: int, m: int, hd: float, tl: float, way: float, sf: float, sb: float,
-    close: float, limit: float,
-) -> bool:  # fmt: skip
-    """Stage i of p with n layers of row r ends m microbatches by the limit.
+class _Place(NamedTuple):
+    """Where a stage stands.
 
-    Args:
-        hd, tl: seconds of a microbatch before the stage out, and back. way: of one microbatch through all stages and back. sf, sb: of its
-            sends on and back. close: what the first stage's last bucket takes. least: what the update of some stage takes at least, which all wait for.
+    i, p: it is stage i of p. m: microbatches. hd, tl: seconds of a microbatch before the stage out, and back. way: of one microbatch
+    through all stages and back. sf, sb: of its sends on and back. close: of the first stage's last bucket. least: of the update of some
+    stage, which all wait for.
     """
+
+    i: int
+    p: int
+    m: int
+    hd: float
+    tl: float
+    way: float
+    sf: float
+    sb: float
+    close: float
+    least: float
+
+
+@inner
+def _stage_holds(terms: Terms, r: int, role: int, n: int, at: _Place, limit: float) -> bool:
+    """A stage with n layers of row r ends its microbatches by the limit."""
+    i, p, m, hd, tl = at.i, at.p, at.m, at.hd, at.tl
     q = p - i
     first, last = float(role & 1), float((role >> 1) & 1)
     more = terms.extra[r, role, min(m, q) - 1, n]
@@ -39,13 +54,13 @@ def _stage_holds(
     update = n * terms.update[r, 0] + first * terms.update[r, 1] + last * terms.update[r, 2]
     pieces = 1.0 if terms.reduces_last else min(_PIECES, n + first + last)
     ends = max(reduce / pieces, reduce - (pieces - 1.0) / pieces * backward)
-    after = max(tl + close, ends) + max(update, least)
-    held_f, held_b = (sf, sb) if terms.blocking else (0.0, 0.0)
+    after = max(tl + at.close, ends) + max(update, at.least)
+    held_f, held_b = (at.sf, at.sb) if terms.blocking else (0.0, 0.0)
     begin = max(hd, gather)
     work = forward + backward
     if begin + m * work + (m - 1) * (held_f + held_b) + after > limit:
         return False
-    trip = way + more - hd - tl
+    trip = at.way + more - hd - tl
     rest = max(m - q, 0)
     if begin + trip + (m - 1) * (backward + held_b) + rest * (forward + held_f) + after > limit:
         return False
@@ -102,7 +117,8 @@ def _cut(terms: Terms, one: int, other: int, p1: int, p2: int, n1: int, m: int, 
             # No more than fill the limit with their own work alone.
             each = s[row, 0, 0] + s[row, 0, 1]
             n = min(n, int((limit - hd - tl) / (m * each)) + 1)
-        while n >= 1 and not _stage_holds(terms, row, role, n, i, p, m, hd, tl, way, sf, sb, close, least, limit):
+        at = _Place(i, p, m, hd, tl, way, sf, sb, close, least)
+        while n >= 1 and not _stage_holds(terms, row, role, n, at, limit):
             n -= 1
         if n < 1 or (behind == 0 and n < left):
             return False
