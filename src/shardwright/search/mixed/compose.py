@@ -76,19 +76,19 @@ def compose(market: Market, dual: Dual, values: Values, *, replicas: tuple[int, 
     return Composition(shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]) if enough else None
 
 
-def alone_compositions(market: Market, values: Values, *, grains: tuple[int, ...]) -> list[Composition]:
+def alone_compositions(market: Market, values: Values, *, replicas: tuple[int, int], grains: tuple[int, ...]) -> list[Composition]:
     """As many replicas of one shape as there is room for, where these do the batch: of each grain those shapes that do the most."""
     shapes, found = market.shapes, []
     devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.float64)
     with np.errstate(divide="ignore"):
         most = np.floor((devices / shapes.use).min(axis=1))
     for grain in grains:
-        replicas = (most // grain * grain).astype(np.int64)
-        done = np.where(values.exact, market.samples(values), 0.0) * replicas
+        many = (np.minimum(most, replicas[1]) // grain * grain).astype(np.int64)
+        done = np.where(values.exact & (many >= replicas[0]), market.samples(values), 0.0) * many
         ranked = np.argsort(-done, kind="stable")[:SHAPES_ALONE]
         for shape in ranked[done[ranked] >= market.batch]:
             one = np.array([shape])
-            found.append(Composition(shapes=one, replicas=replicas[one], microbatches=values.microbatches[one]))
+            found.append(Composition(shapes=one, replicas=many[one], microbatches=values.microbatches[one]))
     return found
 
 

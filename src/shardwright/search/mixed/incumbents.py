@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import product
+from math import inf, isfinite
 
+from shardwright.cost.model_flops import LONGEST_STEP_S
 from shardwright.errors import ShardwrightError
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
@@ -17,7 +18,7 @@ from shardwright.strategy.plan.plan import Plan
 
 RISE = 1.01
 """From one limit to the next."""
-LEVELS = 5
+LEVELS = 4
 """Limits at which compositions are looked for, from the first that has one."""
 LANES = 2
 """Shapes of a composition at most."""
@@ -52,28 +53,31 @@ class Standing:
 
 
 def look(standing: Standing, market: Market, options: Options) -> None:
-    """Compositions of a market at rising limits."""
-    limit, found = work_limit(market, standing.best_s), 0
-    frames = [_whole(market, tp) for tp in market.ground.degrees[:2]]
-    while limit < standing.best_s and found < LEVELS:
-        some = False
-        for frame in frames:
+    """Compositions of a market: of each range of replicas from the limit at which its bound allows the batch, the earliest first."""
+    least = work_limit(market, standing.best_s)
+    found = [(first_limit(market, frame, least=least, most=standing.best_s), n, frame) for n, frame in enumerate(_frames(market))]
+    for first, _, frame in sorted(found):
+        for level in range(LEVELS):
+            limit = first * RISE**level
+            if limit >= standing.best_s:
+                break
             dual, values = market.priced(frame, limit, thorough=True)
             if dual.samples >= market.batch:
-                some = True
                 _compositions(standing, market, dual, values, options)
-        found += some
-        limit *= RISE
 
 
-def _whole(market: Market, tp: int) -> Frame:
+def _frames(market: Market) -> list[Frame]:
+    """Frames that compositions are asked of: replicas from one power of two to the next, of any degree and without the smallest."""
     ground = market.ground
-    return Frame(replicas=(1, ground.most_replicas), tp=tp, nodes=(ground.nodes / 2, ground.nodes))
+    most = ground.most_replicas
+    ranges = [(2**i, min(2 ** (i + 1) - 1, most)) for i in range(most.bit_length())]
+    return [Frame(replicas=some, tp=tp, nodes=(ground.nodes / 2, ground.nodes)) for tp in ground.degrees[:2] for some in ranges]
 
 
 def work_limit(market: Market, most: float) -> float:
     """The limit by which all devices do the batch by work alone, to one percent."""
-    frame = _whole(market, market.ground.degrees[0])
+    ground = market.ground
+    frame = Frame(replicas=(1, ground.most_replicas), tp=ground.degrees[0], nodes=(ground.nodes / 2, ground.nodes))
     low, high = 0.0, min(most, 1e9)
     while high - low > 0.01 * high:
         middle = (low + high) / 2
@@ -84,18 +88,29 @@ def work_limit(market: Market, most: float) -> float:
     return high
 
 
-def replica_ranges(market: Market) -> list[tuple[int, int]]:
-    """Ranges of replicas that compositions are asked for: from one power of two to the next."""
-    most = market.ground.most_replicas
-    return [(2**i, min(2 ** (i + 1) - 1, most)) for i in range(most.bit_length())]
+def first_limit(market: Market, frame: Frame, *, least: float, most: float) -> float:
+    """The limit, to one percent, at which prices no longer close a frame; inf where they do at `most`."""
+    if isfinite(most) and market.priced(frame, most)[0].samples < market.batch:
+        return inf
+    low, high = least * (1 - 0.01), most
+    while not isfinite(high):
+        least *= 2
+        high = least if market.priced(frame, least)[0].samples >= market.batch or least > LONGEST_STEP_S else inf
+    while high - low > 0.01 * high:
+        middle = (low + high) / 2
+        if market.priced(frame, middle)[0].samples >= market.batch:
+            high = middle
+        else:
+            low = middle
+    return high
 
 
 def _compositions(standing: Standing, market: Market, dual: Dual, values: Values, options: Options) -> None:
+    """Compositions of a frame by a limit, each tried once."""
     node = max(pool.node for pool in market.ground.table.pools)
-    found = alone_compositions(market, values, grains=(node, 1))
-    for replicas, grain in product(replica_ranges(market), dict.fromkeys((node, 1))):
-        if market.enough(dual, values, replicas):
-            found += filter(None, [compose(market, dual, values, replicas=replicas, lanes=LANES, grain=grain)])
+    replicas, grains = dual.frame.replicas, tuple(dict.fromkeys((node, 1)))
+    found = alone_compositions(market, values, replicas=replicas, grains=grains)
+    found += filter(None, [compose(market, dual, values, replicas=replicas, lanes=LANES, grain=grain) for grain in grains])
     for composition in found:
         dealt_out = dealt(composition, market.shapes.mbs, batch=market.batch)
         key = (options, tuple(dealt_out))

@@ -116,12 +116,6 @@ class Market:
         gains = (self.samples(values) - self.cost(prices))[near]
         self.refine(values, np.sort(near[np.argsort(-gains, kind="stable")[:count]]), frame, limit_s)
 
-    def enough(self, dual: Dual, values: Values, replicas: tuple[int, int]) -> bool:
-        """Whether so many replicas may do the batch by the prices' limit, in parts if need be."""
-        frame = replace(dual.frame, replicas=replicas)
-        known = np.where(values.exact, self.samples(values), 0.0)
-        return self._dual(frame, dual.limit_s, self._prices(frame, known, known > 0)).samples >= self.batch
-
     def cost(self, prices: Prices) -> FloatArray:
         """(shapes,) what a replica of each costs."""
         return np.asarray(self.shapes.use @ prices.devices + self.shapes.nodes * prices.nodes + prices.replicas)
