@@ -8,6 +8,7 @@ from math import prod
 import pytest
 
 from shardwright.cost.gradient_sums import across, in_buckets
+from shardwright.hardware.graph import regular
 from shardwright.program.stages.holdings import Holdings, plan_holdings
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
@@ -56,7 +57,7 @@ def holdings_of(grid: Grid) -> tuple[Holdings, int]:
     problem = problem_of(dense_model(layers=6), cluster_of(grid.devices, node=2), global_batch=8)
     stages = simulate_grid(problem, grid).program.stages
     layers = stages[0][0].segments[1].count
-    return plan_holdings(stages, model=problem.model, length=problem.job.sequence_length, island=2), layers
+    return plan_holdings(stages, model=problem.model, length=problem.job.sequence_length, islands=regular((2,))[0]), layers
 
 
 @pytest.mark.parametrize("dp", [1, 4])

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from shardwright.cost.communication import network_of
+from shardwright.cost.crossings import crossing_seconds
 from shardwright.cost.device_network import kind_of, kind_problem, network_among, network_of_devices, of_kind, rates_between
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.graph import levels_of
+from shardwright.program.stages.edges import Messages
 from tests.simulator.general import problem_for
 from tests.strategy.zoo_models import dense
 
@@ -50,3 +52,13 @@ def test_a_send_is_as_fast_as_the_slower_of_its_ends() -> None:
     found = rates_between(problem, np.array([0, 8, 0]), np.array([1, 9, 8]), 0)
     assert found.bandwidth.tolist() == [slow.bandwidth, fast.bandwidth, slow.bandwidth]
     assert found.latency_s.tolist() == [slow.latency_s, fast.latency_s, max(slow.latency_s, fast.latency_s)]
+
+
+def test_messages_of_unlike_ends_add_up_at_the_device_that_gets_both() -> None:
+    """Device 8 gets 3 MB from an A100 and 1 MB from an H100 of another node: each at its own rate, one after the other."""
+    problem = problem_for(dense(), batch=8, cluster=MIXED)
+    slow, fast = (levels_of(problem.cluster, kind)[1] for kind in (0, 1))
+    messages = Messages(base=0, sends=np.array([[0, 8, 3_000_000], [16, 8, 1_000_000]]), collectives=())
+    found = crossing_seconds(problem, messages, scale=1.0)
+    assert slow.bandwidth < fast.bandwidth
+    assert found == pytest.approx(max(slow.latency_s, fast.latency_s) + 3e6 / slow.bandwidth + 1e6 / fast.bandwidth, rel=1e-9)

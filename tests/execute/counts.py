@@ -311,7 +311,7 @@ def _core_flops(work: BlockWork, one: Lowered) -> int:
 
 def lowered_parameters(problem: Problem) -> Counter[int]:
     """Elements of parameters that each device holds: what its layers store in union, and each tied one once."""
-    found = plan_holdings(problem.work.stages, model=problem.model, length=problem.job.sequence_length, island=0)
+    found = plan_holdings(problem.work.stages, model=problem.model, length=problem.job.sequence_length, islands=None)
     total: Counter[int] = Counter()
     for (*_, device), held in found.items():
         total[device] += sum(one.elements * one.layers for one in held)
@@ -338,7 +338,7 @@ def lowered_messages(problem: Problem) -> Counter[Border]:
                     segments=edge_segments(edge, source, target, model=model),
                     extents=edge_extents(edge, model=model),
                     length=length,
-                    island=0,
+                    islands=None,
                     minimal=True,
                 )
                 for way, found in zip("FB", both, strict=True):
@@ -366,7 +366,7 @@ def traced_messages(records: list[SentElements]) -> Counter[Border]:
 
 def lowered_sums(problem: Problem) -> Counter[tuple[int, tuple[int, ...]]]:
     """(device, group) -> elements of gradients that it sums with the group in a step."""
-    found = plan_holdings(problem.work.stages, model=problem.model, length=problem.job.sequence_length, island=0)
+    found = plan_holdings(problem.work.stages, model=problem.model, length=problem.job.sequence_length, islands=None)
     total: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for (*_, device), held in found.items():
         for one in held:

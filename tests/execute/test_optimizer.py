@@ -103,7 +103,7 @@ def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
     """Elements of each state of the optimizer, of the summed gradient, and of parameters between steps: the same integers."""
     small = PLANS[name]
     known = small.known()
-    holdings = plan_holdings(known.work.stages, model=small.model, length=small.job.sequence_length, island=0)
+    holdings = plan_holdings(known.work.stages, model=small.model, length=small.job.sequence_length, islands=None)
     for device in known.devices:
         cuts = cuts_of(shared(holdings, device), rule=shard_rule(small.plan))
         expected = [sum(cut.held(level) for cut in cuts) for level in (1, 2, 3)]

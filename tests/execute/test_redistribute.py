@@ -134,7 +134,7 @@ def test_nothing_to_do_gives_the_same_tensor() -> None:
     with pytest.raises(StopIteration) as end:
         next(task)
     assert end.value.value[0] is tensor
-    assert moves(layout, layout, device=0, across=False, collectives=True, island=0).turns == ()
+    assert moves(layout, layout, device=0, across=False, collectives=True, islands=None).turns == ()
 
 
 def test_three_dims_and_zigzag_to_contiguous_and_back() -> None:

@@ -22,8 +22,9 @@ KINDS = ("h100-sxm:8", "h100-sxm:24", "a100-sxm-80gb:4", "t4:12", "gb200-nvl72:7
 def clusters(draw: st.DrawFn) -> Cluster:
     words = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))
     cluster = parse_cluster("+".join(words))
-    size = draw(st.sampled_from((0, 16, 64)))
-    fabric = (FabricTier(name="leaf", num_devices=size), FabricTier(name="spine", num_devices=0, oversubscription=2.0)) if size else ()
+    size = draw(st.sampled_from((0, 4, 16, 64)))
+    leaf = FabricTier(name="leaf", num_devices=size, oversubscription=3.0, latency_s=1e-6)
+    fabric = (leaf, FabricTier(name="spine", num_devices=0, oversubscription=2.0)) if size else ()
     return replace(cluster, fabric=fabric)
 
 
@@ -60,6 +61,22 @@ def test_more_devices_behind_move_nobody(cluster: Cluster, more: str) -> None:
     assert found[0] == found[1]
 
 
+@examples(60, 2000)
+@given(clusters(), st.data())
+def test_units_seen_from_a_place_are_those_of_the_cluster(cluster: Cluster, data: st.DataObject) -> None:
+    """Two devices lie in one unit, or not, however they are counted; and what lies alike is seen alike."""
+    devices = st.integers(0, cluster.num_devices - 1)
+    first, last = sorted((data.draw(devices), data.draw(devices)))
+    for level in units_of(cluster)[:-1]:
+        base, seen = level.seen_from(first, [last])
+        assert level.at(base) == level.at(first)
+        assert base == 0 or level.at(base - 1) < level.at(base)
+        some = np.arange(base, last + 1)
+        one, other = level.of(some), seen.of(some - base)
+        assert ((one[:, None] == one) == (other[:, None] == other)).all()
+        assert [level.at(device) for device in some.tolist()] == one.tolist()
+
+
 def test_islands_behind_an_odd_group_begin_where_it_ends() -> None:
     cluster = parse_cluster("a100-sxm-80gb:4+h100-sxm:16")
     assert units_of(cluster)[0].of(np.array([0, 3, 4, 11, 12, 19])).tolist() == [0, 0, 1, 1, 2, 2]
@@ -79,3 +96,30 @@ def test_a_uniform_cluster_has_its_tiers(text: str) -> None:
     devices = np.arange(cluster.num_devices)
     for tier, level in zip(cluster.tiers(), units_of(cluster), strict=True):
         assert level.of(devices).tolist() == (devices // tier.num_devices).tolist()
+
+
+def test_a_tier_inside_all_islands_narrows_those_above() -> None:
+    """A leaf of 4 devices is no level where islands have 8 and more; what it narrows by and how long it takes hold above it, for uniform
+    and mixed clusters alike."""
+    fabric = (
+        FabricTier(name="leaf", num_devices=4, oversubscription=3.0, latency_s=1e-6),
+        FabricTier(name="spine", num_devices=0, oversubscription=2.0, latency_s=2e-6),
+    )
+    uniform = replace(parse_cluster("h100-sxm:32"), fabric=fabric)
+    mixed = replace(parse_cluster("h100-sxm:16+h200-sxm:16"), fabric=fabric)
+    alone, beside = levels_of(uniform, 0), levels_of(mixed, 0)
+    assert [(tier.name, tier.bandwidth, tier.latency_s) for tier in beside] == [
+        (tier.name, tier.bandwidth, tier.latency_s) for tier in alone
+    ]
+    card = uniform.node.network_per_device.achieved
+    assert beside[1].bandwidth == pytest.approx(card / 6)
+    assert beside[1].latency_s == pytest.approx(uniform.node.nic.latency_s + 3e-6)
+
+
+def test_stages_in_whole_islands_are_seen_alike() -> None:
+    """Of islands of 4 (three), then of 8: devices 4 to 7 and 8 to 11, and 12 to 19 and 20 to 27."""
+    islands = units_of(parse_cluster("t4:12+h100-sxm:16"))[0]
+    assert islands.seen_from(5, [7])[1] == islands.seen_from(9, [11])[1]
+    assert islands.seen_from(12, [19])[1] == islands.seen_from(21, [27])[1]
+    assert islands.seen_from(5, [7])[1] != islands.seen_from(12, [19])[1]
+    assert islands.seen_from(9, [13])[1].of(np.array([0, 3, 4, 11])).tolist() == [0, 0, 1, 1]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
+from shardwright.hardware.graph import regular
 from shardwright.program.layout.layout import Box, Indices, normal
 from shardwright.program.stages.contribution import Share, SumGroup, Work, sum_groups
 from tests.tiers import examples
@@ -160,14 +161,14 @@ def test_equal_cells_are_equal_however_they_are_written() -> None:
 def test_unequal_numbers_of_duplicates_sum_representatives_and_broadcast() -> None:
     """Three duplicates of one half, one of the other: the member in the other's node sums, and tells its duplicates."""
     shares = (*(share(d, (1, 0), work((2, 0))) for d in (0, 1, 9)), share(8, (1, 0), work((2, 1))))
-    (group,) = sum_groups(shares, total=WHOLE, island=8)
+    (group,) = sum_groups(shares, total=WHOLE, islands=regular((8,))[0])
     assert (group.groups, group.copies) == (((8, 9),), ((9, 0, 1),))
 
 
 def test_partners_are_sought_in_one_node() -> None:
     """Duplicates {0, 1, 8} of one half and {2, 9, 10} of the other in nodes of eight; without nodes the j-th ones meet."""
     shares = tuple(share(d, (1, 0), work((2, int(d in (2, 9, 10))))) for d in (0, 1, 8, 2, 9, 10))
-    assert summary(sum_groups(shares, total=WHOLE, island=8)) == [(ROWS, ((0, 2), (1, 10), (8, 9)))]
+    assert summary(sum_groups(shares, total=WHOLE, islands=regular((8,))[0])) == [(ROWS, ((0, 2), (1, 10), (8, 9)))]
     assert summary(sum_groups(shares, total=WHOLE)) == [(ROWS, ((0, 2), (1, 9), (8, 10)))]
 
 
@@ -230,6 +231,7 @@ def plans(draw: st.DrawFn) -> tuple[tuple[Share, ...], Work, int]:
 def test_every_holder_ends_with_every_cell_counted_once(case: tuple[tuple[Share, ...], Work, int]) -> None:
     """Integers stand for terms: each device counts its cells, groups add, copies are told; or two contributions truly overlap."""
     shares, total, island = case
+    islands = regular((island,))[0] if island else None
     number = sum(len(elements_of(box)) for _, box in total)
     counted: dict[tuple[int, tuple[int, ...]], set[object]] = {}
     for share in shares:
@@ -242,11 +244,11 @@ def test_every_holder_ends_with_every_cell_counted_once(case: tuple[tuple[Share,
     overlap = any(sum(map(len, set(own))) != len(frozenset().union(*own)) for own in by_element.values())
     if overlap:
         with pytest.raises(StrategyError) as caught:
-            sum_groups(shares, total=total, island=island)
+            sum_groups(shares, total=total, islands=islands)
         assert caught.value.rule == "grad.overlap"
         return
     value = {place: len(cells) for place, cells in counted.items()}
-    for found in sum_groups(shares, total=total, island=island):
+    for found in sum_groups(shares, total=total, islands=islands):
         elements = [element for box in found.boxes for element in elements_of(box)]
         assert len(elements) == found.elements
         for element in elements:

@@ -68,13 +68,13 @@ def ground(units: tuple[int, ...] = (NODE, 2 * NODE, 24 * NODE)) -> StageDevices
 
 def families_at(tree: str, base: int) -> tuple[tuple[int, ...], ...]:
     stages = stages_at(tree, base, unfolded=False)
-    summings = parameter_sums(stages, model=MODEL, length=LENGTH, island=NODE)
+    summings = parameter_sums(stages, model=MODEL, length=LENGTH, islands=regular((NODE,))[0])
     ((stage,),) = refine_families(stages, edges=(), summings=summings, ground=ground())
     return tuple(tuple(d - base for d in family) for family in stage.families)
 
 
 def held_at(tree: str, base: int) -> Holdings:
-    return plan_holdings(stages_at(tree, base, unfolded=True), model=MODEL, length=LENGTH, island=NODE)
+    return plan_holdings(stages_at(tree, base, unfolded=True), model=MODEL, length=LENGTH, islands=regular((NODE,))[0])
 
 
 def moved(held: Holdings, by: int) -> Holdings:
@@ -99,13 +99,13 @@ def test_groups_are_those_of_every_device_on_its_own(seed: int) -> None:
     stages = stages_at(tree, 3, unfolded=True)
     wanted: dict[tuple[int, int], list[tuple[int, tuple[int, ...]]]] = {}
     for (run, layer, *_), places in parameter_places(stages, model=MODEL).items():
-        for found in sum_groups(tuple(s for p in places for s in shares_of(p, base=0, length=LENGTH)), island=NODE):
+        for found in sum_groups(tuple(s for p in places for s in shares_of(p, base=0, length=LENGTH)), islands=regular((NODE,))[0]):
             of = {d: group for group in found.groups for d in group}
             of |= {d: tuple(sorted({*of.get(first, (first,)), d})) for first, *others in found.copies for d in others}
             for device, group in of.items() if not layer else ():
                 wanted.setdefault((run, device), []).append((found.elements, group))
     segments = stages[0][0].segments
-    held = plan_holdings(stages, model=MODEL, length=LENGTH, island=NODE)
+    held = plan_holdings(stages, model=MODEL, length=LENGTH, islands=regular((NODE,))[0])
     told = {(segments[number].run, device): sorted((h.elements, h.group) for h in items) for (_, _, number, device), items in held.items()}
     assert told == {key: sorted(items) for key, items in wanted.items()}
 

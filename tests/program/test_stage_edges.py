@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.collectives.algorithm import Collective
+from shardwright.hardware.graph import regular
 from shardwright.program.stages.edges import Messages, StageEdge, edge_extents, edge_messages, edge_segments, stage_edges
 from tests.program.placed import LENGTH, SAMPLES, lane_of
 from tests.strategy.zoo_models import dense, encoder_decoder, sparse
@@ -25,7 +26,7 @@ def messages(one: str, other: str, *, minimal: bool = True, apart: int = 8) -> t
         segments=edge_segments(edge, *stages, model=model),
         extents=edge_extents(edge, model=model),
         length=LENGTH,
-        island=8,
+        islands=regular((8,))[0],
         minimal=minimal,
     )
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
+from shardwright.hardware.graph import regular
 from shardwright.program.layout.layout import (
     Box,
     Holding,
@@ -117,7 +118,7 @@ def test_elements_are_the_full_buffer_of_a_group(name: str, elements: int) -> No
 def test_replicas_gather_in_parallel_groups_of_one_node_each() -> None:
     """Eight replicas of a row of four, replicas innermost: a group is one holder of each row, in one node if nodes have all rows."""
     source = tuple(Holding(device=d, box=(share(ROWS, (1,) * 4, d // 2 % 4), ALL_COLS)) for d in range(16))
-    found = transition(source, whole(range(16)), island=8)
+    found = transition(source, whole(range(16)), islands=regular((8,))[0])
     assert kinds(found) == [(AG, 4, 4)]
     assert all(len({device // 8 for device in group}) == 1 for group in found.steps[0].groups)
     assert sorted(device for group in found.steps[0].groups for device in group) == list(range(16))
@@ -236,7 +237,7 @@ def test_ulysses_moves_seven_sixty_fourths_in_and_out() -> None:
 
 def test_nearest_senders_then_balance() -> None:
     """Copies in two nodes of four: each consumer gets from its own node, every holder sends as much."""
-    found = transition(whole([0, 1, 4, 5]), by_rows([2, 3, 6, 7]), across=True, island=4)
+    found = transition(whole([0, 1, 4, 5]), by_rows([2, 3, 6, 7]), across=True, islands=regular((4,))[0])
     (step,) = found.steps
     assert all(a // 4 == b // 4 for a, b, _ in step.sends)
     assert {sum(e for a, _, e in step.sends if a == device) for device in (0, 1, 4, 5)} == {X // 4}
@@ -361,7 +362,7 @@ def case_of(seed: int) -> tuple[Layout, Layout, dict[str, object], Random]:
     source = tree(random, devices, everything, sums=random.random() < 0.5)
     wanted = tree(random, others, everything, sums=False)
     wanted += [Holding(device=random.choice(others), box=(indices(random), indices(random)))] * random.randint(0, 1)
-    keywords = {"across": across, "collectives": random.random() < 0.8, "island": random.choice((0, 2, 4))}
+    keywords = {"across": across, "collectives": random.random() < 0.8, "islands": random.choice((None, *regular((2, 4))))}
     return tuple(source), tuple(wanted), keywords, random
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from shardwright.hardware.cluster import FabricTier
+from shardwright.hardware.graph import regular
 from shardwright.model.ir.graph import Model
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
@@ -155,7 +156,7 @@ def test_classes_are_an_equitable_partition() -> None:
             plan_stages(program.plan, model=problem.model, unfolded=True),
             model=problem.model,
             length=problem.job.sequence_length,
-            island=tiers[0].num_devices,
+            islands=regular((tiers[0].num_devices,))[0],
         )
         seen: dict[int, list[object]] = {device: [] for device in range(grid.devices)}
         for number, edge in enumerate(program.edges):

@@ -87,10 +87,11 @@ def _capacities(entry: ZooPlan) -> list[int]:
     return [g.kind.accelerator.memory_bytes for g in parse_cluster(entry.cluster).groups]
 
 
-def test_devices_that_do_nothing_count_in_the_rates() -> None:
+def test_devices_that_do_nothing_are_idle_and_count_in_no_rate() -> None:
+    """A plan for more devices than its stages have: as one for those alone."""
     entry = next(z for z in zoo() if z.name == "02-tp-sp")
     problem = replace(zoo_problem(entry), cluster=parse_cluster("h100-sxm:64"))
     found, wide = (predict_plan(problem, replace(entry.plan, devices=n)) for n in (entry.plan.devices, 64))
-    share = entry.plan.devices / 64
-    assert wide.mfu_causal * wide.step_time_s == pytest.approx(found.mfu_causal * found.step_time_s * share)
-    assert wide.tokens_per_s_per_device * 64 == pytest.approx(wide.tokens_per_s)
+    assert wide == found
+    assert (wide.devices, wide.idle_devices) == (entry.plan.devices, 64 - entry.plan.devices)
+    assert wide.tokens_per_s_per_device * entry.plan.devices == pytest.approx(wide.tokens_per_s)

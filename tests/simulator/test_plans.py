@@ -15,6 +15,7 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.simulator import simulate
+from shardwright.simulator.predict import predict_plan
 from shardwright.simulator.simulate import SimulatedPlan, simulate_grid, simulate_plan
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
@@ -211,6 +212,45 @@ def test_equal_parts_on_unlike_devices_are_not_one_family() -> None:
     assert seconds["h100-sxm:1+v100-sxm-32gb:1"][1] == 2
     assert seconds["h100-sxm:2"][1] == 1
     assert seconds["h100-sxm:1+v100-sxm-32gb:1"][0] >= 0.9 * seconds["v100-sxm-32gb:2"][0] > seconds["h100-sxm:2"][0]
+
+
+def problem_of_cluster(cluster: str) -> Problem:
+    job = training_job(seq_len=2048, global_batch=34)
+    return Problem(model=dense(), cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
+
+
+WIDE = """plan wide devices 78
+lane main samples 34 in 1
+  stages embed+8+head on 10
+    all = b17 t4
+order gpipe(main)
+"""
+
+
+def test_one_plan_on_two_clusters_of_as_many_devices_a_kind() -> None:
+    """Behind 8 devices, islands of 72 or of 8: a layout of the one cluster is none of the other, whichever is asked first."""
+    plan, clusters = parse_plan(WIDE), ("h100-sxm:8+gb200-nvl72:72", "h100-sxm:8+h200-sxm:72")
+    found = {}
+    for order in (clusters, clusters[::-1]):
+        simulate._laid.cache_clear()
+        simulate._program.cache_clear()
+        for cluster in order:
+            result = simulate_plan(problem_of_cluster(cluster), plan)
+            found.setdefault(cluster, []).append((result.step_time_s, len(result.program.classes)))
+    assert all(first == second for first, second in found.values())
+    assert [found[cluster][0][1] > 1 for cluster in clusters] == [False, True]
+
+
+def test_the_peak_is_that_of_every_kind() -> None:
+    """Slow devices in front of fast ones: what the cluster could do at most is the sum over both, not twice the slow ones'."""
+    plan = parse_plan(TWO)
+    shares = {}
+    for cluster in ("t4:8+h100-sxm:8", "h100-sxm:8+t4:8"):
+        job = training_job(seq_len=2048, global_batch=16)
+        problem = Problem(model=dense(), cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
+        found = predict_plan(problem, plan, with_sources=False)
+        shares[cluster] = found.mfu_full * found.step_time_s
+    assert shares["t4:8+h100-sxm:8"] == pytest.approx(shares["h100-sxm:8+t4:8"], rel=1e-12)
 
 
 def test_a_plan_that_was_laid_before_is_priced_anew() -> None:

@@ -49,7 +49,7 @@ class Shape:
     """What a device's price knows of the whole plan.
 
     Args:
-        devices: that the plan is for, idle ones between its stages too. sets: different sets of devices that are stages.
+        devices: that work, by number. sets: different sets of devices that are stages.
     """
 
     devices: Sequence[int]
@@ -409,7 +409,7 @@ def _table_elements(segment: Segment, local: int, length: int) -> int:
 
 @lru_cache(maxsize=256)
 def _norm_seconds(problem: Same[Problem], devices: Sequence[int]) -> FloatArray:
-    """The sum of the gradients' norm over all devices of a plan."""
+    """The sum of the gradients' norm over all devices that work."""
     everyone = tuple(devices)
     network = network_of_devices(problem.value, everyone)
     return move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=group_span(everyone, network), network=network)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
+from shardwright.cost.device_network import plan_units
 from shardwright.hardware.catalog.constants import family_of
+from shardwright.hardware.graph import Units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import StageCells
@@ -44,9 +46,13 @@ def with_overlap_of(problem: Problem, stages: Iterable[StageParts]) -> Problem:
     """`problem` with the tensor-parallel overlap that its runtime can have under a plan of these stages; see `without_fused_overlap`."""
     if problem.runtime.tp_overlap is not TpOverlap.FUSED:
         return problem
-    island = problem.cluster.tiers()[0].num_devices
-    trees = {(segment.cells, stage.base % island) for stage in stages for segment in stage.segments}
-    return without_fused_overlap(problem) if any(_leaves(cells, base, island) for cells, base in trees) else problem
+    islands = plan_units(problem)[0]
+    lying: dict[Hashable, tuple[StageCells, int, Units]] = {}
+    for stage in stages:
+        first, near = islands.seen_from(stage.base, stage.devices[-1:])
+        for segment in stage.segments:
+            lying[id(segment.cells), stage.base - first, near.first, near.size] = segment.cells, stage.base - first, near
+    return without_fused_overlap(problem) if any(_leaves(*one) for one in lying.values()) else problem
 
 
 def without_fused_overlap(problem: Problem) -> Problem:
@@ -65,11 +71,11 @@ def _plain(problem: Same[Problem]) -> Problem:
 
 
 @lru_cache(maxsize=1024)
-def _leaves(cells: StageCells, base: int, island: int) -> bool:
+def _leaves(cells: StageCells, base: int, islands: Units) -> bool:
     """Some devices that share samples and positions, and cut products between them, lie in several islands."""
     for klass in _PRODUCTS & cells.cells.keys():
         found = projection(cells, klass, _APART)
-        where = (found.devices + base) // island
+        where = islands.of(found.devices + base)
         first = np.full(int(found.number.max()) + 1, np.iinfo(np.int64).max)
         np.minimum.at(first, found.number, where)
         if (where > first[found.number]).any():

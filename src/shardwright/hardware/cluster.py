@@ -86,6 +86,9 @@ class FabricTier:
     rails: bool = False
 
 
+_ONE_TIER: Final = (FabricTier(name="network", num_devices=0),)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
     """What a device sees of one level of the hierarchy: `num_devices` below a unit, its own share of the bandwidth, latency."""
@@ -127,6 +130,25 @@ class Cluster:
         """The kind of the first group (the only one in a uniform cluster)."""
         return self.groups[0].kind
 
+    @property
+    def network(self) -> tuple[FabricTier, ...]:
+        """The tiers above the nodes, from the one next to them upward; one switch if none are given."""
+        return self.fabric or _ONE_TIER
+
+    def network_rates(self, kind: NodeKind) -> tuple[tuple[FabricTier, float, float], ...]:
+        """Each tier of the network with achieved bytes/s of a device's share and seconds of a message over it, from nodes of a kind.
+
+        What narrows or delays a tier does so for all above it: with an oversubscription of 3 on the second of three tiers, the shares
+        of a card of 50 GB/s for each device are 50, 16.7 and 16.7 GB/s.
+        """
+        share, latency_s = kind.network_per_device.achieved, kind.nic.latency_s
+        found = []
+        for tier in self.network:
+            share /= tier.oversubscription
+            latency_s += tier.latency_s
+            found.append((tier, share, latency_s))
+        return tuple(found)
+
     def described(self) -> str:
         """Devices, nodes and scale-up domains in words, so that a count that was meant otherwise is seen."""
         parts = []
@@ -143,16 +165,12 @@ class Cluster:
         total = self.num_devices
         below = min(kind.island, total)
         levels = [Tier(name="island", num_devices=below, bandwidth=kind.scale_up.achieved, latency_s=kind.scale_up.latency_s)]
-        share = kind.network_per_device.achieved
-        latency = kind.nic.latency_s
-        fabric = self.fabric or (FabricTier(name="network", num_devices=0),)
-        for tier in fabric:
-            share /= tier.oversubscription
-            latency += tier.latency_s
+        share, latency_s = 0.0, 0.0
+        for tier, share, latency_s in self.network_rates(kind):
             reach = min(tier.num_devices or total, total)
             if reach > below:
-                levels.append(Tier(name=tier.name, num_devices=reach, bandwidth=share, latency_s=latency))
+                levels.append(Tier(name=tier.name, num_devices=reach, bandwidth=share, latency_s=latency_s))
                 below = reach
         if below < total:
-            levels.append(Tier(name="core", num_devices=total, bandwidth=share, latency_s=latency))
+            levels.append(Tier(name="core", num_devices=total, bandwidth=share, latency_s=latency_s))
         return tuple(levels)

@@ -7,7 +7,8 @@ unit, as fast as the slower of them sends there. Neither depends on the devices 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, groupby
@@ -15,7 +16,7 @@ from itertools import accumulate, groupby
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.hardware.cluster import Cluster, FabricTier, NodeKind, Tier
+from shardwright.hardware.cluster import Cluster, Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,21 @@ class Units:
         first, size, number = (np.array(column)[run] for column in (self.first, self.size, self.number))
         return np.asarray(number + (devices - first) // size, dtype=np.int64)
 
+    def at(self, device: int) -> int:
+        """The unit that a device lies in."""
+        run = bisect_right(self.first, device) - 1
+        return self.number[run] + (device - self.first[run]) // self.size[run]
+
+    def seen_from(self, first: int, lasts: Iterable[int]) -> tuple[int, Units]:
+        """The first device of the unit that `first` lies in, and the units as devices that are counted from it see them, up to the largest
+        of `lasts`: equal wherever they lie alike.
+        """
+        if len(self.first) == 1:
+            return first - first % self.size[0], self
+        run = bisect_right(self.first, first) - 1
+        base = first - (first - self.first[run]) % self.size[run]
+        return base, _between(self, base, max(lasts))
+
     def sizes(self, devices: IntArray) -> IntArray:
         """Devices of the unit that each device lies in, itself among them."""
         return np.array(self.size)[np.searchsorted(np.array(self.first), devices, side="right") - 1]
@@ -48,14 +64,25 @@ def regular(sizes: tuple[int, ...]) -> tuple[Units, ...]:
     return tuple(Units(first=(0,), size=(size,), number=(0,)) for size in sizes)
 
 
+@lru_cache(maxsize=4096)
+def _between(units: Units, base: int, last: int) -> Units:
+    runs = range(bisect_right(units.first, base) - 1, bisect_right(units.first, last))
+    numbers = [units.at(max(units.first[run], base)) for run in runs]
+    return Units(
+        first=tuple(max(units.first[run] - base, 0) for run in runs),
+        size=tuple(units.size[run] for run in runs),
+        number=tuple(number - numbers[0] for number in numbers),
+    )
+
+
 @lru_cache(maxsize=256)
 def units_of(cluster: Cluster) -> tuple[Units, ...]:
     """The units of every level, innermost first; those of a level are whole units of the one below."""
     if cluster.is_uniform:
         return regular(tuple(tier.num_devices for tier in cluster.tiers()))
     levels = [_islands(cluster)]
-    for tier in _fabric(cluster)[:-1]:
-        levels.append(_filled(levels[-1], tier.num_devices, cluster.num_devices))
+    for index in _kept(cluster)[:-1]:
+        levels.append(_filled(levels[-1], cluster.network[index].num_devices, cluster.num_devices))
     return (*levels, *regular((cluster.num_devices,)))
 
 
@@ -66,8 +93,13 @@ def levels_of(cluster: Cluster, group: int) -> tuple[Tier, ...]:
         return cluster.tiers()
     kind, units = cluster.groups[group].kind, units_of(cluster)
     found = [Tier(name="island", num_devices=kind.island, bandwidth=kind.scale_up.achieved, latency_s=kind.scale_up.latency_s)]
-    for level, (tier, (bandwidth, latency_s)) in enumerate(zip(_fabric(cluster), _rates(kind, _fabric(cluster)), strict=True), start=1):
-        found.append(Tier(name=tier.name, num_devices=max(units[level].size), bandwidth=bandwidth, latency_s=latency_s))
+    rates = cluster.network_rates(kind)
+    for level, index in enumerate(_kept(cluster), start=1):
+        tier, bandwidth, latency_s = rates[index]
+        joins = level < len(units) - 1 or (tier.num_devices or cluster.num_devices) >= cluster.num_devices
+        found.append(
+            Tier(name=tier.name if joins else "core", num_devices=max(units[level].size), bandwidth=bandwidth, latency_s=latency_s)
+        )
     return tuple(found)
 
 
@@ -99,7 +131,7 @@ def group_ends(cluster: Cluster) -> tuple[int, ...]:
 
 def repeats_after(units: tuple[Units, ...]) -> int:
     """Devices after which the network repeats; 0 = it does not."""
-    if any(len(level.first) > 1 for level in units):
+    if max([len(level.first) for level in units]) > 1:
         return 0
     return units[-2].size[0] if len(units) > 1 else 1
 
@@ -117,24 +149,14 @@ def _islands(cluster: Cluster) -> Units:
     return Units(first=tuple(first), size=tuple(size), number=tuple(number))
 
 
-def _fabric(cluster: Cluster) -> tuple[FabricTier, ...]:
-    """The tiers that join some islands of a mixed cluster; the last joins all."""
+def _kept(cluster: Cluster) -> tuple[int, ...]:
+    """Which tiers of a mixed cluster's network are levels: those that join some of its islands, then one that joins all (the last, if
+    none reaches so far).
+    """
     smallest, total = min(group.kind.island for group in cluster.groups), cluster.num_devices
-    tiers = cluster.fabric or (FabricTier(name="network", num_devices=0),)
-    found = [tier for tier in tiers if smallest < (tier.num_devices or total) < total]
-    above = [tier for tier in tiers if (tier.num_devices or total) >= total]
-    return (*found, above[0] if above else FabricTier(name="core", num_devices=0))
-
-
-def _rates(kind: NodeKind, tiers: tuple[FabricTier, ...]) -> list[tuple[float, float]]:
-    """Bytes/s of one device's share and seconds of a message on each tier: what its units are joined by narrows all above."""
-    bandwidth, latency_s = kind.network_per_device.achieved, kind.nic.latency_s
-    found = []
-    for tier in tiers:
-        bandwidth /= tier.oversubscription
-        latency_s += tier.latency_s
-        found.append((bandwidth, latency_s))
-    return found
+    reaches = [tier.num_devices or total for tier in cluster.network]
+    joins_all = next((index for index, reach in enumerate(reaches) if reach >= total), len(reaches) - 1)
+    return (*(index for index, reach in enumerate(reaches) if smallest < reach < total), joins_all)
 
 
 def _filled(below: Units, size: int, total: int) -> Units:

@@ -13,6 +13,8 @@ from shardwright.cost.model_flops import model_flops
 from shardwright.hardware.graph import counts_by_group
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem, under
+from shardwright.program.same import Same
+from shardwright.program.stages.parts import working_devices
 from shardwright.simulator.breakdown import breakdown, critical_class
 from shardwright.simulator.cluster_sources import cluster_sources
 from shardwright.simulator.interval import doubts, interval
@@ -28,7 +30,7 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
 
     Its `stages` are the classes of devices that do the same, in the order of the Program, each with how many devices it has. The worst
     device is the one that has the largest share of its memory filled: if that one fits, all do. Model FLOPs are over the sum of the
-    peaks of all devices of the plan, whether they take part in a stage or not. The interval is that of the critical class's kind.
+    peaks of all devices that are in a stage; the others are idle. The interval is that of the critical class's kind.
 
     Args:
         result: what `simulate_plan` gave for `plan`, if it is known already. with_sources: also where its numbers come from, which is a
@@ -46,18 +48,19 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
     parts = breakdown(done)
     critical = group_problem(problem, kinds[critical_class(done)])
     found = doubts(critical, parts=parts, step_s=step, full=done.memory[worst].reserved / capacity[worst])
-    peak = peak_among(problem, range(plan.devices))
+    working = working_devices(Same(done.program.stages))
+    peak = peak_among(problem, working)
     causal, full = model_flops(problem)
     return Prediction(
         model=counted(problem.model),
         cluster=problem.cluster.described(),
         step_time_s=step,
         interval_s=interval(step, found),
-        devices=plan.devices,
-        idle_devices=problem.cluster.num_devices - plan.devices,
+        devices=len(working),
+        idle_devices=problem.cluster.num_devices - len(working),
         doubts=found,
         tokens_per_s=problem.job.tokens_per_step / step,
-        tokens_per_s_per_device=problem.job.tokens_per_step / step / plan.devices,
+        tokens_per_s_per_device=problem.job.tokens_per_step / step / len(working),
         mfu_causal=causal / step / peak,
         mfu_full=full / step / peak,
         allocated_bytes=done.memory[worst].allocated,
@@ -112,7 +115,7 @@ def predict(problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *
 
 def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Source, ...]:
     """Those of every kind of node that the plan uses, each said once; then what answered for its kernels."""
-    used = [group for group, count in enumerate(counts_by_group(problem.cluster, range(plan.devices))) if count]
+    used = [group for group, count in enumerate(counts_by_group(problem.cluster, working_devices(Same(result.program.stages)))) if count]
     known = dict.fromkeys(s for kind in used for s in problem_sources(group_problem(problem, kind)))
     return (*cluster_sources(problem.cluster), *known, *_answers(problem, result))
 

@@ -25,7 +25,7 @@ from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages, counted_from, edge_extents, edge_messages, edge_segments, stage_edges
 from shardwright.program.stages.families import Grouping, StageDevices, refine_families
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, held_by_families, parameter_sums
-from shardwright.program.stages.parts import Segment, StageParts, plan_stages
+from shardwright.program.stages.parts import Segment, StageParts, plan_stages, working_devices
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.kernel.events import simulate
 from shardwright.simulator.prediction import StageMemory
@@ -164,8 +164,8 @@ def _program(one: Same[_Laid], shape: TaskShape) -> Program:
 
 def summings_of(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tuple[Summing, ...]:
     """Who sums which parameters."""
-    island = problem.cluster.tiers()[0].num_devices
-    return tuple(parameter_sums(stages, model=problem.model, length=problem.job.sequence_length, island=island))
+    islands = plan_units(problem)[0]
+    return tuple(parameter_sums(stages, model=problem.model, length=problem.job.sequence_length, islands=islands))
 
 
 def _kind_ends(problem: Problem) -> tuple[int, ...]:
@@ -201,7 +201,7 @@ def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, .
     """Every family of every stage, priced; stages that differ only by their place in whole units of the network are priced once."""
     problem = with_overlap_of(problem, (stage for lane in stages for stage in lane))
     sets = {id(stage.devices): stage.devices for lane in stages for stage in lane}.values()
-    shape = Shape(devices=range(plan.devices), sets=len(set(sets)))
+    shape = Shape(devices=working_devices(Same(stages)), sets=len(set(sets)))
     unit = network_unit(problem)
     used: dict[tuple[int, int], list[tuple[int, int, Summing]]] = {}
     for one in summings:
@@ -273,21 +273,22 @@ def _priced(one: _Asked) -> FamilyCosts:
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
     """The edges of a lane with their messages."""
     model, job = problem.model, problem.job
-    island = min(plan_units(problem)[0].size)
+    islands = plan_units(problem)[0]
     found = []
     known: dict[Hashable, tuple[Messages, Messages]] = {}
     for edge in stage_edges(lane, model=model):
         block, ends = model.blocks[model.runs[edge.run].block], (lane[edge.source], lane[edge.target])
         segments = edge_segments(edge, *ends, model=model)
-        base = min(ends[0].base, ends[1].base) // island * island
-        alike = (edge.run, edge.operator, *[(id(s.cells), stage.base - base) for s, stage in zip(segments, ends, strict=True)])
+        base, near = islands.seen_from(min(ends[0].base, ends[1].base), (stage.devices[-1] for stage in ends))
+        placed = [(id(s.cells), stage.base - base) for s, stage in zip(segments, ends, strict=True)]
+        alike = (edge.run, edge.operator, near.first, near.size, *placed)
         if alike not in known:
             known[alike] = edge_messages(
                 *ends,
                 segments=segments,
                 extents=edge_extents(edge, model=model),
                 length=job.tokens(block.sequence) or job.sequence_length,
-                island=island,
+                islands=islands,
                 minimal=problem.runtime.p2p_scatter_gather,
             )
         forward, backward = [counted_from(one, base) for one in known[alike]]
@@ -315,7 +316,7 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
             else f"{problem.runtime.name} computes nothing while it sends: ranks that send to each other at once need one that does",
             rule="order.deadlock",
         )
-    devices = range(plan.devices)
+    devices = working_devices(Same(program.stages))
     seconds = int(finish.max()) / PICOSECONDS_PER_SECOND * jitter_among(problem, devices)
     causal, _ = model_flops(problem)
     mfu = causal / seconds / peak_among(problem, devices)

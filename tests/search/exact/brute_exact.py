@@ -16,6 +16,7 @@ from random import Random
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
+from shardwright.cost.critical_path import jitter_among
 from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import SequenceLength, TrainingJob
@@ -30,6 +31,7 @@ from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.trees import TreeSpace
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.split import Split
+from shardwright.units import PICOSECONDS_PER_SECOND
 from tests.simulator.paths import path_seconds_of
 
 Devices = tuple[int, ...]
@@ -191,9 +193,9 @@ class Instance:
 
 @dataclass(slots=True)
 class Found:
-    """What brute force finds: the least picoseconds (None: nothing fits), members, and how many are illegal, too large, simulated."""
+    """What brute force finds: the least seconds (None: nothing fits), members, and how many are illegal, too large, simulated."""
 
-    best: int | None = None
+    best: float | None = None
     members: int = 0
     illegal: int = 0
     too_large: int = 0
@@ -211,15 +213,15 @@ def brute_force(instance: Instance, *, generator: Random, samples: int) -> Found
     share = samples / max(shapes, 1)
     messages: Messages = {}
     for listed in stage_lists(instance.blocks, instance.labels, most=space.max_stages):
+        working = tuple(sorted(device for _, _, devices in listed for device in devices))
+        factor = jitter_among(problem, working)
         for microbatches in space.microbatches:
             if problem.job.global_batch % microbatches:
                 continue
             own = orders_of(microbatches)
             orders = np.array(list(product(own, repeat=len(listed))))
             held = np.array([[flying(order, microbatches) for order in row] for row in product(own, repeat=len(listed))])
-            options = [
-                [_priced(found, problem, stage, tree, microbatches, len(listed) == 1) for tree in trees.of(stage[2])] for stage in listed
-            ]
+            options = [[_priced(found, problem, stage, tree, microbatches, working) for tree in trees.of(stage[2])] for stage in listed]
             for chosen in product(*options):
                 found.members += len(orders)
                 stages = tuple(o for o in chosen if isinstance(o, StageOption))
@@ -236,7 +238,8 @@ def brute_force(instance: Instance, *, generator: Random, samples: int) -> Found
                 fits = steps[(steps >= 0) & small]
                 found.simulated += len(fits)
                 if len(fits):
-                    found.best = int(fits.min()) if found.best is None else min(found.best, int(fits.min()))
+                    least = int(fits.min()) / PICOSECONDS_PER_SECOND * factor
+                    found.best = least if found.best is None else min(found.best, least)
                 if generator.random() < share:
                     _compare(problem, stages, microbatches, orders, steps, paths, small, generator)
                     found.sampled += 1
@@ -244,13 +247,13 @@ def brute_force(instance: Instance, *, generator: Random, samples: int) -> Found
 
 
 def _priced(
-    found: Found, problem: Problem, stage: tuple[int, int, Devices], tree: Tree, microbatches: int, alone: bool
+    found: Found, problem: Problem, stage: tuple[int, int, Devices], tree: Tree, microbatches: int, working: Devices
 ) -> StageOption | Illegal:
     first, end, devices = stage
-    key = first, end, min(devices), tree, microbatches, alone
+    key = first, end, min(devices), tree, microbatches, working
     if key not in found.prices:
         small = stage_of_blocks(problem, first=first, end=end, tree=tree, base=min(devices))
-        found.prices[key] = price_stage(problem, small, first=first, end=end, microbatches=microbatches, alone=alone)
+        found.prices[key] = price_stage(problem, small, first=first, end=end, microbatches=microbatches, working=working)
     return found.prices[key]
 
 

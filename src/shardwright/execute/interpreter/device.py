@@ -23,6 +23,7 @@ from shardwright.execute.shares.layer_state import BlockRun, Inputs, LayerState,
 from shardwright.execute.shares.operator_shares import Site
 from shardwright.execute.shares.parameters import ParameterStore
 from shardwright.execute.transport.requests import Task
+from shardwright.hardware.graph import Units
 from shardwright.model.ir.graph import Model
 from shardwright.program.instances import TaskKind
 from shardwright.program.layout.layout import Layout
@@ -61,7 +62,7 @@ class DeviceWork:
     widths: tuple[int, ...]
     first_sample: tuple[int, ...]
     scale: float
-    island: int
+    islands: Units | None
 
 
 @dataclass(slots=True)

@@ -32,6 +32,7 @@ from shardwright.execute.training.train import StepReport, training
 from shardwright.execute.transport.torch_device import Settings
 from shardwright.execute.weights.read import open_weights
 from shardwright.execute.weights.settings import settings_of
+from shardwright.hardware.graph import units_of
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.order import Table
@@ -95,9 +96,7 @@ def run_plan(
     model, job = problem.model, problem.job
     rule = AdamW(rate=options.rate, decay=options.decay, clip=options.clip)
     precision, settings, source = _precision(problem, options), _settings(problem, options), first_values(problem, options)
-    known = training(
-        model, job, plan, rule=rule, settings=settings, precision=precision, on=on, island=problem.cluster.tiers()[0].num_devices
-    )
+    known = training(model, job, plan, rule=rule, settings=settings, precision=precision, on=on, islands=units_of(problem.cluster)[0])
     world = int(os.environ.get("WORLD_SIZE", "1"))
     ranks_of(known, ranks=world)
     share = (int(os.environ.get("RANK", "0")), world)

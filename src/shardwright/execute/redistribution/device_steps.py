@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from shardwright.execute.redistribution.regions import Overlap, overlap
+from shardwright.hardware.graph import Units
 from shardwright.program.layout.layout import Box, Holding, Layout, difference, intersection, normal, volume
 from shardwright.program.transition.pieces import Component, Group, PlacedPiece
 from shardwright.program.transition.steps import Flow, StepKind
@@ -98,13 +99,13 @@ class Moves:
 
 
 @lru_cache(maxsize=16384)
-def moves(source: Layout, wanted: Layout, *, device: int, across: bool, collectives: bool, island: int) -> Moves:
+def moves(source: Layout, wanted: Layout, *, device: int, across: bool, collectives: bool, islands: Units | None) -> Moves:
     """What `device` does to bring a tensor from one layout to another; see `program.transition.transition`.
 
     Raises:
         StrategyError: as `transition`.
     """
-    found = transition(source, wanted, across=across, collectives=collectives, island=island)
+    found = transition(source, wanted, across=across, collectives=collectives, islands=islands)
     one = next((placed for placed in found.placed if device in placed.devices), None)
     own = tuple(h for h in source if h.device == device)
     boxes = tuple(h.box for h in wanted if h.device == device)

@@ -17,6 +17,7 @@ from shardwright.errors import StrategyError
 from shardwright.execute.redistribution.device_steps import Landing, Moves, Range, Turn, moves
 from shardwright.execute.redistribution.regions import copy, shape
 from shardwright.execute.transport.requests import Answer, Exchange, Post, Reduce, Request, Take, Task
+from shardwright.hardware.graph import Units
 from shardwright.program.layout.layout import Layout
 from shardwright.program.transition.steps import StepKind
 
@@ -43,7 +44,7 @@ def redistribute(
     on: torch.device | str = "cpu",
     across: bool = False,
     collectives: bool = True,
-    island: int = 0,
+    islands: Units | None = None,
 ) -> Task[Tensors]:
     """The device's tensors of `wanted`, of its tensors of `source`.
 
@@ -52,12 +53,12 @@ def redistribute(
     Args:
         tensors: one for each holding of the device in `source`, shaped as its box. dtype, on: of the tensor, and where it is, for a
             device that `source` has not.
-        across, collectives, island: as in `program.transition.transition`.
+        across, collectives, islands: as in `program.transition.transition`.
 
     Raises:
         StrategyError: execute.shape if a tensor is not shaped as its box; else as `transition`.
     """
-    found = moves(source, wanted, device=device, across=across, collectives=collectives, island=island)
+    found = moves(source, wanted, device=device, across=across, collectives=collectives, islands=islands)
     _check(tensors, found, device)
     if found.same is not None:
         return tuple(tensors[i] for i in found.same)
@@ -76,7 +77,7 @@ def post(
     device: int,
     key: Hashable,
     collectives: bool = True,
-    island: int = 0,
+    islands: Units | None = None,
 ) -> Task[Halfway | None]:
     """The sender's side of an edge between two stages: collectives among senders, then messages. Nothing waits for the other stage.
 
@@ -84,7 +85,7 @@ def post(
 
     Args: as `redistribute`.
     """
-    found = moves(source, wanted, device=device, across=True, collectives=collectives, island=island)
+    found = moves(source, wanted, device=device, across=True, collectives=collectives, islands=islands)
     _check(tensors, found, device)
     buffer = _filled(tensors, found, _like(tensors, None, "cpu"))
     for turn in found.turns:
@@ -105,7 +106,7 @@ def take(
     dtype: torch.dtype,
     on: torch.device | str = "cpu",
     collectives: bool = True,
-    island: int = 0,
+    islands: Units | None = None,
 ) -> Task[Tensors]:
     """The receiver's side of an edge between two stages: messages, then collectives among receivers. Answer: tensors of `wanted`.
 
@@ -115,7 +116,7 @@ def take(
         halfway: what `post` answered; None for a device that `source` has not. dtype, on: of the tensor, and where it is.
         Others as in `redistribute`.
     """
-    found = moves(source, wanted, device=device, across=True, collectives=collectives, island=island)
+    found = moves(source, wanted, device=device, across=True, collectives=collectives, islands=islands)
     tensors = halfway.tensors if halfway is not None else ()
     _check(tensors, found, device)
     if found.same is not None:

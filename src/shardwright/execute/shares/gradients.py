@@ -11,6 +11,7 @@ import torch
 
 from shardwright.execute.shares.parameters import Key, ParameterStore, StoredParameter
 from shardwright.execute.transport.requests import Post, Reduce, Take, Task
+from shardwright.hardware.graph import Units
 from shardwright.model.ir.graph import Model
 from shardwright.program.layout.layout import Box, Indices, count
 from shardwright.program.stages.contribution import SumGroup, sum_groups
@@ -20,14 +21,14 @@ from shardwright.program.stages.parts import StageParts
 Groups = Mapping[Key, tuple[SumGroup, ...]]
 
 
-def gradient_groups(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, island: int) -> Groups:
+def gradient_groups(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None) -> Groups:
     """The sum groups of every trainable parameter, boxes in the order of its owner's dims."""
     result: dict[Key, tuple[SumGroup, ...]] = {}
     for key, places in parameter_places(stages, model=model).items():
         if places[0].parameter.trainable:
             shares = tuple(share for place in places for share in shares_of(place, base=0, length=length))
             run, layer, operator, name = key
-            result[key] = sum_groups(shares, island=island, path=f"{model.runs[run].name}.{layer}.{operator}.{name}")
+            result[key] = sum_groups(shares, islands=islands, path=f"{model.runs[run].name}.{layer}.{operator}.{name}")
     return result
 
 

@@ -16,6 +16,7 @@ from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import Settings
+from shardwright.hardware.graph import Units
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
@@ -43,7 +44,7 @@ class StepResult:
     stores: Mapping[int, ParameterStore]
 
 
-def prepare(model: Model, job: TrainingJob, plan: Plan, *, island: int = 0) -> tuple[DeviceWork, Groups]:
+def prepare(model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None = None) -> tuple[DeviceWork, Groups]:
     """What all devices know of a step of `plan`.
 
     Raises:
@@ -69,9 +70,9 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, island: int = 0) -> t
         widths=tuple(_width(model, run.block) for run in model.runs),
         first_sample=tuple(begins),
         scale=1.0 / (job.global_batch * length),
-        island=island,
+        islands=islands,
     )
-    return work, gradient_groups(stages, model=model, length=length, island=island)
+    return work, gradient_groups(stages, model=model, length=length, islands=islands)
 
 
 def _require_executable(model: Model) -> None:

@@ -26,6 +26,7 @@ from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Reduce, Task
 from shardwright.execute.transport.torch_device import Settings
+from shardwright.hardware.graph import Units
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
@@ -114,13 +115,13 @@ def training(
     dtype: torch.dtype = torch.float64,
     precision: Precision | None = None,
     on: torch.device | str = "cpu",
-    island: int = 0,
+    islands: Units | None = None,
 ) -> Training:
     """Everything about a run that does not change.
 
     Args:
-        dtype: of everything, where no `precision` is given. precision: see `precision_of`. on: torch device of this process. island:
-            devices a node.
+        dtype: of everything, where no `precision` is given. precision: see `precision_of`. on: torch device of this process.
+        islands: that devices lie in; None: no islands.
 
     Raises:
         StrategyError: the plan breaks a rule, or holds what is not executed.
@@ -128,7 +129,7 @@ def training(
     require_adamw(job.optimizer)
     _require_executed_host(plan)
     shards = shard_rule(plan)
-    work, groups = prepare(model, job, plan, island=island)
+    work, groups = prepare(model, job, plan, islands=islands)
     return Training(
         work=work,
         places=parameter_places(work.stages, model=model),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from shardwright.collectives.algorithm import Collective
+from shardwright.hardware.graph import regular
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.placement import Change
@@ -235,7 +236,7 @@ def on_replica(cells: StageCells, device: int, *, length: int, island: int = 0) 
 def _steps(source: Same[Layout], wanted: Same[Layout], device: int, island: int) -> Transition | None:
     """The transition of what a device exchanges with others; None if it has what it needs and nobody asks."""
     near = component(device, source.value, wanted.value)
-    return None if near is None else transition(*near, island=island)
+    return None if near is None else transition(*near, islands=regular((island,))[0] if island else None)
 
 
 _KINDS = {kind: Collective(kind.value) for kind in StepKind if kind is not StepKind.REDUCE} | {StepKind.REDUCE: Collective.BROADCAST}

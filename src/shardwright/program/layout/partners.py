@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.hardware.graph import Units
 
 Group = tuple[int, ...]
 
@@ -40,18 +41,18 @@ def transversals(classes: Sequence[Group], *, island: Callable[[int], int]) -> t
     return tuple(sorted(tuple(sorted(group)) for group in groups.values()))
 
 
-def meeting(classes: IntArray, island: int) -> IntArray | None:
+def meeting(classes: IntArray, islands: Units | None) -> IntArray | None:
     """`transversals` of many lists of classes at once, where the j-th devices of all classes meet, inside islands too; None elsewhere.
 
     Args:
-        classes: (lists, classes, members), members in device order. island: devices of one; 0 = no islands.
+        classes: (lists, classes, members), members in device order. islands: that devices lie in; None = no islands.
 
     Returns:
         (groups, classes) members of each group, sorted.
     """
     count, _, members = classes.shape
-    if members > 1 and island:
-        place = classes // island
+    if members > 1 and islands is not None:
+        place = islands.of(classes)
         first = place[np.arange(count), classes[:, :, 0].argmin(axis=1), None]
         meet = (place[..., :, None] == first[..., None, :]).any(axis=(2, 3))
         if (meet & (place != first).any(axis=2)).any():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from shardwright.errors import StrategyError
+from shardwright.hardware.graph import Units
 from shardwright.program.layout.layout import Box, Ticks, ticks, volume
 from shardwright.program.layout.partners import Group, representatives, transversals
 
@@ -48,14 +49,16 @@ class SumGroup:
     boxes: tuple[Box, ...] = ()
 
 
-def sum_groups(shares: tuple[Share, ...], *, total: Work | None = None, island: int = 0, path: str = "") -> tuple[SumGroup, ...]:
+def sum_groups(
+    shares: tuple[Share, ...], *, total: Work | None = None, islands: Units | None = None, path: str = ""
+) -> tuple[SumGroup, ...]:
     """The groups that sum a parameter's gradient, in the order of the parameter's elements.
 
     The parameter is cut at all ends of all needs. Of each atom, the contributions c(device) = union of the work of its shares that need the
     atom; k distinct ones with r duplicates each give r groups of k.
 
     Args:
-        total: all cells of every atom. None: whatever the shares cover. island: devices of a node; 0: no islands. path: for errors.
+        total: all cells of every atom. None: whatever the shares cover. islands: that devices lie in; None: no islands. path: for errors.
 
     Raises:
         StrategyError: grad.overlap if two contributions are neither equal nor disjoint; grad.coverage if an atom's cells are not `total`.
@@ -66,7 +69,7 @@ def sum_groups(shares: tuple[Share, ...], *, total: Work | None = None, island: 
     found: dict[tuple[tuple[Group, ...], tuple[Group, ...]], list[Box]] = {}
     for boxes, own in _atoms(shares):
         classes = _classes(own, cells, path=path)
-        found.setdefault(_groups(classes, island=island), []).extend(boxes)
+        found.setdefault(_groups(classes, islands=islands), []).extend(boxes)
     return tuple(
         SumGroup(elements=sum(map(volume, boxes)), groups=groups, copies=copies, boxes=tuple(boxes))
         for (groups, copies), boxes in found.items()
@@ -144,11 +147,11 @@ def _classes(shares: list[Share], cells: _Cells, *, path: str) -> tuple[Group, .
     return tuple(map(tuple, classes.values()))
 
 
-def _groups(classes: tuple[Group, ...], *, island: int) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+def _groups(classes: tuple[Group, ...], *, islands: Units | None) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
     """(groups, copies) of the classes of one atom."""
 
     def place(device: int) -> int:
-        return device // island if island else 0
+        return islands.at(device) if islands is not None else 0
 
     if len({len(devices) for devices in classes}) == 1:
         return transversals(classes, island=place), ()

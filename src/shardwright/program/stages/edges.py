@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.collectives.algorithm import Collective
+from shardwright.hardware.graph import Units
 from shardwright.model.ir.block import INPUT, MEMORY
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import Dim, Extent
@@ -142,7 +143,7 @@ def edge_messages(
     segments: tuple[Segment, Segment],
     extents: tuple[Extent, ...],
     length: int,
-    island: int,
+    islands: Units | None,
     minimal: bool,
 ) -> tuple[Messages, Messages]:
     """Messages of an edge, forward and backward.
@@ -150,12 +151,12 @@ def edge_messages(
     Args:
         segments: the one that makes the tensor, and the one that reads it. extents: of the tensor, per token. length: positions of its
             sequence. minimal: copies are sent once and gathered behind; else a device sends all that its counterpart needs where both
-            stages are laid out alike.
+            stages are laid out alike. islands: that devices lie in; None: no islands.
     """
-    base = min(source.base, target.base)
-    base -= base % island if island else 0
+    first = min(source.base, target.base)
+    base, near = islands.seen_from(first, (end.devices[-1] for end in (source, target))) if islands is not None else (first, None)
     made, wanted = ((segment.cells, stage.base - base) for stage, segment in zip((source, target), segments, strict=True))
-    found = (_between(one, other, extents, length, island, minimal) for one, other in ((made, wanted), (wanted, made)))
+    found = (_between(one, other, extents, length, near, minimal) for one, other in ((made, wanted), (wanted, made)))
     forward, backward = (counted_from(one, base) for one in found)
     return forward, backward
 
@@ -168,7 +169,12 @@ def counted_from(messages: Messages, base: int) -> Messages:
 
 @lru_cache(maxsize=4096)
 def _between(
-    one: tuple[StageCells, int], other: tuple[StageCells, int], extents: tuple[Extent, ...], length: int, island: int, minimal: bool
+    one: tuple[StageCells, int],
+    other: tuple[StageCells, int],
+    extents: tuple[Extent, ...],
+    length: int,
+    islands: Units | None,
+    minimal: bool,
 ) -> Messages:
     """Messages between cells that begin at an offset: stages that repeat share them."""
     each = []
@@ -178,7 +184,7 @@ def _between(
             each.append(Messages(base=0, sends=np.stack([devices + one[1], devices + other[1], sizes], axis=1)))
             continue
         layouts = (_lying(*place, extent, length=length) for place in (one, other))
-        each.append(_messages(*layouts, island=island, minimal=minimal))
+        each.append(_messages(*layouts, islands=islands, minimal=minimal))
     return _all_of(each)
 
 
@@ -217,11 +223,11 @@ def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> La
     return made_layout(segment.cells, operator, extent, length)
 
 
-def _messages(made: Layout, wanted: Layout, *, island: int, minimal: bool) -> Messages:
+def _messages(made: Layout, wanted: Layout, *, islands: Units | None, minimal: bool) -> Messages:
     if not minimal and [h.box for h in made] == [h.box for h in wanted]:
         pairs = zip(made, wanted, strict=True)
         return Messages(base=0, sends=_columns([(a.device, b.device, volume(a.box)) for a, b in pairs if a.device != b.device]))
-    found = transition(made, wanted, across=True, island=island)
+    found = transition(made, wanted, across=True, islands=islands)
     sends: list[tuple[int, int, int]] = []
     collectives: list[tuple[Collective, tuple[int, ...], int]] = []
     for step in found.steps:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
+from shardwright.hardware.graph import Units
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Parameter, ParameterClass
@@ -80,18 +81,18 @@ class Summing:
     sums: tuple[Sums, ...]
 
 
-def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, island: int) -> Holdings:
+def plan_holdings(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None) -> Holdings:
     """What the first device of every family of every stage holds of each segment's layers.
 
     Tied weights are uses of their owner: counted where the owner is used, or else at the first use on the device.
 
     Args:
-        length: positions of the main sequence. island: devices a node.
+        length: positions of the main sequence. islands: that devices lie in; None: no islands.
 
     Raises:
         StrategyError: contributions overlap without being equal (rule ``grad.overlap``).
     """
-    return held_by_families(stages, parameter_sums(stages, model=model, length=length, island=island))
+    return held_by_families(stages, parameter_sums(stages, model=model, length=length, islands=islands))
 
 
 def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Iterable[Summing], *, of: StageParts | None = None) -> Holdings:
@@ -134,31 +135,32 @@ def held_by_families(stages: tuple[tuple[StageParts, ...], ...], summings: Itera
     return {(*use, device): tuple(items) for use, by_device in found.items() for device, items in by_device.items()}
 
 
-def parameter_sums(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, island: int) -> Iterator[Summing]:
+def parameter_sums(stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None) -> Iterator[Summing]:
     """Who sums each parameter of each block, once.
 
-    Stages that differ only by their place (in whole nodes) share what their devices sum.
+    Stages that differ only by their place (in whole islands) share what their devices sum.
     """
     known: dict[object, tuple[Sums, ...]] = {}
     for stretch in _stretches(stages, model=model):
         spots = [*stretch.spots, *[(p.use, p.stage, p.segment) for p in stretch.others]]
         first = min([stage.base for _, stage, _ in spots])
-        base = first - (first % island if island else 0)
+        base, near = islands.seen_from(first, (stage.devices[-1] for _, stage, _ in spots)) if islands is not None else (first, None)
         lanes: dict[tuple[int, int], int] = {}
         turns = [lanes.setdefault((use[0], segment.run), len(lanes)) for use, _, segment in spots]
         alike = (
             stretch.names,
+            near and (near.first, near.size),
             tuple(
                 [
                     (turn, stage.base - base, id(segment.cells), id(segment.block))
                     for turn, (_, stage, segment) in zip(turns, spots, strict=True)
                 ]
             ),
-            tuple([(id(p.operator), id(p.parameter)) for p in stretch.others]),
+            tuple([(id(p.operator), id(p.parameter)) for p in stretch.others]) if stretch.others else (),
         )
         if alike not in known:
             each = [zip(stretch.places(*name), turns, strict=True) for name in stretch.names]
-            known[alike] = tuple([sums_of(tuple([_use(p, turn, base) for p, turn in places]), length, island) for places in each])
+            known[alike] = tuple([sums_of(tuple([_use(p, turn, base) for p, turn in places]), length, near) for places in each])
         layers = sum([count for _, count in stretch.layers])
         yield Summing(uses=tuple([use for use, *_ in spots]), layers=layers, base=base, sums=known[alike])
 

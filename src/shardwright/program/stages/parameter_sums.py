@@ -10,6 +10,7 @@ from operator import le, lt
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct
+from shardwright.hardware.graph import Units
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.layout.cells import Cells, StageCells, dims_present, images, intervals, reference_runs
@@ -73,19 +74,19 @@ class ParameterUse:
 
 
 @lru_cache(maxsize=4096)
-def sums_of(uses: tuple[ParameterUse, ...], length: int, island: int) -> Sums:
+def sums_of(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums:
     """Who sums the parameter of these uses.
 
     Args:
-        length: positions of the sequence. island: devices a node.
+        length: positions of the sequence. islands: that devices lie in, counted as those of the uses.
 
     Raises:
         StrategyError: contributions overlap without being equal (rule ``grad.overlap``).
     """
-    return _sums_of_equals(uses, length, island) or _sums_by_device(uses, length, island)
+    return _sums_of_equals(uses, length, islands) or _sums_by_device(uses, length, islands)
 
 
-def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, island: int) -> Sums | None:
+def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums | None:
     """The sums where parts are equal or apart, every device holds one part, and as many hold each: `sum_groups` as arrays.
 
     None: it is not so, or duplicates of a contribution do not lie alike in the islands.
@@ -102,7 +103,7 @@ def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, island: int) ->
             (one.tokens, one.rest, use.offset, tuple(number[n] for n in one.needs), tuple(numbered(one.parts).tolist()))
             for one, use in zip(looked, uses, strict=True)
         ),
-        island,
+        islands,
     )
     if found is None:
         return None
@@ -113,7 +114,7 @@ def _sums_of_equals(uses: tuple[ParameterUse, ...], length: int, island: int) ->
 
 @lru_cache(maxsize=4096)
 def _equal_groups(
-    uses: tuple[tuple[Tokens, Projection, int, tuple[int, ...], tuple[int, ...]], ...], island: int
+    uses: tuple[tuple[Tokens, Projection, int, tuple[int, ...], tuple[int, ...]], ...], islands: Units | None
 ) -> tuple[IntArray, IntArray, IntArray, IntArray] | None:
     """(devices, part of the parameter of each, groups, group of each) of parameters that are cut alike.
 
@@ -145,7 +146,7 @@ def _equal_groups(
     if (times != times[0]).any() or (classes != classes[0]).any():
         return None
     table = devices[np.argsort(key, kind="stable")].reshape(len(classes), int(classes[0]), int(times[0]))
-    groups = meeting(table, island)
+    groups = meeting(table, islands)
     if groups is None:
         return None
     of = np.zeros((len(devices), 1), dtype=np.int64)
@@ -155,12 +156,12 @@ def _equal_groups(
     return devices, need, groups, of
 
 
-def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, island: int) -> Sums:
+def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums:
     """The sums of any shares."""
     every = tuple(share for use in uses for share in shares(use, (use.turn, use.operator.name), length))
     number: dict[tuple[int, ...], int] = {}
     own: dict[int, list[tuple[int, int]]] = {}
-    for found in sum_groups(every, island=island):
+    for found in sum_groups(every, islands=islands):
         of = {device: group for group in found.groups for device in group}
         for sender, *others in found.copies:
             whole = of.get(sender, (sender,))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -10,6 +10,7 @@ from shardwright.errors import StrategyError
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.graph import Model
 from shardwright.program.layout.cells import StageCells, class_trees, leaves, stage_cells
+from shardwright.program.same import Same
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import num_leaves
@@ -50,6 +51,15 @@ class StageParts:
     devices: tuple[int, ...]
     families: tuple[tuple[int, ...], ...]
     samples: int
+
+
+@lru_cache(maxsize=8)
+def working_devices(stages: Same[tuple[tuple[StageParts, ...], ...]]) -> Sequence[int]:
+    """Devices that are in some stage, by number; all others are idle, wherever they lie. Neighbours are a range."""
+    sets = {id(stage.devices): stage.devices for lane in stages.value for stage in lane}.values()
+    every = sorted(set().union(*sets))
+    run = range(every[0], every[-1] + 1)
+    return run if len(run) == len(every) else tuple(every)
 
 
 def plan_stages(plan: Plan, *, model: Model, unfolded: bool = False) -> tuple[tuple[StageParts, ...], ...]:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+import numpy as np
+
 from shardwright.errors import StrategyError
+from shardwright.hardware.graph import Units
 from shardwright.program.layout.layout import Box, Layout, count, ticks
 
 Group = tuple[int, ...]
@@ -170,7 +173,7 @@ def connected(groups: list[Group]) -> dict[int, int]:
 
 
 def components(
-    source: Layout, wanted: Layout, *, across: bool = False, collectives: bool = True, island: int = 0
+    source: Layout, wanted: Layout, *, across: bool = False, collectives: bool = True, islands: Units | None = None
 ) -> tuple[PlacedPiece, ...]:
     """What has to move, by sets of devices that have nothing to do with each other; empty if every device has what it wants."""
     if not wanted:
@@ -198,10 +201,10 @@ def components(
         devices = tuple(members[root])
         local = {device: i for i, device in enumerate(devices)}
         places: dict[int, int] = {}
-        islands = tuple(places.setdefault(device // island if island else 0, len(places)) for device in devices)
+        lying = islands.of(np.array(devices)).tolist() if islands is not None else [0] * len(devices)
         component = Component(
             pieces=tuple(_pieces(founds, local)),
-            islands=islands,
+            islands=tuple(places.setdefault(place, len(places)) for place in lying),
             keeps=_side(keeping, local),
             sides=(_side(from_side, local), _side(to_side, local)) if across else None,
             collectives=collectives,

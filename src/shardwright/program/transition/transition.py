@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from shardwright.hardware.graph import Units
 from shardwright.program.layout.layout import Layout
 from shardwright.program.transition.copies import copies
 from shardwright.program.transition.pieces import Component, Piece, PlacedPiece, components
@@ -35,7 +36,9 @@ class Transition:
 
 
 @lru_cache(maxsize=4096)
-def transition(source: Layout, wanted: Layout, *, across: bool = False, collectives: bool = True, island: int = 0) -> Transition:
+def transition(
+    source: Layout, wanted: Layout, *, across: bool = False, collectives: bool = True, islands: Units | None = None
+) -> Transition:
     """The steps that bring full values to where they are wanted.
 
     Least elements sent or received by the busiest device, then in all, then least that cross islands (or stages), then fewest steps.
@@ -44,7 +47,7 @@ def transition(source: Layout, wanted: Layout, *, across: bool = False, collecti
         source: full values or parts of sums. wanted: full values only; the source must cover it.
         across: two stages: only messages cross between their devices, collectives run on one side.
         collectives: False: copies are whole messages from holders to consumers, nothing is shared out and gathered.
-        island: devices of a node (device // island is its node); 0: no islands.
+        islands: that devices lie in; None: no islands.
 
     Leaves out: time. Senders of pieces with overlapping sets of holders are balanced piece by piece, not by a transportation problem.
     Hierarchical collectives are `collectives/` of the group, not steps here.
@@ -54,7 +57,7 @@ def transition(source: Layout, wanted: Layout, *, across: bool = False, collecti
 
     Source: zoo section 5; exact patterns of Xu et al. 2021 (GSPMD), section 3.
     """
-    placed = components(source, wanted, across=across, collectives=collectives, island=island)
+    placed = components(source, wanted, across=across, collectives=collectives, islands=islands)
     received: Load = {}
     alike: dict[tuple[tuple[StepKind, int], ...], list[tuple[PlacedPiece, tuple[Act, ...]]]] = {}
     for one in placed:

@@ -15,7 +15,7 @@ from math import inf, prod
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.critical_path import jitter_among
 from shardwright.cost.device_network import kind_problem
 from shardwright.errors import InfeasibleError
@@ -70,7 +70,7 @@ class StageChoices:
 
 @dataclass(slots=True)
 class StagePrices:
-    """Stages priced so far, by blocks, devices and microbatches."""
+    """Stages priced so far, by blocks, devices, microbatches and all devices that work."""
 
     problem: Problem
     space: ExactSpace
@@ -78,15 +78,16 @@ class StagePrices:
 
     def choices(self, partition: Partition) -> tuple[StageChoices, ...]:
         """Of each stage of a partition."""
-        alone = len(partition.ends) == 1
-        starts = (0, *partition.ends)
+        working, starts = partition.working, (0, *partition.ends)
         return tuple(
-            self._of(start, end, devices, microbatches=partition.microbatches, alone=alone)
+            self._of(start, end, devices, microbatches=partition.microbatches, working=working)
             for start, end, devices in zip(starts, partition.ends, partition.devices, strict=False)
         )
 
-    def _of(self, start: int, end: int, devices: tuple[tuple[int, ...], ...], *, microbatches: int, alone: bool) -> StageChoices:
-        key = start, end, devices, microbatches, alone
+    def _of(
+        self, start: int, end: int, devices: tuple[tuple[int, ...], ...], *, microbatches: int, working: tuple[int, ...]
+    ) -> StageChoices:
+        key = start, end, devices, microbatches, working
         if key not in self.known:
             trees, legal = 0, 0
             unlike: dict[object, StageOption] = {}
@@ -95,7 +96,7 @@ class StagePrices:
                 trees += 1
                 stage = stage_of_blocks(self.problem, first=start, end=end, tree=split_on(tree, devices), base=base)
                 found = price_stage(
-                    self.problem, stage, first=start, end=end, microbatches=microbatches, alone=alone, shards=self.space.shards
+                    self.problem, stage, first=start, end=end, microbatches=microbatches, working=working, shards=self.space.shards
                 )
                 if isinstance(found, StageOption):
                     legal += 1
@@ -119,11 +120,16 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Priced:
-    """A partition with its choices, and the bound of each of its shapes in picoseconds (flat; `_NEVER`: no order fits in memory)."""
+    """A partition with its choices.
+
+    Args:
+        bounds: seconds that no order of each of its shapes is below (flat; inf: none fits in memory). jitter: of the devices that work.
+    """
 
     partition: Partition
     choices: tuple[StageChoices, ...]
-    bounds: IntArray
+    bounds: FloatArray
+    jitter: float
 
     def options(self, shape: int) -> tuple[StageOption, ...]:
         """The stages of one shape."""
@@ -139,7 +145,7 @@ class _Priced:
 class _Best:
     """The best member so far."""
 
-    picoseconds: int = _NEVER
+    seconds: float = inf
     options: tuple[StageOption, ...] = ()
     order: IntArray | None = None
     microbatches: int = 0
@@ -171,19 +177,18 @@ def find_exact(
     messages: Messages = {}
     prices = prices or StagePrices(problem=problem, space=space)
     ranked, unpriced = _priced(problem, space, prices, counts, limit, progress)
-    lower = universal_picoseconds(problem) if unpriced else _NEVER
+    lower = universal_seconds(problem) if unpriced else inf
     queue = [(number, shape) for number, priced in enumerate(ranked) for shape in range(len(priced.bounds))]
-    bounds = np.concatenate([np.zeros(0, dtype=np.int64), *(priced.bounds for priced in ranked)])
+    bounds = np.concatenate([np.zeros(0), *(priced.bounds for priced in ranked)])
     turn = np.argsort(bounds, kind="stable")
     place = 0
     for place, at in enumerate(turn):
-        if limit.ends(found=best.order is not None) or bounds[at] >= best.picoseconds:
-            lower = min(lower, int(bounds[at]))
+        if limit.ends(found=best.order is not None) or bounds[at] >= best.seconds:
+            lower = min(lower, float(bounds[at]))
             break
         _refine(problem, space, ranked[queue[at][0]], int(queue[at][1]), best=best, counts=counts, messages=messages)
         if progress is not None:
-            best_s, lower_s = best.picoseconds / PICOSECONDS_PER_SECOND, min(lower, int(bounds[at])) / PICOSECONDS_PER_SECOND
-            said = standing("run orders", best_s=best_s if best.order is not None else inf, lower_s=lower_s, limit=limit)
+            said = standing("run orders", best_s=best.seconds, lower_s=min(lower, float(bounds[at])), limit=limit)
             progress(said, place + 1, len(turn))
     else:
         place = len(turn)
@@ -197,7 +202,7 @@ def find_exact(
             f"none of {counts.enumerated} plans fits in memory",
             hint="more or larger devices, a smaller model, or fewer samples a microbatch",
         )
-    found = _answer(problem, space, best, counts, min(lower, best.picoseconds))
+    found = _answer(problem, space, best, counts, min(lower, best.seconds))
     certificate = replace(found.certificate, stopped_at=limit.stopped_at)
     return replace(found, search_time_s=time.monotonic() - begun, waited=limit.waited, certificate=certificate)
 
@@ -213,7 +218,7 @@ def _priced(
         if progress is not None:
             progress(standing("price stages", best_s=inf, lower_s=0.0, limit=limit), turn, len(whole))
         orders = num_orders(len(partition.ends), partition.microbatches)
-        late = late or limit.ends(found=any((p.bounds < _NEVER).any() for p in result))
+        late = late or limit.ends(found=any((p.bounds < inf).any() for p in result))
         if late:
             members = prod(sum(1 for _ in stage_trees(devices, space)) for devices in partition.devices) * orders
             counts.enumerated += members
@@ -225,7 +230,9 @@ def _priced(
         counts.enumerated += trees * orders
         counts.illegal += (trees - legal) * orders + unlike * (orders - live)
         counts.duplicates += (legal - unlike) * orders
-        result.append(_Priced(partition=partition, choices=choices, bounds=shape_bounds(choices, partition.microbatches).ravel()))
+        factor, bounds = jitter_among(problem, partition.working), shape_bounds(choices, partition.microbatches).ravel()
+        seconds = np.where(bounds < _NEVER, bounds / PICOSECONDS_PER_SECOND * factor, inf)
+        result.append(_Priced(partition=partition, choices=choices, bounds=seconds, jitter=factor))
     return result, late
 
 
@@ -270,40 +277,38 @@ def _refine(problem: Problem, space: ExactSpace, priced: _Priced, shape: int, *,
     live, orders = _fitting(len(options), microbatches, tuple(o.room for o in options))
     counts.infeasible += live - len(orders)
     tasks = shape_tasks(problem, options, microbatches=microbatches, shards=space.shards, messages=messages)
-    paths = tasks.finish(orders, contended=False)
+    paths = tasks.finish(orders, contended=False) / PICOSECONDS_PER_SECOND * priced.jitter
     for place in np.argsort(paths, kind="stable"):
-        if paths[place] >= best.picoseconds:
+        if paths[place] >= best.seconds:
             counts.bounded_b1 += 1
             continue
         counts.simulated += 1
-        step = int(tasks.finish(orders[place : place + 1], contended=True)[0])
-        if step < best.picoseconds:
-            best.picoseconds, best.options, best.order, best.microbatches = step, options, orders[place], microbatches
+        step = int(tasks.finish(orders[place : place + 1], contended=True)[0]) / PICOSECONDS_PER_SECOND * priced.jitter
+        if step < best.seconds:
+            best.seconds, best.options, best.order, best.microbatches = step, options, orders[place], microbatches
 
 
-def universal_picoseconds(problem: Problem) -> int:
-    """Picoseconds that no plan whatever can beat, jitter left out: model FLOPs over the rate of all devices of all kinds together."""
+def universal_seconds(problem: Problem) -> float:
+    """Seconds that no plan whatever can beat, jitter left out: model FLOPs over the rate of all devices of all kinds together."""
     cluster = problem.cluster
     rate, first = 0.0, 0
     for group in cluster.groups:
         rate += group.count * group.kind.num_devices / universal_bound(kind_problem(problem, first), 1)
         first += group.count * group.kind.num_devices
-    return int(PICOSECONDS_PER_SECOND / rate)
+    return 1.0 / rate
 
 
-def _answer(problem: Problem, space: ExactSpace, best: _Best, counts: _Counts, lower: int) -> ExactAnswer:
-    factor = jitter_among(problem, range(problem.cluster.num_devices))
-    seconds, bound = best.picoseconds / PICOSECONDS_PER_SECOND * factor, lower / PICOSECONDS_PER_SECOND * factor
-    universal = 1.0 - universal_picoseconds(problem) / best.picoseconds
-    assert_sound(best_s=seconds, lower_bound_s=bound, universal_gap=universal)
+def _answer(problem: Problem, space: ExactSpace, best: _Best, counts: _Counts, lower: float) -> ExactAnswer:
+    seconds, universal = best.seconds, 1.0 - universal_seconds(problem) / best.seconds
+    assert_sound(best_s=seconds, lower_bound_s=lower, universal_gap=universal)
     certificate = Certificate(
         space=space.text(),
         digest=hashlib.sha256(f"{space!r}\n{problem_text(problem)}".encode()).hexdigest(),
         **asdict(counts),
         best_s=seconds,
-        lower_bound_s=bound,
-        gap=(seconds - bound) / seconds,
-        optimal=lower >= best.picoseconds,
+        lower_bound_s=lower,
+        gap=(seconds - lower) / seconds,
+        optimal=lower >= seconds,
         universal_gap=universal,
     )
     plan = plan_of_stages(problem, best.options, microbatches=best.microbatches, order=best.order, shards=space.shards)

@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.critical_path import picoseconds
+from shardwright.cost.device_network import plan_units
 from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs
 from shardwright.cost.stage_costs import StageCosts, sharing
 from shardwright.errors import StrategyError
@@ -116,12 +117,12 @@ def stage_of_blocks(problem: Problem, *, first: int, end: int, tree: Split | Non
 
 
 def price_stage(
-    problem: Problem, stage: Stage, *, first: int, end: int, microbatches: int, alone: bool, shards: tuple[Shards, ...] = ()
+    problem: Problem, stage: Stage, *, first: int, end: int, microbatches: int, working: tuple[int, ...], shards: tuple[Shards, ...] = ()
 ) -> StageOption | Illegal:
     """Price one stage of blocks first .. end - 1, whatever the other stages (on other devices) are.
 
     Args:
-        alone: it is the only stage. microbatches: that the global batch is cut into.
+        microbatches: that the global batch is cut into. working: devices of all stages, by number.
     """
     plan, chunk = _around(problem, stage, first=first, end=end, microbatches=microbatches, shards=shards)
     path = f"lane {LANE} / stage {chunk}"
@@ -132,10 +133,10 @@ def price_stage(
     try:
         # One family a device: which devices are alike depends on the stages around.
         parts = replace(plan_stages(plan, model=problem.model, unfolded=True)[0][chunk], chunk=0)
-        island = problem.cluster.tiers()[0].num_devices
-        holdings = plan_holdings(((parts,),), model=problem.model, length=problem.job.sequence_length, island=island)
-        # A stage's costs depend on the others by whether there are any: a pipeline's communicator.
-        shape = Shape(devices=range(problem.cluster.num_devices), sets=1 if alone else 2)
+        islands = plan_units(problem)[0]
+        holdings = plan_holdings(((parts,),), model=problem.model, length=problem.job.sequence_length, islands=islands)
+        # A stage's costs depend on the others by whether there are any (a pipeline's communicator) and by who sums the norm.
+        shape = Shape(devices=working, sets=1 if len(parts.devices) == len(working) else 2)
         families = tuple(family_costs(problem, plan, parts, index, holdings=holdings, shape=shape) for index in range(len(parts.families)))
     except StrategyError as error:
         return Illegal(rule=error.rule or "lower")

@@ -77,6 +77,11 @@ class Partition:
     ends: tuple[int, ...]
     devices: tuple[tuple[tuple[int, ...], ...], ...]
 
+    @property
+    def working(self) -> tuple[int, ...]:
+        """Devices of all stages, by number."""
+        return tuple(sorted(device for stage in self.devices for some in stage for device in some))
+
 
 def device_labels(cluster: Cluster, *, library: str) -> tuple[tuple[int, ...], ...]:
     """Devices in classes that nothing tells apart: of one node, and on every tier of every network that kinds share, in one unit or each
