@@ -13,7 +13,7 @@ from shardwright.program.problem import Problem, under
 from shardwright.runtime.runtime import Options
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate, assert_sound, claim
-from shardwright.search.exact.find import universal_picoseconds
+from shardwright.search.exact.find import universal_seconds
 from shardwright.search.frames import Closed, MixedPart, PoolAlone
 from shardwright.search.grid.find import find, problem_text
 from shardwright.search.grid.modules import searched_options
@@ -32,7 +32,6 @@ from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.units import PICOSECONDS_PER_SECOND
 
 Progress = Callable[[str, int, int], None]
 ALONE_S = 10.0
@@ -109,7 +108,7 @@ def find_mixed(
         markets, best_s, tolerance=tolerance, progress=lambda s: _say(progress, f"prove that nothing ends before {s:.4g} s", 0, 1)
     )
     lower = min([mixed_lower, best_s, *(one.answer.certificate.lower_bound_s for one in singles if one.answer is not None)])
-    universal = 1.0 - universal_picoseconds(problem) / PICOSECONDS_PER_SECOND / best_s
+    universal = 1.0 - universal_seconds(problem) / best_s
     assert_sound(best_s=best_s, lower_bound_s=lower, universal_gap=universal)
     space = space_text(pools, rows)
     part = MixedPart(
