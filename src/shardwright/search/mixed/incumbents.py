@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import inf, isfinite, log2
 
 from shardwright.cost.model_flops import LONGEST_STEP_S
 from shardwright.errors import ShardwrightError
@@ -16,9 +16,11 @@ from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
-RISE = 1.01
+RISE = 1.012
 """From one limit to the next."""
-LEVELS = 4
+WORTH = 0.995
+"""Limits nearer to the best are not worth a look."""
+LEVELS = 3
 """Limits at which compositions are looked for, from the first that has one."""
 LANES = 2
 """Shapes of a composition at most."""
@@ -53,13 +55,13 @@ class Standing:
 
 
 def look(standing: Standing, market: Market, options: Options) -> None:
-    """Compositions of a market: of each range of replicas from the limit at which its bound allows the batch, the earliest first."""
+    """Compositions of a market: of each range of replicas from the limit at which its bound allows the batch."""
     least = work_limit(market, standing.best_s)
-    found = [(first_limit(market, frame, least=least, most=standing.best_s), n, frame) for n, frame in enumerate(_frames(market))]
-    for first, _, frame in sorted(found):
+    for frame in _frames(market):
+        first = first_limit(market, frame, least=least, most=standing.best_s * WORTH)
         for level in range(LEVELS):
             limit = first * RISE**level
-            if limit >= standing.best_s:
+            if limit >= standing.best_s * WORTH:
                 break
             dual, values = market.priced(frame, limit, thorough=True)
             if dual.samples >= market.batch:
@@ -67,11 +69,14 @@ def look(standing: Standing, market: Market, options: Options) -> None:
 
 
 def _frames(market: Market) -> list[Frame]:
-    """Frames that compositions are asked of: replicas from one power of two to the next, of any degree and without the smallest."""
+    """Frames that compositions are asked of: replicas from one power of two to the next, of any degree and without the smallest; those
+    with about as many replicas as there are nodes first.
+    """
     ground = market.ground
     most = ground.most_replicas
     ranges = [(2**i, min(2 ** (i + 1) - 1, most)) for i in range(most.bit_length())]
-    return [Frame(replicas=some, tp=tp, nodes=(ground.nodes / 2, ground.nodes)) for tp in ground.degrees[:2] for some in ranges]
+    ranges.sort(key=lambda some: abs(log2(some[0] / ground.nodes)))
+    return [Frame(replicas=some, tp=tp, nodes=(ground.nodes / 2, ground.nodes)) for some in ranges for tp in ground.degrees[1::-1]]
 
 
 def work_limit(market: Market, most: float) -> float:
