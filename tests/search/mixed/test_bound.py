@@ -12,7 +12,7 @@ from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.tables import MICROBATCHES
 from shardwright.search.mixed.terms import ROLES, Ground, Terms
-from shardwright.search.mixed.values import best_cut, most_microbatches
+from shardwright.search.mixed.values import best_cut, most_above
 from shardwright.simulator.simulate import simulate_plan
 from tests.search.mixed.members import batch_of, drawn_plan, mixed_problem, shape_of, with_batch
 
@@ -99,14 +99,14 @@ def test_no_cut_ends_before_a_limit_by_which_the_inequalities_leave_fewer_microb
         out, back = ([float(terms.send[rows[i], rows[i + 1], way]) for i in range(p - 1)] for way in range(2))
         best = min(best, step_of_1f1b(each[0], each[1], out, back, m, blocking=blocking))
     limit = best * (1 + 1e-9)
-    some = most_microbatches(terms, _Pair(p1, p2), upper=np.array([m]), which=np.array([0]), limit=limit)  # type: ignore[arg-type]
+    some = most_above(terms, _Pair(p1, p2), upper=np.array([m]), which=np.array([0]), least=np.array([0]), limit=limit)  # type: ignore[arg-type]
     assert some[0] == m
     seconds, sizes = best_cut(terms, (0, 1 if p2 else -1, p1, p2), microbatches=m, limit=limit)
     assert sum(sizes) == layers
     assert seconds <= limit
     # The inequalities are no empty ones: far below the least work of a stage nothing is left.
     work = layers * terms.seconds[:, 0].sum(axis=1).min() * m / p
-    none = most_microbatches(terms, _Pair(p1, p2), upper=np.array([m]), which=np.array([0]), limit=0.99 * work / 2)  # type: ignore[arg-type]
+    none = most_above(terms, _Pair(p1, p2), upper=np.array([m]), which=np.array([0]), least=np.array([0]), limit=0.99 * work / 2)  # type: ignore[arg-type]
     assert none[0] < m
 
 
@@ -136,7 +136,7 @@ def _ratio(market: Market, plan: MixedPlan, seconds: float) -> float:
         rows, stages = market.shapes.rows[shape].tolist(), market.shapes.stages[shape].tolist()
         limit = seconds / jitter
         upper = np.full(len(market.shapes), lane.microbatches)
-        some = most_microbatches(terms, market.shapes, upper=upper, which=np.array([shape]), limit=limit)
+        some = most_above(terms, market.shapes, upper=upper, which=np.array([shape]), least=np.array([0]), limit=limit)
         assert some[0] == lane.microbatches, f"{lane} is simulated in {seconds} s, below its bound"
         bound, _ = best_cut(terms, (*rows, *stages), microbatches=lane.microbatches, limit=limit)
         least = max(least, bound * jitter / seconds)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bound_arrays import Facts
-from shardwright.cost.column_sums import sync_table
+from shardwright.cost.column_sums import SyncTable, sync_table
 from shardwright.cost.columns import layer_table, programs_of, shared_parameters
 from shardwright.cost.communication import network_of
 from shardwright.cost.degree_rows import Rows
@@ -191,7 +191,7 @@ def _held(problem: Problem, pool: Pool, tp: int, counts: IntArray) -> tuple[Floa
     return (counts @ dense).astype(np.float64), (counts @ rest).astype(np.float64), float(end)
 
 
-def sums_table(own: Problem, rows: Rows, shard: IntArray):  # type: ignore[no-untyped-def]
+def sums_table(own: Problem, rows: Rows, shard: IntArray) -> SyncTable:
     """Seconds of gradient sums and gathers of one layer of each block, of a uniform problem."""
     repeats = [0] * len(own.model.blocks)
     for run in own.model.runs:
@@ -207,8 +207,3 @@ def sums_table(own: Problem, rows: Rows, shard: IntArray):  # type: ignore[no-un
         runtime=own.runtime,
         shared=shared_parameters(own.model),
     )
-
-
-def with_capacity(table: StageTable, factor: float) -> StageTable:
-    """The table with every device's memory times `factor`."""
-    return replace(table, facts=tuple(f._replace(capacity=f.capacity * factor) for f in table.facts))

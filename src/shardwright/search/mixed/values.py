@@ -182,11 +182,6 @@ def most_above(terms: Terms, shapes: Shapes, *, upper: IntArray, which: IntArray
     return np.asarray(_most_above(terms, shapes.rows, shapes.stages, upper, which, least, limit))
 
 
-def most_microbatches(terms: Terms, shapes: Shapes, *, upper: IntArray, which: IntArray, limit: float) -> IntArray:
-    """The same of all numbers."""
-    return most_above(terms, shapes, upper=upper, which=which, least=np.zeros(len(which), dtype=np.int64), limit=limit)
-
-
 def most_by_work(terms: Terms, shapes: Shapes, *, batch: int, limit: float) -> IntArray:
     """(shapes,) a bound of the same by work alone, in closed form.
 
