@@ -1,4 +1,4 @@
-"""What plan files hold of answers of joint and exact searches; and a stored one, made again."""
+"""What plan files hold of answers of joint, exact and mixed searches; and a stored one, made again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from math import isfinite
 
 from shardwright.api.exact import plan_exact
 from shardwright.api.joint import plan_joint
+from shardwright.api.mixed import check_prices, plan_mixed
 from shardwright.api.problems import Progress
 from shardwright.api.simulations import verified_strategy
 from shardwright.files.leaves import require_same
@@ -14,13 +15,14 @@ from shardwright.files.stored import StoredPlan, document_of, stored_plan
 from shardwright.search.certificate import Certificate, JointPart
 from shardwright.search.exact.find import ExactAnswer
 from shardwright.search.joint.find import JointAnswer
+from shardwright.search.mixed.find import MixedAnswer
 from shardwright.search.simulation import Verified
 
 
-def stored_general(answer: JointAnswer | ExactAnswer) -> StoredPlan:
+def stored_general(answer: JointAnswer | ExactAnswer | MixedAnswer) -> StoredPlan:
     """What a plan file holds of an answer."""
     assert answer.simulation is not None
-    return stored_plan(answer.simulation, answer.certificate if isinstance(answer, ExactAnswer) else certificate_of(answer))
+    return stored_plan(answer.simulation, certificate_of(answer) if isinstance(answer, JointAnswer) else answer.certificate)
 
 
 def certificate_of(answer: JointAnswer) -> Certificate:
@@ -62,10 +64,14 @@ def check_general(stored: StoredPlan, *, progress: Progress | None = None) -> Ve
     """
     claim, joint = stored.certificate, stored.certificate.joint
     _, verified = verified_strategy(stored.simulation)
-    again: JointAnswer | ExactAnswer
-    if joint is None:
+    again: JointAnswer | ExactAnswer | MixedAnswer
+    if claim.mixed is not None:
+        check_prices(stored.request, claim, progress=progress)
+        stops = tuple(one.stopped_at for one in claim.mixed.alone)
+        again = plan_mixed(stored.request, tolerance=claim.mixed.tolerance, alone_stops=stops, progress=progress)
+    elif joint is None:
         again = plan_exact(stored.request, stop_at=claim.stopped_at, progress=progress)
     else:
-        stops = joint.grid_stopped_at, claim.stopped_at
-        again = plan_joint(stored.request, tolerance=joint.tolerance, stop_at=stops, progress=progress)
+        looks = joint.grid_stopped_at, claim.stopped_at
+        again = plan_joint(stored.request, tolerance=joint.tolerance, stop_at=looks, progress=progress)
     return replace(verified, leaves=require_same(document_of(stored), document_of(stored_general(again))))

@@ -141,6 +141,11 @@ def _load_cluster(text: str) -> Cluster:
     return parse_cluster(text)
 
 
+def is_mixed(request: Request) -> bool:
+    """Whether the cluster that is asked for has nodes of several kinds."""
+    return not _cluster(request).is_uniform
+
+
 def capacity_of(request: Request, problem: Problem) -> int:
     """Bytes of a device that a plan of a search may fill: what programs have, less the headroom.
 

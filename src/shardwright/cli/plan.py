@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shardwright.api import grids
+from shardwright.api import grids, problems
 from shardwright.cli import flags, interrupt, screen
 from shardwright.cli.command import verb
 from shardwright.files.stored import plan_document
@@ -65,7 +65,7 @@ def plan(
     """Find the fastest training plan for MODEL on CLUSTER, and prove that no other plan in the search space is faster."""
     screen.check_writable(output)
     request = flags.read_request(locals())
-    if space in GENERAL:
+    if space in GENERAL or problems.is_mixed(request):
         general = import_module("shardwright.cli.plan_general")
         general.plan(request, time_limit=time_limit, output=output, as_json=as_json, quiet=quiet)
         return

@@ -1,4 +1,4 @@
-"""``shardwright plan --space joint`` and ``--space exact``: the best general plan, with its order."""
+"""``shardwright plan --space joint`` and ``--space exact``, and on mixed clusters: the best general plan, with its order."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from pathlib import Path
 
 import typer
 
+from shardwright.api import problems
 from shardwright.api.exact import plan_exact
 from shardwright.api.general import stored_general
-from shardwright.api.joint import plan_joint
+from shardwright.api.joint import SPACES, plan_joint
+from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import problem_of
 from shardwright.cli import interrupt, screen
 from shardwright.files.stored import document_of
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_general
+from shardwright.search.exact.find import ExactAnswer
+from shardwright.search.joint.find import JointAnswer
+from shardwright.search.mixed.find import MixedAnswer
 from shardwright.search.request import Request
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import answer_line
@@ -21,10 +26,14 @@ from shardwright.search.summary import answer_line
 
 def plan(request: Request, *, time_limit: float, output: Path | None, as_json: bool, quiet: bool) -> None:
     """Search the space of general plans that the request names."""
-    search = plan_exact if request.space == "exact" else plan_joint
+    mixed = request.space not in SPACES and request.space != "exact" and problems.is_mixed(request)
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
-        answer = search(request, time_limit_s=time_limit, progress=report)
-    interrupt.note(waited=answer.waited)
+        answer: JointAnswer | ExactAnswer | MixedAnswer
+        if mixed:
+            answer = plan_mixed(request, progress=report)
+        else:
+            answer = (plan_exact if request.space == "exact" else plan_joint)(request, time_limit_s=time_limit, progress=report)
+            interrupt.note(waited=answer.waited)
     stored = stored_general(answer)
     document = document_of(stored)
     if output is not None:

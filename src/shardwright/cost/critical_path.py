@@ -217,7 +217,7 @@ def microbatches_of(problem: Problem, grid: Grid) -> int:
 
 def jitter(problem: Problem, devices: int) -> float:
     """Factor >= 1 on the step from stragglers and noise: 1 + jitter x log2(nodes), the same in every tier of bounds."""
-    return _jitter(problem, devices / problem.cluster.node.num_devices)
+    return jitter_of_nodes(problem, devices / problem.cluster.node.num_devices)
 
 
 def jitter_among(problem: Problem, devices: Sequence[int]) -> float:
@@ -226,10 +226,11 @@ def jitter_among(problem: Problem, devices: Sequence[int]) -> float:
     if cluster.is_uniform:
         return jitter(problem, len(devices))
     counts = zip(counts_by_group(cluster, devices), cluster.groups, strict=True)
-    return _jitter(problem, sum(count / group.kind.num_devices for count, group in counts))
+    return jitter_of_nodes(problem, sum(count / group.kind.num_devices for count, group in counts))
 
 
-def _jitter(problem: Problem, nodes: float) -> float:
+def jitter_of_nodes(problem: Problem, nodes: float) -> float:
+    """The same of as many nodes as devices fill."""
     return 1.0 + problem.constants.jitter * log2(max(nodes, 1.0))
 
 

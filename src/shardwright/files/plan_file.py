@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.files.border import FromOne, Members, Mirror, body_of
+from shardwright.files.border import FromOne, Limits, Members, Mirror, Signed, body_of
 from shardwright.files.stored import (
     NAMES,
     PLAN_SCHEMA,
@@ -20,16 +20,18 @@ from shardwright.files.stored import (
 from shardwright.files.text import decoded, read_text
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate
+from shardwright.search.frames import Dual
 from shardwright.search.request import Request
 from shardwright.simulator.prediction import Prediction
 
 _HINT: Final = "write the file again with `shardwright plan ... -o FILE`"
 _SIMULATION_HINT: Final = "write the file again with `shardwright simulate ... -o FILE`"
 _FATES: Final = ("enumerated", "illegal", "duplicates", "infeasible", "bounded_b0", "bounded_b1", "simulated")
-_LIMITS: Final = {
+_LIMITS: Final[Limits] = {
     Prediction: {"capacity_bytes": FromOne},
     Request: {"seq_len": FromOne, "global_batch": FromOne},
     Certificate: dict.fromkeys(_FATES, Members),
+    Dual: {"replicas": Signed},
 }
 PLAN: Final = Mirror(kind=StoredPlan, names=NAMES, limits=_LIMITS)
 SIMULATION: Final = Mirror(kind=StoredSimulation, names=NAMES, limits=_LIMITS)

@@ -1,4 +1,4 @@
-"""The answer of a search of general plans, joint or exact, on a terminal."""
+"""The answer of a search of general plans, joint, exact or mixed, on a terminal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.text import Text
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.rows import TABLE_SEARCH
 from shardwright.report.layout import unbroken
+from shardwright.report.mixed_face import render_mixed
 from shardwright.report.terminal import bound_lines, certificate_text, claimed, render_simulation, section
 from shardwright.search.certificate import Certificate
 from shardwright.search.simulation import Simulation
@@ -25,7 +26,7 @@ def render_general(simulation: Simulation, certificate: Certificate, *, model: M
     """The plan, its time and memory, its notation (orders found by a joint search as one to be searched again), and the certificate."""
     parts: list[RenderableType] = [render_simulation(simulation)]
     if simulation.grid is None and simulation.plan is not None:
-        plan, name = (simulation.plan, "exact") if certificate.joint is None else (_open(simulation.plan), "joint")
+        plan, name = (simulation.plan, simulation.name) if certificate.joint is None else (_open(simulation.plan), "joint")
         parts.append(section("The plan in notation", unbroken(Text(print_plan(plan, name=name, model=model).rstrip()))))
     return Group(*parts, render_certificate(certificate, search_time_s=search_time_s))
 
@@ -39,6 +40,8 @@ def _open(plan: Plan) -> Plan:
 def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) -> RenderableType:
     """Why no member of a space of general plans is better."""
     c, joint = certificate, certificate.joint
+    if c.mixed is not None:
+        return render_mixed(c, search_time_s=search_time_s)
     if joint is None:
         return section("Certificate", certificate_text(certificate, search_time_s=search_time_s))
     cut = "" if joint.complete else " The time limit cut in."

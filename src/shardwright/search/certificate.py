@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwright.search.frames import MixedPart
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointPart:
@@ -37,7 +39,8 @@ class Certificate:
         universal_gap: the same against total work over total achievable rate, valid for any plan whatever.
         stopped_at: at which of the search's looks at the clock the time limit cut in (0 = never): a search that stops there again has the
             same answer. joint: of a joint space, where members with any order are counted once, bounded_b1 are those whose longest path is
-            not below the best, and none is illegal or a duplicate.
+            not below the best, and none is illegal or a duplicate. mixed: of a mixed cluster's, where those that were looked at are counted
+            and none is bounded but by the path of its own cut.
     """
 
     space: str
@@ -57,6 +60,7 @@ class Certificate:
     infeasible_by_reason: tuple[tuple[str, int], ...] = ()
     stopped_at: int = 0
     joint: JointPart | None = None
+    mixed: MixedPart | None = None
 
 
 def claim(*, optimal: bool, lower_bound_s: float) -> str:

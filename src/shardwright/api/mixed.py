@@ -1,0 +1,75 @@
+"""The best plan on a mixed cluster; and what a stored one claims, made again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.api.problems import Progress, problem_of, with_defaults
+from shardwright.api.simulations import simulated
+from shardwright.errors import DataError, UsageError
+from shardwright.hardware.overrides import keep_free
+from shardwright.program.problem import Problem, under
+from shardwright.search.certificate import Certificate
+from shardwright.search.mixed.bound import covers, holds
+from shardwright.search.mixed.find import TOLERANCE, MixedAnswer, find_mixed
+from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.terms import Ground
+from shardwright.search.request import Request
+
+NAME = "mixed"
+"""What a mixed plan is called in its notation."""
+
+
+def plan_mixed(
+    request: Request,
+    *,
+    tolerance: float = TOLERANCE,
+    alone_stops: tuple[int, ...] | None = None,
+    progress: Progress | None = None,
+) -> MixedAnswer:
+    """The best plan found on a mixed cluster, with a bound of its whole space.
+
+    Args:
+        tolerance: gap that is good enough. alone_stops: see `find_mixed`.
+
+    Raises:
+        UsageError: an axis is pinned, or the model or the runtime is not searched on mixed clusters. InfeasibleError: nothing fits.
+    """
+    if request.pins or request.excludes or request.use_all:
+        raise UsageError("the mixed space has no axes to pin or to exclude", hint="drop --pin, --exclude and --use-all")
+    request = with_defaults(request)
+    problem = problem_of(request)
+    answer = find_mixed(
+        roomy(request, problem), tolerance=tolerance, alone_stops=alone_stops, memory=request.search_memory, progress=progress
+    )
+    return replace(answer, simulation=simulated(request, problem, name=NAME, grid=None, plan=answer.plan))
+
+
+def roomy(request: Request, problem: Problem) -> Problem:
+    """The problem with the memory that plans may fill."""
+    if not 0 <= request.headroom < 1:
+        raise UsageError(f"a headroom of {request.headroom:g} of a device's memory", hint="0 or more, and less than all of it: 5%")
+    return replace(problem, cluster=keep_free(problem.cluster, share=request.headroom))
+
+
+def check_prices(request: Request, certificate: Certificate, *, progress: Progress | None = None) -> int:
+    """Price every shape of every frame that a certificate closes anew; how many frames hold.
+
+    Raises:
+        DataError: a frame's prices do not close it, at the limit that is claimed, or a frame is missing.
+    """
+    part = certificate.mixed
+    assert part is not None
+    problem = roomy(request, problem_of(request))
+    done = 0
+    for closed in part.closed:
+        market = Market.of(Ground.of(under(problem, closed.options)))
+        if not covers(market.ground, [dual.frame for dual in closed.duals]):
+            raise DataError("the frames of the certificate leave out a part of the space", hint="plan again")
+        for dual in closed.duals:
+            if dual.limit_s < part.lower_bound_s * (1 - 1e-8) or not holds(market, dual):
+                raise DataError(f"the prices of a frame do not close it: {dual.frame.text()}", hint="plan again")
+            done += 1
+            if progress is not None:
+                progress("price frames again", done, sum(len(one.duals) for one in part.closed))
+    return done

@@ -1,0 +1,155 @@
+"""Compositions: whole numbers of replicas of a few shapes, and the microbatches of each, that do the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from shardwright.arrays import IntArray
+from shardwright.search.frames import Dual
+from shardwright.search.mixed.market import Market, Values, prices_of
+from shardwright.search.mixed.place import MixedLane, MixedPlan
+from shardwright.search.mixed.terms import Ground, Terms
+from shardwright.search.mixed.values import best_cut
+
+COLUMNS = 160
+"""Shapes that a composition chooses from: those that gain most under the prices of the linear program."""
+SHAPES_ALONE = 4
+"""Shapes of which all replicas may be, at one limit."""
+NODES = 100
+"""Nodes that the integer program looks at."""
+NEAR = 6
+"""Microbatches less than its most that a shape may do, when the batch is dealt out exactly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """Replicas of some shapes, each of which does at most so many microbatches by a limit."""
+
+    shapes: IntArray
+    replicas: IntArray
+    microbatches: IntArray
+
+
+def compose(market: Market, dual: Dual, values: Values, *, replicas: tuple[int, int], lanes: int, grain: int) -> Composition | None:
+    """Replicas of at most `lanes` shapes that do the batch by the prices' limit; None where the integer program finds none.
+
+    Args:
+        replicas: least and most in all. grain: of each shape a multiple of so many: regular groups sum gradients faster.
+    """
+    shapes, batch = market.shapes, market.batch
+    done = market.samples(values)
+    some = np.flatnonzero(values.exact & (done > 0))
+    if not len(some):
+        return None
+    gains = (done - market.cost(prices_of(dual)))[some]
+    chosen = _unlike(market, some[np.argsort(-gains, kind="stable")])
+    worth = done[chosen]
+    devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.float64)
+    n, (low, high) = len(chosen), replicas
+    most = np.minimum((devices / np.maximum(shapes.use[chosen], 1e-9)).min(axis=1), np.ceil(batch / worth))
+    most = np.floor(np.minimum(most, high) / grain)
+    if not most.any():
+        return None
+    rows = np.zeros((len(devices) + 2 + n, 2 * n))
+    rows[: len(devices), :n] = grain * shapes.use[chosen].T
+    rows[len(devices), :n] = grain
+    rows[len(devices) + 1, n:] = 1.0
+    rows[len(devices) + 2 :, :n], rows[len(devices) + 2 :, n:] = np.eye(n), -np.diag(most)
+    lower = np.concatenate([np.zeros(len(devices)), [low, 0.0], np.full(n, -np.inf)])
+    upper = np.concatenate([devices, [high, lanes], np.zeros(n)])
+    found = milp(
+        np.concatenate([-grain * worth, np.full(n, 1e-6)]),
+        integrality=np.ones(2 * n),
+        bounds=Bounds(np.zeros(2 * n), np.concatenate([most, np.ones(n)])),
+        constraints=LinearConstraint(rows, lower, upper),
+        options={"node_limit": NODES, "mip_rel_gap": 1e-3},
+    )
+    if found.x is None:
+        return None
+    many = grain * np.rint(found.x[:n]).astype(np.int64)
+    used = np.flatnonzero(many)
+    enough = worth @ many >= batch and (shapes.use[chosen].T @ many <= devices).all()
+    return Composition(shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]) if enough else None
+
+
+def alone_compositions(market: Market, values: Values, *, replicas: tuple[int, int], grains: tuple[int, ...]) -> list[Composition]:
+    """As many replicas of one shape as there is room for, where these do the batch: of each grain those shapes that do the most."""
+    shapes, found = market.shapes, []
+    devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        most = np.floor((devices / shapes.use).min(axis=1))
+    for grain in grains:
+        many = (np.minimum(most, replicas[1]) // grain * grain).astype(np.int64)
+        done = np.where(values.exact & (many >= replicas[0]), market.samples(values), 0.0) * many
+        ranked = np.argsort(-done, kind="stable")[:SHAPES_ALONE]
+        for shape in ranked[done[ranked] >= market.batch]:
+            one = np.array([shape])
+            found.append(Composition(shapes=one, replicas=many[one], microbatches=values.microbatches[one]))
+    return found
+
+
+def _unlike(market: Market, ranked: IntArray) -> IntArray:
+    """The first COLUMNS of some shapes, of those that use as many devices the first two."""
+    seen: dict[int, int] = {}
+    kept: list[int] = []
+    for shape, use in zip(ranked.tolist(), market.use_of[ranked].tolist(), strict=True):
+        if seen.setdefault(use, 0) < 2:
+            seen[use] += 1
+            kept.append(shape)
+        if len(kept) == COLUMNS:
+            break
+    return np.array(kept, dtype=np.int64)
+
+
+def dealt(composition: Composition, mbs: IntArray, *, batch: int) -> list[tuple[int, int, int]]:
+    """(shape, replicas, microbatches) that do the batch exactly, with microbatches as near to the most as can be; [] = there are none.
+
+    A shape of which some replicas do one microbatch less becomes two lanes.
+    """
+    each = composition.replicas * mbs[composition.shapes]
+    most = composition.microbatches
+    found: list[tuple[float, tuple[int, ...]]] = []
+    for less in product(*(range(min(NEAR, int(m) - 1) + 1) for m in most[:-1])):
+        some = most[:-1] - np.array(less, dtype=np.int64)
+        left = batch - int(some @ each[:-1])
+        last, rest = divmod(left, int(each[-1]))
+        if rest == 0 and 1 <= last <= most[-1]:
+            found.append((float(((most - [*some, last]) / most).max()), (*some.tolist(), last)))
+    shapes, replicas = composition.shapes.tolist(), composition.replicas.tolist()
+    if found:
+        return list(zip(shapes, replicas, min(found)[1], strict=True))
+    return _split(shapes, replicas, most.tolist(), mbs[composition.shapes].tolist(), batch)
+
+
+def _split(shapes: list[int], replicas: list[int], most: list[int], mbs: list[int], batch: int) -> list[tuple[int, int, int]]:
+    """The same with one shape in two lanes."""
+    over = sum(x * b * m for x, b, m in zip(replicas, mbs, most, strict=True)) - batch
+    for place in np.argsort([-x for x in replicas], kind="stable").tolist():
+        less, rest = divmod(over, mbs[place])
+        down, few = divmod(less, replicas[place])
+        if rest == 0 and most[place] - down > (few > 0):
+            lanes = [(s, x, m) for s, x, m in zip(shapes, replicas, most, strict=True)]
+            lanes[place] = (shapes[place], replicas[place] - few, most[place] - down)
+            return [*lanes, *([(shapes[place], few, most[place] - down - 1)] if few else [])]
+    return []
+
+
+def cut_lanes(
+    ground: Ground, terms: Terms, market: Market, lanes: list[tuple[int, int, int]], *, limit_s: float
+) -> tuple[MixedPlan, float] | None:
+    """The plan of some lanes, each cut so that it ends as early as can be, and seconds of the slowest; None where one does not fit."""
+    found, slowest = [], 0.0
+    for shape, replicas, microbatches in lanes:
+        rows, stages = market.shapes.rows[shape].tolist(), market.shapes.stages[shape].tolist()
+        seconds, sizes = best_cut(terms, (*rows, *stages), microbatches=microbatches, limit=limit_s)
+        if not sizes:
+            return None
+        runs, slowest = 2 if stages[1] else 1, max(slowest, seconds)
+        found.append(
+            MixedLane(rows=tuple(rows[:runs]), stages=tuple(stages[:runs]), sizes=sizes, replicas=replicas, microbatches=microbatches)
+        )
+    return MixedPlan(lanes=tuple(found)), slowest * (1 - 1e-4)

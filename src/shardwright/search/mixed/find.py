@@ -1,0 +1,193 @@
+"""Search over a mixed cluster: each pool alone, then pipelines over all of them; the best simulated plan, and a bound."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite
+
+from shardwright.errors import InfeasibleError, OutOfTimeError
+from shardwright.program.problem import Problem, under
+from shardwright.runtime.runtime import Options
+from shardwright.search.answer import Answer
+from shardwright.search.certificate import Certificate, assert_sound, claim
+from shardwright.search.exact.find import universal_seconds
+from shardwright.search.frames import Closed, MixedPart, PoolAlone
+from shardwright.search.grid.find import find, problem_text
+from shardwright.search.grid.modules import searched_options
+from shardwright.search.grid.space import standard_space, with_options
+from shardwright.search.mixed.bound import FRAMES, Closing, lower_bound
+from shardwright.search.mixed.incumbents import Standing, look
+from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.place import MixedPlan, moved
+from shardwright.search.mixed.polish import polish
+from shardwright.search.mixed.pools import Pool, alone, pools_of
+from shardwright.search.mixed.tables import MICROBATCHES, require_searched
+from shardwright.search.mixed.terms import MOST_STAGES, Ground
+from shardwright.search.request import SEARCH_MEMORY
+from shardwright.search.simulation import Simulation
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.grid_notation import print_grid
+
+Progress = Callable[[str, int, int], None]
+ALONE_S = 10.0
+"""Seconds for the grids of one pool."""
+TOLERANCE = 0.02
+"""Gap that is good enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedAnswer:
+    """The best plan of a mixed space and its certificate.
+
+    Args:
+        mixed: the plan as replicas of shapes; None where a grid of one pool alone is best. simulation: as a plan file holds it.
+    """
+
+    plan: Plan
+    mixed: MixedPlan | None
+    step_time_s: float
+    certificate: Certificate
+    search_time_s: float = field(default=0.0, compare=False)
+    simulation: Simulation | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        """What was asked, what was found, and whether it is proven best, in a few lines."""
+        return f"{self.simulation or ''}\n{claim(optimal=False, lower_bound_s=self.certificate.lower_bound_s)}".strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alone:
+    pool: Pool
+    answer: Answer | None
+    step_time_s: float
+
+
+def find_mixed(
+    problem: Problem,
+    *,
+    tolerance: float = TOLERANCE,
+    alone_stops: tuple[int, ...] | None = None,
+    memory: int = SEARCH_MEMORY,
+    progress: Progress | None = None,
+) -> MixedAnswer:
+    """The best plan found on a mixed cluster, with a bound of its whole space.
+
+    Args:
+        problem: its devices have the memory that plans may fill. tolerance: gap that is good enough. alone_stops: at which look at the
+            clock the search of each pool's grids was stopped (see `search.limit.limit_of`).
+
+    Raises:
+        UsageError: the model or the runtime is not searched on mixed clusters. InfeasibleError: nothing fits.
+    """
+    require_searched(problem)
+    begun = time.monotonic()
+    standing, pools = Standing(problem=problem), pools_of(problem.cluster)
+    singles = []
+    for number, pool in enumerate(pools):
+        _say(progress, f"plan {pool.devices:,} x {pool.name} alone", number, len(pools))
+        singles.append(_pool_alone(problem, pool, standing, stop=alone_stops[number] if alone_stops else None, memory=memory))
+    rows = _option_rows(singles)
+    markets = tuple(Market.of(Ground.of(under(problem, options))) for options in rows)
+    for number, (options, market) in enumerate(zip(rows, markets, strict=True)):
+        _say(progress, "compose pipelines", number, len(markets))
+        if not Closing(market=market).close(standing.best_s, most=FRAMES):
+            look(standing, market, options)
+    _say(progress, "polish the best", 0, 1)
+    best_options = standing.best.options if standing.best is not None else ()
+    if best_options in rows:
+        polish(standing, markets[rows.index(best_options)].ground, best_options)
+    if standing.best is None:
+        raise InfeasibleError("no plan fits in memory on any pool or on all together", hint="more or larger devices, or a smaller model")
+    best_s = standing.best_s
+    mixed_lower, closings = lower_bound(
+        markets, best_s, tolerance=tolerance, progress=lambda s: _say(progress, f"prove that nothing ends before {s:.4g} s", 0, 1)
+    )
+    lower = min([mixed_lower, best_s, *(one.answer.certificate.lower_bound_s for one in singles if one.answer is not None)])
+    universal = 1.0 - universal_seconds(problem) / best_s
+    assert_sound(best_s=best_s, lower_bound_s=lower, universal_gap=universal)
+    space = space_text(pools, rows)
+    part = MixedPart(
+        shapes=sum(len(market.shapes) for market in markets),
+        alone=tuple(_told(one) for one in singles),
+        closed=tuple(
+            Closed(options=options, duals=tuple(closing.closed.values())) for options, closing in zip(rows, closings, strict=True)
+        ),
+        tests=sum(closing.tests for closing in closings),
+        lower_bound_s=mixed_lower,
+        tolerance=tolerance,
+    )
+    certificate = Certificate(
+        space=space,
+        digest=hashlib.sha256(f"{space}\n{problem_text(problem)}".encode()).hexdigest(),
+        enumerated=standing.looked_at,
+        illegal=0,
+        duplicates=0,
+        infeasible=standing.infeasible,
+        bounded_b0=0,
+        bounded_b1=standing.bounded,
+        simulated=standing.simulated,
+        best_s=best_s,
+        lower_bound_s=lower,
+        gap=(best_s - lower) / best_s,
+        optimal=lower >= best_s,
+        universal_gap=universal,
+        mixed=part,
+    )
+    spent = time.monotonic() - begun
+    return MixedAnswer(plan=standing.best, mixed=standing.mixed, step_time_s=best_s, certificate=certificate, search_time_s=spent)
+
+
+def _say(progress: Progress | None, text: str, done: int, total: int) -> None:
+    if progress is not None:
+        progress(text, done, total)
+
+
+def _pool_alone(problem: Problem, pool: Pool, standing: Standing, *, stop: int | None, memory: int) -> _Alone:
+    """The best grid of one pool's devices, simulated where they lie in the cluster."""
+    own = replace(problem, cluster=alone(problem.cluster, pool))
+    job = problem.job
+    facts = grid_facts(problem.model, devices=pool.devices, global_batch=job.global_batch, seq_len=job.sequence_length)
+    space = with_options(standard_space(own, facts), searched_options(own))
+    capacity = own.cluster.node.accelerator.memory_bytes
+    try:
+        answer = find(own, space, facts, capacity=capacity, top=1, time_limit_s=ALONE_S, stop_at=stop, memory=memory)
+    except (InfeasibleError, OutOfTimeError):
+        return _Alone(pool=pool, answer=None, step_time_s=inf)
+    plan = moved(plan_of(answer.grid, model=problem.model, global_batch=job.global_batch), problem, pool)
+    standing.looked_at += 1
+    return _Alone(pool=pool, answer=answer, step_time_s=standing.attempt(plan, None))
+
+
+def _option_rows(singles: list[_Alone]) -> tuple[Options, ...]:
+    """The options of each pool's best grid; the runtime as it is where no grid fits."""
+    rows = [one.answer.grid.options for one in singles if one.answer is not None]
+    return tuple(dict.fromkeys(rows)) or ((),)
+
+
+def _told(one: _Alone) -> PoolAlone:
+    answer = one.answer
+    return PoolAlone(
+        name=one.pool.name,
+        devices=one.pool.devices,
+        strategy=print_grid(answer.grid) if answer else "",
+        step_time_s=one.step_time_s if isfinite(one.step_time_s) else None,
+        lower_bound_s=answer.certificate.lower_bound_s if answer else None,
+        stopped_at=answer.certificate.stopped_at if answer else 0,
+    )
+
+
+def space_text(pools: tuple[Pool, ...], rows: tuple[Options, ...]) -> str:
+    """The space in words and values."""
+    options = ", ".join(" ".join(f"{name}={value}" for name, value in row) or "as it is" for row in rows)
+    return (
+        f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools)}; any number of replicas of any pipelines of at most two "
+        f"runs of like stages, {MOST_STAGES} stages in all, a stage on one pool with tp inside a node and sp; mbs "
+        f"{{{', '.join(map(str, MICROBATCHES))}}}, any cut of the layers, each stage recomputes any number of its first layers in full and "
+        f"of the next ones selectively, 1F1B, zero1 over all replicas, any shares of the batch, any idle devices; options of the runtime "
+        f"{{{options}}}; and every grid of the standard space of each pool alone"
+    )

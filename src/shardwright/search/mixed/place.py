@@ -1,0 +1,125 @@
+"""A mixed plan written out in the general form: a lane a shape, its stages on the pools' devices, replicas of a stage side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from shardwright.program.problem import Problem
+from shardwright.runtime.runtime import Options
+from shardwright.search.frames import Frame
+from shardwright.search.mixed.pools import Pool
+from shardwright.search.mixed.tables import StageTable, grid_of
+from shardwright.search.mixed.terms import FIRST, LAST, Ground, Redone, least_recompute
+from shardwright.strategy.grid.expand import FULL, chunk_items, grid_placements, grid_shards
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stages import How, Keep, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedLane:
+    """Replicas of one shape.
+
+    Args:
+        rows: of the table, one a run. stages: of each run. sizes: layers of each stage. microbatches: that each replica does.
+    """
+
+    rows: tuple[int, ...]
+    stages: tuple[int, ...]
+    sizes: tuple[int, ...]
+    replicas: int
+    microbatches: int
+
+    def stage_rows(self) -> tuple[int, ...]:
+        """The row of each stage."""
+        return tuple(row for row, count in zip(self.rows, self.stages, strict=True) for _ in range(count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedPlan:
+    """Lanes that share the batch."""
+
+    lanes: tuple[MixedLane, ...]
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of all lanes."""
+        return sum(lane.replicas for lane in self.lanes)
+
+
+def frame_of(table: StageTable, plan: MixedPlan) -> Frame:
+    """The least frame that a plan is in."""
+    tp = min(int(table.tp[row]) for lane in plan.lanes for row in lane.rows)
+    devices = [0] * len(table.pools)
+    for lane in plan.lanes:
+        for row in lane.stage_rows():
+            devices[table.pool[row]] += lane.replicas * int(table.tp[row])
+    nodes = sum(used / pool.node for used, pool in zip(devices, table.pools, strict=True))
+    return Frame(replicas=(plan.replicas, plan.replicas), tp=tp, nodes=(nodes, nodes))
+
+
+def general_plan(ground: Ground, plan: MixedPlan, *, options: Options = ()) -> Plan:
+    """The plan in the general form. Of each pool the stages of larger degrees come first, so that no group crosses a node."""
+    problem, table = ground.problem, ground.table
+    redone = least_recompute(problem, table, shard=plan.replicas, several=plan.replicas > 1)
+    bases = _bases(table, plan)
+    lanes, last = [], 0
+    for number, lane in enumerate(plan.lanes):
+        chunks = chunk_items(problem.model, chunks=lane.sizes)
+        stages = []
+        for place, row in enumerate(lane.stage_rows()):
+            base, tp = bases[number, place], int(table.tp[row])
+            last = max(last, base + tp * lane.replicas)
+            grid = grid_of(problem, tp=tp, mbs=int(table.mbs[row]), replicas=lane.replicas)
+            keeps = _keeps(redone, lane, place, row)
+            stages.append(Stage(items=chunks[place], base=base, placements=grid_placements(grid, experts=False), keeps=keeps))
+        samples = lane.replicas * lane.microbatches * int(table.mbs[lane.rows[0]])
+        lanes.append(Lane(name=lane_name(number), samples=samples, microbatches=lane.microbatches, stages=tuple(stages)))
+    return Plan(
+        devices=last,
+        lanes=tuple(lanes),
+        orders=tuple(Named(schedule="1f1b", lanes=(lane.name,)) for lane in lanes),
+        shards=grid_shards(grid_of(problem, tp=1, mbs=1), experts=False),
+        options=options,
+    )
+
+
+def lane_name(number: int) -> str:
+    """Lanes are called a, b, c, .."""
+    return "abcdefghijklmnopqrstuvwxyz"[number] if number < 26 else f"lane{number}"
+
+
+def _bases(table: StageTable, plan: MixedPlan) -> dict[tuple[int, int], int]:
+    """First device of each stage of each lane."""
+    free = [pool.first for pool in table.pools]
+    places = [(number, place, row) for number, lane in enumerate(plan.lanes) for place, row in enumerate(lane.stage_rows())]
+    found = {}
+    for number, place, row in sorted(places, key=lambda one: -int(table.tp[one[2]])):
+        pool, tp = table.pools[table.pool[row]], int(table.tp[row])
+        start = pool.first + -(-(free[pool.group] - pool.first) // tp) * tp
+        found[number, place] = start
+        free[pool.group] = start + tp * plan.lanes[number].replicas
+        assert free[pool.group] <= pool.first + pool.devices, f"{pool.name} has no room"
+    return found
+
+
+def _keeps(redone: Redone, lane: MixedLane, place: int, row: int) -> tuple[Keep, ...]:
+    """What a stage recomputes: its first layers in full, the next selectively."""
+    stages = len(lane.sizes)
+    role = (FIRST if place == 0 else 0) + (LAST if place == stages - 1 else 0)
+    at = row, role, min(lane.microbatches, stages - place) - 1, lane.sizes[place]
+    full, selective = int(redone.full[at]), int(redone.selective[at])
+    ranges = ((0, full, FULL), (full, full + selective, "core"))
+    return tuple(Keep(blocks=(a, b - 1), how=How.RECOMPUTE, operators=(what,)) for a, b, what in ranges if a < b)
+
+
+def moved(plan: Plan, problem: Problem, pool: Pool) -> Plan:
+    """A plan of a pool alone on the devices that the pool has in the cluster."""
+    lanes = tuple(replace(lane, stages=tuple(replace(stage, base=stage.base + pool.first) for stage in lane.stages)) for lane in plan.lanes)
+    orders = tuple(
+        order if isinstance(order, Named) else replace(order, rows=tuple((device + pool.first, row) for device, row in order.rows))
+        for order in plan.orders
+    )
+    assert pool.first + plan.devices <= problem.cluster.num_devices
+    return replace(plan, devices=pool.first + plan.devices, lanes=lanes, orders=orders)

@@ -1,0 +1,61 @@
+"""Small changes to the best mixed plan, kept where its step is shorter: a layer to the next stage, microbatches to another lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations
+from math import lcm
+
+from shardwright.runtime.runtime import Options
+from shardwright.search.mixed.incumbents import Standing
+from shardwright.search.mixed.place import MixedLane, MixedPlan, general_plan
+from shardwright.search.mixed.terms import Ground
+
+TRIES = 40
+"""Plans that are simulated at most."""
+FEW = 4
+"""Microbatches that a lane gives another at most."""
+
+
+def polish(standing: Standing, ground: Ground, options: Options) -> None:
+    """Change the best plan step by step; the first change that helps is kept, until none does or TRIES are spent."""
+    tries, helped = 0, True
+    while helped and standing.mixed is not None:
+        helped = False
+        for plan in neighbours(ground, standing.mixed):
+            key = (options, plan)
+            if tries >= TRIES:
+                return
+            if key in standing.seen:
+                continue
+            standing.seen.add(key)
+            standing.looked_at += 1
+            tries += 1
+            before = standing.best_s
+            if standing.attempt(general_plan(ground, plan, options=options), plan) < before:
+                helped = True
+                break
+
+
+def neighbours(ground: Ground, plan: MixedPlan) -> Iterator[MixedPlan]:
+    """Plans that differ by one layer of one lane's cut, or by a few microbatches of two lanes."""
+    for number, lane in enumerate(plan.lanes):
+        for give, take in ((i, j) for i in range(len(lane.sizes)) for j in (i - 1, i + 1) if 0 <= j < len(lane.sizes)):
+            if lane.sizes[give] > 1:
+                sizes = list(lane.sizes)
+                sizes[give], sizes[take] = sizes[give] - 1, sizes[take] + 1
+                yield _with(plan, {number: replace(lane, sizes=tuple(sizes))})
+    for one, other in permutations(range(len(plan.lanes)), 2):
+        units = [plan.lanes[n].replicas * int(ground.table.mbs[plan.lanes[n].rows[0]]) for n in (one, other)]
+        less, more = (lcm(*units) // unit for unit in units)
+        if max(less, more) <= FEW and plan.lanes[one].microbatches > less:
+            changed = {
+                one: replace(plan.lanes[one], microbatches=plan.lanes[one].microbatches - less),
+                other: replace(plan.lanes[other], microbatches=plan.lanes[other].microbatches + more),
+            }
+            yield _with(plan, changed)
+
+
+def _with(plan: MixedPlan, changed: dict[int, MixedLane]) -> MixedPlan:
+    return replace(plan, lanes=tuple(changed.get(number, lane) for number, lane in enumerate(plan.lanes)))

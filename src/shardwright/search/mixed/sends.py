@@ -1,0 +1,72 @@
+"""Sends between stages of mixed plans, priced as those of any plan: the fastest way that two stages may lie to each other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.arrays import FloatArray
+from shardwright.cost.crossings import crossing_seconds
+from shardwright.program.problem import Problem
+from shardwright.program.stages.parts import plan_stages
+from shardwright.search.mixed.pools import Pool
+from shardwright.search.mixed.tables import StageTable, grid_of
+from shardwright.simulator.simulate import lane_edges
+from shardwright.strategy.grid.expand import MAIN, chunk_items, grid_placements
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stages import Stage
+
+
+def send_table(problem: Problem, table: StageTable) -> FloatArray:
+    """(rows, rows, 2) seconds of a microbatch from a stage of one row to one of the next, and of its gradient back; inf where their
+    microbatches differ or they have no room for both.
+    """
+    pairs, sizes = table.tps, sorted(set(table.mbs.tolist()))
+    found = np.full((len(pairs), len(pairs), len(sizes), 2), np.inf)
+    if table.layers > 1:
+        for one in range(len(pairs)):
+            for other in range(len(pairs)):
+                for bases in _places(table, pairs[one], pairs[other]):
+                    seconds = _pair_seconds(problem, table, (pairs[one][1], pairs[other][1]), bases, sizes)
+                    found[one, other] = np.minimum(found[one, other], seconds)
+    size = np.searchsorted(sizes, table.mbs)
+    result = found[table.pairs[:, None], table.pairs[None, :], size[:, None]]
+    result[table.mbs[:, None] != table.mbs[None, :]] = np.inf
+    return result
+
+
+def _places(table: StageTable, one: tuple[int, int], other: tuple[int, int]) -> list[tuple[int, int]]:
+    """First devices of two stages, in all ways that they may lie to each other: in one node, and in two."""
+    (pool, tp), (second, other_tp) = (table.pools[one[0]], one[1]), (table.pools[other[0]], other[1])
+    if pool.group != second.group:
+        return [(pool.first, second.first)]
+    return [*_inside(pool, tp, other_tp), *([(pool.first, pool.first + pool.node)] if pool.nodes > 1 else [])]
+
+
+def _inside(pool: Pool, tp: int, other: int) -> list[tuple[int, int]]:
+    if tp + other > pool.node:
+        return []
+    return [(pool.first, pool.first + tp)] if tp >= other else [(pool.first + other, pool.first)]
+
+
+def _pair_seconds(problem: Problem, table: StageTable, tps: tuple[int, int], bases: tuple[int, int], sizes: list[int]) -> FloatArray:
+    """(sizes, 2) seconds of both ways, of two stages that begin at `bases`."""
+    chunks = chunk_items(problem.model, chunks=(table.layers // 2, table.layers - table.layers // 2))
+    stages = tuple(
+        Stage(items=items, base=base, placements=grid_placements(grid_of(problem, tp=tp, mbs=1), experts=False))
+        for items, base, tp in zip(chunks, bases, tps, strict=True)
+    )
+    lane = Lane(name=MAIN, samples=1, microbatches=1, stages=stages)
+    plan = Plan(devices=problem.cluster.num_devices, lanes=(lane,), orders=(Named(schedule="1f1b", lanes=(MAIN,)),))
+    edges = lane_edges(problem, plan_stages(plan, model=problem.model)[0])
+    element = problem.job.activation.bits // 8
+    return np.array(
+        [
+            [
+                sum(crossing_seconds(problem, messages, scale=element * size) for messages in way)
+                for way in ([e.forward for e in edges], [e.backward for e in edges])
+            ]
+            for size in sizes
+        ]
+    )

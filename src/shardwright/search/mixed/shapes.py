@@ -1,0 +1,77 @@
+"""Shapes: pipelines of at most two runs of like stages, as columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray, distinct
+from shardwright.search.mixed.tables import StageTable
+from shardwright.search.mixed.terms import MOST_STAGES
+
+NONE = -1
+"""Row of the second run of a shape that has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """Pipelines; s = shape.
+
+    Args:
+        rows: (s, 2) row of the stages of each run. stages: (s, 2) how many. mbs: (s,) samples of a microbatch. use: (s, pools) devices of
+            a replica. nodes: (s,) nodes that these fill. tp: (s,) the smaller of the runs' degrees.
+    """
+
+    rows: IntArray
+    stages: IntArray
+    mbs: IntArray
+    use: IntArray
+    nodes: FloatArray
+    tp: IntArray
+
+    def __len__(self) -> int:
+        return len(self.mbs)
+
+
+def shapes_of(table: StageTable) -> Shapes:
+    """Every shape: one run, or two of different pool or degree in either order, of as many stages as there are layers at most."""
+    most = min(MOST_STAGES, table.layers)
+    rows, stages = [], []
+    lengths = np.arange(1, most + 1)
+    for one in range(len(table)):
+        room = table.pools[table.pool[one]].devices // table.tp[one]
+        single = lengths[lengths <= room]
+        rows.append(np.stack([np.full(len(single), one), np.full(len(single), NONE)], axis=1))
+        stages.append(np.stack([single, np.zeros(len(single), dtype=np.int64)], axis=1))
+        for other in range(len(table)):
+            if other != one and table.mbs[one] == table.mbs[other]:
+                pair = np.stack(np.meshgrid(lengths, lengths, indexing="ij"), axis=-1).reshape(-1, 2)
+                pair = pair[pair.sum(axis=1) <= most]
+                rows.append(np.tile([one, other], (len(pair), 1)))
+                stages.append(pair)
+    both, count = np.concatenate(rows), np.concatenate(stages)
+    use = np.zeros((len(both), len(table.pools)), dtype=np.int64)
+    tp = np.where(both >= 0, table.tp[both], 0)
+    for run in range(2):
+        np.add.at(use, (np.arange(len(both)), table.pool[both[:, run]]), count[:, run] * tp[:, run])
+    fits = (use <= [pool.devices for pool in table.pools]).all(axis=1)
+    both, count, use, tp = both[fits], count[fits], use[fits], tp[fits]
+    return Shapes(
+        rows=np.ascontiguousarray(both),
+        stages=np.ascontiguousarray(count),
+        mbs=table.mbs[both[:, 0]],
+        use=use,
+        nodes=use @ (1.0 / np.array([pool.node for pool in table.pools])),
+        tp=np.where(both[:, 1] >= 0, tp.min(axis=1, where=tp > 0, initial=2**30), tp[:, 0]),
+    )
+
+
+def alike_use(shapes: Shapes) -> tuple[IntArray, IntArray]:
+    """The number of each shape among those that use as many devices of every pool, and one shape of each."""
+    keys = shapes.use @ np.cumprod([1, *(shapes.use.max(axis=0)[:-1] + 1)])
+    some, place = np.unique(keys, return_inverse=True)
+    first = np.zeros(len(some), dtype=np.int64)
+    first[place[::-1]] = np.arange(len(shapes))[::-1]
+    assert len(distinct(place)) == len(some)
+    return place.reshape(-1).astype(np.int64), first

@@ -1,0 +1,106 @@
+"""Random mixed problems, and random members of their spaces."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright.hardware.expression import parse_cluster
+from shardwright.job.border import job_from_flags
+from shardwright.model.blocks.dense import decoder_block, embedding_block, head_block
+from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.operator import AttentionShape
+from shardwright.program.problem import Problem
+from shardwright.runtime.registry import load_runtime
+from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.place import MixedLane, MixedPlan
+from shardwright.search.mixed.terms import Ground
+
+CLUSTERS = (
+    "a100-sxm-40gb:8+v100-sxm-16gb:8",
+    "a100-sxm-40gb:4+v100-sxm-16gb:16",
+    "h100-sxm:16+a100-sxm-80gb:16",
+    "v100-sxm-32gb:16+a100-sxm-40gb:8",
+    "a100-sxm-40gb:16+v100-sxm-16gb:24+h100-sxm:8",
+)
+RUNTIMES = ("megatron-core", "megatron-2022", "megatron-bridge")
+
+
+def dense_model(generator: random.Random) -> Model:
+    """A dense chain of 3 to 10 layers."""
+    heads, head_dim = generator.choice((8, 16, 32)), generator.choice((64, 128))
+    hidden, vocab = heads * head_dim, generator.choice((1000, 32000))
+    attention = AttentionShape(heads=heads, kv_heads=heads, head_dim=head_dim, value_dim=head_dim)
+    layer = decoder_block("layer", hidden=hidden, attention=attention, ffn=4 * hidden, gated=generator.random() < 0.5)
+    tied = generator.random() < 0.3
+    return Model(
+        name="drawn",
+        blocks=(embedding_block(hidden=hidden, vocab=vocab), layer, head_block(hidden=hidden, vocab=vocab, tied=tied)),
+        runs=(
+            Run(name="embed", block=0, count=1, inputs=()),
+            Run(name="layers", block=1, count=generator.randint(3, 10), inputs=("embed",)),
+            Run(name="head", block=2, count=1, inputs=("layers",)),
+        ),
+        hidden=hidden,
+        vocab=vocab,
+    )
+
+
+def mixed_problem(generator: random.Random, *, global_batch: int = 64) -> Problem:
+    """A dense model on a mixed cluster."""
+    job = job_from_flags(seq_len=generator.choice((256, 1024)), global_batch=global_batch, precision="fp16")
+    return Problem(
+        model=dense_model(generator),
+        cluster=parse_cluster(generator.choice(CLUSTERS)),
+        job=job,
+        runtime=load_runtime(generator.choice(RUNTIMES)),
+    )
+
+
+def with_batch(problem: Problem, batch: int) -> Problem:
+    """The problem with another number of samples a step."""
+    return replace(problem, job=replace(problem.job, global_batch=batch))
+
+
+def drawn_plan(market: Market, generator: random.Random, *, lanes: int) -> MixedPlan | None:
+    """Replicas of random shapes with random cuts; None where the devices are too few."""
+    table, shapes = market.ground.table, market.shapes
+    left = np.array([pool.devices for pool in table.pools])
+    found = []
+    for _ in range(lanes):
+        fits = np.flatnonzero((shapes.use <= left).all(axis=1))
+        if not len(fits):
+            return None
+        shape = int(generator.choice(fits.tolist()))
+        use = shapes.use[shape]
+        replicas = generator.randint(1, int((left[use > 0] // use[use > 0]).min()))
+        left = left - replicas * use
+        stages = int(shapes.stages[shape].sum())
+        cuts = sorted(generator.sample(range(1, table.layers), stages - 1))
+        sizes = tuple(b - a for a, b in zip((0, *cuts), (*cuts, table.layers), strict=True))
+        runs = 2 if shapes.stages[shape, 1] else 1
+        found.append(
+            MixedLane(
+                rows=tuple(shapes.rows[shape, :runs].tolist()),
+                stages=tuple(shapes.stages[shape, :runs].tolist()),
+                sizes=sizes,
+                replicas=replicas,
+                microbatches=generator.randint(1, 12),
+            )
+        )
+    return MixedPlan(lanes=tuple(found))
+
+
+def batch_of(ground: Ground, plan: MixedPlan) -> int:
+    """Samples that a plan does."""
+    return sum(lane.replicas * lane.microbatches * int(ground.table.mbs[lane.rows[0]]) for lane in plan.lanes)
+
+
+def shape_of(market: Market, lane: MixedLane) -> int:
+    """The number of a lane's shape."""
+    rows = [*lane.rows, -1][:2]
+    stages = [*lane.stages, 0][:2]
+    same = (market.shapes.rows == rows).all(axis=1) & (market.shapes.stages == stages).all(axis=1)
+    return int(np.flatnonzero(same)[0])

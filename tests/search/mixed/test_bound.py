@@ -1,0 +1,156 @@
+"""The bound of a mixed space against the simulator, and its inequalities against the walk of 1F1B."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
+from shardwright.search.mixed.tables import MICROBATCHES
+from shardwright.search.mixed.terms import ROLES, Ground, Terms
+from shardwright.search.mixed.values import best_cut, most_above
+from shardwright.simulator.simulate import simulate_plan
+from tests.search.mixed.members import batch_of, drawn_plan, mixed_problem, shape_of, with_batch
+
+
+def step_of_1f1b(forward: list[float], backward: list[float], out: list[float], back: list[float], m: int, *, blocking: bool) -> float:
+    """End of m microbatches in 1F1B, by walking the rows; out[i], back[i]: sends over the border behind stage i."""
+    p = len(forward)
+    rows = []
+    for i in range(p):
+        warm = min(p - i - 1, m)
+        row = [("F", k) for k in range(warm)]
+        for k in range(m - warm):
+            row += [("F", warm + k), ("B", k)]
+        rows.append(row + [("B", k) for k in range(m - warm, m)])
+    there: dict[tuple[str, int, int], float] = {}
+    free, at = [0.0] * p, [0] * p
+    sent_free = {("F", i): 0.0 for i in range(p)} | {("B", i): 0.0 for i in range(p)}
+    moving = True
+    while moving:
+        moving = False
+        for i in range(p):
+            while at[i] < len(rows[i]):
+                kind, k = rows[i][at[i]]
+                first = kind == "F" and i == 0
+                last = kind == "B" and i == p - 1
+                if not (first or last) and (kind, i, k) not in there:
+                    break
+                start = max(free[i], 0.0 if first or last else there[kind, i, k])
+                end = start + (forward[i] if kind == "F" else backward[i])
+                free[i] = end
+                to = i + 1 if kind == "F" else i - 1
+                if 0 <= to < p:
+                    sent = max(end, sent_free[kind, i]) + (out[i] if kind == "F" else back[to])
+                    sent_free[kind, i] = sent
+                    there[kind, to, k] = sent
+                    if blocking:
+                        free[i] = sent
+                at[i] += 1
+                moving = True
+    return max(free)
+
+
+def drawn_terms(generator: random.Random, *, layers: int, blocking: bool) -> Terms:
+    """Two rows with random seconds, without sums and updates."""
+    seconds = np.array([[[generator.uniform(0.1, 2) for _ in range(2)] for _ in range(3)] for _ in range(2)])
+    send = np.array([[[generator.choice((0.0, generator.uniform(0, 1))) for _ in range(2)] for _ in range(2)] for _ in range(2)])
+    none = np.zeros((2, 3))
+    return Terms(
+        seconds=seconds,
+        extra=np.zeros((2, ROLES, layers, layers + 1)),
+        send=send,
+        gather=none,
+        reduce=none,
+        update=none,
+        layers=layers,
+        blocking=blocking,
+        gathers_first=True,
+        reduces_last=False,
+    )
+
+
+class _Pair:
+    """One shape."""
+
+    def __init__(self, p1: int, p2: int) -> None:
+        self.rows, self.stages = np.array([[0, 1 if p2 else -1]]), np.array([[p1, p2]])
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_cut_ends_before_a_limit_by_which_the_inequalities_leave_fewer_microbatches(seed: int) -> None:
+    generator = random.Random(seed)
+    layers, blocking = generator.randint(2, 7), generator.random() < 0.5
+    p1 = generator.randint(1, min(layers, 3))
+    p2 = generator.randint(0, min(layers - p1, 3))
+    m, terms = generator.randint(1, 9), drawn_terms(generator, layers=layers, blocking=blocking)
+    p, rows = p1 + p2, [0] * p1 + [1] * p2
+    best = float("inf")
+    for cuts in combinations(range(1, layers), p - 1):
+        sizes = [b - a for a, b in zip((0, *cuts), (*cuts, layers), strict=True)]
+        each = [[n * terms.seconds[r, 0, w] for r, n in zip(rows, sizes, strict=True)] for w in range(2)]
+        for way in range(2):
+            each[way][0] += terms.seconds[rows[0], 1, way]
+            each[way][-1] += terms.seconds[rows[-1], 2, way]
+        out, back = ([float(terms.send[rows[i], rows[i + 1], way]) for i in range(p - 1)] for way in range(2))
+        best = min(best, step_of_1f1b(each[0], each[1], out, back, m, blocking=blocking))
+    limit = best * (1 + 1e-9)
+    some = most_above(terms, _Pair(p1, p2), upper=np.array([m]), which=np.array([0]), least=np.array([0]), limit=limit)  # type: ignore[arg-type]
+    assert some[0] == m
+    seconds, sizes = best_cut(terms, (0, 1 if p2 else -1, p1, p2), microbatches=m, limit=limit)
+    assert sum(sizes) == layers
+    assert seconds <= limit
+    # The inequalities are no empty ones: far below the least work of a stage nothing is left.
+    work = layers * terms.seconds[:, 0].sum(axis=1).min() * m / p
+    none = most_above(terms, _Pair(p1, p2), upper=np.array([m]), which=np.array([0]), least=np.array([0]), limit=0.99 * work / 2)  # type: ignore[arg-type]
+    assert none[0] < m
+
+
+def check_members(generator: random.Random, *, plans: int) -> list[float]:
+    """Bound over simulated step of random members of one problem; each lane does its microbatches by the simulated step."""
+    problem = mixed_problem(generator)
+    market = Market.of(Ground.of(problem))
+    ratios = []
+    for _ in range(plans):
+        plan = drawn_plan(market, generator, lanes=generator.randint(1, 2))
+        if plan is None or batch_of(market.ground, plan) < max(MICROBATCHES):
+            continue
+        own = Market.of(Ground.of(with_batch(problem, batch_of(market.ground, plan))))
+        done = simulate_plan(own.ground.problem, general_plan(own.ground, plan))
+        if not done.fits:
+            continue
+        ratios.append(_ratio(own, plan, done.step_time_s))
+    return ratios
+
+
+def _ratio(market: Market, plan: MixedPlan, seconds: float) -> float:
+    frame = frame_of(market.ground.table, plan)
+    terms, jitter = market.ground.terms(frame), market.ground.jitter(frame)
+    least = 0.0
+    for lane in plan.lanes:
+        shape = shape_of(market, lane)
+        rows, stages = market.shapes.rows[shape].tolist(), market.shapes.stages[shape].tolist()
+        limit = seconds / jitter
+        upper = np.full(len(market.shapes), lane.microbatches)
+        some = most_above(terms, market.shapes, upper=upper, which=np.array([shape]), least=np.array([0]), limit=limit)
+        assert some[0] == lane.microbatches, f"{lane} is simulated in {seconds} s, below its bound"
+        bound, _ = best_cut(terms, (*rows, *stages), microbatches=lane.microbatches, limit=limit)
+        least = max(least, bound * jitter / seconds)
+    return least
+
+
+def test_random_members_simulate_above_the_bound() -> None:
+    ratios = [ratio for seed in range(5) for ratio in check_members(random.Random(seed), plans=4)]
+    assert len(ratios) >= 10
+    # A bound of nothing would hold too.
+    assert max(ratios) > 0.8
+
+
+@pytest.mark.proof
+def test_a_thousand_random_members_simulate_above_the_bound() -> None:
+    ratios = [ratio for seed in range(100, 200) for ratio in check_members(random.Random(seed), plans=14)]
+    assert len(ratios) >= 1000

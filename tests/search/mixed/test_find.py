@@ -1,0 +1,146 @@
+"""The search over mixed clusters: against every plan of tiny ones, its prices, and what more devices do."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+
+from shardwright.errors import UsageError
+from shardwright.hardware.expression import parse_cluster
+from shardwright.job.border import job_from_flags
+from shardwright.model.catalog.catalog import load_model
+from shardwright.program.problem import Problem, under
+from shardwright.runtime.registry import load_runtime
+from shardwright.search.certificate import Certificate
+from shardwright.search.frames import Frame, MixedPart
+from shardwright.search.mixed.bound import covers, holds
+from shardwright.search.mixed.find import MixedAnswer, find_mixed
+from shardwright.search.mixed.market import Market
+from shardwright.search.mixed.place import MixedLane, MixedPlan, general_plan
+from shardwright.search.mixed.terms import Ground
+from shardwright.simulator.simulate import simulate_plan
+from tests.search.mixed.members import dense_model, mixed_problem
+
+
+def tiny(cluster: str, *, seed: int = 3, batch: int = 4) -> Problem:
+    """A small model on a few devices."""
+    generator = random.Random(seed)
+    job = job_from_flags(seq_len=1024, global_batch=batch, precision="fp16")
+    model = dense_model(generator)
+    runs = tuple(replace(run, count=3) if run.name == "layers" else run for run in model.runs)
+    return Problem(model=replace(model, runs=runs), cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
+
+
+def part_of(certificate: Certificate) -> MixedPart:
+    """What a mixed space's certificate has more."""
+    assert certificate.mixed is not None
+    return certificate.mixed
+
+
+def cuts(layers: int, stages: int) -> list[tuple[int, ...]]:
+    """Every cut of the layers into stages of one or more."""
+    found = combinations(range(1, layers), stages - 1)
+    return [tuple(b - a for a, b in zip((0, *c), (*c, layers), strict=True)) for c in found]
+
+
+def every_plan(market: Market, batch: int) -> list[MixedPlan]:
+    """Every plan of one or two lanes, in the order of their shapes."""
+    table, shapes = market.ground.table, market.shapes
+    room = np.array([pool.devices for pool in table.pools])
+    lanes: list[tuple[MixedLane, np.ndarray, int]] = []  # type: ignore[type-arg]
+    for shape in range(len(shapes)):
+        runs = 2 if shapes.stages[shape, 1] else 1
+        rows, stages = tuple(shapes.rows[shape, :runs].tolist()), tuple(shapes.stages[shape, :runs].tolist())
+        most = int((room[shapes.use[shape] > 0] // shapes.use[shape][shapes.use[shape] > 0]).min())
+        for replicas, sizes in product(range(1, most + 1), cuts(table.layers, sum(stages))):
+            each = replicas * int(shapes.mbs[shape])
+            for microbatches in range(1, batch // each + 1):
+                lane = MixedLane(rows=rows, stages=stages, sizes=sizes, replicas=replicas, microbatches=microbatches)
+                lanes.append((lane, replicas * shapes.use[shape], each * microbatches))
+    alone = [MixedPlan(lanes=(lane,)) for lane, _, samples in lanes if samples == batch]
+    two = [
+        MixedPlan(lanes=(one, other))
+        for (one, used, some), (other, more, rest) in combinations(lanes, 2)
+        if some + rest == batch and (used + more <= room).all()
+    ]
+    return alone + two
+
+
+@pytest.mark.parametrize("cluster", ["a100-sxm-40gb:1+v100-sxm-16gb:2", "a100-sxm-40gb:2+v100-sxm-16gb:1"])
+def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_answer(cluster: str) -> None:
+    problem = tiny(cluster, batch=2)
+    answer = find_mixed(problem)
+    c = answer.certificate
+    steps = []
+    for options in [closed.options for closed in part_of(c).closed]:
+        market = Market.of(Ground.of(under(problem, options)))
+        for plan in every_plan(market, 2):
+            done = simulate_plan(problem, general_plan(market.ground, plan, options=options))
+            if done.fits:
+                steps.append(done.step_time_s)
+    assert len(steps) > 30
+    assert min(steps) >= c.lower_bound_s
+    assert answer.step_time_s <= min(steps) * 1.02
+    assert c.best_s == simulate_plan(problem, answer.plan).step_time_s
+
+
+@pytest.fixture(scope="module")
+def answer() -> tuple[Problem, MixedAnswer]:
+    problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:4", batch=8)
+    return problem, find_mixed(problem)
+
+
+def test_the_prices_of_every_frame_hold_and_cheaper_ones_do_not(answer: tuple[Problem, MixedAnswer]) -> None:
+    problem, found = answer
+    part = part_of(found.certificate)
+    assert part.closed
+    for closed in part.closed:
+        market = Market.of(Ground.of(under(problem, closed.options)))
+        frames = [dual.frame for dual in closed.duals]
+        assert covers(market.ground, frames)
+        assert not covers(market.ground, frames[1:])
+        for dual in closed.duals:
+            assert dual.limit_s >= part.lower_bound_s * (1 - 1e-9)
+            assert holds(market, dual)
+        # Five times as late all of them together do the batch.
+        late = replace(closed.duals[0], limit_s=5 * found.step_time_s)
+        assert not holds(market, late)
+
+
+def test_counts_add_up_and_the_best_part_alone_is_no_faster(answer: tuple[Problem, MixedAnswer]) -> None:
+    _, found = answer
+    c = found.certificate
+    assert c.enumerated == c.infeasible + c.bounded_b1 + c.simulated
+    alone = part_of(c).fastest_alone
+    assert alone is not None
+    assert alone.step_time_s is not None
+    assert found.step_time_s <= alone.step_time_s
+    assert c.lower_bound_s <= c.best_s
+
+
+def test_the_same_search_finds_the_same(answer: tuple[Problem, MixedAnswer]) -> None:
+    problem, found = answer
+    assert find_mixed(problem) == found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_devices_do_no_less_by_a_limit(seed: int) -> None:
+    generator = random.Random(seed)
+    problem = mixed_problem(generator)
+    groups = problem.cluster.groups
+    grown = replace(groups[1], count=groups[1].count + generator.randint(1, 3))
+    larger = replace(problem, cluster=replace(problem.cluster, groups=(groups[0], grown, *groups[2:])))
+    one, other = Market.of(Ground.of(problem)), Market.of(Ground.of(larger))
+    for frame in (Frame(replicas=(1, 16), tp=1, nodes=(0.0, 1e9)), Frame(replicas=(4, 8), tp=2, nodes=(0.0, 1e9))):
+        before, after = (market.priced(frame, 0.5, thorough=True)[0].samples for market in (one, other))
+        assert after >= before * (1 - 1e-9)
+
+
+def test_models_with_experts_are_refused() -> None:
+    problem = tiny("a100-sxm-40gb:1+v100-sxm-16gb:1")
+    with pytest.raises(UsageError, match="experts"):
+        find_mixed(replace(problem, model=load_model("mixtral-8x7b")))
