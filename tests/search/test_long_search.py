@@ -66,14 +66,17 @@ def test_a_search_out_of_patience_says_nothing_of_what_fits(monkeypatch: pytest.
 
 
 def test_members_that_were_not_kept_are_checked_as_those_that_were() -> None:
-    """Nothing is kept, and meshes are crossed one by one and left where they cannot win; or all members are there at once."""
-    case = small_case(SEED)
-    found = []
-    for memory in (0, SEARCH_MEMORY):
-        answer = find(case.problem, case.space, case.facts, capacity=CAPACITY, top=2, memory=memory)
-        again = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=2, memory=memory)
-        found.append(recheck(case.problem, case.space, case.facts, answer, capacity=CAPACITY, generator=random.Random(3), repeated=again))
-    assert min(one.sampled for one in found) > 0
+    """All meshes of the case are crossed, however much memory there is: their illegal members are counted one by one."""
+    case = small_case(5023)
+    answer = find(case.problem, case.space, case.facts, capacity=CAPACITY, top=2, memory=0)
+    found = [
+        recheck(case.problem, case.space, case.facts, answer, capacity=CAPACITY, generator=random.Random(3), repeated=again)
+        for again in (
+            search(case.problem, case.space, case.facts, capacity=CAPACITY, top=2, memory=0),
+            search(case.problem, case.space, case.facts, capacity=CAPACITY, top=2, memory=16 * answer.certificate.enumerated * 1000),
+        )
+    ]
+    assert found[0].sampled == found[1].sampled > 0
     assert found[0].enumerated == found[1].enumerated
 
 

@@ -173,7 +173,7 @@ class _Lowered:
     sums: MetSums
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=256)
 def _lowered(problem: Same[Problem], block: Same[Block], structure: Structure, modules: tuple[Options, ...]) -> _Lowered:
     owns, operators = [under(problem.value, options) for options in modules], {o.name: o for o in block.value.operators}
     contexts = [block_context(own, block.value) for own in owns]

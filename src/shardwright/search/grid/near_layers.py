@@ -76,7 +76,7 @@ def _priced(problem: Problem, rows: Columns, modules: tuple[Options, ...]) -> Ne
     return (_kept if few else _kept.__wrapped__)(Same(problem), np.stack([rows[name] for name in LAYER]).tobytes(), modules)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def _kept(problem: Same[Problem], content: bytes, modules: tuple[Options, ...]) -> NearLayers:
     columns = dict(zip(LAYER, np.frombuffer(content, dtype=np.int64).reshape(len(LAYER), -1), strict=True))
     table = layer_table(problem.value, Rows(columns=columns | _lying(columns)), modules=modules)
