@@ -13,7 +13,6 @@ from shardwright.search.grid.by_mesh import search
 from shardwright.search.grid.find import find
 from shardwright.search.grid.recheck import recheck
 from shardwright.search.limit import Limit, limit_of
-from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.standing import standing
 from tests.search.problems import small_case
 

@@ -9,10 +9,11 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bound_arrays import Facts
 from shardwright.cost.column_sums import SyncTable, sync_table
-from shardwright.cost.columns import layer_table, programs_of, shared_parameters
+from shardwright.cost.columns import layer_table, programs_of
 from shardwright.cost.communication import network_of
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_network import group_problem
+from shardwright.cost.mesh_table import shared_parameters
 from shardwright.cost.step_costs import again_bytes
 from shardwright.errors import UsageError
 from shardwright.model.ir.tensor import TABLES
@@ -92,10 +93,14 @@ def require_searched(problem: Problem) -> Chain:
     """The model's chain.
 
     Raises:
-        UsageError: what this search leaves out: experts, unlike layers, blocks that are no chain, runtimes without 1F1B or ZeRO-1.
+        UsageError: what this search leaves out: zones, experts, unlike layers, blocks that are no chain, runtimes without 1F1B or ZeRO-1.
     """
     model, runtime = problem.model, problem.runtime
     hint = "plan each kind of device alone"
+    if len(problem.cluster.zones) > 1:
+        raise UsageError(
+            f"{len(problem.cluster.zones)} zones are not searched together yet", hint="plan each zone alone, or simulate a plan over them"
+        )
     if any(len(run.inputs) > 1 for run in model.runs) or any(o.experts is not None for b in model.blocks for o in b.operators):
         raise UsageError(f"{model.name} has experts or branches, which are not searched on mixed clusters yet", hint=hint)
     chain = chain_of(model)
