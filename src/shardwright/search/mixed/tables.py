@@ -98,9 +98,8 @@ def require_searched(problem: Problem) -> Chain:
     model, runtime = problem.model, problem.runtime
     hint = "plan each kind of device alone"
     if len(problem.cluster.zones) > 1:
-        raise UsageError(
-            f"{len(problem.cluster.zones)} zones are not searched together yet", hint="plan each zone alone, or simulate a plan over them"
-        )
+        number = len(problem.cluster.zones)
+        raise UsageError(f"{number} zones are not searched together yet", hint="plan each zone alone, or simulate a plan over them")
     if any(len(run.inputs) > 1 for run in model.runs) or any(o.experts is not None for b in model.blocks for o in b.operators):
         raise UsageError(f"{model.name} has experts or branches, which are not searched on mixed clusters yet", hint=hint)
     chain = chain_of(model)
