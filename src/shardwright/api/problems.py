@@ -162,7 +162,7 @@ def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
     if request.space not in SPACES:
         raise UsageError(f"unknown space {request.space!r}", hint=nearest(request.space, SPACES))
     if not problem.cluster.is_uniform:
-        raise UsageError("mixed clusters are not searched yet", hint="plan each kind of device alone")
+        raise UsageError(f"the {request.space} space is of uniform clusters", hint="plan a mixed cluster without --space and pins")
     space = SPACES[request.space](problem, facts)
     given = restricted(on_all_devices(space) if request.use_all else space, pins=dict(request.pins), excludes=dict(request.excludes))
     said = options_said(request.runtime)

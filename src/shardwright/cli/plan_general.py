@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 
 import typer
@@ -13,6 +14,7 @@ from shardwright.api.joint import SPACES, plan_joint
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import problem_of
 from shardwright.cli import interrupt, screen
+from shardwright.errors import UsageError
 from shardwright.files.stored import document_of
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_general
@@ -27,6 +29,8 @@ from shardwright.search.summary import answer_line
 def plan(request: Request, *, time_limit: float, output: Path | None, as_json: bool, quiet: bool) -> None:
     """Search the space of general plans that the request names."""
     mixed = request.space not in SPACES and request.space != "exact" and problems.is_mixed(request)
+    if mixed and time_limit < inf:
+        raise UsageError("--time-limit is not for mixed clusters yet", hint="drop it")
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
         answer: JointAnswer | ExactAnswer | MixedAnswer
         if mixed:

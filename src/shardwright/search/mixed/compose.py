@@ -17,8 +17,6 @@ from shardwright.search.mixed.values import best_cut
 
 COLUMNS = 160
 """Shapes that a composition chooses from: those that gain most under the prices of the linear program."""
-SHAPES_ALONE = 4
-"""Shapes of which all replicas may be, at one limit."""
 NODES = 100
 """Nodes that the integer program looks at."""
 NEAR = 6
@@ -74,22 +72,6 @@ def compose(market: Market, dual: Dual, values: Values, *, replicas: tuple[int, 
     used = np.flatnonzero(many)
     enough = worth @ many >= batch and (shapes.use[chosen].T @ many <= devices).all()
     return Composition(shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]) if enough else None
-
-
-def alone_compositions(market: Market, values: Values, *, replicas: tuple[int, int], grains: tuple[int, ...]) -> list[Composition]:
-    """As many replicas of one shape as there is room for, where these do the batch: of each grain those shapes that do the most."""
-    shapes, found = market.shapes, []
-    devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.float64)
-    with np.errstate(divide="ignore"):
-        most = np.floor((devices / shapes.use).min(axis=1))
-    for grain in grains:
-        many = (np.minimum(most, replicas[1]) // grain * grain).astype(np.int64)
-        done = np.where(values.exact & (many >= replicas[0]), market.samples(values), 0.0) * many
-        ranked = np.argsort(-done, kind="stable")[:SHAPES_ALONE]
-        for shape in ranked[done[ranked] >= market.batch]:
-            one = np.array([shape])
-            found.append(Composition(shapes=one, replicas=many[one], microbatches=values.microbatches[one]))
-    return found
 
 
 def _unlike(market: Market, ranked: IntArray) -> IntArray:

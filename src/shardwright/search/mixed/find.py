@@ -98,9 +98,7 @@ def find_mixed(
         if not Closing(market=market).close(standing.best_s, most=FRAMES):
             look(standing, market, options)
     _say(progress, "polish the best", 0, 1)
-    best_options = standing.best.options if standing.best is not None else ()
-    if best_options in rows:
-        polish(standing, markets[rows.index(best_options)].ground, best_options)
+    polish(standing, {options: market.ground for options, market in zip(rows, markets, strict=True)})
     if standing.best is None:
         raise InfeasibleError("no plan fits in memory on any pool or on all together", hint="more or larger devices, or a smaller model")
     best_s = standing.best_s

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf, isfinite, log2
 
+import numpy as np
+
 from shardwright.cost.model_flops import LONGEST_STEP_S
 from shardwright.errors import ShardwrightError
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Dual, Frame
-from shardwright.search.mixed.compose import alone_compositions, compose, cut_lanes, dealt
+from shardwright.search.mixed.compose import compose, cut_lanes, dealt
 from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
+from shardwright.search.mixed.values import best_cut
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
@@ -24,13 +27,19 @@ LEVELS = 3
 """Limits at which compositions are looked for, from the first that has one."""
 LANES = 2
 """Shapes of a composition at most."""
+SINGLE = 16
+"""Plans of one shape that are simulated at most."""
 LOOSE = 1.25
 """Times a limit by which a lane may end under the terms of the plan's own frame."""
 
 
 @dataclass(slots=True)
 class Standing:
-    """The best plan so far, and what was looked at."""
+    """The best plan so far, and what was looked at.
+
+    Args:
+        seen: compositions and plans that were tried. ranked: (seconds, turn, plan, options) of all that were simulated and fit.
+    """
 
     problem: Problem
     best_s: float = float("inf")
@@ -41,6 +50,7 @@ class Standing:
     bounded: int = 0
     infeasible: int = 0
     seen: set[object] = field(default_factory=set)
+    ranked: list[tuple[float, int, MixedPlan, Options]] = field(default_factory=list)
 
     def attempt(self, plan: Plan, mixed: MixedPlan | None) -> float:
         """Simulate a plan, and keep it if it fits and is faster. Its seconds; inf = it does not fit."""
@@ -49,13 +59,47 @@ class Standing:
             self.infeasible += 1
             return float("inf")
         self.simulated += 1
+        if mixed is not None:
+            self.ranked.append((done.step_time_s, len(self.ranked), mixed, plan.options))
         if done.step_time_s < self.best_s:
             self.best_s, self.best, self.mixed = done.step_time_s, plan, mixed
         return done.step_time_s
 
 
+def look_at_one_shape(standing: Standing, market: Market, options: Options) -> None:
+    """Plans of one shape, whose replicas sum gradients stage by stage and wait for no others': of each number of replicas that shares the
+    batch equally the shapes that end first.
+    """
+    shapes, batch = market.shapes, market.batch
+    devices = np.array([pool.devices for pool in market.ground.table.pools])
+    found: list[tuple[float, int, int]] = []
+    for replicas in range(1, market.ground.most_replicas + 1):
+        if batch % replicas:
+            continue
+        each = np.where(batch % (replicas * shapes.mbs) == 0, batch // (replicas * shapes.mbs), 0)
+        room = (each > 0) & (replicas * shapes.use <= devices).all(axis=1)
+        frame = Frame(replicas=(replicas, replicas), tp=market.ground.degrees[0], nodes=(0.0, market.ground.nodes))
+        limit = standing.best_s * WORTH if isfinite(standing.best_s) else LONGEST_STEP_S
+        values = market.by_work(frame, limit)
+        which = np.flatnonzero(room & (values.microbatches >= each))
+        if not len(which):
+            continue
+        values.microbatches = np.minimum(values.microbatches, each)
+        market.refine(values, which, frame, limit, above=each[which] - 1)
+        for shape in which[values.microbatches[which] == each[which]].tolist():
+            rows, stages = shapes.rows[shape].tolist(), shapes.stages[shape].tolist()
+            seconds, _ = best_cut(market.terms(frame), (*rows, *stages), microbatches=int(each[shape]), limit=limit)
+            found.append((seconds, shape, replicas))
+    for seconds, shape, replicas in sorted(found)[:SINGLE]:
+        lanes = [(shape, replicas, batch // (replicas * int(shapes.mbs[shape])))]
+        if (options, tuple(lanes)) not in standing.seen:
+            standing.seen.add((options, tuple(lanes)))
+            attempt(standing, market, lanes, seconds, options)
+
+
 def look(standing: Standing, market: Market, options: Options) -> None:
     """Compositions of a market: of each range of replicas from the limit at which its bound allows the batch."""
+    look_at_one_shape(standing, market, options)
     least = work_limit(market, standing.best_s)
     for frame in _frames(market):
         first = first_limit(market, frame, least=least, most=standing.best_s * WORTH)
@@ -114,8 +158,7 @@ def _compositions(standing: Standing, market: Market, dual: Dual, values: Values
     """Compositions of a frame by a limit, each tried once."""
     node = max(pool.node for pool in market.ground.table.pools)
     replicas, grains = dual.frame.replicas, tuple(dict.fromkeys((node, 1)))
-    found = alone_compositions(market, values, replicas=replicas, grains=grains)
-    found += filter(None, [compose(market, dual, values, replicas=replicas, lanes=LANES, grain=grain) for grain in grains])
+    found = filter(None, [compose(market, dual, values, replicas=replicas, lanes=LANES, grain=grain) for grain in grains])
     for composition in found:
         dealt_out = dealt(composition, market.shapes.mbs, batch=market.batch)
         key = (options, tuple(dealt_out))

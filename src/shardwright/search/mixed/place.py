@@ -9,7 +9,7 @@ from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Frame
 from shardwright.search.mixed.pools import Pool
 from shardwright.search.mixed.tables import StageTable, grid_of
-from shardwright.search.mixed.terms import FIRST, LAST, Ground, Redone, least_recompute
+from shardwright.search.mixed.terms import FIRST, LAST, Ground, Redone
 from shardwright.strategy.grid.expand import FULL, chunk_items, grid_placements, grid_shards
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Named
@@ -62,7 +62,7 @@ def frame_of(table: StageTable, plan: MixedPlan) -> Frame:
 def general_plan(ground: Ground, plan: MixedPlan, *, options: Options = ()) -> Plan:
     """The plan in the general form. Of each pool the stages of larger degrees come first, so that no group crosses a node."""
     problem, table = ground.problem, ground.table
-    redone = least_recompute(problem, table, shard=plan.replicas, several=plan.replicas > 1)
+    redone = ground.redone(plan.replicas, several=plan.replicas > 1)
     bases = _bases(table, plan)
     lanes, last = [], 0
     for number, lane in enumerate(plan.lanes):

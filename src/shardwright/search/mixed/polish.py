@@ -1,8 +1,8 @@
-"""Small changes to the best mixed plan, kept where its step is shorter: a layer to the next stage, microbatches to another lane."""
+"""Small changes to the best mixed plans, kept where their step is shorter: a layer to the next stage, microbatches to another lane."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import permutations
 from math import lcm
@@ -12,29 +12,33 @@ from shardwright.search.mixed.incumbents import Standing
 from shardwright.search.mixed.place import MixedLane, MixedPlan, general_plan
 from shardwright.search.mixed.terms import Ground
 
-TRIES = 40
-"""Plans that are simulated at most."""
+BEST, TRIES = 2, 16
+"""Plans that are changed, and changes that are tried of each at most."""
 FEW = 4
 """Microbatches that a lane gives another at most."""
 
 
-def polish(standing: Standing, ground: Ground, options: Options) -> None:
-    """Change the best plan step by step; the first change that helps is kept, until none does or TRIES are spent."""
+def polish(standing: Standing, grounds: Mapping[Options, Ground]) -> None:
+    """Change each of the best plans step by step; the first change that helps it is kept, until none does or TRIES are spent."""
+    for seconds, _, plan, options in sorted(standing.ranked)[:BEST]:
+        _climb(standing, grounds[options], seconds, plan, options)
+
+
+def _climb(standing: Standing, ground: Ground, seconds: float, plan: MixedPlan, options: Options) -> None:
     tries, helped = 0, True
-    while helped and standing.mixed is not None:
+    while helped:
         helped = False
-        for plan in neighbours(ground, standing.mixed):
-            key = (options, plan)
-            if tries >= TRIES:
-                return
-            if key in standing.seen:
+        for other in neighbours(ground, plan):
+            if (options, other) in standing.seen:
                 continue
-            standing.seen.add(key)
+            if tries == TRIES:
+                return
+            standing.seen.add((options, other))
             standing.looked_at += 1
             tries += 1
-            before = standing.best_s
-            if standing.attempt(general_plan(ground, plan, options=options), plan) < before:
-                helped = True
+            found = standing.attempt(general_plan(ground, other, options=options), other)
+            if found < seconds:
+                seconds, plan, helped = found, other, True
                 break
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -51,6 +51,7 @@ class Ground:
 
     Args:
         gather, reduce: (pairs, degrees, replicas, parts) seconds, of at least so many replicas whose node-mates stand `degrees` apart.
+        kept: recompute by the replicas that share states, as it was asked for.
     """
 
     problem: Problem
@@ -59,6 +60,7 @@ class Ground:
     degrees: tuple[int, ...]
     gather: FloatArray
     reduce: FloatArray
+    kept: dict[tuple[int, bool], Redone] = field(default_factory=dict)
 
     @staticmethod
     def of(problem: Problem) -> Ground:
@@ -80,6 +82,13 @@ class Ground:
         """Nodes of the cluster."""
         return float(sum(pool.nodes for pool in self.table.pools))
 
+    def redone(self, shard: int, *, several: bool) -> Redone:
+        """The cheapest recompute under which stages fit, where so many replicas share states; `several`: there are two or more."""
+        key = shard, several
+        if key not in self.kept:
+            self.kept[key] = least_recompute(self.problem, self.table, shard=shard, several=several)
+        return self.kept[key]
+
     def jitter(self, frame: Frame) -> float:
         """Factor on the step of a plan of the frame at least, less what clocks round."""
         return jitter_of_nodes(self.problem, frame.nodes[0]) * (1 - 1e-6)
@@ -97,7 +106,7 @@ class Ground:
         update = _updates(self.problem, table, shard=high, several=low > 1)
         return Terms(
             seconds=table.seconds,
-            extra=np.maximum.accumulate(least_recompute(self.problem, table, shard=high, several=low > 1).seconds, axis=3),
+            extra=np.maximum.accumulate(self.redone(high, several=low > 1).seconds, axis=3),
             send=np.where(np.isfinite(self.send), self.send, 0.0),
             gather=gather if runtime.overlap_param_gather else 0.0 * gather,
             reduce=reduce,
@@ -174,7 +183,7 @@ def least_recompute(problem: Problem, table: StageTable, *, shard: int, several:
     n = np.arange(layers + 1)[None, None, :]
     static = static_bytes(problem, table, shard=shard)
     shape = (len(table), ROLES, most, layers + 1)
-    found = Redone(np.full(shape, np.inf), np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64))
+    found = Redone(np.full(shape, np.inf), np.zeros(shape, dtype=np.int16), np.zeros(shape, dtype=np.int16))
     plain, selective, full = (table.saved[:, LAYER, mode, None, None] for mode in range(MODES))
     saves = flight * (plain - selective)
     for role in range(ROLES):
@@ -193,7 +202,7 @@ def least_recompute(problem: Problem, table: StageTable, *, shard: int, several:
                 better = spent < found.seconds[:, role]
                 found.seconds[:, role][better] = spent[better]
                 found.full[:, role][better] = x
-                found.selective[:, role][better] = counted[better].astype(np.int64)
+                found.selective[:, role][better] = counted[better].astype(np.int16)
     return found
 
 
