@@ -19,14 +19,16 @@ from rich.console import Console
 from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.api.simulations import simulated
 from shardwright.collectives.algorithm import Collective
-from shardwright.cost.block_table import GEMM, block_table, gemm_shape
+from shardwright.cost.block_table import block_table
 from shardwright.cost.columns import block_context, problem_machine
 from shardwright.cost.communication import move_seconds
 from shardwright.cost.compute import gemm_seconds
 from shardwright.cost.critical_path import jitter, path_seconds
 from shardwright.cost.device_blocks import local_sizes
-from shardwright.cost.device_network import group_span, network_of_devices
+from shardwright.cost.device_network import group_span, network_of_devices, plan_units
+from shardwright.cost.parts import GEMM
 from shardwright.cost.step_costs import compose, step_costs
+from shardwright.cost.work_prices import gemm_shape
 from shardwright.files.plan_source import read_strategy
 from shardwright.program.block.block import Phase
 from shardwright.program.block.cell_structure import on_replica
@@ -99,7 +101,7 @@ def _asked(problem: Problem, grid: Grid) -> Iterator[Row]:
         plan_stages,
         f"{segments}; {len(stage.families)} family of {len(stage.families[0])} devices",
     )
-    held = plan_holdings(stages, model=model, length=job.sequence_length, island=problem.cluster.tiers()[0].num_devices)
+    held = plan_holdings(stages, model=model, length=job.sequence_length, islands=plan_units(problem)[0])
     mine = [h for key, items in held.items() if key[3] == 0 for h in items]
     group = max((h.group for h in mine), key=lambda g: sum(h.elements * h.layers for h in mine if h.group == g))
     elements = sum(h.elements * h.layers for h in mine)

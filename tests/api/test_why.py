@@ -126,7 +126,11 @@ def test_every_member_is_where_the_certificate_counted_it() -> None:
 
 def test_members_that_leave_devices_idle_are_placed_too() -> None:
     answer = shardwright.plan(replace(REQUEST, global_batch=30, top=0))
-    for change, fate in (("tp1 dp6 mbs1", Fate.OUTSIDE), ("tp2 dp3 mbs1 recompute=full", Fate.BOUNDED), ("tp2 dp2 mbs1", Fate.OUTSIDE)):
+    for change, fate in (
+        ("tp1 pp1 dp6 mbs1", Fate.OUTSIDE),
+        ("tp2 pp1 dp3 mbs1 recompute=full", Fate.BOUNDED),
+        ("tp2 pp1 dp2 mbs1", Fate.OUTSIDE),
+    ):
         found = why(answer, change)
         assert found.other is not None
         assert found.other.prediction.idle_devices > 0

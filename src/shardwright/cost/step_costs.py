@@ -198,7 +198,7 @@ def _bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> St
         static_bytes=_static_bytes(problem, choices, priced, cuts),
         saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
         paired_bytes=_paired_bytes(problem, choices, priced),
-        transient_bytes=_whole_bytes(temporary_bytes, again, table, logits),
+        transient_bytes=_whole_bytes(plain(temporary_bytes), again, table, logits),
         logits_bytes=logits,
         blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + again + table,
         again_bytes=again,
@@ -393,7 +393,7 @@ def _outside_bytes(problem: Problem, priced: Priced) -> tuple[tuple[str, IntArra
 def held_bytes(problem: Problem, costs: StepBytes, allocated: IntArray) -> tuple[IntArray, IntArray]:
     """(r,) bytes that the allocator holds for `allocated`, and that the device holds in all."""
     factor = reserve_factor(problem)
-    reserved = _whole_bytes(reserved_bytes, allocated, costs.transient_bytes, costs.logits_bytes, costs.blocks_bytes, more=(factor,))
+    reserved = _whole_bytes(plain(reserved_bytes), allocated, costs.transient_bytes, costs.logits_bytes, costs.blocks_bytes, more=(factor,))
     outside = np.zeros_like(reserved)
     for _, values in costs.outside_bytes:
         outside = outside + values
@@ -402,7 +402,7 @@ def held_bytes(problem: Problem, costs: StepBytes, allocated: IntArray) -> tuple
 
 def _whole_bytes(formula: Callable[..., FloatArray], *columns: IntArray, more: tuple[float, ...] = ()) -> IntArray:
     """(r,) whole bytes of a formula of each rank's numbers."""
-    whole: FloatArray = plain(formula)(*[column.astype(np.float64) for column in columns], *more)
+    whole: FloatArray = formula(*[column.astype(np.float64) for column in columns], *more)
     return whole.astype(np.int64)
 
 
