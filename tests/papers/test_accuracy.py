@@ -20,6 +20,11 @@ from tests.validation.published import FOLDER, facts, predicted, rows
 SHORT = {
     ("dgxc, NeMo", "model"): (0.034, "releases of one configuration differ by 2 to 10 % and are told apart only where documents say so"),
     ("mosaic, 1B and more", "model"): (0.034, "MPT-13b, rows with recompute too slow and rows without too fast; 8 x A100-40GB"),
+    ("H100 and Blackwell, dense", "model"): (
+        0.0465,
+        "MaxText and Paxml 4 to 22 %, torchtitan's fp8 2 to 13 %, current scaling on Blackwell 4 to 12 %",
+    ),
+    ("NVFP4", "model"): (0.1635, "Llama 3 on GB200 4.1 %, on GB300 20.4 %; Nemotron 3 Super on GB200 -26 %, on B300 +37 %"),
     ("SimuMax B200", "model"): (0.050, "DeepSeek-V2's unfused kernels; Blackwell's clock without the Llama rows"),
     ("Korthikanti", "model"): (0.042, "selective rows 6 to 9 % too slow since the Ampere clock also fits runs without tensor parallelism"),
     ("Korthikanti", "source"): (0.062, "the same without any row of NVIDIA's"),
@@ -122,6 +127,26 @@ def test_the_plan_predicted_best_is_nearly_the_best() -> None:
 @pytest.mark.parametrize("source", [pytest.param(source, marks=pytest.mark.xfail(strict=True, reason=why)) for source, why in NEW.items()])
 def test_the_plan_predicted_best_is_nearly_the_best_of_a_source(source: str) -> None:
     assert np.mean([s.regret for s in sweeps(_validation("model")) if s.name.split()[0] == source]) <= 0.02
+
+
+DISORDERED = {"bloom": "0.69 over 57 rows", "nanotron": "0.52 over 26 rows: pipelines over nodes are far too fast"}
+"""Sources whose plans are not predicted in their order, and the rank correlation."""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "internevo",
+        "simumax_b200",
+        "amp_homo",
+        *(pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=why)) for name, why in DISORDERED.items()),
+    ],
+)
+def test_plans_are_predicted_in_their_order(source: str) -> None:
+    judged = [r for r in _validation("model").rows if r.case.measurement.source_id == source]
+    rank = rank_correlation(judged, generator=np.random.default_rng(0))
+    assert rank.n > 20
+    assert rank.value >= 0.8
 
 
 def test_intervals_hold_their_share_of_held_out_rows() -> None:
