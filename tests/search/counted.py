@@ -46,8 +46,9 @@ def main(what: str) -> None:
         facts = facts_of(problem)
         space, capacity = space_of(EXPERTS, problem, facts), capacity_of(EXPERTS, problem)
         if what == "experts":
-            # What is kept of a problem is there, as in a second search of a process.
+            # What is kept of a problem is there, as in a second search of a process that asks the same.
             find(problem, space, facts, capacity=capacity, top=4)
+            problem = problem_of(EXPERTS)
         counted = calls_of(lambda: find(problem, space, facts, capacity=capacity, top=4))
     else:
         problem = problem_of(ASKED)

@@ -28,7 +28,9 @@ def test_a_new_mesh_is_lowered_and_simulated_in_few_calls() -> None:
 
 @pytest.mark.proof
 def test_options_and_modules_are_searched_in_half_a_second_of_calls() -> None:
-    """Four rows of options of DeepSeek-V3 on 2,048 H100, at 2.4 us a call, as below: half a second is 208,000."""
+    """Four rows of options of DeepSeek-V3 on 2,048 H100, at 2.4 us a call, as below: half a second is 208,000. The same question was
+    asked before in the process.
+    """
     assert calls("experts") <= 202_000
 
 

@@ -20,6 +20,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
 from shardwright.program.legal import facts_of as facts_of
 from shardwright.program.problem import Problem
+from shardwright.program.same import one_of_equals
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
 from shardwright.runtime.runtime import Runtime
 from shardwright.search.grid.modules import searched_options
@@ -79,7 +80,7 @@ def problem_of(request: Request) -> Problem:
     for group in problem.cluster.groups:
         _require_units(group.kind.accelerator, problem)
     _require_countable(problem)
-    return problem
+    return one_of_equals(problem)
 
 
 def _priced(runtime: Runtime, model: Model) -> Runtime:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
 
 
 class Same(Generic[T]):
@@ -20,3 +23,14 @@ class Same(Generic[T]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Same) and other.value is self.value
+
+
+def one_of_equals(value: H) -> H:
+    """The first of equal values that was asked for lately: what is kept for a value by what it is then serves all its equals."""
+    known: H = _known(value)  # type: ignore[assignment]
+    return known
+
+
+@lru_cache(maxsize=8)
+def _known(value: Hashable) -> Hashable:
+    return value
