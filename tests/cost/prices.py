@@ -10,7 +10,7 @@ from shardwright.cost.chunk_layout import layout_of
 from shardwright.cost.columns import layer_table
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.mesh_table import mesh_table
-from shardwright.cost.step_costs import Priced
+from shardwright.cost.priced import Priced
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
 

@@ -12,7 +12,8 @@ from shardwright.cost.chunk_layout import layout_of
 from shardwright.cost.columns import layer_table
 from shardwright.cost.critical_path import path_seconds
 from shardwright.cost.mesh_table import mesh_table
-from shardwright.cost.step_costs import Priced, step_costs
+from shardwright.cost.priced import Priced
+from shardwright.cost.step_costs import step_costs
 from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem
 from shardwright.search.grid.space import Space

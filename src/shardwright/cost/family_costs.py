@@ -22,9 +22,10 @@ from shardwright.cost.gradient_sums import ShardRule, group_shares, shard_rule, 
 from shardwright.cost.kept import is_on_host
 from shardwright.cost.mesh_table import MeshTable
 from shardwright.cost.parts import MODES
+from shardwright.cost.priced import Choices, Priced
 from shardwright.cost.scales import scale_seconds
 from shardwright.cost.sharded import copy_seconds, overlap_slowdown
-from shardwright.cost.step_costs import Choices, Priced, StepCosts, compose
+from shardwright.cost.step_costs import StepCosts, compose
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import TABLES, Dim, ParameterClass
 from shardwright.program.block.cell_structure import CellStructure, on_replica

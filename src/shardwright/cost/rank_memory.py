@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.step_costs import StepBytes, held_bytes
+from shardwright.cost.step_bytes import StepBytes, held_bytes
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, B, F, W
 

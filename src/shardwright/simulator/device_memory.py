@@ -11,7 +11,8 @@ from shardwright.arrays import IntArray
 from shardwright.cost.device_network import kind_problem
 from shardwright.cost.rank_memory import paired_activations
 from shardwright.cost.stage_costs import StageCosts
-from shardwright.cost.step_costs import StepCosts, held_bytes
+from shardwright.cost.step_bytes import held_bytes
+from shardwright.cost.step_costs import StepCosts
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program
 from shardwright.schedules.table import B, F, R, W

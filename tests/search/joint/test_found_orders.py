@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.step_costs import held_bytes
+from shardwright.cost.step_bytes import held_bytes
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.overrides import effective_memory
 from shardwright.schedules.registry import SCHEDULES

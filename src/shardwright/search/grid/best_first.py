@@ -15,7 +15,8 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
 from shardwright.cost.rank_memory import reserved_bytes
-from shardwright.cost.step_costs import step_bytes, step_costs
+from shardwright.cost.step_bytes import step_bytes
+from shardwright.cost.step_costs import step_costs
 from shardwright.program.problem import Problem
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.prepare import Prepared

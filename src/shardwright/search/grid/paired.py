@@ -22,7 +22,8 @@ from shardwright.cost.critical_path import jitter
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.pairs import Taken, pair_seconds, taken_of
 from shardwright.cost.parts import ATTENTION, EP, GEMM
-from shardwright.cost.step_costs import StepBytes, StepCosts, reserve_factor, step_bytes, step_costs
+from shardwright.cost.step_bytes import StepBytes, reserve_factor, step_bytes
+from shardwright.cost.step_costs import StepCosts, step_costs
 from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem
 from shardwright.schedules.grid_order import order_violations

@@ -20,7 +20,9 @@ from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import context_bytes
 from shardwright.cost.distinct_rows import distinct_rows
 from shardwright.cost.mesh_table import MeshTable, mesh_table
-from shardwright.cost.step_costs import Priced, pieces_of, reserve_factor
+from shardwright.cost.priced import Priced
+from shardwright.cost.step_bytes import reserve_factor
+from shardwright.cost.step_costs import pieces_of
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import distinct
 from shardwright.search.grid.members import Members

@@ -10,7 +10,9 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.compiled import plain
 from shardwright.cost.chunk_layout import ChunkLayout, has_head, is_layer
-from shardwright.cost.step_costs import RECOMPUTE_PART, Priced, StepCosts, again_bytes, step_costs
+from shardwright.cost.priced import Priced
+from shardwright.cost.step_bytes import again_bytes
+from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts, step_costs
 from shardwright.cost.terms import temporary_bytes
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable

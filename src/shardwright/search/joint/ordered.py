@@ -10,7 +10,8 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.critical_path import border_picoseconds, jitter
-from shardwright.cost.step_costs import StepCosts, reserve_factor
+from shardwright.cost.step_bytes import reserve_factor
+from shardwright.cost.step_costs import StepCosts
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, I, W

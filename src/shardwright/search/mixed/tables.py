@@ -14,7 +14,7 @@ from shardwright.cost.communication import network_of
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_network import group_problem
 from shardwright.cost.mesh_table import shared_parameters
-from shardwright.cost.step_costs import again_bytes
+from shardwright.cost.step_bytes import again_bytes
 from shardwright.errors import UsageError
 from shardwright.model.ir.tensor import TABLES
 from shardwright.program.block.grid_structure import Structure

@@ -14,7 +14,7 @@ from shardwright.arrays import IntArray
 from shardwright.cost.crossings import crossing_seconds
 from shardwright.cost.device_network import kind_problem
 from shardwright.cost.stage_costs import StageCosts
-from shardwright.cost.step_costs import held_bytes
+from shardwright.cost.step_bytes import held_bytes
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.program.instances import TaskKind
 from shardwright.program.orders.rows import TABLE_SEARCH, action_rows

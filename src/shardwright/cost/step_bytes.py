@@ -1,0 +1,191 @@
+"""Bytes that one strategy's step keeps, composed from rows of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.compiled import plain
+from shardwright.cost.bytes_per_parameter import narrow_copies, own_gradient_bytes, shard_bytes
+from shardwright.cost.device_buffers import context_bytes
+from shardwright.cost.parts import EP
+from shardwright.cost.priced import Choices, Priced, grid_choices
+from shardwright.cost.terms import gathered_elements, parameter_bytes, reserved_bytes, temporary_bytes
+from shardwright.program.problem import Problem
+from shardwright.strategy.grid.axes import Grid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBytes:
+    """What one strategy's step keeps, before it is put in order. c = chunk, r = pipeline rank.
+
+    Args:
+        static_bytes: items (name, (r,) bytes) that live through the step. saved_bytes: (c,) of one microbatch;
+            paired_bytes: what a pair keeps beside (`rank_memory.paired_activations`).
+        logits_bytes, transient_bytes: (r,) at the peak. blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary;
+            again_bytes: of them what a layer's backward makes again.
+        outside_bytes: items (name, (r,) bytes) outside the allocator.
+    """
+
+    static_bytes: tuple[tuple[str, IntArray], ...]
+    saved_bytes: IntArray
+    paired_bytes: IntArray
+    transient_bytes: IntArray
+    logits_bytes: IntArray
+    blocks_bytes: IntArray
+    again_bytes: IntArray
+    outside_bytes: tuple[tuple[str, IntArray], ...]
+
+
+def step_bytes(problem: Problem, grid: Grid, priced: Priced) -> StepBytes:
+    """What the step of `grid` keeps, from its rows."""
+    choices = grid_choices(grid, priced.layout)
+    return bytes_of(problem, choices, priced, cuts_of(choices, priced))
+
+
+def bytes_of(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> StepBytes:
+    """What a step with these choices keeps."""
+    layout, layers, row = priced.layout, priced.layers, priced.layer_row
+    heads = (layout.by_rank[:, layout.head] > 0).any(axis=1)
+    logits = np.where(heads, layers.logits_bytes[row], 0)
+    again, table = _temporaries(choices, priced)
+    return StepBytes(
+        static_bytes=_static_bytes(problem, choices, priced, cuts),
+        saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
+        paired_bytes=_paired_bytes(problem, choices, priced),
+        transient_bytes=_whole_bytes(plain(temporary_bytes), again, table, logits),
+        logits_bytes=logits,
+        blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + again + table,
+        again_bytes=again,
+        outside_bytes=_outside_bytes(problem, priced),
+    )
+
+
+def _paired_bytes(problem: Problem, choices: Choices, priced: Priced) -> IntArray:
+    """(c,) the most that a layer of each chunk keeps whose experts' traffic runs beside another microbatch; 0 without any."""
+    layers, row = priced.layers, priced.layer_row
+    if not problem.runtime.expert_overlap:
+        return np.zeros(len(choices.modes), dtype=np.int64)
+    routed = layers.seconds[:, :, EP, row].sum(axis=1) > 0.0
+    kept = np.where((choices.modes > 0) & routed[:, None], layers.saved_bytes[:, :, row], 0)
+    result: IntArray = kept.max(axis=(1, 2)).astype(np.int64)
+    return result
+
+
+class Cuts(NamedTuple):
+    """Trainable elements of each rank by how their states are cut.
+
+    Args:
+        elements: (r, k) of each way. degrees: (3, k) devices that share one copy of optimizer states, gradients and parameters.
+    """
+
+    elements: IntArray
+    degrees: IntArray
+
+    def held(self, level: int) -> IntArray:
+        """(r,) elements of the state that ZeRO stage `level` begins to shard; see `ShardedElements.held`."""
+        result: IntArray = (-(-self.elements // self.degrees[level - 1])).sum(axis=1)
+        return result
+
+
+def cuts_of(choices: Choices, priced: Priced) -> Cuts:
+    """Those of a step.
+
+    A rank with a tied weight but without its owner holds a copy of its own, with gradient and states (Megatron-LM's and DeepSpeed's
+    tied embeddings under pipeline parallelism).
+    """
+    sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
+    if sync.cuts:
+        every = np.array(sync.cuts, dtype=np.int64)
+        return Cuts(elements=every[None, :, 0], degrees=every[:, 1:].T)
+    dense, experts = by_rank @ sync.dense[:, row], by_rank @ sync.experts[:, row]
+    if sync.tied[:, row].any():
+        dense[1:] += np.where(by_rank > 0, sync.tied[:, row][None, :], 0).max(axis=1)[1:]
+    shards = np.array([sync.shard[row], sync.expert_shard[row]])
+    return Cuts(elements=np.stack([dense, experts], axis=1), degrees=np.where(choices.zero >= _LEVELS, shards, 1))
+
+
+_LEVELS = np.array([[1], [2], [3]])
+"""ZeRO stages that begin to shard optimizer states, gradients and parameters."""
+
+
+def _static_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> tuple[tuple[str, IntArray], ...]:
+    """Parameters, gradients, optimizer states and workspace of each rank (ceil of equal shards)."""
+    sync, row, by_rank, layer = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank, priced.layout.layer
+    frozen = by_rank @ sync.frozen[:, row]
+    if choices.zero < 3:
+        # Summed by more devices than the rest, so sharded further: only what is never sharded is counted.
+        frozen = frozen + by_rank @ sync.spread[:, row]
+
+    block = sync.dense[:, row] + sync.experts[:, row]
+    largest = np.where((by_rank > 0) & layer, block[None, :], 0).max(axis=1)
+    ends = (by_rank * ~layer) @ block
+    prefetch, width, cut_width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8, shard_bytes(problem)
+    gathered = plain(gathered_elements)(ends.astype(np.float64), largest.astype(np.float64), prefetch)
+    whole = cuts.elements.sum(axis=1)
+    trained = whole.astype(np.float64), cuts.held(3).astype(np.float64), frozen.astype(np.float64)
+    parameters = plain(parameter_bytes)(choices.zero, *trained, gathered, width, cut_width).astype(np.int64)
+    if choices.zero < 3 and sync.narrow[:, row].any():
+        few: IntArray = by_rank @ sync.narrow[:, row]
+        parameters = parameters + (few * narrow_copies(problem)).astype(np.int64)
+    gradients = cuts.held(2) * (problem.runtime.gradient_dtype.bits // 8)
+    if choices.zero < 2:
+        gradients = gradients + whole * own_gradient_bytes(problem)
+    return (
+        ("parameters", parameters),
+        ("gradients", gradients),
+        ("optimizer", cuts.held(1) * problem.optimizer.state_bytes * (100 - choices.offload) // 100),
+        (
+            "workspace",
+            problem.runtime.workspace_bytes + np.where(by_rank > 0, priced.layers.buffer_bytes[:, 1, priced.layer_row], 0).max(axis=1),
+        ),
+    )
+
+
+def _temporaries(choices: Choices, priced: Priced) -> tuple[IntArray, IntArray]:
+    """(r,) bytes of the largest temporary of each kind: what a layer's backward makes again, and an embedding's or head's gradient."""
+    layout, row, held = priced.layout, priced.layer_row, priced.layout.by_rank > 0
+    end = np.where((held & ~layout.layer).any(axis=1), priced.meshes.embedding_bytes[priced.mesh_row], 0)
+    again = again_bytes(priced.layers.saved_bytes[:, :, row], choices.mode)
+    return np.where(held & layout.layer, again, 0).max(axis=1), end
+
+
+def again_bytes(saved: IntArray, mode: int) -> IntArray:
+    """(b,) or (b, n) bytes that a layer's backward makes again under recompute option `mode` of `saved`, (b, modes) or (b, modes, n)."""
+    result: IntArray = np.maximum(saved[:, 0] - saved[:, mode], 0)
+    return result
+
+
+def _outside_bytes(problem: Problem, priced: Priced) -> tuple[tuple[str, IntArray], ...]:
+    """Communication buffers and context of each rank."""
+    buffers = int(priced.meshes.communicator_bytes[priced.mesh_row] + priced.layers.overlap_buffers[priced.layer_row])
+    held = priced.layout.by_rank > 0
+    return (
+        ("communication", buffers + np.where(held, priced.layers.buffer_bytes[:, 0, priced.layer_row], 0).max(axis=1)),
+        ("context", np.full(priced.layout.pp, context_bytes(problem), dtype=np.int64)),
+    )
+
+
+def held_bytes(problem: Problem, costs: StepBytes, allocated: IntArray) -> tuple[IntArray, IntArray]:
+    """(r,) bytes that the allocator holds for `allocated`, and that the device holds in all."""
+    factor = reserve_factor(problem)
+    reserved = _whole_bytes(plain(reserved_bytes), allocated, costs.transient_bytes, costs.logits_bytes, costs.blocks_bytes, more=(factor,))
+    outside = np.zeros_like(reserved)
+    for _, values in costs.outside_bytes:
+        outside = outside + values
+    return reserved, reserved + outside
+
+
+def _whole_bytes(formula: Callable[..., FloatArray], *columns: IntArray, more: tuple[float, ...] = ()) -> IntArray:
+    """(r,) whole bytes of a formula of each rank's numbers."""
+    whole: FloatArray = formula(*[column.astype(np.float64) for column in columns], *more)
+    return whole.astype(np.int64)
+
+
+def reserve_factor(problem: Problem) -> float:
+    """Least ratio of what the allocator holds to what is allocated."""
+    return (100 + problem.runtime.allocator_reserve_percent) / 100
