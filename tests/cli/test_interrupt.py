@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from shardwright.cli.main import run
-from shardwright.search.grid import by_mesh
-from shardwright.search.grid.best_first import refine
+from shardwright.search.grid.best_first import Refinement
 from shardwright.search.limit import STOP
 
 ASKED = ("plan", "llama-3.1-8b", "h100-sxm:72", "--seq-len", "4096", "--global-batch", "64")
@@ -27,15 +26,15 @@ def _not_stopped() -> Iterator[None]:
 
 
 def pressed(times: int) -> Callable[..., Any]:
-    """A refinement at whose first report Ctrl-C is pressed so many times."""
-    left = [times]
+    """The run of a refinement at whose first report Ctrl-C is pressed so many times."""
+    left, run = [times], Refinement.run
 
     def press(what: str, done: int, of: int) -> None:
         while left[0]:
             left[0] -= 1
             signal.raise_signal(signal.SIGINT)
 
-    return lambda *given, **named: refine(*given, **named | {"progress": press})
+    return lambda *given, **named: run(*given, **named | {"progress": press})
 
 
 def test_the_first_ends_the_search_with_an_honest_gap(
@@ -43,7 +42,7 @@ def test_the_first_ends_the_search_with_an_honest_gap(
 ) -> None:
     file = tmp_path / "plan.json"
     with monkeypatch.context() as patched:
-        patched.setattr(by_mesh, "refine", pressed(1))
+        patched.setattr(Refinement, "run", pressed(1))
         assert run([*ASKED, "-o", str(file)]) == 130
     said = capsys.readouterr()
     assert "Not proven optimal" in said.out
@@ -57,7 +56,7 @@ def test_the_first_ends_the_search_with_an_honest_gap(
 
 def test_the_second_ends_it_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(by_mesh, "refine", pressed(2))
+    monkeypatch.setattr(Refinement, "run", pressed(2))
     assert run(ASKED) == 130
     said = capsys.readouterr()
     assert not said.out

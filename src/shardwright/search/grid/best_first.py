@@ -80,44 +80,49 @@ def merged(one: Outcome, other: Outcome, *, top: int) -> Outcome:
     )
 
 
-def refine(
-    problem: Problem,
-    prepared: Prepared,
-    bounds: FloatArray,
-    *,
-    capacity: float,
-    top: int,
-    until: float = float("inf"),
-    best_s: float = float("inf"),
-    limit: Limit | None = None,
-    progress: Progress | None = None,
-) -> Outcome:
-    """Rank the `top` best members under `until` seconds.
+class Refinement:
+    """The ranking of a set's members, which stops when something elsewhere may be better, and goes on from there."""
 
-    Args:
-        bounds: B0 seconds of every member, inf = infeasible. capacity: bytes of a device. best_s: of a plan found elsewhere. limit: past
-            it the best so far stands with its proven gap.
-    """
-    outcome, limit = Outcome(), limit or Limit()
-    feasible = np.flatnonzero(np.isfinite(bounds))
-    waiting = _Sorted(bounds, feasible)
-    heap: list[tuple[float, int, int, object]] = []
-    while len(outcome.ranked) < top:
-        bound = waiting.bound()
-        outcome.lower_bound_s = min(bound, heap[0][0] if heap else float("inf"))
-        if outcome.lower_bound_s >= until:
-            break
-        if limit.ends(found=best_s < float("inf")):
-            found = [entry[3] for entry in heap if isinstance(entry[3], Simulated)]
-            outcome.ranked = outcome.ranked or sorted(found, key=lambda s: s.step_time_s)[:1]
-            break
-        if heap and heap[0][0] <= bound:
-            best_s = min(best_s, _advance(problem, heap, capacity, outcome))
-        else:
-            _path(problem, prepared, waiting.pop(), bound, capacity, heap, outcome)
-        if progress is not None:
-            progress(standing("refine", best_s=best_s, lower_s=outcome.lower_bound_s, limit=limit), len(outcome.ranked), top)
-    return outcome
+    def __init__(self, problem: Problem, prepared: Prepared, bounds: FloatArray, *, capacity: float, top: int) -> None:
+        """Args:
+        bounds: B0 seconds of every member, inf = infeasible. capacity: bytes of a device. top: members to rank.
+        """
+        self.outcome = Outcome()
+        self._problem, self._prepared, self._capacity, self._top = problem, prepared, capacity, top
+        self._waiting = _Sorted(bounds, np.flatnonzero(np.isfinite(bounds)))
+        self._heap: list[tuple[float, int, int, object]] = []
+        self.outcome.lower_bound_s = self.least()
+
+    def least(self) -> float:
+        """Seconds that no member is under which could still be ranked."""
+        if len(self.outcome.ranked) >= self._top:
+            return float("inf")
+        return min(self._waiting.bound(), self._heap[0][0] if self._heap else float("inf"))
+
+    def run(self, limit: Limit, *, until: float = float("inf"), best_s: float = float("inf"), progress: Progress | None = None) -> None:
+        """Rank the best members under `until` seconds.
+
+        Args:
+            limit: past it the best so far stands with its proven gap. best_s: of a plan found elsewhere.
+        """
+        outcome, heap = self.outcome, self._heap
+        best_s = min([best_s, *(entry[3].step_time_s for entry in heap if isinstance(entry[3], Simulated))])
+        while len(outcome.ranked) < self._top:
+            outcome.lower_bound_s = self.least()
+            if outcome.lower_bound_s >= until:
+                break
+            if limit.ends(found=best_s < float("inf")):
+                found = [entry[3] for entry in heap if isinstance(entry[3], Simulated)]
+                outcome.ranked = outcome.ranked or sorted(found, key=lambda s: s.step_time_s)[:1]
+                break
+            bound = self._waiting.bound()
+            if heap and heap[0][0] <= bound:
+                best_s = min(best_s, _advance(self._problem, heap, self._capacity, outcome))
+            else:
+                _path(self._problem, self._prepared, self._waiting.pop(), bound, self._capacity, heap, outcome)
+            if progress is not None:
+                say = standing("refine", best_s=best_s, lower_s=outcome.lower_bound_s, limit=limit)
+                progress(say, len(outcome.ranked), self._top)
 
 
 class _Sorted:

@@ -4,8 +4,10 @@ bound of all its members is below what is known to be reached.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from typing import Final
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, ordered
-from shardwright.search.grid.best_first import Outcome, merged, refine
+from shardwright.search.grid.best_first import Outcome, Refinement, merged
 from shardwright.search.grid.bounded import Crossed, bound_space, crossed
 from shardwright.search.grid.mesh_bounds import has_experts, mesh_bounds
 from shardwright.search.grid.meshes import Meshes, full_meshes, idle_meshes
@@ -129,7 +131,9 @@ class _Run:
         """Look at the part; meshes that do not tell it from the part `behind` which it comes are left out, and counted as repeated."""
         full, idle = self.full, self.idle
         if not self.found.outcome.ranked and len(full) * full.each <= self.most_raw:
-            self.cross(full)
+            some, _ = self.cross(full)
+            self.refine(some)
+            self.found.outcome = merged(self.found.outcome, some.outcome, top=self.top)
             if idle is not None:
                 self.in_order(idle)
             self.pair()
@@ -154,25 +158,19 @@ class _Run:
             told &= np.any([meshes.columns[axis] > 1 for axis in option.along], axis=0) if option.along else True
         return told
 
-    def cross(self, meshes: Meshes) -> None:
-        """Look at all members of some meshes."""
+    def cross(self, meshes: Meshes) -> tuple[Refinement, bool]:
+        """All members of some meshes with their bounds, to be refined; and whether there is room for them to wait."""
         some = bound_space(self.problem, self.space, self.facts, capacity=self.capacity, meshes=meshes)
-        known = self.found.outcome
-        more = refine(
-            self.problem,
-            some.prepared,
-            some.seconds,
-            capacity=self.capacity,
-            top=self.top,
-            until=known.worst_of(self.top),
-            best_s=known.ranked[0].step_time_s if known.ranked else float("inf"),
-            limit=self.limit,
-            progress=self.progress,
-        )
         kept = sum(part.num_members for part in self.found.crossed if part.whole is not None)
         room = (kept + some.members.num_members) * MEMBER_BYTES <= self.half
         self.found.crossed.append(crossed(self.space, meshes, some, keep=room))
-        self.found.outcome = merged(known, more, top=self.top)
+        return Refinement(self.problem, some.prepared, some.seconds, capacity=self.capacity, top=self.top), room
+
+    def refine(self, some: Refinement, *, until: float = np.inf) -> None:
+        """Rank the members that can be among the best, as far as they are under `until` seconds."""
+        known = self.found.outcome
+        best_s = known.ranked[0].step_time_s if known.ranked else float("inf")
+        some.run(self.limit, until=min(until, known.worst_of(self.top)), best_s=best_s, progress=self.progress)
 
     def pair(self) -> None:
         """Look at orders that only general plans have."""
@@ -191,22 +189,38 @@ class _Run:
             self.found.outcome = merged(known, Outcome(ranked=more.ranked, lower_bound_s=more.lower_bound_s), top=self.top)
 
     def in_order(self, meshes: Meshes) -> None:
-        """Cross meshes, those of the least bound first, as long as their members can be among the best."""
+        """Cross meshes, those of the least bound first, as long as their members can be among the best.
+
+        A set is refined as long as neither a mesh that is left nor another set has a smaller bound, or to its end if it cannot wait.
+        """
         meshes, bounds = self._bounded(meshes)
         order, at, size = np.argsort(bounds, kind="stable"), 0, FIRST_MESHES
-        while at < len(order):
-            outcome, least = self.found.outcome, float(bounds[order[at]])
-            until = outcome.worst_of(self.top)
-            if least >= until:
+        known, sets = self.found.outcome, list[Refinement]()
+        waiting: list[tuple[float, int]] = []
+        while at < len(order) or waiting:
+            outcome = self.found.outcome
+            least, (best, number) = float(bounds[order[at]]) if at < len(order) else np.inf, waiting[0] if waiting else (np.inf, -1)
+            if min(least, best) >= outcome.worst_of(self.top):
                 break
             if self.limit.ends(found=bool(outcome.ranked)):
                 outcome.lower_bound_s = min(outcome.lower_bound_s, least)
                 break
-            self._say(outcome, least, at, len(order))
-            size = max(min(size, self.most_raw // PARTS // meshes.each), 1)
-            end = at + int(np.searchsorted(bounds[order[at : at + size]], until))
-            self.cross(meshes.take(np.sort(order[at:end])))
-            at, size = end, size * 4
+            if best <= least:
+                heapq.heappop(waiting)
+                # One that is no better than the next still takes a step.
+                others = min(least, waiting[0][0] if waiting else np.inf)
+                until = max(others, np.nextafter(best, np.inf))
+            else:
+                self._say(outcome, least, at, len(order))
+                size = max(min(size, self.most_raw // PARTS // meshes.each), 1)
+                end = at + int(np.searchsorted(bounds[order[at : at + size]], min(outcome.worst_of(self.top), best)))
+                some, room = self.cross(meshes.take(np.sort(order[at:end])))
+                at, size, number, until = end, size * 4, len(sets), some.least() if room else np.inf
+                sets.append(some)
+            self.refine(sets[number], until=until)
+            if sets[number].least() < np.inf:
+                heapq.heappush(waiting, (sets[number].least(), number))
+            self.found.outcome = reduce(partial(merged, top=self.top), (one.outcome for one in sets), known)
         rest = order[at:]
         self.found.left.append((meshes.take(rest, illegal=meshes.illegal), bounds[rest], self.space))
 

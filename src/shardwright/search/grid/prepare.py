@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import distinct
 from shardwright.search.grid.members import Members
 from shardwright.search.grid.memory_choices import shard_is_legal
+from shardwright.search.grid.meshes import Meshes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +77,13 @@ def prepare(problem: Problem, members: Members) -> Prepared:
     layer_rows, layer_row = _layer_rows(problem, members)
     layer_rows, place = distinct_rows(problem, layer_rows)
     layer_row = place[layer_row]
-    moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
-    mesh_rows, shard = _mesh_rows(members, moe=moe)
-    outer, mesh = members.outers.columns, members.meshes.columns
-    copied = (outer["sp"] == 0) & (mesh["tp"][outer["mesh"]] > 1) if moe else np.zeros(len(outer["mesh"]), dtype=np.bool_)
+    mesh_rows, shard = _mesh_rows(problem, members)
     return Prepared(
         members=members,
         layers=layer_table(problem, layer_rows, modules=members.space.modules),
         meshes=mesh_table(problem, mesh_rows, shard),
         layer_row=layer_row,
-        mesh_row=(outer["mesh"] + copied * len(members.meshes)) * len(members.space.of("shard")),
+        mesh_row=row_of_mesh(problem, members) * len(members.space.of("shard")),
         layouts=layouts_of(problem, members),
     )
 
@@ -99,12 +97,14 @@ def layouts_of(problem: Problem, members: Members) -> dict[tuple[int, int], Chun
     return {(pp, vpp): layout_of(problem.model, pp=pp, vpp=vpp, first=first, last=last) for pp, vpp in cuts}
 
 
+_MESH_ROW: Final = ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp")
+
+
 def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
     outer, mesh = members.outers.columns, members.meshes.columns
     at = outer["mesh"]
-    moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
-    columns = {name: mesh[name][at] for name in ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp")}
-    if not moe:
+    columns = {name: mesh[name][at] for name in _MESH_ROW}
+    if not _has_experts(problem):
         columns |= {name: np.ones_like(at) for name in ("dp", "pp", "s_dp", "s_pp")}
     # A group of one has no place on the network.
     columns["s_tp"] = np.where(columns["tp"] > 1, columns["s_tp"], 1)
@@ -114,22 +114,34 @@ def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
     return Rows(columns=few), place
 
 
-def _mesh_rows(members: Members, *, moe: bool) -> tuple[Rows, IntArray]:
-    """Each mesh with each sharding group; groups that are not legal there stand in with the whole.
-
-    Args:
-        moe: with experts: first the meshes with the stream cut over tp, then those with copies of it.
-    """
-    mesh = members.meshes.columns
-    shards = [int(s) for s in members.space.of("shard")]
-    names = ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp")
-    columns = {name: np.tile(np.repeat(mesh[name], len(shards)), 1 + moe) for name in names}
+def rows_of_meshes(problem: Problem, meshes: Meshes) -> Rows:
+    """The meshes with the stream cut over tp; with experts, the same with copies of it behind them: these hold other parts of experts."""
+    times = 1 + _has_experts(problem)
+    columns = {name: np.tile(meshes.columns[name], times) for name in _MESH_ROW}
     ones = np.ones_like(columns["tp"])
-    cut = (columns["tp"] > 1) & (np.arange(len(ones)) < len(members.meshes) * len(shards)) & moe
-    columns |= {"sp": cut.astype(np.int64), "ulysses": ones, "gather": 0 * ones, "mbs": ones}
+    cut = (columns["tp"] > 1) & (np.arange(len(ones)) < len(meshes))
+    return Rows(columns=columns | {"sp": cut.astype(np.int64), "ulysses": ones, "gather": 0 * ones, "mbs": ones})
+
+
+def row_of_mesh(problem: Problem, members: Members) -> IntArray:
+    """(outers,) the row of each outer's mesh among `rows_of_meshes`."""
+    outer = members.outers.columns
+    copied = _has_experts(problem) & (outer["sp"] == 0) & (members.meshes.columns["tp"][outer["mesh"]] > 1)
+    row: IntArray = outer["mesh"] + copied * len(members.meshes)
+    return row
+
+
+def _has_experts(problem: Problem) -> bool:
+    return any(o.experts is not None for b in problem.model.blocks for o in b.operators)
+
+
+def _mesh_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
+    """Each row of a mesh with each sharding group; groups that are not legal there stand in with the whole."""
+    rows, shards = rows_of_meshes(problem, members.meshes), [int(s) for s in members.space.of("shard")]
+    columns = {name: np.repeat(column, len(shards)) for name, column in rows.columns.items()}
     holders = columns["cp"] * columns["dp"]
     inner = np.where(columns["s_cp"] < columns["s_dp"], columns["cp"], columns["dp"])
-    wanted = np.tile(np.array(shards, dtype=np.int64), len(members.meshes) * (1 + moe))
+    wanted = np.tile(np.array(shards, dtype=np.int64), len(rows))
     cases = zip(wanted.tolist(), holders.tolist(), inner.tolist(), strict=True)
     legal = np.array([shard_is_legal(s, holders=h, inner=i) for s, h, i in cases], dtype=bool)
     return Rows(columns=columns), np.where(legal & (wanted > 0), wanted, holders)

@@ -15,7 +15,6 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bound_arrays import Costs, Facts
 from shardwright.cost.columns import LayerTable
 from shardwright.cost.communication import axes_of
-from shardwright.cost.degree_rows import Rows
 from shardwright.cost.mesh_table import held_table, scale_waits
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import Columns, extended, first_of_each, select
@@ -24,7 +23,7 @@ from shardwright.search.grid.memory_choices import memory_choices
 from shardwright.search.grid.mesh_bounds import MARGIN
 from shardwright.search.grid.meshes import MESH, Meshes
 from shardwright.search.grid.near_layers import LAYER, NearLayers, near_rows
-from shardwright.search.grid.prepare import Prepared, bound_with, costs_of, facts_of, jitters, layouts_of
+from shardwright.search.grid.prepare import Prepared, bound_with, costs_of, facts_of, jitters, layouts_of, row_of_mesh, rows_of_meshes
 from shardwright.search.grid.space import AXES, Space
 from shardwright.strategy.grid.rules import GridFacts
 
@@ -75,17 +74,11 @@ def _told_apart(problem: Problem, meshes: Meshes) -> Columns:
     """What relaxed members of a mesh depend on: its degrees, and of where groups lie how many share experts' states, which axis of replicas
     is inside, and how long scales are waited for.
     """
-    rows = _rows(meshes)
+    rows = rows_of_meshes(problem, meshes).take(np.arange(len(meshes)))
     (below, _), (above, _) = axes_of("edp", rows)
     _, waits = np.unique(scale_waits(problem, rows), return_inverse=True)
     inside = (meshes.columns["s_cp"] < meshes.columns["s_dp"]).astype(np.int64)
     return {name: meshes.columns[name] for name in MESH} | {"holders": below * above, "inner": inside, "waits": waits.reshape(-1)}
-
-
-def _rows(meshes: Meshes) -> Rows:
-    """The meshes as rows whose stream is cut."""
-    ones = np.ones_like(meshes.columns["tp"])
-    return Rows(columns=meshes.columns | {"sp": ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones})
 
 
 def _by_layers(
@@ -107,13 +100,14 @@ def _by_layers(
 def _by_members(problem: Problem, members: Members, layers: LayerTable, layer_row: IntArray, *, capacity: float) -> FloatArray:
     """(meshes,) B0 of the best member of each choice, of which none is without any; NO_ROOM where none fits, inf of no choice."""
     meshes, outer = members.meshes, members.outers.columns
-    tables = held_table(problem, _rows(meshes), meshes.columns["cp"] * meshes.columns["dp"])
+    rows = rows_of_meshes(problem, meshes)
+    tables = held_table(problem, rows, rows["cp"] * rows["dp"])
     prepared = Prepared(
         members=members,
         layers=layers,
         meshes=tables,
         layer_row=layer_row,
-        mesh_row=outer["mesh"],
+        mesh_row=row_of_mesh(problem, members),
         layouts=layouts_of(problem, members),
     )
     numbers = facts_of(problem, devices=members.space.devices, capacity=capacity)
