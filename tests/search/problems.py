@@ -15,6 +15,7 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
+from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
@@ -22,7 +23,6 @@ from shardwright.search.grid.members import Members, enumerate_members
 from shardwright.search.grid.meshes import idle_meshes
 from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, standard_space
 from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import GridFacts
 from tests.jobs import training_job
 
@@ -102,15 +102,6 @@ def small_problem(generator: random.Random) -> Problem:
     batch = devices * generator.choice((1, 1, 2, 4)) if generator.random() < 0.8 else 12
     job = training_job(seq_len=generator.choice((512, 2048, 4096)), global_batch=batch)
     return Problem(model=model, cluster=cluster, job=job, runtime=runtime_called(generator.choice(RUNTIMES)))
-
-
-def facts_of(problem: Problem) -> GridFacts:
-    return grid_facts(
-        problem.model,
-        devices=problem.cluster.num_devices,
-        global_batch=problem.job.global_batch,
-        seq_len=problem.job.sequence_length,
-    )
 
 
 def thinned(space: Space, generator: random.Random, *, most: int) -> Space:

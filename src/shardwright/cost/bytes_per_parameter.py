@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from shardwright.arrays import IntArray
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.quantise import narrow_bytes, narrow_forms
 from shardwright.program.problem import Problem
@@ -14,6 +17,16 @@ def update_bytes(problem: Problem) -> float:
     job, runtime = problem.job, problem.runtime
     gradient = (2.0 if runtime.gradient_passes else 3.0) * (runtime.gradient_dtype.bits // 8)
     return 2.0 * problem.optimizer.state_bytes + gradient + job.parameter.bits // 8
+
+
+def gradient_pass_bytes(problem: Problem, holders: IntArray) -> IntArray:
+    """(n,) traffic an element of passes over all local gradients at the step's end: the runtime's, and two where it scales them for several
+    `holders` (n,) of a parameter.
+    """
+    runtime = problem.runtime
+    scaled = (holders > 1) & runtime.scales_gradients
+    passes: IntArray = runtime.gradient_passes + np.where(scaled, 2, 0)
+    return passes * (runtime.gradient_dtype.bits // 8)
 
 
 def shard_bytes(problem: Problem) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import span_of
+from shardwright.cost.bytes_per_parameter import gradient_pass_bytes
 from shardwright.cost.column_sums import SYNCS, SyncTable, link_shares, sync_table
 from shardwright.cost.columns import programs_of
 from shardwright.cost.communication import Network, axes_of, least_seconds, network_of, spans_along, tokens_copied
@@ -80,7 +81,7 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         gather_copy_s=gather_copy,
         reduce_copy_s=reduce_copy,
         scales_s=scale_waits(problem, rows),
-        gradient_bytes=_gradient_bytes(problem, rows),
+        gradient_bytes=gradient_pass_bytes(problem, rows["dp"] * rows["cp"]),
         embedding_bytes=table_elements * problem.runtime.embedding_gradient_bytes,
     )
 
@@ -155,11 +156,3 @@ def num_communicators(rows: Rows) -> IntArray:
             size = size * degree
         groups += size > 1
     return groups
-
-
-def _gradient_bytes(problem: Problem, rows: Rows) -> IntArray:
-    """Traffic an element of passes over all local gradients: the runtime's, and two where it scales them for several holders."""
-    runtime = problem.runtime
-    scaled = (rows["dp"] * rows["cp"] > 1) & runtime.scales_gradients
-    passes: IntArray = runtime.gradient_passes + np.where(scaled, 2, 0)
-    return passes * (runtime.gradient_dtype.bits // 8)

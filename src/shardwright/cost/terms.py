@@ -9,9 +9,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import allocation_free, inner
 
+Bytes = FloatArray | IntArray
 Number = TypeVar("Number", float, FloatArray)
 """One, or one of each rank where a formula is called as it is written."""
 
@@ -119,6 +120,12 @@ def reserved_bytes(allocated: Number, temporary: Number, logits: Number, blocks:
     """
     held: Number = np.maximum(allocated * factor, allocated - temporary - logits + blocks)
     return held
+
+
+def activation_room(most: Bytes, fixed: Bytes, temporary: Bytes, logits: Bytes, blocks: Bytes, factor: float) -> FloatArray:
+    """Bytes of saved activations beside `fixed` ones, the logits and the `temporary` for which `reserved_bytes` is at most `most`."""
+    brief = logits + temporary
+    return np.asarray(np.minimum(most / factor, most + brief - blocks) - fixed - brief, dtype=np.float64)
 
 
 @inner

@@ -21,7 +21,7 @@ from shardwright.search.joint.chain import chain_of
 from shardwright.search.joint.find import FOUND_ORDERS, find_joint
 from shardwright.search.joint.layer_counts import any_order_bounds, layer_counts
 from shardwright.search.joint.member import ChunkChoice, JointPlan, compose, plan_of_cut, plan_of_sizes
-from shardwright.search.joint.ordered import SECOND, activation_room, closed_in_turn, ordered
+from shardwright.search.joint.ordered import SECOND, closed_in_turn, ordered, rank_room
 from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space, shaped_space
 from shardwright.search.joint.quick_bounds import shape_bounds
 from shardwright.search.joint.recomputed import options_of_rank, recomputed_in_order
@@ -219,12 +219,12 @@ def test_what_an_option_says_is_what_the_plan_takes(seed: int) -> None:
         assert plan is not None
         bare = replace(plan, chunks=tuple(ChunkChoice(layers=chunk.layers) for chunk in plan.chunks))
         costs, made = compose(problem, shaped, bare), compose(problem, shaped, plan)
-        room = activation_room(problem, made, capacity=capacity)
+        room = rank_room(problem, made, capacity=capacity)
         for rank, chunk in enumerate(plan.chunks):
             option = options_of_rank(problem, shaped, bare, costs, rank, [chunk], capacity=capacity)[chunk]
             assert option.extra == pytest.approx((made.backward_s[rank] - costs.backward_s[rank]) * SECOND, abs=1)
             assert option.held == made.saved_bytes[rank]
-            assert option.working == max(int(activation_room(problem, costs, capacity=capacity)[rank] - room[rank]), 0)
+            assert option.working == max(int(rank_room(problem, costs, capacity=capacity)[rank] - room[rank]), 0)
             compared += 1
     assert compared or not pipelines
 
@@ -241,7 +241,7 @@ def test_room_is_the_inverse_of_what_is_reserved(seed: int) -> None:
     plan = random_plan(generator, shaped, any_order_pipelines(shaped, case.facts.layers)[0], case.facts.layers)
     assert plan is not None
     costs = compose(problem, shaped, plan)
-    room = activation_room(problem, costs, capacity=capacity)
+    room = rank_room(problem, costs, capacity=capacity)
     rest = costs.logits_bytes + costs.transient_bytes + sum(values for _, values in costs.static_bytes)
     fits = held_bytes(problem, costs, rest + room)[1] <= capacity
     assert (fits | (room == 0)).all()

@@ -12,6 +12,7 @@ from shardwright.arrays import IntArray
 from shardwright.cost.critical_path import border_picoseconds, jitter
 from shardwright.cost.step_bytes import reserve_factor
 from shardwright.cost.step_costs import StepCosts
+from shardwright.cost.terms import activation_room
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, I, W
@@ -37,13 +38,13 @@ class Ordered:
     bound_s: float = 0.0
 
 
-def activation_room(problem: Problem, costs: StepCosts, *, capacity: int) -> IntArray:
-    """(ranks,) bytes of saved activations that fit beside everything else: the inverse of `cost.terms.reserved_bytes`."""
+def rank_room(problem: Problem, costs: StepCosts, *, capacity: int) -> IntArray:
+    """(ranks,) bytes of saved activations that fit beside everything else."""
     outside = sum((values for _, values in costs.outside_bytes), np.zeros_like(costs.logits_bytes))
     static = sum((values for _, values in costs.static_bytes), np.zeros_like(costs.logits_bytes))
-    most, brief = capacity - outside, costs.logits_bytes + costs.transient_bytes
-    allocated = np.minimum(np.floor(most / reserve_factor(problem)), most + brief - costs.blocks_bytes)
-    result: IntArray = np.clip(allocated - static - brief, 0, LARGEST).astype(np.int64)
+    factor = reserve_factor(problem)
+    room = activation_room(capacity - outside, static, costs.transient_bytes, costs.logits_bytes, costs.blocks_bytes, factor)
+    result: IntArray = np.clip(np.floor(room), 0, LARGEST).astype(np.int64)
     return result
 
 
@@ -73,7 +74,7 @@ def order_problem(problem: Problem, plan: JointPlan, costs: StepCosts, *, capaci
         send_backward=backward_send[None],
         held=costs.saved_bytes[None],
         stash=costs.saved_bytes[None],
-        limit=activation_room(problem, costs, capacity=capacity),
+        limit=rank_room(problem, costs, capacity=capacity),
     )
 
 

@@ -12,7 +12,7 @@ from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.joint.member import ChunkChoice, JointPlan, compose, layout_of_plan, with_made_again
-from shardwright.search.joint.ordered import SECOND, Ordered, activation_room, in_order, order_problem
+from shardwright.search.joint.ordered import SECOND, Ordered, in_order, order_problem, rank_room
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
 from shardwright.search.orders.memory_option import MemoryOption
 from shardwright.search.orders.with_memory import order_with_memory
@@ -35,7 +35,7 @@ def recomputed_in_order(problem: Problem, shaped: ShapedSpace, plan: JointPlan, 
         return None
     bare = replace(plan, chunks=tuple(ChunkChoice(layers=chunk.layers) for chunk in plan.chunks), table=None)
     costs = compose(problem, shaped, bare)
-    room = activation_room(problem, costs, capacity=capacity)
+    room = rank_room(problem, costs, capacity=capacity)
     if (room >= plan.microbatches * costs.saved_bytes).all():
         return None
     choices = [_choices(problem, shaped, bare, costs, rank, capacity=capacity) for rank in range(plan.ranks)]
@@ -97,7 +97,7 @@ def options_of_rank(
     def room(again: int) -> int:
         if again not in rooms:
             step = with_made_again(shaped, plan, layout, costs, np.full(plan.ranks, again))
-            rooms[again] = int(activation_room(problem, step, capacity=capacity)[rank])
+            rooms[again] = int(rank_room(problem, step, capacity=capacity)[rank])
         return rooms[again]
 
     result: dict[ChunkChoice, MemoryOption] = {}

@@ -9,9 +9,11 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.cost.bytes_per_parameter import gradient_pass_bytes
 from shardwright.cost.critical_path import jitter_of_nodes
 from shardwright.cost.device_buffers import communicator_bytes
 from shardwright.cost.device_network import group_problem
+from shardwright.cost.terms import activation_room
 from shardwright.program.problem import Problem
 from shardwright.search.frames import Frame
 from shardwright.search.joint.chain import chain_of
@@ -138,9 +140,8 @@ def _part_counts(problem: Problem) -> IntArray:
 
 def _updates(problem: Problem, table: StageTable, *, shard: int, several: bool) -> FloatArray:
     """(rows, parts) seconds of the update of one of each part, states shared by `shard` replicas."""
-    runtime = problem.runtime
-    passes = runtime.gradient_passes + (2 if several and runtime.scales_gradients else 0)
-    traffic = np.array([table.facts[pool].update_bytes for pool, _ in table.tps]) / shard + passes * (runtime.gradient_dtype.bits // 8)
+    passes = gradient_pass_bytes(problem, np.array([1 + several]))
+    traffic = np.array([table.facts[pool].update_bytes for pool, _ in table.tps]) / shard + passes
     rate = np.array([table.facts[pool].bandwidth for pool, _ in table.tps])
     update = table.elements * (traffic / rate)[:, None]
     if table.tied:
@@ -220,10 +221,10 @@ def _room(problem: Problem, table: StageTable, static: FloatArray, role: int, mo
     reserve = table.facts[0].reserve
     outside = communicator_bytes(problem, groups) + table.overlap + table.buffers + context
     most = capacity - outside
-    least = np.minimum(most / reserve, most + temporary + logits - (blocks + again + end))
     ends = sum(static[:, part] for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit)
-    fixed = ends + float(runtime.workspace_bytes) + table.workspace + logits + temporary
-    return np.asarray(np.asarray(least - fixed)[:, None, None] - n * static[:, LAYER, None, None])
+    fixed = ends + float(runtime.workspace_bytes) + table.workspace
+    room = activation_room(most, fixed, temporary, logits, blocks + again + end, reserve)
+    return np.asarray(np.asarray(room)[:, None, None] - n * static[:, LAYER, None, None])
 
 
 def first_frames(ground: Ground) -> tuple[Frame, ...]:
