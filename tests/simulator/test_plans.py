@@ -63,6 +63,48 @@ def assert_folds(problem: Problem, folded: SimulatedPlan, unfolded: SimulatedPla
         assert memory[device_class.devices[0]] == dict(alone.items)
 
 
+UNEVEN_HEAD = """plan uneven devices 6
+lane main samples 1 in 1
+  stages embed+layers:2, layers:2+head.norm on 0, 0
+    all = .
+  stages head.logits+head.loss on 0
+    all = s3@1 x2@3 via ring
+    head = x5
+order table(main)
+  0: 0F0 1F0 2F0 2B0 1B0 0B0
+  1: 2F0 2B0
+"""
+
+
+def test_devices_that_read_unlike_parts_of_a_stream_that_more_devices_hold_are_told_apart() -> None:
+    """Thirds of 64 positions are 22, 21 and 21; and of five devices that read what six hold, some have both copies among them."""
+    problem = generated_problem(Case(plan=parse_plan(UNEVEN_HEAD), model=dense(layers=4), global_batch=1, seq_len=64))
+    plan = parse_plan(UNEVEN_HEAD, model=problem.model)
+    folded = simulate_plan(problem, plan)
+    assert_folds(problem, folded, simulate_plan(problem, plan, unfolded=True))
+    kept = [dict(memory.items)["activations"] for memory in folded.memory]
+    assert sorted(set(kept))[-1] > sorted(set(kept))[-2] > 0
+
+
+SLICED = """plan sliced devices 3
+lane main samples 1 in 1 slices 1:1
+  stages embed+layers:4+head on 0
+    all = s3 via ring
+order terapipe(main)
+"""
+
+
+def test_logits_of_slices_are_those_of_one_slice() -> None:
+    """Of 64 positions in two slices, 11 of 32 are in each third but the last: no device has 22 at once."""
+    model = dense(layers=4)
+    problem = generated_problem(Case(plan=parse_plan(SLICED, model=model), model=model, global_batch=1, seq_len=64))
+    plan = parse_plan(SLICED, model=model)
+    folded = simulate_plan(problem, plan)
+    assert_folds(problem, folded, simulate_plan(problem, plan, unfolded=True))
+    logits = [dict(memory.items)["logits"] for memory in folded.memory]
+    assert logits == [11 * model.vocab * problem.runtime.logits_bytes, 10 * model.vocab * problem.runtime.logits_bytes]
+
+
 def test_replicas_that_lie_unequally_in_nodes_make_six_classes() -> None:
     """Replicas of 12 devices on nodes of 8: zoo section 6."""
     problem = real_problem("llama-3.1-8b", "h100-sxm:48", seq_len=4096, global_batch=48)

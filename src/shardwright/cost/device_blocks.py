@@ -25,7 +25,7 @@ from shardwright.model.ir.tensor import Dim
 from shardwright.program.block.block import BlockProgram
 from shardwright.program.block.cell_structure import CellStructure, on_replica
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.layout.cells import Cell, StageCells, indices
+from shardwright.program.layout.cells import Cell, StageCells, indices, regular_levels
 from shardwright.program.layout.layout import count
 from shardwright.program.layout.replica import replica
 from shardwright.program.problem import Problem
@@ -54,6 +54,32 @@ def met_inside(problem: Problem, stage: StageParts) -> Grouping | None:
         return None
     rows = np.array(list(zip_longest(*groups, fillvalue=-1)), dtype=np.int64).T
     return Grouping.by(np.concatenate([listed(family) for family in crossing]), rows, np.arange(len(rows)).reshape(-1, 1))
+
+
+def apart_by_work(problem: Problem, stage: StageParts) -> StageParts:
+    """The stage with families of devices whose blocks cost as much.
+
+    Where one class of operators lies on fewer devices than another, those that hold as much may still send or sum unlike parts: of five
+    devices that read what six hold a third of each, some find both copies of a part among themselves and some do not.
+    """
+    if all(len(family) == 1 for family in stage.families) or not any(_is_uneven(s.cells) for s in stage.segments):
+        return stage
+    families: list[tuple[int, ...]] = []
+    for family in stage.families:
+        # Equal prices of blocks are one object.
+        parts: dict[tuple[int, ...], list[int]] = {}
+        for device in family:
+            priced = tuple(id(block_on_device(problem, stage, segment, device, None)[0]) for segment in stage.segments)
+            parts.setdefault(priced, []).append(device)
+        families += [tuple(part) for part in parts.values()]
+    return replace(stage, families=tuple(families)) if len(families) > len(stage.families) else stage
+
+
+@lru_cache(maxsize=4096)
+def _is_uneven(cells: StageCells) -> bool:
+    """Classes of operators lie on different numbers of devices, or a tree is not cut alike everywhere."""
+    sizes = {len(tree) for tree in cells.cells.values() if tree}
+    return len(sizes) > 1 or any(regular_levels(cells.splits.get(klass)) is None for klass, tree in cells.cells.items() if tree)
 
 
 def block_on_device(
@@ -137,7 +163,7 @@ def _table(
     products = product_class(cells)
     buffers = overlap_buffer_bytes(
         own,
-        tokens=np.array([structure.tokens(products, own.job.sequence_length).times], dtype=np.int64),
+        tokens=np.array([structure.tokens(products, cut[-1] if cut is not None else own.job.sequence_length).times], dtype=np.int64),
         cut=np.array([structure.sequence_parallel and parts_along(structure.cell(products), *WIDTHS) > 1]),
     )
     return table, int(buffers[0]), tuple(joined)

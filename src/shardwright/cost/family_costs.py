@@ -12,6 +12,7 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.cost.block_table import BlockTable
+from shardwright.cost.bytes_per_parameter import gradient_pass_bytes
 from shardwright.cost.chunk_layout import ChunkLayout, has_head, is_layer
 from shardwright.cost.columns import OF_BLOCKS, LayerTable
 from shardwright.cost.communication import move_seconds
@@ -149,7 +150,8 @@ def _compose(
         tables.append(table)
         buffers.append(held)
         coupled |= {d + stage.base for d in joined}
-    layers = _layer_table(own, stage, device, here, tables, buffers)
+    length = cut[-1] if cut is not None else own.job.sequence_length
+    layers = _layer_table(own, stage, device, here, tables, buffers, length=length)
     meshes = _mesh_table(own, problem, stage, device, here, rule=rule, shape=shape)
     counts = np.array([[p.segment.count for p in here]], dtype=np.int64)
     layout = ChunkLayout(
@@ -210,9 +212,9 @@ def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> tuple[int
 
 
 def _layer_table(
-    own: Problem, stage: StageParts, device: int, here: list[_Segment], tables: list[BlockTable], buffers: list[int]
+    own: Problem, stage: StageParts, device: int, here: list[_Segment], tables: list[BlockTable], buffers: list[int], *, length: int
 ) -> LayerTable:
-    loss = [_logits(own, stage, device, part.segment) for part in here]
+    loss = [_logits(own, stage, device, part.segment, length=length) for part in here]
     border = np.zeros((len(own.cluster.tiers()), 1))
     return LayerTable(
         **{name: np.stack([getattr(t, name) for t in tables]) for name in OF_BLOCKS},
@@ -223,13 +225,12 @@ def _layer_table(
     )
 
 
-def _logits(own: Problem, stage: StageParts, device: int, segment: Segment) -> tuple[int, int]:
-    """Bytes of logits and their copies at the peak of the loss, and of the allocator's blocks for them."""
+def _logits(own: Problem, stage: StageParts, device: int, segment: Segment, *, length: int) -> tuple[int, int]:
+    """Bytes of logits and their copies at the peak of the loss of `length` positions, and of the allocator's blocks for them."""
     runtime = own.runtime
     loss = next((o for o in segment.block.operators if o.kind is OperatorKind.LOSS), None)
     if loss is None:
         return 0, 0
-    length = own.job.sequence_length
     structure = CellStructure(stage=segment.cells, device=device - stage.base, length=length)
     if not structure.runs(loss):
         return 0, 0
@@ -251,7 +252,6 @@ def _mesh_table(
     groups_of = max((_communicators(own, p.segment.cells, local, contributions=contributions, shape=shape) for p in here), default=0)
     copies = copy_seconds(own, sync)
     runtime = own.runtime
-    passes = runtime.gradient_passes + (2 if len(group) > 1 and runtime.scales_gradients else 0)
     table = max((_table_elements(part.segment, local, own.job.sequence_length) for part in here), default=0)
     return MeshTable(
         sync=sync,
@@ -266,7 +266,7 @@ def _mesh_table(
             lambda scales: (group_span(_scale_group(scales, stage, device), network),),
             network,
         ),
-        gradient_bytes=np.array([passes * (runtime.gradient_dtype.bits // 8)], dtype=np.int64),
+        gradient_bytes=gradient_pass_bytes(own, np.array([len(group)])),
         embedding_bytes=np.array([table * runtime.embedding_gradient_bytes], dtype=np.int64),
     )
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from shardwright.arrays import IntArray
 from shardwright.cost.columns import problem_machine
 from shardwright.cost.critical_path import jitter_among
-from shardwright.cost.device_blocks import met_inside, network_unit
+from shardwright.cost.device_blocks import apart_by_work, met_inside, network_unit
 from shardwright.cost.device_network import group_problem, plan_units
 from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs, slice_lengths
 from shardwright.cost.model_flops import model_flops
@@ -194,7 +194,8 @@ def refined(
     while count != (count := sum(len(stage.families) for lane in stages for stage in lane)):
         stages = refine_families(stages, edges=edges, summings=summings, ground=ground, exchanges=exchanges)
         exchanges = [grouping for lane in stages for stage in lane if (grouping := met_inside(problem, stage)) is not None]
-        if not exchanges:
+        together, stages = stages, tuple(tuple([apart_by_work(problem, stage) for stage in lane]) for lane in stages)
+        if not exchanges and all(old is new for lanes in zip(together, stages, strict=True) for old, new in zip(*lanes, strict=True)):
             break
     return stages
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct
 from shardwright.hardware.graph import Units
-from shardwright.model.ir.block import Block
+from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import Cells, StageCells, intervals, regular_levels
@@ -83,9 +83,10 @@ def _by_device(cells: StageCells, devices: IntArray, column: IntArray) -> IntArr
 
 @lru_cache(maxsize=4096)
 def held_trait(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
-    """What devices hold: samples, positions (of each slice) and elements of every extent, by operator."""
+    """What devices hold: samples, positions (of each slice) and elements of every extent, by operator, and of the block's input."""
     columns, trees = list[IntArray](), dict[int, tuple[IntArray, list[IntArray]]]()
-    for klass in dict.fromkeys(o.klass for o in block.operators if cells.cells.get(o.klass)):
+    # The input lies as the stream does, though none of the block's operators may.
+    for klass in (k for k in dict.fromkeys((OperatorClass.STREAM, *(o.klass for o in block.operators))) if cells.cells.get(k)):
         parts = projection(cells, klass, PARTS)
         held = _elements(parts.cells, block, klass)[parts.number]
         columns.append(_by_device(cells, parts.devices, held))
@@ -98,7 +99,11 @@ def held_trait(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Tra
 def _elements(cells: Cells, block: Block, klass: OperatorClass) -> IntArray:
     """Equal numbers for cells under which a device holds as much of every extent of the operators of a class."""
     held: dict[tuple[Interval, ...], None] = {}
-    for operator in (o for o in block.operators if o.klass is klass):
+    stream = klass is OperatorClass.STREAM
+    for operator in (o for o in block.operators if o.klass is klass or (stream and INPUT in o.inputs)):
+        if operator.klass is not klass:
+            held |= dict.fromkeys(intervals(cells, operator, extent) for extent in operator.reads)
+            continue
         for extent in (*operator.reads, *operator.writes, *(e for p in operator.parameters for e in p.extents)):
             held[intervals(cells, operator, extent)] = None
     sizes = [[high - low for low, high in ends] for ends in held]
