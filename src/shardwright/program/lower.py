@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray, distinct
+from shardwright.program.buckets import pieces_before
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.orders.rows import ActionRows
 from shardwright.program.program import DeviceClass, Posts, Program, TaskShape, class_numbers, posts_of, reached
@@ -23,6 +24,7 @@ from shardwright.program.task_graph import Links, finished
 from shardwright.strategy.plan.plan import Plan
 
 Pairs = list[tuple[int, int]]
+Stages = tuple[tuple[StageParts, ...], ...]
 
 _F, _I, _W, _B, _R = (int(k) for k in (TaskKind.F, TaskKind.I, TaskKind.W, TaskKind.B, TaskKind.R))
 
@@ -49,7 +51,7 @@ def lower_plan(
     _link_slices(laid, links)
     _couple(laid, classes, posts, shape, links)
     _lay_sends(laid, posts, edges, class_numbers(classes), shape, links)
-    _lay_sync(laid, classes, posts, shape, links)
+    _lay_sync(laid, classes, posts, stages, shape, links)
     templates, instances = finished(links, meets=laid.meets)
     return Program(plan=plan, stages=stages, rows=rows, classes=classes, edges=edges, posts=posts, templates=templates, instances=instances)
 
@@ -291,7 +293,7 @@ def _crossings(
     return (*columns, np.array(local, dtype=np.int64).reshape(-1, 2))  # type: ignore[return-value]
 
 
-def _lay_sync(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape: TaskShape, links: Links) -> None:
+def _lay_sync(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, stages: Stages, shape: TaskShape, links: Links) -> None:
     """Gathers before first forwards, reductions after last backwards of all holders, tied weights' last, then the update everywhere."""
     ends = laid.ends.tolist()
     closing = list(zip(laid.closing_last.tolist(), laid.closing.tolist(), strict=True))
@@ -314,8 +316,8 @@ def _lay_sync(laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape
         last = _sync_tasks(links, posts, tied, kind=TaskKind.REDUCE_TIED)
         chain = np.concatenate([[previous] if previous >= 0 else [], reduced, last]).astype(np.int64)
         links.add(chain[:-1], chain[1:])
-        befores = [before for post in closed.tolist() for before in _before(laid, posts, shape, closing, places[post], tied=False)]
-        befores += [before for post in tied.tolist() for before in _before(laid, posts, shape, closing, places[post], tied=True)]
+        befores = [before for post in closed.tolist() for before in _before(laid, posts, stages, shape, closing, places[post], tied=False)]
+        befores += [before for post in tied.tolist() for before in _before(laid, posts, stages, shape, closing, places[post], tied=True)]
         waiting = np.repeat(np.concatenate([reduced, last]), [len(before) for before in befores])
         links.add(np.array([b for before in befores for b in before], dtype=np.int64), waiting)
         if len(chain):
@@ -342,8 +344,10 @@ def _sync_tasks(
     )
 
 
-def _before(laid: _Laid, posts: Posts, shape: TaskShape, closing: Pairs, place: tuple[int, int, int], *, tied: bool) -> list[list[int]]:
-    """What each piece of a reduction follows: last backwards of all holders, the same piece of those of its own stage (of tied weights
+def _before(
+    laid: _Laid, posts: Posts, stages: Stages, shape: TaskShape, closing: Pairs, place: tuple[int, int, int], *, tied: bool
+) -> list[list[int]]:
+    """What each piece of a reduction follows: last backwards of all holders, of each the piece that ends the same blocks (of tied weights
     there is one piece, which follows all).
 
     Args:
@@ -355,10 +359,14 @@ def _before(laid: _Laid, posts: Posts, shape: TaskShape, closing: Pairs, place: 
     if shape.reduces_last:
         every = sorted({k for _, some in found for k in some} | {klass})
         return [laid.ends[every].tolist()] * pieces
-    before: list[tuple[int, int]] = []
+    before: list[list[int]] = [[] for _ in range(pieces)]
     for stage, classes in (((lane, chunk), (klass,)), *found):
         there = posts.of_stage[stage]
         for last, left in [closing[there[k]] for k in classes if k in there]:
-            if left:
-                before.append((last, left - 1 if stage == (lane, chunk) and not tied else 0))
-    return [[last - max(left - piece, 0) for last, left in before] for piece in range(pieces)]
+            if not left:
+                continue
+            ends = (left - 1,) if tied else pieces_before(stages[lane][chunk], stages[stage[0]][stage[1]], pieces=pieces, of=left)
+            for mine, end in zip(before, ends, strict=True):
+                if end is not None:
+                    mine.append(last - (left - 1 - end))
+    return before

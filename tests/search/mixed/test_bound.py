@@ -10,8 +10,9 @@ import pytest
 
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
+from shardwright.search.mixed.recompute import ROLES
 from shardwright.search.mixed.tables import MICROBATCHES
-from shardwright.search.mixed.terms import ROLES, Ground, Terms
+from shardwright.search.mixed.terms import Ground, Terms
 from shardwright.search.mixed.values import best_cut, most_above
 from shardwright.simulator.simulate import simulate_plan
 from tests.search.mixed.members import batch_of, drawn_plan, mixed_problem, shape_of, with_batch

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from shardwright.search.frames import Dual, Frame
-from shardwright.search.mixed.market import Market, prices_of
+from shardwright.search.mixed.market import Market, Values, prices_of
 from shardwright.search.mixed.terms import Ground, first_frames, split
 
-STEPS = (0.25, 0.15, 0.1, 0.08, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01, 0.005)
-"""Gaps that are tried one after another: no plan is faster than the best so far by more than this share."""
-HALVINGS, FINE = 5, 0.0005
-"""Tries between the last gap that was shown and the first that was not, as long as they are this far apart."""
-FRAMES = 60
-"""Tests of frames at most, at one limit."""
+TESTS = 32
+"""Frames that are tested at most before the limit is lowered."""
+FINE = 0.0005
+"""Share of a limit to which the earliest end of an open frame is found."""
 
 
 @dataclass(slots=True)
@@ -24,36 +23,68 @@ class Closing:
     """The frames of one market, as far as they are closed.
 
     Args:
-        closed: the prices that close each leaf of the frames, at the largest limit so far. tests: linear programs solved.
+        closed: prices of the leaves that no plan of which ends by their limit. open: leaves in which one may, and what is known of their
+            shapes there. tests: how often a frame was priced.
     """
 
     market: Market
     closed: dict[Frame, Dual] = field(default_factory=dict)
+    open: dict[Frame, Values] = field(default_factory=dict)
     tests: int = 0
 
     def close(self, limit_s: float, *, most: int) -> bool:
-        """Close every frame at a limit; whether that is done. Frames closed at it before stay so; the others are tested, and split."""
-        found: dict[Frame, Dual] = {}
-        waiting = list(self.closed) or list(first_frames(self.market.ground))
+        """Close frames at a limit, and split those that stay open, in at most so many tests; whether all are closed."""
+        # The widest first, so that no part of the space is split to the end before another is begun.
+        waiting: deque[tuple[Frame, Values | None]] = deque((frame, None) for frame in first_frames(self.market.ground))
+        self.closed.clear()
+        self.open.clear()
+        end = self.tests + most
         while waiting:
-            frame = waiting.pop()
-            before = self.closed.get(frame)
-            if before is not None and before.limit_s >= limit_s:
-                found[frame] = before
+            frame, start = waiting.popleft()
+            if self.tests >= end and start is not None:
+                self.open[frame] = start
                 continue
-            if self.tests >= most:
-                return False
-            self.tests += 1
-            dual, _ = self.market.priced(frame, limit_s)
+            dual, values = self._test(frame, limit_s, start)
             if dual.samples < self.market.batch:
-                found[frame] = dual
+                self.closed[frame] = dual
                 continue
             parts = split(frame)
+            waiting.extend((part, values) for part in parts)
             if not parts:
-                return False
-            waiting += parts
-        self.closed = found
-        return True
+                self.open[frame] = values
+        return not self.open
+
+    def lowered(self, limit_s: float) -> float:
+        """Close what is open at a lower limit: the largest one, to FINE, that closes all. Returns it."""
+        for frame, start in sorted(self.open.items(), key=lambda one: one[0].replicas):
+            dual, _ = self._test(frame, limit_s, start)
+            if dual.samples >= self.market.batch:
+                limit_s, dual = self._earliest(frame, limit_s, start)
+            self.closed[frame] = dual
+        self.open.clear()
+        return limit_s
+
+    def _test(self, frame: Frame, limit_s: float, start: Values | None) -> tuple[Dual, Values]:
+        self.tests += 1
+        return self.market.priced(frame, limit_s, start=start)
+
+    def _earliest(self, frame: Frame, limit_s: float, start: Values) -> tuple[float, Dual]:
+        """The largest limit that closes a frame, and its prices there."""
+        low, high, step = limit_s, limit_s, 0.01
+        while True:
+            low *= 1.0 - step
+            closed, start = self._test(frame, low, start)
+            if closed.samples < self.market.batch:
+                break
+            high, step = low, min(2 * step, 0.5)
+        while high - low > FINE * high:
+            middle = (low + high) / 2
+            dual, values = self._test(frame, middle, start)
+            if dual.samples < self.market.batch:
+                low, closed = middle, dual
+            else:
+                high, start = middle, values
+        return low, closed
 
 
 def lower_bound(
@@ -61,35 +92,24 @@ def lower_bound(
 ) -> tuple[float, tuple[Closing, ...]]:
     """Seconds that no plan of any market ends before, and the frames that show it.
 
-    Gaps are tried from wide to narrow until one stays open or `tolerance` is reached.
+    Where not all frames close within `tolerance` of the best, the limit is that by which the earliest of them ends.
     """
+    limit = best_s * (1.0 - tolerance)
     closings = tuple(Closing(market=market) for market in markets)
-    reached, failed = 1.0, tolerance
-    for step in [*(step for step in STEPS if step > tolerance), tolerance]:
-        if not _all_close(closings, best_s * (1.0 - step)):
-            failed = step
-            break
-        reached = step
+    for closing in closings:
         if progress is not None:
-            progress(best_s * (1.0 - reached))
-    for _ in range(HALVINGS):
-        if reached - failed > FINE:
-            middle = (reached + failed) / 2
-            closed = _all_close(closings, best_s * (1.0 - middle))
-            reached, failed = (middle, failed) if closed else (reached, middle)
-    return best_s * (1.0 - reached), closings
-
-
-def _all_close(closings: tuple[Closing, ...], limit_s: float) -> bool:
-    return all(closing.close(limit_s, most=closing.tests + FRAMES) for closing in closings)
+            progress(limit)
+        if not closing.close(limit, most=TESTS):
+            limit = closing.lowered(limit)
+    return limit, closings
 
 
 def holds(market: Market, dual: Dual) -> bool:
     """Whether prices close their frame: what every shape is worth by the limit made anew, and no linear program."""
-    values, mbs = market.by_work(dual.frame, dual.limit_s), market.shapes.mbs
+    values, mbs = market.values(dual.frame, dual.limit_s), market.shapes.mbs
     floor = np.floor(np.maximum(market.cost(prices_of(dual)), 0.0) / mbs).astype(np.int64)
     dear = np.flatnonzero(values.microbatches > floor)
-    market.refine(values, dear, dual.frame, dual.limit_s, above=floor[dear])
+    market.refine(values, dear, above=floor[dear])
     return market.repriced(dual, market.samples(values)).samples < market.batch
 
 

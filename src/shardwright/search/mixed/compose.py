@@ -8,15 +8,18 @@ from itertools import product
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.compiled import compiled
 from shardwright.search.frames import Dual
 from shardwright.search.mixed.market import Market, Values, prices_of
 from shardwright.search.mixed.place import MixedLane, MixedPlan
 from shardwright.search.mixed.terms import Ground, Terms
 from shardwright.search.mixed.values import best_cut
 
+PAIRED = 400
+"""Shapes of which every pair is tried: those that gain most under the prices of the linear program."""
 COLUMNS = 160
-"""Shapes that a composition chooses from: those that gain most under the prices of the linear program."""
+"""Shapes that the integer program chooses from where there are more pools than two."""
 NODES = 100
 """Nodes that the integer program looks at."""
 NEAR = 6
@@ -32,24 +35,84 @@ class Composition:
     microbatches: IntArray
 
 
-def compose(market: Market, dual: Dual, values: Values, *, replicas: tuple[int, int], lanes: int, grain: int) -> Composition | None:
-    """Replicas of at most `lanes` shapes that do the batch by the prices' limit; None where the integer program finds none.
+def compositions(
+    market: Market, dual: Dual, values: Values, *, replicas: tuple[int, int], lanes: int, grain: int, most: int
+) -> list[Composition]:
+    """Replicas of at most `lanes` shapes that do the batch by the prices' limit, those that do most first.
 
     Args:
-        replicas: least and most in all. grain: of each shape a multiple of so many: regular groups sum gradients faster.
+        replicas: least and most in all. grain: of each shape a multiple of so many: regular groups sum gradients faster. most: as many at
+            most.
     """
-    shapes, batch = market.shapes, market.batch
     done = market.samples(values)
     some = np.flatnonzero(values.exact & (done > 0))
     if not len(some):
-        return None
+        return []
     gains = (done - market.cost(prices_of(dual)))[some]
-    chosen = _unlike(market, some[np.argsort(-gains, kind="stable")])
-    worth = done[chosen]
+    ranked = some[np.argsort(-gains, kind="stable")]
+    found = _paired(market, values, _unlike(market, ranked, PAIRED), replicas=replicas, grain=grain, most=most)
+    if lanes > 2:
+        whole = _integer(market, values, _unlike(market, ranked, COLUMNS), replicas=replicas, lanes=lanes, grain=grain)
+        found = [*([whole] if whole is not None else []), *found]
+    return found
+
+
+def _paired(market: Market, values: Values, chosen: IntArray, *, replicas: tuple[int, int], grain: int, most: int) -> list[Composition]:
+    """Every pair of the chosen shapes, and each alone, as many replicas of the one as can be had beside any number of the other."""
+    shapes = market.shapes
+    devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.int64)
+    worth = values.microbatches[chosen] * shapes.mbs[chosen]
+    best, counts = _best_pairs(worth, shapes.use[chosen], devices, replicas[0], replicas[1], grain)
+    one, other = np.nonzero(best >= market.batch)
+    order = np.lexsort((other, one, -best[one, other]))[:most]
+    found = []
+    for i, j in zip(one[order].tolist(), other[order].tolist(), strict=True):
+        many = [(i, int(counts[i, j, 0])), (j, int(counts[i, j, 1]))]
+        places, numbers = zip(*[(place, number) for place, number in many if number], strict=True)
+        picked = chosen[list(places)]
+        found.append(Composition(shapes=picked, replicas=np.array(numbers, dtype=np.int64), microbatches=values.microbatches[picked]))
+    return found
+
+
+@compiled
+def _best_pairs(worth: IntArray, use: IntArray, devices: IntArray, low: int, high: int, grain: int) -> tuple[IntArray, IntArray]:
+    """(shapes, shapes) most samples of replicas of both, and (shapes, shapes, 2) how many of each; the diagonal is of one shape alone."""
+    n, pools = use.shape
+    best = np.zeros((n, n), dtype=np.int64)
+    counts = np.zeros((n, n, 2), dtype=np.int64)
+    for i in range(n):
+        room = high
+        for k in range(pools):
+            if use[i, k]:
+                room = min(room, devices[k] // use[i, k])
+        room = room // grain * grain
+        if room >= low and room > 0:
+            best[i, i] = room * worth[i]
+            counts[i, i, 0] = room
+        for j in range(n):
+            if i == j:
+                continue
+            for x in range(grain, room + 1, grain):
+                rest = high - x
+                for k in range(pools):
+                    if use[j, k]:
+                        rest = min(rest, (devices[k] - x * use[i, k]) // use[j, k])
+                rest = rest // grain * grain
+                done = x * worth[i] + rest * worth[j]
+                # Each pair once: the shape of more replicas first.
+                if rest > 0 and (x > rest or (x == rest and i < j)) and x + rest >= low and done > best[i, j]:
+                    best[i, j] = done
+                    counts[i, j, 0], counts[i, j, 1] = x, rest
+    return best, counts
+
+
+def _integer(market: Market, values: Values, chosen: IntArray, *, replicas: tuple[int, int], lanes: int, grain: int) -> Composition | None:
+    """The best of at most `lanes` shapes that an integer program finds; None where it finds none that does the batch."""
+    shapes, batch = market.shapes, market.batch
+    worth = market.samples(values)[chosen]
     devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.float64)
     n, (low, high) = len(chosen), replicas
-    most = np.minimum((devices / np.maximum(shapes.use[chosen], 1e-9)).min(axis=1), np.ceil(batch / worth))
-    most = np.floor(np.minimum(most, high) / grain)
+    most = _most(shapes.use[chosen], devices, worth, batch=batch, high=high, grain=grain)
     if not most.any():
         return None
     rows = np.zeros((len(devices) + 2 + n, 2 * n))
@@ -74,15 +137,22 @@ def compose(market: Market, dual: Dual, values: Values, *, replicas: tuple[int, 
     return Composition(shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]) if enough else None
 
 
-def _unlike(market: Market, ranked: IntArray) -> IntArray:
-    """The first COLUMNS of some shapes, of those that use as many devices the first two."""
+def _most(use: IntArray, devices: FloatArray, worth: FloatArray, *, batch: int, high: int, grain: int) -> FloatArray:
+    """(shapes,) times `grain` replicas of each that there is room and work for."""
+    most = np.minimum((devices / np.maximum(use, 1e-9)).min(axis=1), np.ceil(batch / worth))
+    result: FloatArray = np.floor(np.minimum(most, high) / grain)
+    return result
+
+
+def _unlike(market: Market, ranked: IntArray, most: int) -> IntArray:
+    """The first of some shapes, of those that use as many devices the first two."""
     seen: dict[int, int] = {}
     kept: list[int] = []
     for shape, use in zip(ranked.tolist(), market.use_of[ranked].tolist(), strict=True):
         if seen.setdefault(use, 0) < 2:
             seen[use] += 1
             kept.append(shape)
-        if len(kept) == COLUMNS:
+        if len(kept) == most:
             break
     return np.array(kept, dtype=np.int64)
 

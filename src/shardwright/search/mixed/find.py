@@ -18,14 +18,15 @@ from shardwright.search.frames import Closed, MixedPart, PoolAlone
 from shardwright.search.grid.find import find, problem_text
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import standard_space, with_options
-from shardwright.search.mixed.bound import FRAMES, Closing, lower_bound
-from shardwright.search.mixed.incumbents import Standing, look
+from shardwright.search.mixed.bound import Closing, lower_bound
+from shardwright.search.mixed.incumbents import WORTH, Composing, Standing, look_at_one_shape, simulate_best
 from shardwright.search.mixed.market import Market
 from shardwright.search.mixed.place import MixedPlan, moved
 from shardwright.search.mixed.polish import polish
 from shardwright.search.mixed.pools import Pool, alone, pools_of
+from shardwright.search.mixed.recompute import MOST_STAGES
 from shardwright.search.mixed.tables import MICROBATCHES, require_searched
-from shardwright.search.mixed.terms import MOST_STAGES, Ground
+from shardwright.search.mixed.terms import Ground
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.simulation import Simulation
 from shardwright.strategy.grid.expand import plan_of
@@ -36,8 +37,12 @@ from shardwright.strategy.text.grid_notation import print_grid
 Progress = Callable[[str, int, int], None]
 ALONE_S = 10.0
 """Seconds for the grids of one pool."""
-TOLERANCE = 0.02
+TOLERANCE = 0.03
 """Gap that is good enough."""
+ROUNDS = ((8, 12), (16, 24), (24, 48), (48, 96))
+"""Limits at which compositions are looked for in a round at most, and simulations, as long as the gap is wider."""
+PROVED = (0, 3)
+"""Rounds after which the best is polished and the bound made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,18 +98,9 @@ def find_mixed(
         singles.append(_pool_alone(problem, pool, standing, stop=alone_stops[number] if alone_stops else None, memory=memory))
     rows = _option_rows(singles)
     markets = tuple(Market.of(Ground.of(under(problem, options))) for options in rows)
-    for number, (options, market) in enumerate(zip(rows, markets, strict=True)):
-        _say(progress, "compose pipelines", number, len(markets))
-        if not Closing(market=market).close(standing.best_s, most=FRAMES):
-            look(standing, market, options)
-    _say(progress, "polish the best", 0, 1)
-    polish(standing, {options: market.ground for options, market in zip(rows, markets, strict=True)})
-    if standing.best is None:
-        raise InfeasibleError("no plan fits in memory on any pool or on all together", hint="more or larger devices, or a smaller model")
+    mixed_lower, closings = _narrowed(standing, dict(zip(rows, markets, strict=True)), tolerance=tolerance, progress=progress)
+    assert standing.best is not None
     best_s = standing.best_s
-    mixed_lower, closings = lower_bound(
-        markets, best_s, tolerance=tolerance, progress=lambda s: _say(progress, f"prove that nothing ends before {s:.4g} s", 0, 1)
-    )
     lower = min([mixed_lower, best_s, *(one.answer.certificate.lower_bound_s for one in singles if one.answer is not None)])
     universal = 1.0 - universal_seconds(problem) / best_s
     assert_sound(best_s=best_s, lower_bound_s=lower, universal_gap=universal)
@@ -140,6 +136,34 @@ def find_mixed(
     return MixedAnswer(plan=standing.best, mixed=standing.mixed, step_time_s=best_s, certificate=certificate, search_time_s=spent)
 
 
+def _narrowed(
+    standing: Standing, markets: dict[Options, Market], *, tolerance: float, progress: Progress | None
+) -> tuple[float, tuple[Closing, ...]]:
+    """The bound of all markets, after as many rounds of compositions and simulations as bring the best within `tolerance` of it."""
+    _say(progress, "find when compositions can end", 0, len(ROUNDS))
+    for options, market in markets.items():
+        look_at_one_shape(standing, market, options)
+    composing = [Composing.of(market, options, standing.best_s * WORTH) for options, market in markets.items()]
+    found: tuple[float, tuple[Closing, ...]] = 0.0, ()
+    proved_s = inf
+    for number, (limits, most) in enumerate(ROUNDS):
+        _say(progress, f"compose and simulate; best {standing.best_s:.4g} s, no plan before {found[0]:.4g} s", number, len(ROUNDS))
+        for one in composing:
+            one.look(standing, most=limits)
+        simulate_best(standing, markets, most=most)
+        if number in PROVED:
+            polish(standing, {options: market.ground for options, market in markets.items()})
+            if standing.best_s >= proved_s:
+                continue
+            _say(progress, f"prove that nothing is faster; best {standing.best_s:.4g} s", number, len(ROUNDS))
+            found, proved_s = lower_bound(tuple(markets.values()), standing.best_s, tolerance=tolerance), standing.best_s
+            if found[0] >= standing.best_s * (1 - tolerance) * (1 - 1e-12):
+                break
+    if standing.best is None:
+        raise InfeasibleError("no plan fits in memory on any pool or on all together", hint="more or larger devices, or a smaller model")
+    return found
+
+
 def _say(progress: Progress | None, text: str, done: int, total: int) -> None:
     if progress is not None:
         progress(text, done, total)
@@ -157,7 +181,6 @@ def _pool_alone(problem: Problem, pool: Pool, standing: Standing, *, stop: int |
     except (InfeasibleError, OutOfTimeError):
         return _Alone(pool=pool, answer=None, step_time_s=inf)
     plan = moved(plan_of(answer.grid, model=problem.model, global_batch=job.global_batch), problem, pool)
-    standing.looked_at += 1
     return _Alone(pool=pool, answer=answer, step_time_s=standing.attempt(plan, None))
 
 

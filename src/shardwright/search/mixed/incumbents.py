@@ -1,9 +1,12 @@
-"""Plans to compare with: compositions at limits a little above the bound by work, cut, placed and simulated."""
+"""Plans to compare with: compositions at limits a little above the bound, cut, and the most promising ones placed and simulated."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import inf, isfinite, log2
+from heapq import heapify, heappop, heappush
+from itertools import islice, pairwise
+from math import inf, isfinite
 
 import numpy as np
 
@@ -11,26 +14,47 @@ from shardwright.cost.model_flops import LONGEST_STEP_S
 from shardwright.errors import ShardwrightError
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
-from shardwright.search.frames import Dual, Frame
-from shardwright.search.mixed.compose import compose, cut_lanes, dealt
+from shardwright.search.frames import Frame
+from shardwright.search.mixed.compose import compositions, cut_lanes, dealt
 from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
-from shardwright.search.mixed.values import best_cut
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
-RISE = 1.012
+RISE = 1.01
 """From one limit to the next."""
 WORTH = 0.995
 """Limits nearer to the best are not worth a look."""
 LEVELS = 3
-"""Limits at which compositions are looked for, from the first that has one."""
+"""Limits at which compositions of a frame are looked for, from the first that leaves any."""
+NEARLY = 0.01
+"""Share of a limit to which that one is found."""
+PAIRS = 60
+"""Compositions of a frame by a limit."""
 LANES = 2
-"""Shapes of a composition at most."""
-SINGLE = 16
-"""Plans of one shape that are simulated at most."""
+"""Shapes of a composition at most on two pools; one more for each further pool."""
+SINGLE = 400
+"""Shapes of which each number of replicas that shares the batch equally is tried alone."""
 LOOSE = 1.25
 """Times a limit by which a lane may end under the terms of the plan's own frame."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A plan that was not simulated yet.
+
+    Args:
+        seconds: that its stages leave at least. kinds: the rows of its lanes, which are tried in turn.
+    """
+
+    seconds: float
+    plan: MixedPlan
+    options: Options
+
+    @property
+    def kinds(self) -> tuple[tuple[int, ...], ...]:
+        """Rows of the stages of each lane, which say what its gradient sums are like."""
+        return tuple(sorted({lane.rows for lane in self.plan.lanes}))
 
 
 @dataclass(slots=True)
@@ -38,7 +62,7 @@ class Standing:
     """The best plan so far, and what was looked at.
 
     Args:
-        seen: compositions and plans that were tried. ranked: (seconds, turn, plan, options) of all that were simulated and fit.
+        seen: plans that were looked at. ranked: (seconds, turn, plan, options) of all that were simulated and fit. waiting: candidates.
     """
 
     problem: Problem
@@ -51,19 +75,108 @@ class Standing:
     infeasible: int = 0
     seen: set[object] = field(default_factory=set)
     ranked: list[tuple[float, int, MixedPlan, Options]] = field(default_factory=list)
+    waiting: list[Candidate] = field(default_factory=list)
 
     def attempt(self, plan: Plan, mixed: MixedPlan | None) -> float:
-        """Simulate a plan, and keep it if it fits and is faster. Its seconds; inf = it does not fit."""
-        done = simulate_plan(self.problem, plan)
+        """Simulate a plan, and keep it if it fits and is faster. Its seconds; inf = it does not fit, or says what lowering leaves out."""
+        self.looked_at += 1
+        try:
+            done = simulate_plan(self.problem, plan)
+        except ShardwrightError:
+            self.infeasible += 1
+            return inf
         if not done.fits:
             self.infeasible += 1
-            return float("inf")
+            return inf
         self.simulated += 1
         if mixed is not None:
             self.ranked.append((done.step_time_s, len(self.ranked), mixed, plan.options))
         if done.step_time_s < self.best_s:
             self.best_s, self.best, self.mixed = done.step_time_s, plan, mixed
         return done.step_time_s
+
+    def consider(self, market: Market, lanes: list[tuple[int, int, int]], limit_s: float, options: Options) -> None:
+        """Cut some lanes as well as can be, and let the plan wait for its simulation."""
+        key = (options, tuple(sorted(lanes)))
+        if not lanes or key in self.seen:
+            return
+        self.seen.add(key)
+        total = sum(replicas for _, replicas, _ in lanes)
+        tp = min(int(market.shapes.tp[shape]) for shape, _, _ in lanes)
+        frame = Frame(replicas=(total, total), tp=tp, nodes=(0.0, market.ground.nodes))
+        cut = cut_lanes(market.ground, market.terms(frame), market, lanes, limit_s=limit_s * LOOSE)
+        if cut is None:
+            self.looked_at += 1
+            self.infeasible += 1
+            return
+        plan, slowest = cut
+        seconds = slowest * market.ground.jitter(frame_of(market.ground.table, plan))
+        self.waiting.append(Candidate(seconds=seconds, plan=plan, options=options))
+
+
+@dataclass(slots=True)
+class Composing:
+    """Compositions of a market that are still to be looked for: by frame, from the first limit that leaves any on.
+
+    Args:
+        waiting: (limit, turn, frame, levels left, what is known of its shapes), the smallest limit first.
+    """
+
+    market: Market
+    options: Options
+    waiting: list[tuple[float, int, Frame, int, Values]]
+
+    @staticmethod
+    def of(market: Market, options: Options, most: float) -> Composing:
+        """Every frame from its first limit, where that is under `most` seconds."""
+        ground, most = market.ground, min(most, LONGEST_STEP_S)
+        whole = Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(ground.nodes / 2, ground.nodes))
+        least, start = first_limit(market, whole, most=most)
+        waiting = []
+        for turn, frame in enumerate(_frames(market)):
+            first, values = first_limit(market, frame, least=least, most=most, start=start)
+            if values is not None:
+                waiting.append((first, turn, frame, LEVELS, values))
+        heapify(waiting)
+        return Composing(market=market, options=options, waiting=waiting)
+
+    def look(self, standing: Standing, *, most: int) -> None:
+        """Let compositions wait for their simulation, at so many limits at most, the smallest first."""
+        for _ in range(most):
+            if not self.waiting or self.waiting[0][0] >= standing.best_s * WORTH:
+                return
+            limit, turn, frame, left, values = heappop(self.waiting)
+            values = _compositions(standing, self.market, frame, limit, values, self.options)
+            if left > 1:
+                heappush(self.waiting, (limit * RISE, turn, frame, left - 1, values))
+
+
+def simulate_best(standing: Standing, markets: dict[Options, Market], *, most: int) -> None:
+    """Simulate the most promising of the waiting plans, at most so many: the best of each kind in turn, as long as it may be the best."""
+    tried = 0
+    while standing.waiting and tried < most:
+        standing.bounded += sum(one.seconds >= standing.best_s for one in standing.waiting)
+        standing.looked_at += sum(one.seconds >= standing.best_s for one in standing.waiting)
+        standing.waiting = [one for one in standing.waiting if one.seconds < standing.best_s]
+        turn = list(islice(_in_turn(standing), most - tried))
+        for one in turn:
+            if one.seconds < standing.best_s:
+                ground = markets[one.options].ground
+                standing.attempt(general_plan(ground, one.plan, options=one.options), one.plan)
+                standing.waiting.remove(one)
+                tried += 1
+
+
+def _in_turn(standing: Standing) -> Iterator[Candidate]:
+    """The best waiting plan of each kind: kinds of which a plan was simulated by their fastest, others by the least that theirs take."""
+    done: dict[object, float] = {}
+    for seconds, _, plan, options in standing.ranked:
+        kinds = Candidate(seconds=seconds, plan=plan, options=options).kinds
+        done[kinds] = min(done.get(kinds, inf), seconds)
+    best: dict[object, Candidate] = {}
+    for one in sorted(standing.waiting, key=lambda one: one.seconds):
+        best.setdefault(one.kinds, one)
+    return iter(sorted(best.values(), key=lambda one: done.get(one.kinds, one.seconds)))
 
 
 def look_at_one_shape(standing: Standing, market: Market, options: Options) -> None:
@@ -72,117 +185,72 @@ def look_at_one_shape(standing: Standing, market: Market, options: Options) -> N
     """
     shapes, batch = market.shapes, market.batch
     devices = np.array([pool.devices for pool in market.ground.table.pools])
-    found: list[tuple[float, int, int]] = []
+    limit = standing.best_s * WORTH if isfinite(standing.best_s) else LONGEST_STEP_S
+    whole = market.values(
+        Frame(replicas=(1, market.ground.most_replicas), tp=market.ground.least_tp, nodes=(0.0, market.ground.nodes)), limit
+    )
     for replicas in range(1, market.ground.most_replicas + 1):
         if batch % replicas:
             continue
         each = np.where(batch % (replicas * shapes.mbs) == 0, batch // (replicas * shapes.mbs), 0)
-        room = (each > 0) & (replicas * shapes.use <= devices).all(axis=1)
-        frame = Frame(replicas=(replicas, replicas), tp=market.ground.degrees[0], nodes=(0.0, market.ground.nodes))
-        limit = standing.best_s * WORTH if isfinite(standing.best_s) else LONGEST_STEP_S
-        values = market.by_work(frame, limit)
-        which = np.flatnonzero(room & (values.microbatches >= each))
+        room = (each > 0) & (replicas * shapes.use <= devices).all(axis=1) & (whole.microbatches >= each)
+        which = np.flatnonzero(room)
         if not len(which):
             continue
+        frame = Frame(replicas=(replicas, replicas), tp=market.ground.least_tp, nodes=(0.0, market.ground.nodes))
+        values = market.values(frame, limit, whole)
         values.microbatches = np.minimum(values.microbatches, each)
-        market.refine(values, which, frame, limit, above=each[which] - 1)
+        # Those that fill most of the cluster first: few others can be best.
+        which = which[np.argsort(-(shapes.use[which] @ _weights(market)), kind="stable")[:SINGLE]]
+        market.refine(values, which, above=each[which] - 1)
         for shape in which[values.microbatches[which] == each[which]].tolist():
-            rows, stages = shapes.rows[shape].tolist(), shapes.stages[shape].tolist()
-            seconds, _ = best_cut(market.terms(frame), (*rows, *stages), microbatches=int(each[shape]), limit=limit)
-            found.append((seconds, shape, replicas))
-    for seconds, shape, replicas in sorted(found)[:SINGLE]:
-        lanes = [(shape, replicas, batch // (replicas * int(shapes.mbs[shape])))]
-        if (options, tuple(lanes)) not in standing.seen:
-            standing.seen.add((options, tuple(lanes)))
-            attempt(standing, market, lanes, seconds, options)
+            standing.consider(market, [(shape, replicas, int(each[shape]))], limit / LOOSE, options)
 
 
-def look(standing: Standing, market: Market, options: Options) -> None:
-    """Compositions of a market: of each range of replicas from the limit at which its bound allows the batch."""
-    look_at_one_shape(standing, market, options)
-    least = work_limit(market, standing.best_s)
-    for frame in _frames(market):
-        first = first_limit(market, frame, least=least, most=standing.best_s * WORTH)
-        for level in range(LEVELS):
-            limit = first * RISE**level
-            if limit >= standing.best_s * WORTH:
-                break
-            dual, values = market.priced(frame, limit, thorough=True)
-            if dual.samples >= market.batch:
-                _compositions(standing, market, dual, values, options)
+def _weights(market: Market) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """(pools,) layers a second of a device of each pool, by its fastest row."""
+    table = market.ground.table
+    rate = table.mbs / (table.seconds[:, 0].sum(axis=1) * table.tp)
+    return np.array([rate[table.pool == pool].max() for pool in range(len(table.pools))])
 
 
 def _frames(market: Market) -> list[Frame]:
-    """Frames that compositions are asked of: replicas from one power of two to the next, of any degree and without the smallest; those
-    with about as many replicas as there are nodes first.
+    """Frames that compositions are asked of: replicas from one power of two to the next, in halves."""
+    ground = market.ground
+    edges = sorted({round(2 ** (half / 2)) for half in range(2 * ground.most_replicas.bit_length())} | {ground.most_replicas + 1})
+    ranges = [(low, high - 1) for low, high in pairwise(edges) if high <= ground.most_replicas + 1]
+    return [Frame(replicas=some, tp=ground.least_tp, nodes=(ground.nodes / 2, ground.nodes)) for some in ranges]
+
+
+def first_limit(
+    market: Market, frame: Frame, *, least: float = 0.0, most: float, start: Values | None = None
+) -> tuple[float, Values | None]:
+    """The limit, to a percent, at which prices no longer close a frame, and what is known of its shapes there; inf where they do at `most`.
+
+    Args:
+        least: they close it below.
     """
-    ground = market.ground
-    most = ground.most_replicas
-    ranges = [(2**i, min(2 ** (i + 1) - 1, most)) for i in range(most.bit_length())]
-    ranges.sort(key=lambda some: abs(log2(some[0] / ground.nodes)))
-    return [Frame(replicas=some, tp=tp, nodes=(ground.nodes / 2, ground.nodes)) for some in ranges for tp in ground.degrees[1::-1]]
-
-
-def work_limit(market: Market, most: float) -> float:
-    """The limit by which all devices do the batch by work alone, to one percent."""
-    ground = market.ground
-    frame = Frame(replicas=(1, ground.most_replicas), tp=ground.degrees[0], nodes=(ground.nodes / 2, ground.nodes))
-    low, high = 0.0, min(most, 1e9)
-    while high - low > 0.01 * high:
-        middle = (low + high) / 2
-        if market.work_done(frame, middle) >= market.batch:
-            high = middle
+    dual, values = market.priced(frame, most, start=start)
+    if dual.samples < market.batch:
+        return inf, None
+    low, high = least, most
+    while high - low > NEARLY * high:
+        # From above by halves, then by the middle.
+        middle = (low + high) / 2 if low else high / 2
+        dual, found = market.priced(frame, middle, start=values)
+        if dual.samples >= market.batch:
+            high, values = middle, found
         else:
             low = middle
-    return high
+    return high, values
 
 
-def first_limit(market: Market, frame: Frame, *, least: float, most: float) -> float:
-    """The limit, to one percent, at which prices no longer close a frame; inf where they do at `most`."""
-    if isfinite(most) and market.priced(frame, most)[0].samples < market.batch:
-        return inf
-    low, high = least * (1 - 0.01), most
-    while not isfinite(high):
-        least *= 2
-        high = least if market.priced(frame, least)[0].samples >= market.batch or least > LONGEST_STEP_S else inf
-    while high - low > 0.01 * high:
-        middle = (low + high) / 2
-        if market.priced(frame, middle)[0].samples >= market.batch:
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def _compositions(standing: Standing, market: Market, dual: Dual, values: Values, options: Options) -> None:
-    """Compositions of a frame by a limit, each tried once."""
-    node = max(pool.node for pool in market.ground.table.pools)
-    replicas, grains = dual.frame.replicas, tuple(dict.fromkeys((node, 1)))
-    found = filter(None, [compose(market, dual, values, replicas=replicas, lanes=LANES, grain=grain) for grain in grains])
-    for composition in found:
-        dealt_out = dealt(composition, market.shapes.mbs, batch=market.batch)
-        key = (options, tuple(dealt_out))
-        if dealt_out and key not in standing.seen:
-            standing.seen.add(key)
-            attempt(standing, market, dealt_out, dual.limit_s, options)
-
-
-def attempt(standing: Standing, market: Market, lanes: list[tuple[int, int, int]], limit_s: float, options: Options) -> float:
-    """Cut, place and simulate some lanes, unless they cannot be faster than the best."""
-    total = sum(replicas for _, replicas, _ in lanes)
-    tp = min(int(market.shapes.tp[shape]) for shape, _, _ in lanes)
-    frame = Frame(replicas=(total, total), tp=tp, nodes=(0.0, market.ground.nodes))
-    cut = cut_lanes(market.ground, market.terms(frame), market, lanes, limit_s=limit_s * LOOSE)
-    standing.looked_at += 1
-    if cut is None:
-        standing.infeasible += 1
-        return float("inf")
-    plan, slowest = cut
-    if slowest * market.ground.jitter(frame_of(market.ground.table, plan)) >= standing.best_s:
-        standing.bounded += 1
-        return float("inf")
-    try:
-        return standing.attempt(general_plan(market.ground, plan, options=options), plan)
-    except ShardwrightError:
-        standing.infeasible += 1
-        return float("inf")
+def _compositions(standing: Standing, market: Market, frame: Frame, limit_s: float, start: Values | None, options: Options) -> Values:
+    """Let compositions of a frame by a limit wait; what is known of its shapes there."""
+    dual, values = market.priced(frame, limit_s, start=start, thorough=True)
+    pools = market.ground.table.pools
+    lanes = max(LANES, len(pools))
+    for grain in dict.fromkeys((max(pool.node for pool in pools), 1)):
+        for one in compositions(market, dual, values, replicas=frame.replicas, lanes=lanes, grain=grain, most=PAIRS):
+            standing.consider(market, dealt(one, market.shapes.mbs, batch=market.batch), limit_s, options)
+    return values

@@ -1,4 +1,8 @@
-"""Shapes on their ground: what a replica of each does by a limit, and prices that bound what all replicas together do."""
+"""Shapes on their ground: what a replica of each does by a limit, and prices that bound what all replicas together do.
+
+A frame is priced by generating columns: prices of the shapes that are known exactly, then those among all others that are worth more than
+they cost, until there are none. What one frame leaves is where its parts, and later limits, begin.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +17,28 @@ from shardwright.search.mixed.shapes import Shapes, alike_use, shapes_of
 from shardwright.search.mixed.terms import Ground, Terms
 from shardwright.search.mixed.values import most_above, most_by_work
 
-_BEGIN = 512
-"""Shapes that are looked at first: those nearest to what work alone leaves."""
-_NEAR = 1536
+_AT_ONCE = 1024
+"""Shapes that are looked at before the prices are asked again whether they are worth it."""
+_JOIN = 96
+"""Shapes at most that join a linear program at a time."""
+_NEAR = 800
 """Shapes nearest to the prices that compositions choose from."""
 
 
 @dataclass(slots=True)
 class Values:
-    """Microbatches that a replica of each shape does by a limit: (shapes,) at most, and whether that many are what the stage inequalities
-    leave.
+    """Microbatches of each shape by a limit inside a frame.
+
+    Args:
+        microbatches: (shapes,) that a replica does at most. exact: that many are what the stage inequalities leave. active: shapes that
+            prices were made of.
     """
 
+    frame: Frame
+    limit_s: float
     microbatches: IntArray
     exact: BoolArray
+    active: IntArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,74 +74,108 @@ class Market:
         """Samples of a step."""
         return self.ground.problem.job.global_batch
 
-    def by_work(self, frame: Frame, limit_s: float) -> Values:
-        """Bounds by work of the frame's shapes; none of others."""
-        upper = most_by_work(self.terms(frame), self.shapes, batch=self.batch, limit=limit_s / self.ground.jitter(frame))
+    def values(self, frame: Frame, limit_s: float, start: Values | None = None) -> Values:
+        """Upper bounds of the frame's shapes, none of them exact: by work, or what `start` found at no earlier a limit of a frame around
+        it.
+        """
+        if start is not None and start.limit_s >= limit_s and _inside(frame, start.frame):
+            upper = start.microbatches.copy()
+        else:
+            limit = limit_s / self.ground.jitter(frame)
+            upper = most_by_work(self.terms(frame), self.shapes, batch=self.batch, limit=limit)
         upper[self.shapes.tp < frame.tp] = 0
-        return Values(microbatches=upper, exact=upper == 0)
+        active = start.active if start is not None else np.zeros(0, dtype=np.int64)
+        return Values(frame=frame, limit_s=limit_s, microbatches=upper, exact=upper == 0, active=active)
 
-    def work_done(self, frame: Frame, limit_s: float) -> float:
-        """Samples that plans of a frame do by a limit at most, by work alone."""
-        values = self.by_work(frame, limit_s)
-        return self._dual(frame, limit_s, self._prices(frame, self.samples(values), values.microbatches > 0)).samples
-
-    def refine(self, values: Values, which: IntArray, frame: Frame, limit_s: float, *, above: IntArray | None = None) -> None:
+    def refine(self, values: Values, which: IntArray, *, above: IntArray | None = None) -> None:
         """Make the values of some shapes exact; of those that do no more microbatches than `above` (per shape) that is all that is found
         out.
         """
-        limit = limit_s / self.ground.jitter(frame)
         least = np.zeros(len(which), dtype=np.int64) if above is None else above
-        found = most_above(self.terms(frame), self.shapes, upper=values.microbatches, which=which, least=least, limit=limit)
-        values.microbatches[which] = found
+        limit = values.limit_s / self.ground.jitter(values.frame)
+        found = most_above(self.terms(values.frame), self.shapes, upper=values.microbatches, which=which, least=least, limit=limit)
         values.exact[which] = (found > least) | (least == 0)
+        values.microbatches[which] = np.minimum(found, values.microbatches[which])
 
     def samples(self, values: Values) -> FloatArray:
         """(shapes,) samples that a replica does at most."""
         return np.asarray(values.microbatches * self.shapes.mbs, dtype=np.float64)
 
-    def priced(self, frame: Frame, limit_s: float, *, thorough: bool = False) -> tuple[Dual, Values]:
-        """Prices that no shape of the frame is worth more than, as low as can be; or, unless `thorough`, the first under which shapes that
-        can be had do the batch.
+    def priced(self, frame: Frame, limit_s: float, *, start: Values | None = None, thorough: bool = False) -> tuple[Dual, Values]:
+        """Prices that no shape of the frame is worth more than, as low as can be; or, unless `thorough`, the first that close the frame, or
+        under which shapes that can be had do the batch.
 
-        Shapes that are worth more than prices of the exact ones let them cost are looked at, until there are none.
+        Args:
+            start: of a frame or a limit near by.
         """
-        values = self.by_work(frame, limit_s)
-        begin = self._prices(frame, self.samples(values), values.microbatches > 0)
-        self._look_near(values, frame, limit_s, begin, count=_BEGIN)
+        values = self.values(frame, limit_s, start)
+        if not len(values.active):
+            values.active = self._first(values)
+        self.refine(values, values.active[~values.exact[values.active]])
         while True:
-            known = np.where(values.exact, self.samples(values), 0.0)
-            prices = self._prices(frame, known, values.microbatches > 0)
+            some = values.active
+            worth = (values.microbatches[some] * self.shapes.mbs[some]).astype(np.float64)
+            prices = self._prices(values, some, worth)
             dual = self._dual(frame, limit_s, prices)
             if dual.samples >= self.batch and not thorough:
                 return dual, values
-            floor = np.floor(np.maximum(self.cost(prices), 0.0) / self.shapes.mbs + 1e-9).astype(np.int64)
-            which = np.flatnonzero(~values.exact & (values.microbatches > floor))
-            if not len(which):
+            if not thorough and self.repriced(dual, self.samples(values)).samples < self.batch:
                 break
-            self.refine(values, which, frame, limit_s, above=floor[which])
+            dear = self._dear(values, prices)
+            if not len(dear):
+                break
+            values.active = np.concatenate([some, dear])
         if thorough:
-            self._look_near(values, frame, limit_s, prices, count=_NEAR)
+            self._look_near(values, prices)
         return self.repriced(dual, self.samples(values)), values
 
-    def _look_near(self, values: Values, frame: Frame, limit_s: float, prices: Prices, *, count: int) -> None:
+    def _first(self, values: Values) -> IntArray:
+        """Shapes that a linear program begins with: those nearest to the prices of what work alone leaves."""
+        alive = np.flatnonzero(values.microbatches > 0)
+        worth = self.samples(values)
+        best = np.full(len(self.first), -1.0)
+        np.maximum.at(best, self.use_of[alive], worth[alive])
+        some = np.flatnonzero(best >= 0)
+        prices = self._prices(values, self.first[some], best[some])
+        gains = (worth - self.cost(prices))[alive]
+        return alive[np.argsort(-gains, kind="stable")[:_JOIN]]
+
+    def _dear(self, values: Values, prices: Prices) -> IntArray:
+        """Shapes that are worth more than they cost and not yet among the active ones, some of the dearest; [] = there are none."""
+        cost, mbs = self.cost(prices), self.shapes.mbs
+        floor = np.floor(np.maximum(cost, 0.0) / mbs + 1e-9).astype(np.int64)
+        over = values.microbatches > floor
+        over[values.active] = False
+        which = np.flatnonzero(over)
+        gains = values.microbatches[which] * mbs[which] - cost[which]
+        which = which[np.argsort(-gains, kind="stable")]
+        for begin in range(0, len(which), _AT_ONCE):
+            some = which[begin : begin + _AT_ONCE]
+            doubtful = some[~values.exact[some]]
+            self.refine(values, doubtful, above=floor[doubtful])
+            dear = some[values.microbatches[some] > floor[some]]
+            if len(dear):
+                gains = values.microbatches[dear] * mbs[dear] - cost[dear]
+                return dear[np.argsort(-gains, kind="stable")[:_JOIN]]
+        return which[:0]
+
+    def _look_near(self, values: Values, prices: Prices) -> None:
         near = np.flatnonzero(~values.exact & (values.microbatches > 0))
         gains = (self.samples(values) - self.cost(prices))[near]
-        self.refine(values, np.sort(near[np.argsort(-gains, kind="stable")[:count]]), frame, limit_s)
+        self.refine(values, np.sort(near[np.argsort(-gains, kind="stable")[:_NEAR]]))
 
     def cost(self, prices: Prices) -> FloatArray:
         """(shapes,) what a replica of each costs."""
         return np.asarray(self.shapes.use @ prices.devices + self.shapes.nodes * prices.nodes + prices.replicas)
 
-    def _prices(self, frame: Frame, worth: FloatArray, alive: BoolArray) -> Prices:
-        """Prices of the shapes that are alive, of those that use as much the one that is worth most."""
-        best = np.full(len(self.first), -1.0)
-        np.maximum.at(best, self.use_of[alive], worth[alive])
-        some = np.flatnonzero(best >= 0)
-        pools = self.ground.table.pools
-        if not len(some):
-            return Prices(devices=np.zeros(len(pools)), nodes=0.0, replicas=0.0)
-        columns = self.first[some]
-        return best_prices(self.shapes.use[columns].astype(np.float64), self.shapes.nodes[columns], best[some], self._room(frame))
+    def _prices(self, values: Values, some: IntArray, worth: FloatArray) -> Prices:
+        """Prices of some shapes, of those that do any microbatch."""
+        alive = worth > 0
+        columns = some[alive]
+        if not len(columns):
+            return Prices(devices=np.zeros(len(self.ground.table.pools)), nodes=0.0, replicas=0.0)
+        use, nodes = self.shapes.use[columns].astype(np.float64), self.shapes.nodes[columns]
+        return best_prices(use, nodes, worth[alive], self._room(values.frame))
 
     def _room(self, frame: Frame) -> Room:
         devices = np.array([pool.devices for pool in self.ground.table.pools], dtype=np.float64)
@@ -158,3 +204,9 @@ class Market:
 def prices_of(dual: Dual) -> Prices:
     """The prices that a certificate keeps."""
     return Prices(devices=np.array(dual.devices), nodes=dual.nodes, replicas=dual.replicas)
+
+
+def _inside(frame: Frame, around: Frame) -> bool:
+    """Every plan of a frame is one of the other."""
+    within = (around.replicas, frame.replicas), (around.nodes, frame.nodes)
+    return frame.tp >= around.tp and all(a[0] <= f[0] and f[1] <= a[1] for a, f in within)

@@ -8,8 +8,9 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Frame
 from shardwright.search.mixed.pools import Pool
+from shardwright.search.mixed.recompute import FIRST, LAST, Redone
 from shardwright.search.mixed.tables import StageTable, grid_of
-from shardwright.search.mixed.terms import FIRST, LAST, Ground, Redone
+from shardwright.search.mixed.terms import Ground
 from shardwright.strategy.grid.expand import FULL, chunk_items, grid_placements, grid_shards
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Named

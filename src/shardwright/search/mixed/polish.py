@@ -34,7 +34,6 @@ def _climb(standing: Standing, ground: Ground, seconds: float, plan: MixedPlan, 
             if tries == TRIES:
                 return
             standing.seen.add((options, other))
-            standing.looked_at += 1
             tries += 1
             found = standing.attempt(general_plan(ground, other, options=options), other)
             if found < seconds:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray, distinct
+from shardwright.search.mixed.recompute import MOST_STAGES
 from shardwright.search.mixed.tables import StageTable
-from shardwright.search.mixed.terms import MOST_STAGES
 
 NONE = -1
 """Row of the second run of a shape that has one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,20 +12,16 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bytes_per_parameter import gradient_pass_bytes
 from shardwright.cost.critical_path import jitter_of_nodes
-from shardwright.cost.device_buffers import communicator_bytes
 from shardwright.cost.device_network import group_problem
-from shardwright.cost.terms import activation_room
 from shardwright.program.problem import Problem
 from shardwright.search.frames import Frame
 from shardwright.search.joint.chain import chain_of
+from shardwright.search.mixed.recompute import Redone, least_recompute
 from shardwright.search.mixed.sends import send_table
-from shardwright.search.mixed.tables import AFTER, BEFORE, LAYER, MODES, StageTable, parts_of, stage_rows, stage_table, sums_table
+from shardwright.search.mixed.tables import AFTER, BEFORE, StageTable, parts_of, stage_rows, stage_table, sums_table
 
-FIRST, LAST = 1, 2
-"""Roles of a stage, added: it holds what stands before the first layer, or behind the last one."""
-ROLES = 4
-MOST_STAGES = 32
-"""Stages of a shape at most."""
+FILLED = (0.0, 0.5, 0.8, 0.9, 0.96, 1.0)
+"""Shares of the nodes that frames lie between."""
 
 
 class Terms(NamedTuple):
@@ -83,6 +80,13 @@ class Ground:
     def nodes(self) -> float:
         """Nodes of the cluster."""
         return float(sum(pool.nodes for pool in self.table.pools))
+
+    @cached_property
+    def least_tp(self) -> int:
+        """The smallest tensor parallel degree under which a stage of one layer fits anywhere."""
+        fits = [self.redone(shard, several=shard > 1).seconds[:, :, 0, 1] for shard in (1, self.most_replicas)]
+        alive = np.isfinite(fits).any(axis=(0, 2))
+        return int(self.table.tp[alive].min(initial=max(self.degrees)))
 
     def redone(self, shard: int, *, several: bool) -> Redone:
         """The cheapest recompute under which stages fit, where so many replicas share states; `several`: there are two or more."""
@@ -150,91 +154,10 @@ def _updates(problem: Problem, table: StageTable, *, shard: int, several: bool) 
     return result
 
 
-def static_bytes(problem: Problem, table: StageTable, *, shard: int) -> FloatArray:
-    """(rows, parts) bytes of parameters, gradients and states of one of each part, states shared by `shard` replicas."""
-    found = np.zeros_like(table.elements)
-    for pair, (pool, _) in enumerate(table.tps):
-        facts = table.facts[pool]
-        each = facts.parameter_bytes + facts.gradient_bytes + facts.own_gradient_bytes
-        states = np.full(3, facts.state_bytes / shard)
-        if table.tied:
-            # Whoever holds a shared weight shares its states, as many as there may be.
-            states[[BEFORE, AFTER]] = 0.0
-        found[pair] = table.elements[pair] * (each + states) + table.frozen[pair] * facts.parameter_bytes
-    result: FloatArray = found[table.pairs]
-    return result
-
-
-class Redone(NamedTuple):
-    """The cheapest recompute under which stages fit: (rows, roles, in flight, layers + 1).
-
-    seconds: that it adds to a microbatch's backward; inf = nothing fits. full: layers that run again whole, the first ones. selective: of
-    the next ones, those whose attention core does.
-    """
-
-    seconds: FloatArray
-    full: IntArray
-    selective: IntArray
-
-
-def least_recompute(problem: Problem, table: StageTable, *, shard: int, several: bool) -> Redone:
-    """Of n layers the first x run again in full and as many of the others selectively as it needs; of all x the cheapest."""
-    layers, most = table.layers, min(MOST_STAGES, table.layers)
-    flight = np.arange(1, most + 1)[None, :, None]
-    n = np.arange(layers + 1)[None, None, :]
-    static = static_bytes(problem, table, shard=shard)
-    shape = (len(table), ROLES, most, layers + 1)
-    found = Redone(np.full(shape, np.inf), np.zeros(shape, dtype=np.int16), np.zeros(shape, dtype=np.int16))
-    plain, selective, full = (table.saved[:, LAYER, mode, None, None] for mode in range(MODES))
-    saves = flight * (plain - selective)
-    for role in range(ROLES):
-        room = [_room(problem, table, static, role, mode, n=n, several=several) for mode in range(MODES)]
-        ends = sum((table.saved[:, part, 0] for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit), np.zeros(len(table)))
-        for x in range(layers + 1):
-            use = flight * (ends[:, None, None] + np.maximum(n - x, 0) * plain + np.minimum(x, n) * full)
-            for some in (False, True):
-                over = use - room[2 if x else int(some)]
-                wanted = np.zeros_like(over)
-                if some:
-                    wanted = np.maximum(np.ceil(np.divide(over, saves, out=np.full_like(over, np.inf), where=saves > 0) - 1e-9), 0.0)
-                able = (n >= x) & ((wanted <= n - x) & (wanted > 0) if some else over <= 0)
-                counted = np.where(able, wanted, 0.0)
-                spent = np.where(able, x * table.again[:, 2, None, None] + counted * table.again[:, 1, None, None], np.inf)
-                better = spent < found.seconds[:, role]
-                found.seconds[:, role][better] = spent[better]
-                found.full[:, role][better] = x
-                found.selective[:, role][better] = counted[better].astype(np.int16)
-    return found
-
-
-def _room(problem: Problem, table: StageTable, static: FloatArray, role: int, mode: int, *, n: IntArray, several: bool) -> FloatArray:
-    """(rows, 1, layers + 1) bytes that are left for saved activations on a device, if `mode` is the strongest recompute that is used."""
-    runtime = problem.runtime
-    last = bool(role & LAST)
-    logits, blocks = (table.logits, table.logits_blocks) if last else (np.zeros(len(table)), np.zeros(len(table)))
-    end = np.where(role > 0, table.end_bytes[table.pairs], 0.0)
-    again = table.made[:, mode]
-    temporary = np.maximum(end, again - logits)
-    groups = (table.tp > 1).astype(np.int64) + several + (role != FIRST | LAST) + 1
-    capacity = np.array([table.facts[pool].capacity for pool in table.pool])
-    context = np.array([table.facts[pool].context for pool in table.pool])
-    reserve = table.facts[0].reserve
-    outside = communicator_bytes(problem, groups) + table.overlap + table.buffers + context
-    most = capacity - outside
-    ends = sum(static[:, part] for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit)
-    fixed = ends + float(runtime.workspace_bytes) + table.workspace
-    room = activation_room(most, fixed, temporary, logits, blocks + again + end, reserve)
-    return np.asarray(np.asarray(room)[:, None, None] - n * static[:, LAYER, None, None])
-
-
 def first_frames(ground: Ground) -> tuple[Frame, ...]:
-    """Frames that make up the space: by the least tensor parallel degree, and by whether more than half of the nodes are filled."""
-    half = ground.nodes / 2
-    return tuple(
-        Frame(replicas=(1, ground.most_replicas), tp=tp, nodes=nodes)
-        for tp in ground.degrees
-        for nodes in ((half, ground.nodes), (0.0, half))
-    )
+    """Frames that make up the space: by how many of the nodes are filled, as more of them jitter more."""
+    replicas, edges = (1, ground.most_replicas), [share * ground.nodes for share in FILLED]
+    return tuple(Frame(replicas=replicas, tp=ground.least_tp, nodes=nodes) for nodes in pairwise(edges))
 
 
 def split(frame: Frame) -> tuple[Frame, ...]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiled, inner
 from shardwright.search.mixed.shapes import Shapes
 from shardwright.search.mixed.terms import Terms
@@ -149,9 +149,38 @@ def _possible(terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limi
     return 0
 
 
+@inner
+def _work_allows(each: float, other_each: float, p1: int, p2: int, m: int, layers: int, limit: float) -> bool:
+    """m microbatches find room by work alone: see `most_by_work`."""
+    q = 1.0 - 1.0 / m
+    before, after = 1.0, 1.0
+    for _ in range(p1):
+        before *= q
+    for _ in range(p2):
+        after *= q
+    second = (1.0 - after) / other_each
+    return bool(max((1.0 - before) / each + before * second, second) * limit * (1.0 + 1e-9) >= layers)
+
+
+@compiled
+def _most_by_work(each: FloatArray, rows: IntArray, stages: IntArray, high: IntArray, layers: int, limit: float) -> IntArray:
+    result = np.zeros(len(rows), dtype=np.int64)
+    for s in range(len(rows)):
+        t1, t2, p1, p2 = each[rows[s, 0]], each[rows[s, 1]], stages[s, 0], stages[s, 1]
+        low, most = 0, high[s]
+        while low < most:
+            middle = (low + most + 1) // 2
+            if _work_allows(t1, t2, p1, p2, middle, layers, limit):
+                low = middle
+            else:
+                most = middle - 1
+        result[s] = low
+    return result
+
+
 @compiled
 def _most_above(
-    terms: Terms, rows: IntArray, stages: IntArray, upper: IntArray, which: IntArray, least: IntArray, limit: float
+    terms: Terms, each: FloatArray, rows: IntArray, stages: IntArray, upper: IntArray, which: IntArray, least: IntArray, limit: float
 ) -> IntArray:
     """(which,) most microbatches of some shapes by the limit, none above `upper`; `least` where it is no more than that."""
     result = np.zeros(len(which), dtype=np.int64)
@@ -160,15 +189,20 @@ def _most_above(
         shape = which[place]
         one, other, p1, p2 = rows[shape, 0], rows[shape, 1], stages[shape, 0], stages[shape, 1]
         low, high = least[place], upper[shape]
-        # Most shapes are dear: one look says so.
-        if low < high and _possible(terms, one, other, p1, p2, low + 1, limit, sizes):
+        # Most shapes are dear: one look says so, at work alone or at all inequalities.
+        allows = low < high and _work_allows(each[one], each[other], p1, p2, low + 1, terms.layers, limit)
+        if allows and _possible(terms, one, other, p1, p2, low + 1, limit, sizes):
             low += 1
+            step = 1
             while low < high:
-                middle = (low + high + 1) // 2
-                if _possible(terms, one, other, p1, p2, middle, limit, sizes):
-                    low = middle
+                # By doubled steps as long as they hold, as most is often near.
+                middle = min(low + step, high)
+                if _work_allows(each[one], each[other], p1, p2, middle, terms.layers, limit) and _possible(
+                    terms, one, other, p1, p2, middle, limit, sizes
+                ):
+                    low, step = middle, 2 * step
                 else:
-                    high = middle - 1
+                    high, step = middle - 1, max((middle - low) // 2, 1)
         result[place] = low
     return result
 
@@ -179,7 +213,8 @@ def most_above(terms: Terms, shapes: Shapes, *, upper: IntArray, which: IntArray
     Args:
         upper: (shapes,) no shape does more, as `most_by_work`. least: (which,).
     """
-    return np.asarray(_most_above(terms, shapes.rows, shapes.stages, upper, which, least, limit))
+    each = terms.seconds[:, 0].sum(axis=1)
+    return np.asarray(_most_above(terms, each, shapes.rows, shapes.stages, upper, which, least, limit))
 
 
 def most_by_work(terms: Terms, shapes: Shapes, *, batch: int, limit: float) -> IntArray:
@@ -191,17 +226,7 @@ def most_by_work(terms: Terms, shapes: Shapes, *, batch: int, limit: float) -> I
     in the way of the second, it holds none.
     """
     each = terms.seconds[:, 0].sum(axis=1)
-    t1, t2 = each[shapes.rows[:, 0]], each[shapes.rows[:, 1]]
-    p1, p2 = shapes.stages.T
-    low, high = np.zeros(len(shapes), dtype=np.int64), np.maximum(batch // shapes.mbs, 0)
-    while (low < high).any():
-        middle = (low + high + 1) // 2
-        q = 1.0 - 1.0 / np.maximum(middle, 1)
-        after = (1.0 - q**p2) / t2
-        holds = np.maximum((1.0 - q**p1) / t1 + q**p1 * after, after) * limit * (1 + 1e-9)
-        enough = holds >= terms.layers
-        low, high = np.where(enough, middle, low), np.where(enough, high, middle - 1)
-    return low
+    return np.asarray(_most_by_work(each, shapes.rows, shapes.stages, batch // shapes.mbs, terms.layers, limit))
 
 
 def best_cut(terms: Terms, shape: tuple[int, int, int, int], *, microbatches: int, limit: float) -> tuple[float, tuple[int, ...]]:
