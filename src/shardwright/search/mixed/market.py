@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.compiled import compiled
 from shardwright.search.frames import Dual, Frame
 from shardwright.search.mixed.prices import Prices, Room, best_prices
 from shardwright.search.mixed.shapes import Shapes, alike_use, shapes_of
@@ -138,26 +139,30 @@ class Market:
         some = np.flatnonzero(best >= 0)
         prices = self._prices(values, self.first[some], best[some])
         gains = (worth - self.cost(prices))[alive]
-        return alive[np.argsort(-gains, kind="stable")[:_JOIN]]
+        return self._unlike(alive[np.argsort(-gains, kind="stable")])
 
     def _dear(self, values: Values, prices: Prices) -> IntArray:
         """Shapes that are worth more than they cost and not yet among the active ones, some of the dearest; [] = there are none."""
-        cost, mbs = self.cost(prices), self.shapes.mbs
-        floor = np.floor(np.maximum(cost, 0.0) / mbs + 1e-9).astype(np.int64)
-        over = values.microbatches > floor
-        over[values.active] = False
-        which = np.flatnonzero(over)
-        gains = values.microbatches[which] * mbs[which] - cost[which]
-        which = which[np.argsort(-gains, kind="stable")]
-        for begin in range(0, len(which), _AT_ONCE):
-            some = which[begin : begin + _AT_ONCE]
-            doubtful = some[~values.exact[some]]
-            self.refine(values, doubtful, above=floor[doubtful])
-            dear = some[values.microbatches[some] > floor[some]]
+        mbs = self.shapes.mbs
+        which, gains, floor = _above(self.shapes.use, self.shapes.nodes, mbs, values.microbatches, *prices)
+        new = ~np.isin(which, values.active)
+        which, gains, floor = which[new], gains[new], floor[new]
+        while len(which):
+            most = min(_AT_ONCE, len(which) - 1)
+            first, rest = np.split(np.argpartition(-gains, most), [most + 1])
+            doubtful = first[~values.exact[which[first]]]
+            self.refine(values, which[doubtful], above=floor[doubtful])
+            dear = first[values.microbatches[which[first]] > floor[first]]
             if len(dear):
-                gains = values.microbatches[dear] * mbs[dear] - cost[dear]
-                return dear[np.argsort(-gains, kind="stable")[:_JOIN]]
-        return which[:0]
+                gains = values.microbatches[which[dear]] * mbs[which[dear]] - (floor[dear] * mbs[which[dear]])
+                return self._unlike(which[dear[np.lexsort((which[dear], -gains))]])
+            which, gains, floor = which[rest], gains[rest], floor[rest]
+        return which
+
+    def _unlike(self, ranked: IntArray) -> IntArray:
+        """The first of some shapes, one of those that use as many devices."""
+        _, first = np.unique(self.use_of[ranked], return_index=True)
+        return ranked[np.sort(first)[:_JOIN]]
 
     def _look_near(self, values: Values, prices: Prices) -> None:
         near = np.flatnonzero(~values.exact & (values.microbatches > 0))
@@ -199,6 +204,27 @@ class Market:
         prices = prices_of(dual)
         worse = float((worth - self.cost(prices))[worth > 0].max(initial=0.0))
         return self._dual(dual.frame, dual.limit_s, prices._replace(replicas=prices.replicas + max(worse, 0.0)))
+
+
+@compiled
+def _above(
+    use: IntArray, nodes: FloatArray, mbs: IntArray, upper: IntArray, devices: FloatArray, node: float, replica: float
+) -> tuple[IntArray, FloatArray, IntArray]:
+    """Shapes that may be worth more than they cost, by how much, and the most microbatches that they would not be for."""
+    count = 0
+    which = np.zeros(len(mbs), dtype=np.int64)
+    gains = np.zeros(len(mbs), dtype=np.float64)
+    floors = np.zeros(len(mbs), dtype=np.int64)
+    for s in range(len(mbs)):
+        if upper[s]:
+            cost = nodes[s] * node + replica
+            for k in range(use.shape[1]):
+                cost += use[s, k] * devices[k]
+            floor = int(max(cost, 0.0) / mbs[s] + 1e-9)
+            if upper[s] > floor:
+                which[count], gains[count], floors[count] = s, upper[s] * mbs[s] - cost, floor
+                count += 1
+    return which[:count].copy(), gains[:count].copy(), floors[:count].copy()
 
 
 def prices_of(dual: Dual) -> Prices:

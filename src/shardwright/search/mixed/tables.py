@@ -93,13 +93,10 @@ def require_searched(problem: Problem) -> Chain:
     """The model's chain.
 
     Raises:
-        UsageError: what this search leaves out: zones, experts, unlike layers, blocks that are no chain, runtimes without 1F1B or ZeRO-1.
+        UsageError: what this search leaves out: experts, unlike layers, blocks that are no chain, runtimes without 1F1B or ZeRO-1.
     """
     model, runtime = problem.model, problem.runtime
     hint = "plan each kind of device alone"
-    if len(problem.cluster.zones) > 1:
-        number = len(problem.cluster.zones)
-        raise UsageError(f"{number} zones are not searched together yet", hint="plan each zone alone, or simulate a plan over them")
     if any(len(run.inputs) > 1 for run in model.runs) or any(o.experts is not None for b in model.blocks for o in b.operators):
         raise UsageError(f"{model.name} has experts or branches, which are not searched on mixed clusters yet", hint=hint)
     chain = chain_of(model)
