@@ -67,3 +67,15 @@ def test_bytes_on_the_links_are_those_of_the_emptiest_unit(devices: tuple[int, .
         sent = algorithm.wire_bytes(Collective.ALL_REDUCE, volume=volume, span=span)
         assert all(load[0] / bandwidth[0] <= spent * (1 + 1e-12) for load, bandwidth in zip(sent, span.bandwidth, strict=True))
         assert sent[1][0] >= 1e9 / span.fewest[0][0] * (1 - 1e-12) or algorithm.name == "nvlink_sharp"
+
+
+def test_a_double_tree_knows_how_many_islands_there_are() -> None:
+    """Members of 4, 2 and 2 are two islands of 4 by their number, and three by where they lie: an inner one sends the buffer twice."""
+    span = span_among(MIXED, (0, 1, 2, 3, 16, 17, 24, 25))
+    card = float(span.bandwidth[1][0])
+    spent = seconds(span, 1e12, "nccl")["double_binary_tree"]
+    assert spent == pytest.approx(2 * 1e12 / (2 * card), rel=1e-4)
+    lone = span_among(MIXED, (*range(8), 16))
+    fullest = Span(below=lone.below, bandwidth=lone.bandwidth, latency_s=lone.latency_s)
+    ratio = min(seconds(lone, 1e12, "nccl").values()) / min(seconds(fullest, 1e12, "nccl").values())
+    assert 6.0 < ratio < 8.0

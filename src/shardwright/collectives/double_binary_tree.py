@@ -33,7 +33,7 @@ def _sent_in_island(kind: Collective, extent: Extent) -> FloatArray:
 def sent_by_island(kind: Collective, extent: Extent) -> FloatArray:
     """Bytes of the busiest island in both trees, a byte of volume; 0 for groups inside one island."""
     if kind is Collective.ALL_REDUCE:
-        return extent.leaves_island * (1.0 + (extent.size * extent.inverse[1] > 2.0))
+        return extent.leaves_island * (1.0 + (extent.islands > 2.0))
     return extent.leaves_island
 
 

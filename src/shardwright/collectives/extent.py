@@ -98,6 +98,13 @@ class Extent:
         return total
 
     @cached_property
+    def islands(self) -> FloatArray:
+        """Islands of each group: whole ones, or as many as it is known to have."""
+        units = self.span.units
+        whole: FloatArray = self.size * self.inverse[1]
+        return whole if units is None else np.full_like(self.size, len(units[0]))
+
+    @cached_property
     def leaves_island(self) -> FloatArray:
         """1.0 where the group has members in more than one island, else 0.0."""
         return crosses(self, 1).astype(np.float64) if len(self.inverse) > 2 else self.zero
