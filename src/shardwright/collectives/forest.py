@@ -8,6 +8,9 @@ The buffer is a line from 0 to 1; at each place of it a tree is cut out, and bet
 
 so every unit has its mean number of edges over the line, in each tree that number rounded up or down.
 
+For groups whose units are not all equal: over equal ones rings and double trees need no more than (n - 1)/n of twice the buffer through a
+unit's links, and a group of as many members over more, unequal units needs that at least.
+
 Left out: latency (few large trees are made, not short ones; `tree` is for small buffers), groups of more than `MOST_MEMBERS`.
 
 Sources: Zhao et al. 2024, "ForestColl" (arXiv:2402.06787); McNaughton 1959 (Management Science 6) for edges laid end to end.

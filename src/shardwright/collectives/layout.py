@@ -40,6 +40,11 @@ class Layout:
         """Members of each unit of every tier; of the last there is one."""
         return (*self.units, (self.size,))
 
+    @property
+    def is_even(self) -> bool:
+        """All units of each tier have as many members."""
+        return all(len(set(counts)) == 1 for counts in self.units)
+
     @cached_property
     def unit_of(self) -> tuple[IntArray, ...]:
         """The unit that each member is in, a row a tier; of the last tier all are in one."""

@@ -132,14 +132,13 @@ class Straggler:
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
         """Seconds after the last member has come, for each group of `span`; inf where it does not apply; 0 for groups of one member."""
         require(self, kind)
+        if span.late_s is None:
+            return np.where(span.size == 1, 0.0, np.inf)
         extent = extent_of(span)
         ready, turns, hop, each = self._parts(extent)
-        late = extent.zero if span.late_s is None else span.late_s
-        if extent.rows is not None:  # groups are told apart by their members alone where none has a late one
-            return np.where(extent.size[extent.rows] == 1.0, 0.0, np.inf)
         size = np.asarray(volume, dtype=np.float64) * each
-        seconds = np.maximum(ready * (hop + size) - late, 0.0) + turns * (hop + size)
-        legal = (_one_tier(extent) & (late > 0.0) & (extent.size > 2.0) & (extent.size <= MOST_MEMBERS)) | (extent.size == 1.0)
+        seconds = np.maximum(ready * (hop + size) - span.late_s, 0.0) + turns * (hop + size)
+        legal = (_one_tier(extent) & (span.late_s > 0.0) & (extent.size > 2.0) & (extent.size <= MOST_MEMBERS)) | (extent.size == 1.0)
         result: FloatArray = np.where(legal, seconds, np.inf)
         return result
 

@@ -122,12 +122,13 @@ def tree_lines(layout: Layout, trees: tuple[Tree, ...]) -> tuple[FloatArray, Flo
     steps = int(once.round.max(initial=-1)) + 1
     alpha, beta = np.zeros(len(PARTS)), np.zeros(len(PARTS))
     for index, parts in enumerate(PARTS):
-        last = np.arange(steps + min(parts, steps) - 1)
-        first = np.maximum(last - min(parts, steps) + 1, 0)
-        times = np.ones(last.size)
-        if parts > steps:
-            times[steps - 1] += parts - steps
-        waits, busy = round_costs(_windows(once, first, last), layout)
+        under_way = min(parts, steps)
+        if parts == under_way or index == 0 or PARTS[index - 1] < steps:
+            last = np.arange(steps + under_way - 1)
+            first = np.maximum(last - under_way + 1, 0)
+            waits, busy = round_costs(_windows(once, first, last), layout)
+        times = np.ones(waits.size)
+        times[steps - 1] += parts - under_way
         alpha[index], beta[index] = times @ waits, times @ busy / parts
     return alpha, beta
 
