@@ -55,6 +55,7 @@ RUNTIMES: tuple[Runtime, ...] = (
     replace(ANY, name="replicas-apart", bucket_bytes=0, sums_replicas_apart=True),
     replace(ANY, name="reduces-at-the-end", reduce_every_microbatch=False, main_grad_copy=True),
     replace(ANY, name="blocking-reductions", overlap_grad_reduce=False),
+    replace(ANY, name="schedules", overlap_grad_reduce=False, collective_library="synthesised"),
     replace(ANY, name="blocking-gathers", overlap_param_gather=False),
     replace(ANY, name="eight-bits-delayed", scaling=Scaling.DELAYED, scales_reduced=ScaleGroup.STAGE, saves_quantized=True),
     replace(ANY, name="eight-bits-gathered", saves_quantized=True, gathers_narrow=True, gathers_quantized=True),

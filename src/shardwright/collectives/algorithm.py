@@ -7,6 +7,7 @@ from typing import Protocol
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.span import Span
+from shardwright.errors import UsageError
 
 
 class Collective(StrEnum):
@@ -57,3 +58,15 @@ class CollectiveAlgorithm(Protocol):
         (tier 0) carry only what stays in the island. Divided by a tier's bandwidth it is that link's busy time.
         """
         ...
+
+
+def require(algorithm: CollectiveAlgorithm, kind: Collective) -> None:
+    """Raise if an algorithm cannot run a kind.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if kind not in algorithm.kinds:
+        raise UsageError(
+            f"algorithm {algorithm.name} cannot run {kind.value}", hint="it runs " + ", ".join(sorted(k.value for k in algorithm.kinds))
+        )

@@ -19,7 +19,11 @@ def distinct_groups(span: Span) -> tuple[Span, IntArray | None]:
     Pays for many groups that differ in their member counts only, with few enough different counts for a table of all combinations.
     """
     counts = np.broadcast_arrays(*span.below)
-    if counts[0].size < _WORTH_IT or not all((array == array[0]).all() for array in (*span.bandwidth, *span.latency_s)):
+    if (
+        counts[0].size < _WORTH_IT
+        or span.late_s is not None
+        or not all((array == array[0]).all() for array in (*span.bandwidth, *span.latency_s))
+    ):
         return span, None
     key, combinations = np.zeros(counts[0].shape, dtype=np.int64), 1
     for count in counts:

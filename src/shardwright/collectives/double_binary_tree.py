@@ -33,14 +33,14 @@ def _sent_in_island(kind: Collective, extent: Extent) -> FloatArray:
 def sent_by_island(kind: Collective, extent: Extent) -> FloatArray:
     """Bytes of the busiest island in both trees, a byte of volume; 0 for groups inside one island."""
     if kind is Collective.ALL_REDUCE:
-        return extent.leaves_island * (1.0 + (extent.size * extent.inverse[1] > 2.0))
+        return extent.leaves_island * (1.0 + (extent.islands > 2.0))
     return extent.leaves_island
 
 
 def shares_between_islands(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
     """Bytes over the links of each network tier, the members of an island sharing them, a byte of volume."""
     outside = sent_by_island(kind, extent)
-    return tuple(outside * extent.inverse[tier] * crosses(extent, tier) for tier in range(1, len(extent.inverse) - 1))
+    return tuple(outside * extent.fewest_inverse[tier] * crosses(extent, tier) for tier in range(1, len(extent.inverse) - 1))
 
 
 def _line(kind: Collective, extent: Extent) -> Line:
@@ -52,7 +52,7 @@ def _line(kind: Collective, extent: Extent) -> Line:
             seconds_per_byte = _sent_in_island(kind, extent) * level.seconds_per_byte
         else:
             latency_s = latency_s + tree_depth(level.members) * level.latency_s
-            sent = outside * (level.members > 1.0) * level.inside_inverse
+            sent = outside * (level.members > 1.0) * level.fewest_inverse
             seconds_per_byte = np.maximum(seconds_per_byte, sent * level.seconds_per_byte)
     if kind is Collective.ALL_REDUCE:
         latency_s = latency_s * 2.0

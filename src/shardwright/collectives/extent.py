@@ -19,8 +19,10 @@ class Level:
     Args:
         tier: index of the tier in the span.
         members: m_k = c_k / c_(k-1); no whole numbers where units do not divide the group. inside_inverse: 1 / c_(k-1).
+        fewest_inverse: one over the members that share a unit's links of this tier: the same, or of the emptiest unit (`Span.fewest`).
         drop: 1 / c_(k-1) - 1 / c_k: the part of the members that send over tier k at most when each sends to the next in rank order,
-            and the part of the buffer that a reduce_scatter nested by tiers moves there.
+            and the part of the buffer that a reduce_scatter nested by tiers moves there. moved: that part, of a member of the emptiest
+            unit, where units are unlike.
         latency_s: of a message that crosses tier k at most.
         seconds_per_byte: 1 / bandwidth of the slowest link such a message passes (one member's share): the island's for tier 0, else all
             network tiers up to k.
@@ -29,7 +31,9 @@ class Level:
     tier: int
     members: FloatArray
     inside_inverse: FloatArray
+    fewest_inverse: FloatArray
     drop: FloatArray
+    moved: FloatArray
     latency_s: FloatArray
     seconds_per_byte: FloatArray
 
@@ -41,16 +45,19 @@ class Extent:
     No slots: cached properties live in the instance's dict.
 
     Args:
-        span: as given. rows: for each group of `span` its place in the arrays here; None = the same place.
+        span: as given. prepared: its different groups. rows: for each group of `span` its place in the arrays here; None = the same place.
         size: members of each group, as floats.
-        inverse: 1 / c_(k-1) for k = 0 .. number of tiers, so inverse[0] = 1 and inverse[-1] = 1 / size.
+        inverse: 1 / c_(k-1) for k = 0 .. number of tiers, so inverse[0] = 1 and inverse[-1] = 1 / size. fewest_inverse: the same of the
+            emptiest units (`Span.fewest`).
         levels: the tiers that at least one group crosses, innermost first.
     """
 
     span: Span
+    prepared: Span
     rows: IntArray | None
     size: FloatArray
     inverse: tuple[FloatArray, ...]
+    fewest_inverse: tuple[FloatArray, ...]
     levels: tuple[Level, ...]
 
     @cached_property
@@ -74,19 +81,28 @@ class Extent:
 
     @cached_property
     def ring_seconds_per_byte(self) -> FloatArray:
-        """1 / bandwidth of one ring a network card: the largest over tiers crossed of 1 / (c_(k-1) * bandwidth_k)."""
+        """1 / bandwidth of one ring a network card: the largest over tiers crossed of 1 / (c_(k-1) * bandwidth_k), c_(k-1) of the
+        emptiest unit.
+        """
         slowest = self.zero
         for level in self.levels:
-            slowest = np.maximum(slowest, level.seconds_per_byte * level.inside_inverse * (level.members > 1.0))
+            slowest = np.maximum(slowest, level.seconds_per_byte * level.fewest_inverse * (level.members > 1.0))
         return slowest
 
     @cached_property
     def nested_seconds_per_byte(self) -> FloatArray:
-        """Seconds a byte of a reduce_scatter run tier after tier: sum of drop_k / bandwidth_k."""
+        """Seconds a byte of a reduce_scatter run tier after tier: sum of moved_k / bandwidth_k."""
         total = self.zero
         for level in self.levels:
-            total = total + level.drop * level.seconds_per_byte
+            total = total + level.moved * level.seconds_per_byte
         return total
+
+    @cached_property
+    def islands(self) -> FloatArray:
+        """Islands of each group: whole ones, or as many as it is known to have."""
+        units = self.span.units
+        whole: FloatArray = self.size * self.inverse[1]
+        return whole if units is None else np.full_like(self.size, len(units[0]))
 
     @cached_property
     def leaves_island(self) -> FloatArray:
@@ -101,6 +117,7 @@ def extent_of(span: Span) -> Extent:
     """
     smaller, rows = distinct_groups(span)
     inverse: list[FloatArray] = []
+    fewest = None if smaller.units is None else (np.ones(1), *(1.0 / count for count in smaller.fewest))
     levels: list[Level] = []
     count: FloatArray | None = None
     network: FloatArray | None = None
@@ -114,19 +131,24 @@ def extent_of(span: Span) -> Extent:
         inside, count = count, below.astype(np.float64)
         here = count if inside is None else count / inside
         if here.max(initial=1.0) > 1.0:
+            drop = inside_inverse - 1.0 / count
+            shared = inside_inverse if fewest is None else fewest[tier]
             levels.append(
                 Level(
                     tier=tier,
                     members=here,
                     inside_inverse=inside_inverse,
-                    drop=inside_inverse - 1.0 / count,
+                    fewest_inverse=shared,
+                    drop=drop,
+                    moved=drop if fewest is None or tier == 0 else shared * (1.0 - 1.0 / smaller.parts[tier - 1]),
                     latency_s=latency_s,
                     seconds_per_byte=cost,
                 )
             )
     assert count is not None, "a span has at least one tier"
     inverse.append(1.0 / count)
-    return Extent(span=span, rows=rows, size=count, inverse=tuple(inverse), levels=tuple(levels))
+    own = tuple(inverse)
+    return Extent(span=span, prepared=smaller, rows=rows, size=count, inverse=own, fewest_inverse=fewest or own, levels=tuple(levels))
 
 
 def crosses(extent: Extent, tier: int) -> BoolArray:
@@ -164,5 +186,5 @@ def along_ring(extent: Extent, sent: FloatArray) -> tuple[FloatArray, ...]:
     Of the c_(k-1) members below a unit of tier k-1 one crosses tier k: sent / c_(k-1); the rest stays in the island.
     """
     tiers = len(extent.inverse) - 1
-    above = tuple(sent * extent.inverse[tier] * crosses(extent, tier) for tier in range(1, tiers))
+    above = tuple(sent * extent.fewest_inverse[tier] * crosses(extent, tier) for tier in range(1, tiers))
     return (sent - above[0] if above else sent, *above)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.algorithm import Collective, require
 from shardwright.collectives.extent import Extent, extent_of
 from shardwright.collectives.span import Span
-from shardwright.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class LinearAlgorithm:
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
         """Uncontended seconds for each group of `span`; inf where the algorithm does not apply; 0 for groups of one member."""
-        self._require(kind)
+        require(self, kind)
         extent = extent_of(span)
         return self.line(kind, extent).at(np.asarray(volume, dtype=np.float64), rows=extent.rows)
 
@@ -65,16 +64,10 @@ class LinearAlgorithm:
         A message that crosses network tier k also passes the links of network tiers 1 .. k-1 and is counted there; the island's links
         (tier 0) carry only what stays in the island. Divided by a tier's bandwidth it is that link's busy time.
         """
-        self._require(kind)
+        require(self, kind)
         extent = extent_of(span)
         shares = self.shares(kind, extent)
         return tuple((share if extent.rows is None else share.take(extent.rows)) * volume for share in shares)
-
-    def _require(self, kind: Collective) -> None:
-        if kind not in self.kinds:
-            raise UsageError(
-                f"algorithm {self.name} cannot run {kind.value}", hint="it runs " + ", ".join(sorted(k.value for k in self.kinds))
-            )
 
 
 def where_legal(line: Line, legal: BoolArray) -> Line:

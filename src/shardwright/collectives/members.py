@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import lru_cache
 
 import numpy as np
@@ -16,22 +17,31 @@ def span_of_devices(
 ) -> Span:
     """The span of one group.
 
-    Members below a unit of a tier are the most that any unit holds, as in `span_of`.
+    Members below a unit of a tier are the most that any unit holds, as in `span_of`. Where the group lies in unlike units (islands of two
+    kinds), each unit's members are kept too. Left out: so are not those of alike units, which grids price by the fullest one.
 
     Args:
         devices: different, as the cluster numbers them. tiers: innermost first. units: of each tier.
     """
     places = np.asarray(devices)
-    below = [int(np.unique(level.of(places), return_counts=True)[1].max()) for level in units[:-1]]
-    return _span((*below, len(devices)), tiers, in_network_reduction)
+    inside = [tuple(np.unique(level.of(places), return_counts=True)[1].tolist()) for level in units[:-1]]
+    below = (*(max(counts) for counts in inside), len(devices))
+    uneven = _unlike(int(places.min()), int(places.max()), units) and any(len(set(counts)) > 1 for counts in inside)
+    return _span(below, tuple(inside) if uneven else None, tiers, in_network_reduction)
+
+
+def _unlike(first: int, last: int, units: tuple[Units, ...]) -> bool:
+    """Whether the islands from one device to another are of several runs."""
+    return bisect_right(units[0].first, first) != bisect_right(units[0].first, last)
 
 
 @lru_cache(maxsize=16384)
-def _span(below: tuple[int, ...], tiers: tuple[Tier, ...], reduces: bool) -> Span:
+def _span(below: tuple[int, ...], inside: tuple[tuple[int, ...], ...] | None, tiers: tuple[Tier, ...], reduces: bool) -> Span:
     """One object for groups that lie alike."""
     return Span(
         below=tuple(np.array([count], dtype=np.int64) for count in below),
         bandwidth=tuple(np.array([tier.bandwidth]) for tier in tiers),
         latency_s=tuple(np.array([tier.latency_s]) for tier in tiers),
         in_network_reduction=reduces,
+        units=inside,
     )

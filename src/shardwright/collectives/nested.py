@@ -37,4 +37,4 @@ def nested_line(kind: Collective, extent: Extent, steps: Callable[[FloatArray], 
 def nested_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
     """Bytes of one member over each tier's links, a byte of volume."""
     times = 2.0 if kind is Collective.ALL_REDUCE else 1.0
-    return per_tier(extent, {level.tier: level.drop * times for level in extent.levels})
+    return per_tier(extent, {level.tier: level.moved * times for level in extent.levels})

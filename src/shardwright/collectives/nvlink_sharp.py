@@ -47,7 +47,7 @@ def _line(kind: Collective, extent: Extent) -> Line:
             seconds_per_byte = _sent_in_island(extent) * level.seconds_per_byte / LINK_SHARE
         else:
             latency_s = latency_s + 2.0 * tree_depth(level.members) * level.latency_s
-            sent = outside * (level.members > 1.0) * level.inside_inverse
+            sent = outside * (level.members > 1.0) * level.fewest_inverse
             seconds_per_byte = np.maximum(seconds_per_byte, sent * level.seconds_per_byte)
     legal = (extent.inverse[1] < 1.0) & extent.span.in_network_reduction | (extent.size == 1.0)
     return where_legal(Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte), legal)

@@ -23,23 +23,34 @@ ALGORITHMS: Final = MappingProxyType(
         "flat": "shardwright.collectives.rooted:FLAT",
         "binomial_tree": "shardwright.collectives.rooted:BINOMIAL_TREE",
         "send": "shardwright.collectives.send:SEND",
+        "tree": "shardwright.collectives.scheduled:TREE",
+        "forest": "shardwright.collectives.scheduled:FOREST",
+        "straggler": "shardwright.collectives.straggler:STRAGGLER",
     }
 )
+# Schedules of single messages, made for one group: only a library that runs schedules as it is given them has these.
+SCHEDULED: Final = ("tree", "forest", "straggler")
+_NCCL: Final = ("ring", "double_binary_tree", "nvlink_sharp", "pairwise", "flat", "send")
 
 # What each library runs when nothing is tuned by hand. NCCL: src/graph/tuning.cc (ring, tree, NVLS) and src/enqueue.cc, where rooted
 # collectives other than broadcast and all_to_all are grouped sends; its PAT (one device a node) and CollNet are not here.
 # Messages: `execute.transport.messages` cuts a sum in even shares that go straight to their owners and back, which is the ring's
-# bytes (and in place of its n - 1 hops one round, which the ring's latency is never below).
+# bytes (and in place of its n - 1 hops one round, which the ring's latency is never below). Synthesised: MSCCL runs schedules that are
+# written for a group on NCCL's transports, and what it has no schedule for as NCCL does (github.com/Azure/msccl-executor-nccl).
 LIBRARIES: Final = MappingProxyType(
     {
-        "any": tuple(ALGORITHMS),
-        "nccl": ("ring", "double_binary_tree", "nvlink_sharp", "pairwise", "flat", "send"),
+        "any": tuple(name for name in ALGORITHMS if name not in SCHEDULED),
+        "nccl": _NCCL,
+        "synthesised": _NCCL + SCHEDULED,
         "messages": ("ring", "pairwise", "flat", "send"),
     }
 )
 
 # Where a library runs a kind by fewer algorithms than its others could: NCCL broadcasts along its ring only (src/enqueue.cc, from memory).
-ONLY: Final = MappingProxyType({("nccl", Collective.BROADCAST): ("ring",)})
+ONLY: Final = MappingProxyType({(library, Collective.BROADCAST): ("ring",) for library in ("nccl", "synthesised")})
+
+# Libraries that call NCCL for what they have nothing of their own for: its buffers are there, and inside an island its kernels run.
+CALL_NCCL: Final = ("nccl", "synthesised")
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -27,12 +28,34 @@ class Span:
         bandwidth: one array a tier: bytes/s, one direction, one member's share while all like groups of its neighbours are busy too.
         latency_s: one array a tier: seconds for a message that crosses that tier at most.
         in_network_reduction: the island's switch can reduce (NVLink SHARP).
+        units: of one group over unlike units: members of each unit of every tier but the last, in order, units of one tier inside those
+            of the next. None = as `below` says, units filled one after the other.
+        late_s: seconds by which one member comes later than all others, shape (n,); None = all come together.
     """
 
     below: tuple[IntArray, ...]
     bandwidth: tuple[FloatArray, ...]
     latency_s: tuple[FloatArray, ...]
     in_network_reduction: bool = False
+    units: tuple[tuple[int, ...], ...] | None = None
+    late_s: FloatArray | None = None
+
+    @cached_property
+    def fewest(self) -> tuple[IntArray, ...]:
+        """Of each tier the members of the unit that has the fewest, where `units` are known; else as `below`.
+
+        What enters or leaves a unit has the links of its members alone: with 8 and 1 members in two nodes all of a sum passes one card.
+        """
+        if self.units is None:
+            return self.below
+        return (*(np.minimum(count, min(unit)) for count, unit in zip(self.below[:-1], self.units, strict=True)), self.below[-1])
+
+    @cached_property
+    def parts(self) -> tuple[int, ...]:
+        """Of each tier but the first, where `units` are known, the most units of the tier below that lie in one unit."""
+        ends = [np.cumsum(counts) for counts in (*(self.units or ()), self.size.tolist())]
+        found = (np.diff(np.searchsorted(below, above, side="right"), prepend=0).max() for below, above in pairwise(ends))
+        return tuple(int(most) for most in found)
 
     @cached_property
     def size(self) -> IntArray:

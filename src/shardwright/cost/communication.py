@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import PriceList, collective_seconds, price_list
-from shardwright.collectives.registry import algorithms_for
+from shardwright.collectives.registry import CALL_NCCL, algorithms_for
 from shardwright.collectives.span import Span, lie_alike, span_of
 from shardwright.cost.degree_rows import Rows
 from shardwright.hardware.catalog.kernel_tables import SAME_LINKS, TABLE_ORIGIN, CollectiveCurve, collective_curves, curve_seconds
@@ -40,7 +40,7 @@ class Network:
 def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
     """Tiers as one device sees them."""
     name, link = cluster.node.accelerator.name, cluster.node.scale_up
-    curves = collective_curves(cluster.node) if library == "nccl" else ()
+    curves = collective_curves(cluster.node) if library in CALL_NCCL else ()
     return Network(
         tiers=cluster.tiers(),
         units=units_of(cluster),

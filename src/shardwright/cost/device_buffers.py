@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
+from shardwright.collectives.registry import CALL_NCCL
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import TpOverlap
 from shardwright.units import KIB, MIB
 
-LIBRARY: Final = "nccl"
 CHANNELS: Final = 16
 """Channels of a communicator inside a node.
 
@@ -39,7 +39,7 @@ def context_bytes(problem: Problem) -> int:
 def _runs_nccl(problem: Problem) -> bool:
     """The runtime calls NCCL: by name, or as the library of the device's vendor."""
     library, vendor = problem.runtime.collective_library, problem.cluster.node.accelerator.vendor
-    return library == LIBRARY or (library == "any" and vendor == "NVIDIA")
+    return library in CALL_NCCL or (library == "any" and vendor == "NVIDIA")
 
 
 def communicator_bytes(problem: Problem, groups: IntArray) -> IntArray:

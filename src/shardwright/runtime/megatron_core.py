@@ -8,7 +8,7 @@ from shardwright.dtype import Dtype
 from shardwright.runtime.facts import derive, named, read, runtime, stated
 from shardwright.runtime.megatron_core_memory import KEPT, LOSS_NOTE, RECOMPUTE, losses
 from shardwright.runtime.options import offered
-from shardwright.runtime.pytorch import ALLOCATOR, NCCL
+from shardwright.runtime.pytorch import ALLOCATOR, COLLECTIVES, NCCL
 from shardwright.runtime.runtime import (
     AttentionKernel,
     ElementKernels,
@@ -341,6 +341,7 @@ V0_12: Final = runtime(
         *EXPERTS,
         *KEPT,
         *RECOMPUTE,
+        *COLLECTIVES,
     ),
 )
 

@@ -93,6 +93,14 @@ OPTIONS: Final = (
         searched=("dgrad", "userbuffers", "async"),
         along=("tp",),
     ),
+    Option(
+        name="collectives",
+        about="whose algorithms run a sum",
+        values={
+            "library": "those of the library itself",
+            "synthesised": "schedules made for the group too: trees, forests, late members (MSCCL)",
+        },
+    ),
     _switch("launch_blocking", "each kernel is waited for before the next is launched (CUDA_LAUNCH_BLOCKING=1)"),
     _switch("tp_timers", "timers round collectives of tensor parallelism wait for the device"),
     _switch("grad_overlap", "gradients are reduced beside backward"),

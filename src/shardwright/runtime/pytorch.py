@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime.facts import stated
+from shardwright.runtime.facts import read, stated
 from shardwright.runtime.options import offered
 from shardwright.runtime.runtime import TpOverlap
 from shardwright.units import MIB
@@ -19,6 +19,20 @@ NCCL: Final = stated(
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/index.html",
     collective_library="nccl",
     note="torch.distributed's nccl backend",
+)
+_MSCCL: Final = "https://github.com/Azure/msccl-executor-nccl/blob/215556d3cf0afeefe6f08fdeb3ec6af2d2f6c9a2/README.md"
+COLLECTIVES: Final = (
+    offered("collectives", "library", "", stated(_MSCCL, collective_library="nccl", note="NCCL runs no schedules of others")),
+    offered(
+        "collectives",
+        "synthesised",
+        "LD_LIBRARY_PATH=msccl-executor-nccl/build/lib",
+        read(
+            _MSCCL,
+            collective_library="synthesised",
+            note="executes custom-written algorithms on NCCL's transports, and NCCL's own where there is none; one device a process",
+        ),
+    ),
 )
 _ENVIRONMENT: Final = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars"
 LAUNCH_BLOCKING: Final = (

@@ -7,7 +7,7 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime.facts import derive, named, read, runtime, stated
 from shardwright.runtime.options import offered
-from shardwright.runtime.pytorch import ALLOCATOR, CUBLAS, NCCL
+from shardwright.runtime.pytorch import ALLOCATOR, COLLECTIVES, CUBLAS, NCCL
 from shardwright.runtime.runtime import (
     AttentionKernel,
     ElementKernels,
@@ -52,6 +52,7 @@ _CONFIG: Final = f"{_TREE}/config/job_config.py"
 _FLOAT8: Final = "https://github.com/pytorch/torchtitan/blob/01db32e97d28d588eccadf527155d2201797d0b8/docs/float8.md"
 _ROWWISE: Final = "https://github.com/pytorch/ao/pull/2145"
 _ALL_OFFER: Final = (
+    *COLLECTIVES,
     offered(
         "fp8",
         "current",

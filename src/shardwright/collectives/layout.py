@@ -1,0 +1,130 @@
+"""Where the members of one group lie, one by one, and what their links carry: what schedules of single messages are made for.
+
+A member has a link into its island and, beside it, a card into the network; what leaves a unit of a network tier shares the unit's uplink:
+
+    member:           island link bandwidth_0,  card bandwidth_1
+    unit of tier k-1: uplink members x min(bandwidth_1 .. bandwidth_k),  k >= 2
+
+A message between members that meet at tier 0 uses both island links; one that meets at tier k >= 1 both cards and the uplinks of all units
+that it leaves and enters. Each link carries as much each way. Left out: unlike rates of members and of zones: all have the slowest's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+import numpy as np
+
+from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.collectives.span import Span
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One group. No slots: cached properties live in the dict.
+
+    Args:
+        units: of every tier but the last the members of each unit, in order; units of a tier are inside those of the next.
+        size: members. bandwidth: bytes/s of a member's share of each tier, one direction. latency_s: of a message that crosses it.
+    """
+
+    units: tuple[tuple[int, ...], ...]
+    size: int
+    bandwidth: tuple[float, ...]
+    latency_s: tuple[float, ...]
+
+    @property
+    def counts(self) -> tuple[tuple[int, ...], ...]:
+        """Members of each unit of every tier; of the last there is one."""
+        return (*self.units, (self.size,))
+
+    @property
+    def is_even(self) -> bool:
+        """All units of each tier have as many members."""
+        return all(len(set(counts)) == 1 for counts in self.units)
+
+    @cached_property
+    def unit_of(self) -> tuple[IntArray, ...]:
+        """The unit that each member is in, a row a tier; of the last tier all are in one."""
+        return tuple(np.repeat(np.arange(len(counts)), counts) for counts in self.counts)
+
+    @cached_property
+    def share(self) -> tuple[float, ...]:
+        """Of each tier the bytes/s of a member's message that gets so far: the slowest of the network tiers on its way."""
+        return (self.bandwidth[0], *accumulate(self.bandwidth[1:], min))
+
+    @cached_property
+    def capacity(self) -> FloatArray:
+        """Bytes/s of every link: the members' island links, their cards (of tier 1), then the uplinks of the units of tiers 1, 2, .."""
+        links = [np.full(self.size, self.share[0])]
+        if len(self.share) > 1:
+            links.append(np.full(self.size, self.share[1]))
+        links += [np.array(self.units[tier - 1]) * self.share[tier] for tier in range(2, len(self.share))]
+        return np.concatenate(links)
+
+    @cached_property
+    def children(self) -> tuple[tuple[range, ...], ...]:
+        """Of each unit of tier k = 1, 2, .. the units of tier k - 1 in it."""
+        ends = [np.cumsum((0, *counts)) for counts in self.counts]
+        cut = [np.searchsorted(below, above) for below, above in pairwise(ends)]
+        return tuple(tuple(range(int(low), int(high)) for low, high in pairwise(at)) for at in cut)
+
+
+def layouts_of(span: Span) -> tuple[Layout, ...]:
+    """Of each group of a span; where units are not known one is filled after the other, in units of whole ones."""
+    shape = np.broadcast_shapes(*(np.shape(one) for one in (*span.below, *span.bandwidth, *span.latency_s)))
+    columns = [np.broadcast_to(one, shape).tolist() for one in (*span.below, *span.bandwidth, *span.latency_s)]
+    tiers = len(span.below)
+    return tuple(
+        Layout(
+            units=_filled(row[:tiers]) if span.units is None else span.units,
+            size=row[tiers - 1],
+            bandwidth=row[tiers : 2 * tiers],
+            latency_s=row[2 * tiers :],
+        )
+        for row in zip(*columns, strict=True)
+    )
+
+
+def _filled(below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    found: list[tuple[int, ...]] = []
+    whole: tuple[int, ...] = (below[-1],)
+    for count in reversed(below[:-1]):
+        whole = tuple(part for size in whole for part in (count,) * (size // count) + ((size % count,) if size % count else ()))
+        found.append(whole)
+    return tuple(reversed(found))
+
+
+def meeting_tier(layout: Layout, source: IntArray, target: IntArray) -> IntArray:
+    """The innermost tier that has both ends of each message in one unit."""
+    tier = np.full(source.shape, len(layout.unit_of) - 1)
+    for index in range(len(layout.unit_of) - 2, -1, -1):
+        tier[layout.unit_of[index][source] == layout.unit_of[index][target]] = index
+    return tier
+
+
+def link_seconds(layout: Layout, source: IntArray, target: IntArray, size: FloatArray, group: IntArray, groups: int) -> FloatArray:
+    """Seconds that messages keep each link busy, one direction after the other: shape (groups, 2 x links).
+
+    Args:
+        size: bytes of each message. group: which row it counts in.
+    """
+    links, tier = len(layout.capacity), meeting_tier(layout, source, target)
+    busy = np.zeros(groups * 2 * links)
+
+    def add(some: BoolArray, link: IntArray) -> None:
+        busy[:] += np.bincount(group[some] * (2 * links) + link, weights=size[some], minlength=busy.size)
+
+    for side, end in enumerate((source, target)):
+        start = side * links
+        add(tier == 0, start + end[tier == 0])
+        add(tier > 0, start + layout.size + end[tier > 0])
+        start += 2 * layout.size
+        for level in range(2, len(layout.share)):
+            add(tier >= level, start + layout.unit_of[level - 1][end[tier >= level]])
+            start += len(layout.units[level - 1])
+    shape = (groups, 2 * links)
+    result: FloatArray = busy.reshape(shape) / np.concatenate([layout.capacity, layout.capacity])
+    return result
