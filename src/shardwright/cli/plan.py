@@ -14,7 +14,7 @@ from shardwright.cli.command import verb
 from shardwright.files.stored import plan_document
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
-from shardwright.search.engine.choose import PROCESSES, engine_of
+from shardwright.search.engine.choose import PROCESSES, engine_of, require_engine
 from shardwright.search.request import HEADROOM, SEARCH_MEMORY
 from shardwright.search.summary import answer_line
 from shardwright.strategy.text.grid_notation import print_grid
@@ -67,6 +67,7 @@ def plan(
 ) -> None:
     """Find the fastest training plan for MODEL on CLUSTER, and prove that no other plan in the search space is faster."""
     screen.check_writable(output)
+    require_engine(engine)
     request = flags.read_request(locals())
     if space in GENERAL or problems.is_mixed(request):
         general = import_module("shardwright.cli.plan_general")

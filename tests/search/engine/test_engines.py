@@ -201,44 +201,50 @@ class Clock:
         return self.now
 
 
-def takes(clock: Clock, task: float) -> float:
+def takes(clocks: list[Clock], task: float) -> float:
     """A task of so many seconds."""
-    clock.now += task
+    clocks[0].now += task
     return task
 
 
 def test_workers_are_started_for_work_that_is_worth_them() -> None:
     clock, counted = Clock(), Counted()
+    held = [clock]
     engine = Pooled(workers=4, start=counted, least_s=2.0, clock=clock)
-    assert engine.map(takes, [0.1] * 15, shared=clock) == [0.1] * 15
+    assert engine.map(takes, [0.1] * 15, shared=held) == [0.1] * 15
     assert counted.started == []
     # What took 1.5 s so far is thought to take as long again, not two seconds; then it does.
-    engine.map(takes, [0.1] * 6, shared=clock)
+    engine.map(takes, [0.1] * 6, shared=held)
     assert counted.started == []
-    engine.map(takes, [0.1] * 6, shared=clock)
+    engine.map(takes, [0.1] * 6, shared=held)
     assert counted.started == [4]
     # They stay as long as the same is shared, and one task alone is not sent.
-    engine.map(takes, [0.1] * 6, shared=clock)
-    engine.map(takes, [0.1], shared=clock)
+    engine.map(takes, [0.1] * 6, shared=held)
+    engine.map(takes, [0.1], shared=held)
     assert (counted.started, counted.ended) == ([4], 0)
-    other = Clock()
+    other = [clock]
     engine.map(takes, [0.1] * 6, shared=other)
     assert (counted.started, counted.ended) == ([4], 1)
-    engine.map(takes, [0.1] * 6, shared=other, expected_s=10.0)
+    # Tasks that are to follow count too.
+    engine.map(takes, [0.1] * 3, shared=other, more=10)
+    assert counted.started == [4]
+    engine.map(takes, [0.1] * 3, shared=other, more=20)
+    assert counted.started == [4, 4]
     engine.close()
 
 
 def test_a_few_long_tasks_are_sent_as_soon_as_one_was_timed_and_short_ones_together() -> None:
     clock, counted = Clock(), Counted()
+    held = [clock]
     engine = Pooled(workers=2, start=counted, least_s=2.0, clock=clock)
-    engine.map(takes, [5.0, 5.0, 5.0, 5.0], shared=clock)
+    engine.map(takes, [5.0, 5.0, 5.0, 5.0], shared=held)
     assert counted.portions == [[1, 1, 1]]
     engine.close()
-    engine.map(takes, [0.0001] * 400, shared=clock, expected_s=1.0)
+    engine.map(takes, [0.0001] * 400, shared=held, expected_s=1.0)
     assert counted.portions[1:] == [[1] * 400]
     engine.close()
     engine.least_s = 0.01
-    engine.map(takes, [0.0001] * 401, shared=clock)
+    engine.map(takes, [0.0001] * 401, shared=held)
     assert counted.portions[2:] == [[100, 100, 100, 100]]
     engine.close()
 

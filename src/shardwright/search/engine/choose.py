@@ -43,25 +43,33 @@ def engine_of(name: str = PROCESSES, *, workers: int = 0, least_s: float = LEAST
         workers: processes at most; 0 = as many as there are cores. least_s: seconds of work below which one process is enough.
 
     Raises:
-        UsageError: there is no such engine, or what it needs is not installed.
+        UsageError: as `require_engine`.
     """
-    engine = _engine(name, workers or cores(), least_s)
+    require_engine(name)
+    engine: Engine = Serial()
+    if name != SERIAL:
+        engine = Pooled(workers=workers or cores(), start=partial(_started, ENGINES[name].workers), least_s=least_s)
     try:
         yield engine
     finally:
         engine.close()
 
 
-def _engine(name: str, workers: int, least_s: float) -> Engine:
+def require_engine(name: str) -> None:
+    """Say before any work that an engine cannot be had.
+
+    Raises:
+        UsageError: there is none of that name, or what it needs is not installed.
+    """
     if name == SERIAL:
-        return Serial()
+        return
     if name not in ENGINES:
         raise UsageError(f"there is no engine {name[:40]!r}", hint=nearest(name, [SERIAL, *ENGINES]))
-    source = ENGINES[name]
-    if source.package and find_spec(source.package) is None:
-        hint = f"pip install 'shardwright[{source.package}]', or --engine {PROCESSES}"
-        raise UsageError(f"the engine {name} needs the package {source.package}", hint=hint)
-    return Pooled(workers=workers, start=partial(_started, source.workers), least_s=least_s)
+    package = ENGINES[name].package
+    if package and find_spec(package) is None:
+        raise UsageError(
+            f"the engine {name} needs the package {package}", hint=f"pip install 'shardwright[{package}]', or another --engine"
+        )
 
 
 def _started(place: str, shared: Any, workers: int) -> Workers:

@@ -43,6 +43,7 @@ class Pooled:
         *,
         shared: Shared,
         expected_s: float = 0.0,
+        more: int = 0,
         done: Done | None = None,
     ) -> list[Result]:
         """As `Engine.map`."""
@@ -50,7 +51,7 @@ class Pooled:
             self.close()
             self._shared = shared
         results: list[Result] = []
-        while len(results) < len(tasks) and not self._is_worth_workers(len(tasks) - len(results), expected_s):
+        while len(results) < len(tasks) and not self._is_worth_workers(len(tasks) - len(results), more, expected_s):
             begun = self.clock()
             results.append(function(shared, tasks[len(results)]))
             self._spent_s += self.clock() - begun
@@ -73,11 +74,11 @@ class Pooled:
     def _mean_s(self, expected_s: float) -> float:
         return self._spent_s / self._timed if self._timed else expected_s
 
-    def _is_worth_workers(self, left: int, expected_s: float) -> bool:
+    def _is_worth_workers(self, left: int, more: int, expected_s: float) -> bool:
         """More than one task is left, and there are workers or work for them. What was done so far is thought to come again."""
         if self.workers < 2 or left < 2:
             return False
-        return self._started is not None or max(self._spent_s, left * self._mean_s(expected_s)) > self.least_s
+        return self._started is not None or max(self._spent_s, (left + more) * self._mean_s(expected_s)) > self.least_s
 
     def _portion(self, tasks: int, expected_s: float) -> int:
         """Tasks that go to a worker together: not so many that another one waits for none."""

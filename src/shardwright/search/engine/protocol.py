@@ -28,6 +28,7 @@ class Engine(Protocol):
         *,
         shared: Shared,
         expected_s: float = 0.0,
+        more: int = 0,
         done: Done | None = None,
     ) -> list[Result]:
         """``function(shared, task)`` of every task, in their order.
@@ -36,7 +37,7 @@ class Engine(Protocol):
             function: of a module, so that another process finds it by name. It changes nothing but caches and looks at no clock. tasks:
                 each a small record that can be pickled. shared: what all tasks read; it goes to each worker once, and stays there as long
                 as maps over the same object follow one another, so it must not change meanwhile.
-            expected_s: seconds that a task is thought to take; without, the first ones are timed.
+            expected_s: seconds that a task is thought to take; without, the first ones are timed. more: tasks like these that may follow.
 
         Raises:
             ResourceError: a worker died. What a task raised; of several the first in their order.

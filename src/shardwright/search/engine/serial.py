@@ -21,6 +21,7 @@ class Serial:
         *,
         shared: Shared,
         expected_s: float = 0.0,
+        more: int = 0,
         done: Done | None = None,
     ) -> list[Result]:
         """As `Engine.map`."""

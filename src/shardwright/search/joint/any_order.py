@@ -98,12 +98,14 @@ def _bounded(
         order: pipelines with what their work alone takes, the least first.
     """
     first, waiting = len(search.shaped.pipelines), list[Candidate]()
+    left = sum(least < search.enough_s for least, _ in order)
     for number, some in enumerate(rounds(order, size=BOUNDED)):
         close = [place for least, place in some if least < search.enough_s]
         if close and number and search.limit.passed():
             close = []
         tasks = [Bounding(pipeline=pipelines[place], enough_s=search.enough_s) for place in close]
-        for place, (lower, found) in zip(close, engine.map(bounded, tasks, shared=search.footing), strict=True):
+        left -= len(close)
+        for place, (lower, found) in zip(close, engine.map(bounded, tasks, shared=search.footing, more=left), strict=True):
             search.lower[first + place] = min(lower, search.enough_s)
             waiting += found
         if progress is not None:

@@ -67,6 +67,7 @@ def _bounded(
         order: pipelines with what their work alone takes, the least first.
     """
     waiting: list[tuple[float, int, Solved]] = []
+    left = sum(least < search.enough_s for least, _ in order)
     for number, some in enumerate(rounds(order, size=BOUNDED)):
         if some[0][0] < search.enough_s and search.limit.passed():
             search.lower[-1] = some[0][0]
@@ -76,7 +77,8 @@ def _bounded(
         close = [place for least, place in some if least < search.enough_s]
         pipelines = [search.shaped.pipelines[place] for place in close]
         tasks = [Bounding(pipeline=pipeline, enough_s=search.enough_s) for pipeline in pipelines]
-        for place, found in zip(close, engine.map(bounded, tasks, shared=search.footing), strict=True):
+        left -= len(close)
+        for place, found in zip(close, engine.map(bounded, tasks, shared=search.footing, more=left), strict=True):
             if found is None:
                 continue
             if found.cuts:
@@ -119,7 +121,8 @@ def _scored(search: Search, waiting: Sequence[tuple[float, int, Solved]], engine
             Scoring(pipeline=search.shaped.pipelines[place], cuts=solved.cuts, lower_s=least, best_s=search.best_s)
             for least, place, solved in close
         ]
-        for (_, place, _), found in zip(close, engine.map(scored, tasks, shared=search.footing), strict=True):
+        left = sum(least < search.enough_s for least, _, _ in waiting[(number + 1) * SCORED :])
+        for (_, place, _), found in zip(close, engine.map(scored, tasks, shared=search.footing, more=left), strict=True):
             search.lower[place] = found.lower_s
             search.take(found)
         if len(close) < len(some):
