@@ -20,7 +20,7 @@ import pytest
 from shardwright.errors import InfeasibleError, ResourceError, UsageError
 from shardwright.search.engine.choose import PROCESSES, SERIAL, engine_of
 from shardwright.search.engine.pooled import Pooled
-from shardwright.search.engine.processes import ProcessWorkers
+from shardwright.search.engine.processes import ProcessWorkers, start_method
 from shardwright.search.engine.protocol import rounds
 from shardwright.search.limit import STOP
 
@@ -124,6 +124,17 @@ def test_a_worker_that_dies_is_said_in_one_line(method: str) -> None:
     assert not multiprocessing.active_children()
 
 
+def test_no_process_is_forked_beside_solvers_with_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setitem(sys.modules, "scipy.optimize", sys)
+    assert start_method() == "spawn"
+    monkeypatch.delitem(sys.modules, "scipy.optimize")
+    assert start_method() == "fork"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert start_method() == "spawn"
+
+
 def test_ctrl_c_reaches_searches_in_workers() -> None:
     with engine_of(PROCESSES, workers=2, least_s=0.0) as engine:
         STOP.set()
@@ -143,7 +154,7 @@ def test_a_second_ctrl_c_ends_workers_at_once() -> None:
 ORPHANS = """
 import os, sys, time
 from tests.search.engine.test_engines import Asked, answered
-from shardwright.search.engine.processes import ProcessWorkers
+from shardwright.search.engine.processes import ProcessWorkers, start_method
 
 workers = ProcessWorkers([1], 2)
 sent = workers.results(answered, [[Asked(number=0)], *([Asked(number=n, sleep_s=100.0)] for n in range(4))])

@@ -1,4 +1,4 @@
-"""Workers that are processes of this machine: forked on Linux, so that they share what is loaded, started anew elsewhere."""
+"""Workers that are processes of this machine: forked where that is safe, so that they share what is loaded, else started anew."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ class ProcessWorkers:
 
     def __init__(self, shared: object, workers: int, *, method: str = "") -> None:
         """Args:
-        method: to start processes by; "" = fork on Linux, where a process that is started anew would import and load for most of a
-            second, spawn elsewhere, where forking is not safe.
+        method: to start processes by; "" = as `start_method` says.
         """
-        context: Any = multiprocessing.get_context(method or ("fork" if sys.platform == "linux" else "spawn"))
+        context: Any = multiprocessing.get_context(method or start_method())
         self._told = context.RawValue("i", _RUN)
         self._pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(shared, self._told, os.getpid()))
 
@@ -69,6 +68,16 @@ class ProcessWorkers:
     def _kill(self) -> None:
         self._told.value = _END
         self._pool.shutdown(cancel_futures=True)
+
+
+def start_method() -> str:
+    """Fork on Linux, as a process that is started anew imports and loads for most of a second; else, and beside HiGHS, spawn.
+
+    On more than two cores HiGHS (`scipy.optimize`) keeps threads, which a forked process has not: its next integer program there hands them
+    work, and waits for ever.
+    """
+    keeps_threads = "scipy.optimize" in sys.modules and (os.cpu_count() or 1) > 2
+    return "fork" if sys.platform == "linux" and not keeps_threads else "spawn"
 
 
 def worker_died() -> ResourceError:
