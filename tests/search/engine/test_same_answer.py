@@ -13,6 +13,7 @@ from shardwright.api.joint import plan_joint
 from shardwright.api.mixed import plan_mixed
 from shardwright.files.stored import document_of
 from shardwright.files.text import to_text
+from shardwright.search.engine import processes
 from shardwright.search.engine.choose import PROCESSES, SERIAL, engine_of
 from shardwright.search.limit import STOP, Limit, limit_of
 from shardwright.search.mixed import find as mixed_find
@@ -43,8 +44,9 @@ def alone() -> str:
     return joint(SERIAL, 1)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_joint(workers: int, alone: str) -> None:
+@pytest.mark.parametrize(("workers", "method"), [(2, ""), (3, ""), (2, "spawn")])
+def test_joint(workers: int, method: str, alone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "start_method", lambda own=processes.start_method: method or own())
     assert joint(PROCESSES, workers) == alone
     counts = certificate(alone)
     assert counts["bounded_b1"] > 0

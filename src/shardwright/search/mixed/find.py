@@ -38,7 +38,7 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 Progress = Callable[[str, int, int], None]
 ALONE_LOOKS = 2000
-"""Looks at the clock in the search of one pool's grids, about ten seconds: what it has shown by then does not depend on the machine."""
+"""Looks at the clock in the search of one pool's grids, ten seconds and more: what it has shown by then does not depend on the machine."""
 TOLERANCE = 0.02
 """Gap that is good enough."""
 
