@@ -70,7 +70,7 @@ def helped(module: str, function: str) -> Iterator[None]:
     fails, nothing is missed but time. There is none where it could leave nothing, on a single core, and in a program that is its own
     interpreter.
     """
-    if _numba is None or not kept or _cores() < 2 or not sys.executable or getattr(sys, "frozen", False):
+    if _numba is None or not kept or cores() < 2 or not sys.executable or getattr(sys, "frozen", False):
         yield
         return
     event = import_module("numba.core.event")
@@ -101,7 +101,7 @@ def _call_elsewhere(module: str, function: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

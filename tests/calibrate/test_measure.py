@@ -12,13 +12,14 @@ pytest.importorskip("torch", reason="calibrate needs torch")
 pytest.importorskip("scipy", reason="fits need scipy")
 
 from shardwright.calibrate.check import check_machine, predict_step, step_cases
-from shardwright.calibrate.machine import host_memory, num_cores
+from shardwright.calibrate.machine import host_memory
 from shardwright.calibrate.measure import measure_machine
 from shardwright.calibrate.measure_collectives import group_sizes, measure_collectives
 from shardwright.calibrate.settings import Calibration
 from shardwright.calibrate.step import measure_step
 from shardwright.calibrate.timing import Timer
 from shardwright.cli.main import run
+from shardwright.compiled import cores
 from shardwright.dtype import Dtype
 from shardwright.errors import DataError, UsageError
 from shardwright.files.profile_file import parse_profile, profile_document
@@ -57,9 +58,9 @@ def test_a_processor_is_measured_into_a_profile_that_plans() -> None:
     assert [a.generation for a in found.attention] == ["flash-2"]
     assert found.elements is not None
     assert found.host is not None
-    assert (found.host.num_cores, found.host.memory_bytes) == (num_cores(), host_memory())
+    assert (found.host.num_cores, found.host.memory_bytes) == (cores(), host_memory())
     assert found.method is not None
-    assert (found.method.date, found.method.repetitions, found.method.threads) == ("2026-11-21", 1, num_cores())
+    assert (found.method.date, found.method.repetitions, found.method.threads) == ("2026-11-21", 1, cores())
     assert found.method.libraries[0][0] == "torch"
     assert "GEMM fp32" in phases
     text = to_text(profile_document(found))

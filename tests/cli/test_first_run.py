@@ -132,7 +132,7 @@ def tripled(number):
     return 3 * number
 
 calls = []
-compiled._cores = lambda: int(os.environ["CORES"])
+compiled.cores = lambda: int(os.environ["CORES"])
 compiled._call_elsewhere = lambda *named: calls.append(named) or type("Done", (), {"wait": lambda self: calls.append("waited")})()
 for number in (1, 1.0, 1.0):
     with compiled.helped("module", "function"):

@@ -13,6 +13,7 @@ from shardwright.api.simulations import verified_strategy
 from shardwright.files.leaves import require_same
 from shardwright.files.stored import StoredPlan, document_of, stored_plan
 from shardwright.search.certificate import Certificate, JointPart
+from shardwright.search.engine.protocol import Engine
 from shardwright.search.exact.find import ExactAnswer
 from shardwright.search.joint.find import JointAnswer
 from shardwright.search.mixed.find import MixedAnswer
@@ -55,9 +56,12 @@ def certificate_of(answer: JointAnswer) -> Certificate:
     )
 
 
-def check_general(stored: StoredPlan, *, progress: Progress | None = None) -> Verified:
+def check_general(stored: StoredPlan, *, engine: Engine | None = None, progress: Progress | None = None) -> Verified:
     """Verify a stored answer: its plan as `simulations.verify` does, and every leaf of its file by the same search, stopped where the
     stored one was.
+
+    Args:
+        engine: where it searches; the answer is the same.
 
     Raises:
         StrategyError, InfeasibleError: as `verified_strategy`. DataError: a leaf differs.
@@ -68,10 +72,10 @@ def check_general(stored: StoredPlan, *, progress: Progress | None = None) -> Ve
     if claim.mixed is not None:
         check_prices(stored.request, claim, progress=progress)
         stops = tuple(one.stopped_at for one in claim.mixed.alone)
-        again = plan_mixed(stored.request, tolerance=claim.mixed.tolerance, alone_stops=stops, progress=progress)
+        again = plan_mixed(stored.request, tolerance=claim.mixed.tolerance, alone_stops=stops, engine=engine, progress=progress)
     elif joint is None:
         again = plan_exact(stored.request, stop_at=claim.stopped_at, progress=progress)
     else:
         looks = joint.grid_stopped_at, claim.stopped_at
-        again = plan_joint(stored.request, tolerance=joint.tolerance, stop_at=looks, progress=progress)
+        again = plan_joint(stored.request, tolerance=joint.tolerance, stop_at=looks, engine=engine, progress=progress)
     return replace(verified, leaves=require_same(document_of(stored), document_of(stored_general(again))))

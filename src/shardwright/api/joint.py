@@ -8,6 +8,7 @@ from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of
 from shardwright.api.simulations import simulated
 from shardwright.errors import UsageError
 from shardwright.program.problem import Problem
+from shardwright.search.engine.protocol import Engine
 from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointAnswer, find_joint
 from shardwright.search.joint.write import general_plan, short_text
 from shardwright.search.request import Request
@@ -25,13 +26,14 @@ def plan_joint(
     tolerance: float = 0.0,
     time_limit_s: float = float("inf"),
     stop_at: tuple[int, int] | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> JointAnswer:
     """The best plan of the joint space over the grids that the request asks for: cut, splits, recompute, microbatches and order together.
 
     Args:
         request: a joint space is over the standard grids. orders: "found" or "named" (`search.joint.find.find_joint`), of another space.
-        tolerance: gap that is good enough. stop_at: see `find_joint`.
+        tolerance: gap that is good enough. stop_at, engine: see `find_joint`.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -57,6 +59,7 @@ def plan_joint(
         time_limit_s=time_limit_s,
         stop_at=stop_at,
         memory=request.search_memory,
+        engine=engine,
         progress=progress,
     )
     return replace(answer, simulation=_joint_simulation(request, problem, answer))

@@ -10,6 +10,7 @@ from shardwright.errors import DataError, UsageError
 from shardwright.hardware.overrides import keep_free
 from shardwright.program.problem import Problem, under
 from shardwright.search.certificate import Certificate
+from shardwright.search.engine.protocol import Engine
 from shardwright.search.mixed.bound import covers, holds
 from shardwright.search.mixed.find import TOLERANCE, MixedAnswer, find_mixed
 from shardwright.search.mixed.market import Market
@@ -25,12 +26,13 @@ def plan_mixed(
     *,
     tolerance: float = TOLERANCE,
     alone_stops: tuple[int, ...] | None = None,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> MixedAnswer:
     """The best plan found on a mixed cluster, with a bound of its whole space.
 
     Args:
-        tolerance: gap that is good enough. alone_stops: see `find_mixed`.
+        tolerance: gap that is good enough. alone_stops, engine: see `find_mixed`.
 
     Raises:
         UsageError: an axis is pinned, or the model or the runtime is not searched on mixed clusters. InfeasibleError: nothing fits.
@@ -40,7 +42,12 @@ def plan_mixed(
     request = with_defaults(request)
     problem = problem_of(request)
     answer = find_mixed(
-        roomy(request, problem), tolerance=tolerance, alone_stops=alone_stops, memory=request.search_memory, progress=progress
+        roomy(request, problem),
+        tolerance=tolerance,
+        alone_stops=alone_stops,
+        memory=request.search_memory,
+        engine=engine,
+        progress=progress,
     )
     return replace(answer, simulation=simulated(request, problem, name=NAME, grid=None, plan=answer.plan))
 

@@ -38,12 +38,6 @@ def device_name(device: str) -> str:
     return model or platform.processor() or platform.machine()
 
 
-def num_cores() -> int:
-    """Cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def host_memory() -> int:
     """Bytes of the host; 0 where the operating system does not say."""
     try:

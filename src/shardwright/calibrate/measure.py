@@ -9,13 +9,14 @@ import torch
 
 from shardwright.calibrate.fit_profile import fit_attention, fit_elements, fit_gemm
 from shardwright.calibrate.imported import fit_groups
-from shardwright.calibrate.machine import accelerator_name, device_memory, device_name, host_memory, libraries, num_cores
+from shardwright.calibrate.machine import accelerator_name, device_memory, device_name, host_memory, libraries
 from shardwright.calibrate.measure_attention import attention_shapes, generations, measure_attention
 from shardwright.calibrate.measure_collectives import KINDS, collective_sizes, group_sizes, measure_collectives
 from shardwright.calibrate.measure_elements import element_sizes, measure_copies, measure_elements
 from shardwright.calibrate.measure_gemm import gemm_shapes, measure_gemm, measure_sustained
 from shardwright.calibrate.settings import Calibration, Progress
 from shardwright.calibrate.timing import TORCH_DTYPES, Timer, native_dtypes
+from shardwright.compiled import cores
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError
 from shardwright.hardware.profile.profile import AttentionProfile, CollectiveFit, GemmProfile, HostFacts, Method, Profile
@@ -33,7 +34,7 @@ def measure_machine(settings: Calibration, *, progress: Progress | None = None) 
     """
     device = _device(settings.device)
     ranks = _ranks(settings, device)
-    threads = max(num_cores() // ranks, 1) if device == "cpu" else 0
+    threads = max(cores() // ranks, 1) if device == "cpu" else 0
     timer = Timer(device=device, repetitions=settings.repetitions, warm_up=settings.warm_up)
     notes: list[str] = []
     before = torch.get_num_threads()
@@ -52,7 +53,7 @@ def measure_machine(settings: Calibration, *, progress: Progress | None = None) 
         collectives=_collectives(settings, device, ranks, threads, notes, progress),
         host=HostFacts(
             num_devices=ranks,
-            num_cores=num_cores(),
+            num_cores=cores(),
             memory_bytes=host_memory(),
             to_device=kernels.copies[0],
             from_device=kernels.copies[1],
@@ -88,7 +89,7 @@ def _device(wanted: str) -> str:
 
 
 def _ranks(settings: Calibration, device: str) -> int:
-    most = torch.cuda.device_count() if device == "cuda" else num_cores()
+    most = torch.cuda.device_count() if device == "cuda" else cores()
     ranks = settings.ranks or (most if device == "cuda" else min(2, most))
     if device == "cuda" and ranks > most:
         raise UsageError(f"{ranks} ranks on {most} GPUs", hint=f"--ranks {most} or fewer")

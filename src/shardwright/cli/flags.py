@@ -94,6 +94,17 @@ Train = Annotated[
 ProfileFile = Annotated[
     str, typer.Option("--profile", metavar="FILE", help="Profile of measured rates, written by `shardwright calibrate -o`.")
 ]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help="Where joint and mixed searches run: serial, processes (of this machine, once there are seconds of work) or ray. One answer.",
+    ),
+]
+Workers = Annotated[
+    int, typer.Option("--workers", metavar="N", min=0, help="Processes of a joint or mixed search; 0 means one a core.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Quiet = Annotated[
     bool,

@@ -14,6 +14,7 @@ from shardwright.cli.command import verb
 from shardwright.files.stored import plan_document
 from shardwright.files.text import to_text
 from shardwright.report.terminal import render_answer
+from shardwright.search.engine.choose import PROCESSES, engine_of, require_engine
 from shardwright.search.request import HEADROOM, SEARCH_MEMORY
 from shardwright.search.summary import answer_line
 from shardwright.strategy.text.grid_notation import print_grid
@@ -57,6 +58,8 @@ def plan(
         float,
         typer.Option("--time-limit", metavar="SECONDS", min=0.0, help="Stop searching after this many seconds; the answer then has a gap."),
     ] = inf,
+    engine: flags.EngineName = PROCESSES,
+    workers: flags.Workers = 0,
     output: flags.Output = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
@@ -64,10 +67,12 @@ def plan(
 ) -> None:
     """Find the fastest training plan for MODEL on CLUSTER, and prove that no other plan in the search space is faster."""
     screen.check_writable(output)
+    require_engine(engine)
     request = flags.read_request(locals())
     if space in GENERAL or problems.is_mixed(request):
         general = import_module("shardwright.cli.plan_general")
-        general.plan(request, time_limit=time_limit, output=output, as_json=as_json, quiet=quiet)
+        with engine_of(engine, workers=workers) as working:
+            general.plan(request, time_limit=time_limit, engine=working, output=output, as_json=as_json, quiet=quiet)
         return
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
         answer = grids.plan(request, time_limit_s=time_limit, progress=report)

@@ -18,6 +18,7 @@ from shardwright.errors import UsageError
 from shardwright.files.stored import document_of
 from shardwright.files.text import to_text
 from shardwright.report.joint_face import render_general
+from shardwright.search.engine.protocol import Engine
 from shardwright.search.exact.find import ExactAnswer
 from shardwright.search.joint.find import JointAnswer
 from shardwright.search.mixed.find import MixedAnswer
@@ -26,7 +27,7 @@ from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import answer_line
 
 
-def plan(request: Request, *, time_limit: float, output: Path | None, as_json: bool, quiet: bool) -> None:
+def plan(request: Request, *, time_limit: float, engine: Engine, output: Path | None, as_json: bool, quiet: bool) -> None:
     """Search the space of general plans that the request names."""
     mixed = request.space not in SPACES and request.space != "exact" and problems.is_mixed(request)
     if mixed and time_limit < inf:
@@ -34,10 +35,13 @@ def plan(request: Request, *, time_limit: float, output: Path | None, as_json: b
     with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
         answer: JointAnswer | ExactAnswer | MixedAnswer
         if mixed:
-            answer = plan_mixed(request, progress=report)
+            answer = plan_mixed(request, engine=engine, progress=report)
+        elif request.space == "exact":
+            answer = plan_exact(request, time_limit_s=time_limit, progress=report)
         else:
-            answer = (plan_exact if request.space == "exact" else plan_joint)(request, time_limit_s=time_limit, progress=report)
-            interrupt.note(waited=answer.waited)
+            answer = plan_joint(request, time_limit_s=time_limit, engine=engine, progress=report)
+    if not isinstance(answer, MixedAnswer):
+        interrupt.note(waited=answer.waited)
     stored = stored_general(answer)
     document = document_of(stored)
     if output is not None:

@@ -25,13 +25,15 @@ class Limit:
 
     Args:
         deadline_s: on `time.monotonic`. given_up_s: on the same, when a search without any plan ends too. stop_at: the look to stop at
-            instead, 0 = go by the clock. looks: so far. stopped_at: the look at which the limit cut in, 0 = it did not; it stays.
+            instead, 0 = go by the clock. most_looks: the look at which it cuts in whatever the clock says, 0 = none. looks: so far.
+        stopped_at: the look at which the limit cut in, 0 = it did not; it stays.
         waited: it cut in before there was a plan, and the search went on to the first.
     """
 
     deadline_s: float = float("inf")
     given_up_s: float = float("inf")
     stop_at: int = 0
+    most_looks: int = 0
     looks: int = 0
     stopped_at: int = 0
     waited: bool = False
@@ -40,9 +42,12 @@ class Limit:
         """Look at the clock: whether the limit has cut in."""
         if not self.stopped_at:
             self.looks += 1
-            if self.looks == self.stop_at if self.stop_at else STOP.is_set() or time.monotonic() > self.deadline_s:
+            if self.looks == self.stop_at if self.stop_at else self._is_due():
                 self.stopped_at = self.looks
         return self.stopped_at > 0
+
+    def _is_due(self) -> bool:
+        return self.looks == self.most_looks or STOP.is_set() or time.monotonic() > self.deadline_s
 
     def ends(self, *, found: bool) -> bool:
         """Look at the clock: whether the search ends here. It goes on where nothing was `found` yet, as an answer without a plan is none.
@@ -73,9 +78,11 @@ def out_of_time() -> OutOfTimeError:
     )
 
 
-def limit_of(seconds: float, *, stop_at: int | None = None) -> Limit:
-    """A limit of `seconds` from now; with `stop_at` the one that repeats a search (0 = which was not stopped)."""
+def limit_of(seconds: float, *, most_looks: int = 0, stop_at: int | None = None) -> Limit:
+    """A limit of `seconds` from now, and of looks (0 = any number), which is the same on every machine; with `stop_at` the one that
+    repeats a search (0 = which was not stopped).
+    """
     if stop_at is not None:
         return Limit(stop_at=stop_at)
     now = time.monotonic()
-    return Limit(deadline_s=now + seconds, given_up_s=now + max(PATIENCE * seconds, FIRST_PLAN_S))
+    return Limit(most_looks=most_looks, deadline_s=now + seconds, given_up_s=now + max(PATIENCE * seconds, FIRST_PLAN_S))

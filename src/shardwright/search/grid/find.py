@@ -38,6 +38,7 @@ def find(
     capacity: int,
     top: int,
     time_limit_s: float = float("inf"),
+    most_looks: int = 0,
     stop_at: int | None = None,
     memory: int = SEARCH_MEMORY,
     progress: Progress | None = None,
@@ -45,7 +46,7 @@ def find(
     """The best member of `space`, certified.
 
     Args:
-        time_limit_s: past it the best so far stands with its proven gap. stop_at: see `search.limit.limit_of`.
+        time_limit_s: past it the best so far stands with its proven gap. most_looks, stop_at: see `search.limit.limit_of`.
         memory: bytes that the search may take for members.
 
     Raises:
@@ -55,7 +56,7 @@ def find(
     if progress is not None:
         progress("load compiled kernels (the first run compiles them)", 0, 1)
     load_kernels()
-    begun, limit = time.monotonic(), limit_of(time_limit_s, stop_at=stop_at)
+    begun, limit = time.monotonic(), limit_of(time_limit_s, most_looks=most_looks, stop_at=stop_at)
     searched = search(problem, space, facts, capacity=capacity, top=top, limit=limit, memory=memory, progress=progress)
     return replace(answer_of(problem, space, facts, searched, capacity=capacity, limit=limit), search_time_s=time.monotonic() - begun)
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwright.cost.bound_arrays import Facts
-from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
-from shardwright.search.joint.chain import chain_of
+from shardwright.search.engine.protocol import Engine, rounds
+from shardwright.search.joint.arrays import is_alike
 from shardwright.search.joint.layer_counts import any_order_bounds, layer_counts
 from shardwright.search.joint.member import JointPlan, compose, plan_of_cut, plan_of_sizes
+from shardwright.search.joint.named_order import BOUNDED, Bounding
 from shardwright.search.joint.ordered import Ordered, named_orders, order_bound, ordered
 from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
 from shardwright.search.joint.quick_bounds import shape_bounds
 from shardwright.search.joint.recomputed import recomputed_in_order
 from shardwright.search.joint.score import Scored, path_score
 from shardwright.search.joint.solve import solve
-from shardwright.search.joint.state import Progress, Search
+from shardwright.search.joint.state import Footing, Progress, Search
 
 CHUNKS = (2, 4, 8)
 """Chunks a rank of the pipelines with several."""
@@ -34,6 +35,8 @@ REFINED = 4
 """Cuts that an order is searched for in full."""
 MEMORY = 0.2
 """Share of an order search's changes that the search of order and recompute together takes."""
+SKETCHES, SEARCHES = 8, 2
+"""Cuts that orders are sketched for and searched for between two looks at the clock."""
 FINISHED = 3
 """Found orders that are simulated."""
 CLOSE = 1.01
@@ -54,87 +57,117 @@ def any_order_pipelines(shaped: ShapedSpace, layers: int) -> tuple[PipelineShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
+class Candidate:
     """A plan with the seconds that no order of it ends before."""
 
     bound_s: float
     plan: JointPlan
 
 
-def search_orders(search: Search, pipelines: tuple[PipelineShape, ...], facts: Facts, progress: Progress | None) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordering:
+    """A plan whose order is to be found, with a share of the effort that the search was given; with recompute together, or alone."""
+
+    plan: JointPlan
+    share: float
+    with_recompute: bool = False
+
+
+def search_orders(search: Search, pipelines: tuple[PipelineShape, ...], engine: Engine, progress: Progress | None) -> bool:
     """Bound every pipeline, and try the cuts with the least bounds. Whether the deadline did not cut in.
 
     Bounds go into `search.lower` behind those of the pipelines with named orders.
     """
-    shaped, first = search.shaped, len(search.shaped.pipelines)
-    jitter = facts.jitter * (1 - 1e-9)
-    quick = shape_bounds(search.problem, replace(shaped, pipelines=pipelines), chain_of(search.problem.model), facts) * jitter
-    order = np.argsort(quick, kind="stable")
-    waiting: list[_Candidate] = []
-    for turn, place in enumerate(order.tolist()):
-        if quick[place] >= search.enough_s or (turn % 16 == 15 and search.limit.passed()):
-            search.lower[first + place] = float(quick[place])
-            break
-        bound = _cuts if pipelines[place].chunks == 1 else _shapes
-        lower, found = bound(search, pipelines[place], facts, jitter)
-        search.lower[first + place] = min(lower, search.enough_s)
-        waiting += found
-        if progress is not None and turn % 64 == 0:
-            progress(search.stands("bound cuts of any order"), turn, len(order))
+    footing = search.footing
+    quick = shape_bounds(footing.problem, replace(footing.shaped, pipelines=pipelines), footing.chain, footing.facts) * footing.jitter
+    order = np.argsort(quick, kind="stable").tolist()
+    waiting = _bounded(search, pipelines, [(float(quick[place]), place) for place in order], engine, progress)
     if search.best is not None and len(search.best.plan.chunks) == search.best.plan.ranks:
-        waiting.append(_Candidate(bound_s=0.0, plan=search.best.plan))
+        waiting.append(Candidate(bound_s=0.0, plan=search.best.plan))
     waiting.sort(key=lambda one: one.bound_s)
-    _refine(search, _sketched(search, _promising(search, waiting), progress), progress)
+    _refine(search, _sketched(search, _promising(search, waiting, engine), engine, progress), engine, progress)
     return not search.limit.passed()
 
 
-def _cuts(search: Search, pipeline: PipelineShape, facts: Facts, jitter: float) -> tuple[float, list[_Candidate]]:
+def _bounded(
+    search: Search, pipelines: tuple[PipelineShape, ...], order: Sequence[tuple[float, int]], engine: Engine, progress: Progress | None
+) -> list[Candidate]:
+    """The cuts and shapes with the least bounds of every pipeline.
+
+    Args:
+        order: pipelines with what their work alone takes, the least first.
+    """
+    first, waiting = len(search.shaped.pipelines), list[Candidate]()
+    left = sum(least < search.enough_s for least, _ in order)
+    for number, some in enumerate(rounds(order, size=BOUNDED)):
+        close = [place for least, place in some if least < search.enough_s]
+        if close and number and search.limit.passed():
+            close = []
+        tasks = [Bounding(pipeline=pipelines[place], enough_s=search.enough_s) for place in close]
+        left -= len(close)
+        for place, (lower, found) in zip(close, engine.map(bounded, tasks, shared=search.footing, more=left), strict=True):
+            search.lower[first + place] = min(lower, search.enough_s)
+            waiting += found
+        if progress is not None:
+            progress(search.stands("bound cuts of any order"), number * BOUNDED + len(close), len(order))
+        if len(close) < len(some):
+            least, place = some[len(close)]
+            search.lower[first + place] = least
+            break
+    return waiting
+
+
+def bounded(footing: Footing, task: Bounding) -> tuple[float, list[Candidate]]:
+    """The bound of a pipeline, and the plans of it that are worth a look."""
+    return (_cuts if task.pipeline.chunks == 1 else _shapes)(footing, task.pipeline, task.enough_s)
+
+
+def _cuts(footing: Footing, pipeline: PipelineShape, enough_s: float) -> tuple[float, list[Candidate]]:
     """The bound of a pipeline with one chunk a rank, and the cuts that its labels like."""
-    problem, shaped, chain = search.problem, search.shaped, chain_of(search.problem.model)
-    splits, pipe = splits_of(problem, shaped, chain, pipeline, facts), pipeline_of(problem, pipeline, facts)
-    norm = float(min(shaped.costs.norm[shaped.prepared.mesh_row[list(pipeline.outers)]]))
-    solved = solve(splits, pipe, limit=search.enough_s / jitter - norm, alike=is_alike(chain))
-    lower = (solved.lower_s + norm) * jitter
-    return lower, [_Candidate(bound_s=lower, plan=plan_of_cut(shaped, pipeline, cut)) for cut in solved.cuts]
+    norm = footing.norm(pipeline)
+    limit = enough_s / footing.jitter - norm
+    solved = solve(footing.splits(pipeline), footing.pipe(pipeline), limit=limit, alike=is_alike(footing.chain))
+    lower = (solved.lower_s + norm) * footing.jitter
+    return lower, [Candidate(bound_s=lower, plan=plan_of_cut(footing.shaped, pipeline, cut)) for cut in solved.cuts]
 
 
-def _shapes(search: Search, pipeline: PipelineShape, facts: Facts, jitter: float) -> tuple[float, list[_Candidate]]:
+def _shapes(footing: Footing, pipeline: PipelineShape, enough_s: float) -> tuple[float, list[Candidate]]:
     """The bound of a pipeline with several chunks a rank, and the shapes with the least ones."""
-    problem, shaped, chain = search.problem, search.shaped, chain_of(search.problem.model)
-    shapes = layer_counts(len(chain), pipeline.ranks, pipeline.chunks)
+    shaped = footing.shaped
+    shapes = layer_counts(len(footing.chain), pipeline.ranks, pipeline.chunks)
     if not len(shapes):
         return float("inf"), []
-    key = pipeline.outers[0], pipeline.zero
-    if key not in search.exact:
-        search.exact[key] = splits_of(problem, shaped, chain, replace(pipeline, chunks=1), facts)
-    exact = search.exact[key]
+    exact = footing.kept_splits(pipeline)
     owners = np.array(plan_of_sizes(shaped, pipeline, tuple(shapes[0].tolist()), (0,) * shapes.shape[1]).owners)
-    norm = float(shaped.costs.norm[shaped.prepared.mesh_row[pipeline.outers[0]]])
-    bounds = (any_order_bounds(exact, pipeline_of(problem, pipeline, facts), shapes, owners) + norm) * jitter
+    bounds = (any_order_bounds(exact, footing.pipe(pipeline), shapes, owners) + footing.norm(pipeline)) * footing.jitter
     best = np.argsort(bounds, kind="stable")[:SHAPES]
     plans = [plan_of_sizes(shaped, pipeline, tuple(shapes[row].tolist()), (0,) * shapes.shape[1]) for row in best]
-    found = [_Candidate(bound_s=float(bounds[row]), plan=plan) for row, plan in zip(best, plans, strict=True)]
-    return float(bounds.min()), [one for one in found if one.bound_s < search.enough_s]
+    found = [Candidate(bound_s=float(bounds[row]), plan=plan) for row, plan in zip(best, plans, strict=True)]
+    return float(bounds.min()), [one for one in found if one.bound_s < enough_s]
 
 
-def _promising(search: Search, waiting: list[_Candidate]) -> list[_Candidate]:
+def _promising(search: Search, waiting: list[Candidate], engine: Engine) -> list[Candidate]:
     """Those that fit and whose bound with regard to memory is below the best, by that bound."""
     found: list[tuple[float, int]] = []
-    for place, one in enumerate(waiting[:WEIGHED]):
+    for number, some in enumerate(rounds(waiting[:WEIGHED], size=BOUNDED)):
         if search.limit.passed():
             break
-        bound = order_bound(search.problem, search.shaped, one.plan, capacity=search.capacity)
-        if bound < search.enough_s:
-            found.append((bound, place))
+        bounds = engine.map(weighed, [one.plan for one in some], shared=search.footing)
+        found += [(bound, number * BOUNDED + place) for place, bound in enumerate(bounds) if bound < search.enough_s]
     # Splits that differ only in where a step's gradients go have the same orders.
-    kept: dict[object, _Candidate] = {}
+    kept: dict[object, Candidate] = {}
     for bound, place in sorted(found):
         plan = waiting[place].plan
         kept.setdefault((round(bound, 9), plan.chunks, plan.folded, plan.microbatches), waiting[place])
     return _in_turn(list(kept.values()))
 
 
-def _in_turn(candidates: list[_Candidate]) -> list[_Candidate]:
+def weighed(footing: Footing, plan: JointPlan) -> float:
+    """The bound of a plan with regard to memory."""
+    return order_bound(footing.problem, footing.shaped, plan, capacity=footing.capacity)
+
+
+def _in_turn(candidates: list[Candidate]) -> list[Candidate]:
     """The first of each number of chunks a rank and way around the ranks, then the second of each, and so on."""
     turns: Counter[tuple[int, bool]] = Counter()
     keys: list[int] = []
@@ -145,34 +178,49 @@ def _in_turn(candidates: list[_Candidate]) -> list[_Candidate]:
     return [one for _, one in sorted(zip(keys, candidates, strict=True), key=lambda pair: pair[0])]
 
 
-def _sketched(search: Search, candidates: list[_Candidate], progress: Progress | None) -> list[Ordered]:
+def order_found(footing: Footing, task: Ordering) -> Ordered | None:
+    """A plan with the order that was found for it; None where no order of it fits."""
+    find = recomputed_in_order if task.with_recompute else ordered
+    return find(footing.problem, footing.shaped, task.plan, capacity=footing.capacity, effort=task.share * footing.effort)
+
+
+def _sketched(search: Search, candidates: list[Candidate], engine: Engine, progress: Progress | None) -> list[Ordered]:
     """Sketches of the first plans, by what they are estimated to take."""
     found: list[Ordered] = []
-    for turn, candidate in enumerate(candidates[:SKETCHED]):
+    most = min(len(candidates), SKETCHED)
+    for number, some in enumerate(rounds(candidates[:SKETCHED], size=SKETCHES)):
         if search.limit.passed():
             break
-        one = ordered(search.problem, search.shaped, candidate.plan, capacity=search.capacity, effort=SKETCH * search.effort)
-        if one is not None and one.estimate_s < search.best_s * CLOSE:
-            found.append(replace(one, bound_s=candidate.bound_s))
+        tasks = [Ordering(plan=candidate.plan, share=SKETCH) for candidate in some]
+        orders = engine.map(order_found, tasks, shared=search.footing)
+        found += [
+            replace(one, bound_s=candidate.bound_s)
+            for candidate, one in zip(some, orders, strict=True)
+            if one is not None and one.estimate_s < search.best_s * CLOSE
+        ]
         if progress is not None:
-            progress(search.stands("sketch orders", lower_s=search.lower_s), turn, min(len(candidates), SKETCHED))
+            progress(search.stands("sketch orders", lower_s=search.lower_s), number * SKETCHES + len(some), most)
     return sorted(found, key=lambda one: one.estimate_s)
 
 
-def _refine(search: Search, sketches: list[Ordered], progress: Progress | None) -> None:
+def _refine(search: Search, sketches: list[Ordered], engine: Engine, progress: Progress | None) -> None:
     """Full searches for the best sketches; the best of those are simulated."""
     found: list[Ordered] = []
-    for turn, sketch in enumerate(sketches[:REFINED]):
+    for number, some in enumerate(rounds(sketches[:REFINED], size=SEARCHES)):
         if search.limit.passed():
-            found.append(sketch)
+            found.append(some[0])
             break
-        asked = search.problem, search.shaped, replace(sketch.plan, table=None)
-        one = ordered(*asked, capacity=search.capacity, effort=search.effort)
-        both = recomputed_in_order(*asked, capacity=search.capacity, effort=MEMORY * search.effort)
-        best = min((other for other in (sketch, one, both) if other is not None), key=lambda other: other.estimate_s)
-        found.append(replace(best, bound_s=sketch.bound_s))
+        bare = [replace(sketch.plan, table=None) for sketch in some]
+        tasks = [
+            *(Ordering(plan=plan, share=1.0) for plan in bare),
+            *(Ordering(plan=plan, share=MEMORY, with_recompute=True) for plan in bare),
+        ]
+        orders = engine.map(order_found, tasks, shared=search.footing)
+        for sketch, one, both in zip(some, orders[: len(some)], orders[len(some) :], strict=True):
+            best = min((other for other in (sketch, one, both) if other is not None), key=lambda other: other.estimate_s)
+            found.append(replace(best, bound_s=sketch.bound_s))
         if progress is not None:
-            progress(search.stands("search orders", lower_s=search.lower_s), turn, min(len(sketches), REFINED))
+            progress(search.stands("search orders", lower_s=search.lower_s), number * SEARCHES + len(some), min(len(sketches), REFINED))
     for one in sorted(found, key=lambda one: one.estimate_s)[:FINISHED]:
         if one.estimate_s >= search.best_s:
             search.scored += 1
@@ -180,7 +228,7 @@ def _refine(search: Search, sketches: list[Ordered], progress: Progress | None) 
         _finish(search, one)
         counted = search.infeasible, search.simulated
         # What orders are found for leaves out transfers that queue: a named order may be faster by its simulation.
-        for other in named_orders(search.problem, search.shaped, one.plan, capacity=search.capacity):
+        for other in named_orders(search.problem, search.shaped, one.plan, capacity=search.footing.capacity):
             if other.estimate_s < search.best_s:
                 _finish(search, replace(other, bound_s=one.bound_s))
         search.infeasible, search.simulated = counted

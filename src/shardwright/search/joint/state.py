@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from shardwright.cost.bound_arrays import Facts
 from shardwright.program.problem import Problem
-from shardwright.search.joint.label_program import Splits
+from shardwright.search.joint.arrays import pipeline_of, splits_of
+from shardwright.search.joint.chain import Chain, chain_of
+from shardwright.search.joint.label_program import Pipeline, Splits
 from shardwright.search.joint.member import ChunkChoice, JointPlan
-from shardwright.search.joint.pipeline_shapes import ShapedSpace
+from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
 from shardwright.search.joint.score import Scored, evaluate, path_score
 from shardwright.search.limit import Limit
 from shardwright.search.standing import standing
@@ -21,33 +24,104 @@ MOST_REPAIRS = 12
 """Times that a plan which does not fit recomputes one layer more."""
 
 
-@dataclass(slots=True)
-class Search:
-    """State of one search.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footing:
+    """What all parts of a search read, wherever they are looked at (`search.engine`).
 
     Args:
-        lower: seconds that no member of a pipeline ends before, by pipeline (or what was left out, below 0). exact: arrays of one split
-            alone, by row and ZeRO stage. effort: of the searches of orders (`search.orders.find.find_order`).
+        facts: of the kernels. capacity: bytes of a device. tolerance: gap that is good enough. effort: of the searches of orders
+            (`search.orders.find.find_order`). exact: see `kept_splits`.
     """
 
     problem: Problem
     shaped: ShapedSpace
+    facts: Facts
     capacity: int
+    tolerance: float = 0.0
+    effort: float = 1.0
+    exact: dict[tuple[int, int], Splits] = field(default_factory=dict, compare=False)
+
+    @property
+    def chain(self) -> Chain:
+        """The chain of the model's layers."""
+        return chain_of(self.problem.model)
+
+    @property
+    def jitter(self) -> float:
+        """That bounds may count on."""
+        return self.facts.jitter * (1 - 1e-9)
+
+    def norm(self, pipeline: PipelineShape) -> float:
+        """Seconds of the norm of the gradients, at least."""
+        return float(min(self.shaped.costs.norm[self.shaped.prepared.mesh_row[list(pipeline.outers)]]))
+
+    def pipe(self, pipeline: PipelineShape) -> Pipeline:
+        """A pipeline, for the label program."""
+        return pipeline_of(self.problem, pipeline, self.facts)
+
+    def splits(self, pipeline: PipelineShape) -> Splits:
+        """The arrays of a pipeline's splits."""
+        return splits_of(self.problem, self.shaped, self.chain, pipeline, self.facts)
+
+    def exact_splits(self, pipeline: PipelineShape) -> Splits:
+        """The arrays of the split of a pipeline with several chunks a rank, each position at its own price."""
+        return self.splits(replace(pipeline, chunks=1))
+
+    def kept_splits(self, pipeline: PipelineShape) -> Splits:
+        """`exact_splits` of a pipeline with any order, kept for the next one with that split."""
+        key = pipeline.outers[0], pipeline.zero
+        if key not in self.exact:
+            self.exact[key] = self.exact_splits(pipeline)
+        return self.exact[key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What a look at a part of a space found.
+
+    Args:
+        lower_s: no member of the part ends before. best: the fastest plan, if it is faster than what was known. infeasible, scored,
+            simulated: members.
+    """
+
+    lower_s: float
+    best: Scored | None
+    infeasible: int
+    scored: int
+    simulated: int
+
+
+@dataclass(slots=True)
+class Search:
+    """State of one search, or of a look at a part of its space.
+
+    Args:
+        lower: seconds that no member of a pipeline ends before, by pipeline (or what was left out, below 0).
+    """
+
+    footing: Footing
     best_s: float
     best: Scored | None = None
     infeasible: int = 0
     scored: int = 0
     simulated: int = 0
     lower: dict[int, float] = field(default_factory=dict)
-    tolerance: float = 0.0
     limit: Limit = field(default_factory=Limit)
-    effort: float = 1.0
-    exact: dict[tuple[int, int], Splits] = field(default_factory=dict)
+
+    @property
+    def problem(self) -> Problem:
+        """That is searched for."""
+        return self.footing.problem
+
+    @property
+    def shaped(self) -> ShapedSpace:
+        """Its pipelines."""
+        return self.footing.shaped
 
     @property
     def enough_s(self) -> float:
         """Bounds from here on are not worth a look."""
-        return self.best_s * (1.0 - self.tolerance)
+        return self.best_s * (1.0 - self.footing.tolerance)
 
     @property
     def lower_s(self) -> float:
@@ -59,10 +133,22 @@ class Search:
         best_s = self.best_s if self.best_s < OPEN_LIMIT else float("inf")
         return standing(doing, best_s=best_s, lower_s=lower_s, limit=self.limit)
 
+    def looked(self, lower_s: float) -> Looked:
+        """What was found, of a part that no member ends before `lower_s` of."""
+        return Looked(lower_s=lower_s, best=self.best, infeasible=self.infeasible, scored=self.scored, simulated=self.simulated)
+
+    def take(self, found: Looked) -> None:
+        """Count what a look at a part found, and keep its plan if it is better; of equal ones the first that is taken stays."""
+        self.infeasible += found.infeasible
+        self.scored += found.scored
+        self.simulated += found.simulated
+        if found.best is not None and found.best.seconds < self.best_s:
+            self.best_s, self.best = found.best.seconds, found.best
+
     def simulate(self, scored: Scored) -> float:
         """Simulate a plan, and keep it if it fits and is better. Its seconds, inf = no fit."""
         done = evaluate(self.problem, scored)
-        if max(done.need) > self.capacity:
+        if max(done.need) > self.footing.capacity:
             self.infeasible += 1
             return float("inf")
         self.simulated += 1
@@ -77,7 +163,7 @@ class Search:
             if scored.seconds >= self.enough_s:
                 self.scored += 1
                 return scored.seconds
-            over = [rank for rank, need in enumerate(scored.need) if need > self.capacity]
+            over = [rank for rank, need in enumerate(scored.need) if need > self.footing.capacity]
             if not over:
                 return self.simulate(scored)
             more = more_recompute(plan, over)

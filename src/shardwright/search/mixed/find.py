@@ -13,9 +13,12 @@ from shardwright.program.problem import Problem, under
 from shardwright.runtime.runtime import Options
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate, assert_sound, claim
+from shardwright.search.engine.protocol import Engine
+from shardwright.search.engine.serial import Serial
 from shardwright.search.exact.find import universal_seconds
 from shardwright.search.frames import Closed, MixedPart, PoolAlone
 from shardwright.search.grid.find import find, problem_text
+from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import standard_space, with_options
 from shardwright.search.mixed.bound import Closing, lower_bound
@@ -35,8 +38,8 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid
 
 Progress = Callable[[str, int, int], None]
-ALONE_S = 10.0
-"""Seconds for the grids of one pool."""
+ALONE_LOOKS = 2000
+"""Looks at the clock in the search of one pool's grids, ten seconds and more: what it has shown by then does not depend on the machine."""
 TOLERANCE = 0.03
 """Gap that is good enough."""
 ROUNDS = ((8, 12), (16, 24), (24, 48), (48, 96))
@@ -66,10 +69,25 @@ class MixedAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Alone:
+class Alone:
+    """A pool with its best grid, if any fits.
+
+    Args:
+        step_time_s: of it, where its devices lie in the cluster; inf = it does not fit there, or there is none.
+    """
+
     pool: Pool
     answer: Answer | None
-    step_time_s: float
+    step_time_s: float = inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AloneSearch:
+    """A pool whose grids are to be searched. Args: stop: see `find_mixed`. memory: bytes for members."""
+
+    pool: Pool
+    stop: int | None
+    memory: int
 
 
 def find_mixed(
@@ -78,13 +96,15 @@ def find_mixed(
     tolerance: float = TOLERANCE,
     alone_stops: tuple[int, ...] | None = None,
     memory: int = SEARCH_MEMORY,
+    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> MixedAnswer:
     """The best plan found on a mixed cluster, with a bound of its whole space.
 
     Args:
         problem: its devices have the memory that plans may fill. tolerance: gap that is good enough. alone_stops: at which look at the
-            clock the search of each pool's grids was stopped (see `search.limit.limit_of`).
+            clock the search of each pool's grids was stopped (see `search.limit.limit_of`). memory: bytes for the members of all pools'
+            grids. engine: where pools are searched, one after another without; the answer is the same.
 
     Raises:
         UsageError: the model or the runtime is not searched on mixed clusters. InfeasibleError: nothing fits.
@@ -92,10 +112,7 @@ def find_mixed(
     require_searched(problem)
     begun = time.monotonic()
     standing, pools = Standing(problem=problem), pools_of(problem.cluster)
-    singles = []
-    for number, pool in enumerate(pools):
-        _say(progress, f"plan {pool.devices:,} x {pool.name} alone", number, len(pools))
-        singles.append(_pool_alone(problem, pool, standing, stop=alone_stops[number] if alone_stops else None, memory=memory))
+    singles = _each_alone(standing, pools, engine or Serial(), stops=alone_stops, memory=memory, progress=progress)
     rows = _option_rows(singles)
     markets = tuple(Market.of(Ground.of(under(problem, options))) for options in rows)
     mixed_lower, closings = _narrowed(standing, dict(zip(rows, markets, strict=True)), tolerance=tolerance, progress=progress)
@@ -169,28 +186,49 @@ def _say(progress: Progress | None, text: str, done: int, total: int) -> None:
         progress(text, done, total)
 
 
-def _pool_alone(problem: Problem, pool: Pool, standing: Standing, *, stop: int | None, memory: int) -> _Alone:
-    """The best grid of one pool's devices, simulated where they lie in the cluster."""
-    own = replace(problem, cluster=alone(problem.cluster, pool))
-    job = problem.job
-    facts = grid_facts(problem.model, devices=pool.devices, global_batch=job.global_batch, seq_len=job.sequence_length)
+def _each_alone(
+    standing: Standing, pools: tuple[Pool, ...], engine: Engine, *, stops: tuple[int, ...] | None, memory: int, progress: Progress | None
+) -> list[Alone]:
+    """The best grid of each pool's devices, simulated where they lie in the cluster."""
+    problem = standing.problem
+    tasks = [
+        AloneSearch(pool=pool, stop=stops[number] if stops else None, memory=memory // len(pools)) for number, pool in enumerate(pools)
+    ]
+    # Processes that are forked share what is loaded.
+    load_kernels()
+    _say(progress, "plan each kind of device alone", 0, len(pools))
+    found = engine.map(
+        pool_alone, tasks, shared=problem, done=lambda count: _say(progress, "plan each kind of device alone", count, len(pools))
+    )
+    singles = []
+    for pool, answer in zip(pools, found, strict=True):
+        if answer is None:
+            singles.append(Alone(pool=pool, answer=None))
+            continue
+        plan = moved(plan_of(answer.grid, model=problem.model, global_batch=problem.job.global_batch), problem, pool)
+        singles.append(Alone(pool=pool, answer=answer, step_time_s=standing.attempt(plan, None)))
+    return singles
+
+
+def pool_alone(problem: Problem, task: AloneSearch) -> Answer | None:
+    """The best grid of one pool's devices; None where none fits."""
+    own = replace(problem, cluster=alone(problem.cluster, task.pool))
+    facts = grid_facts(problem.model, devices=task.pool.devices, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
     space = with_options(standard_space(own, facts), searched_options(own))
     capacity = own.cluster.node.accelerator.memory_bytes
     try:
-        answer = find(own, space, facts, capacity=capacity, top=1, time_limit_s=ALONE_S, stop_at=stop, memory=memory)
+        return find(own, space, facts, capacity=capacity, top=1, most_looks=ALONE_LOOKS, stop_at=task.stop, memory=task.memory)
     except (InfeasibleError, OutOfTimeError):
-        return _Alone(pool=pool, answer=None, step_time_s=inf)
-    plan = moved(plan_of(answer.grid, model=problem.model, global_batch=job.global_batch), problem, pool)
-    return _Alone(pool=pool, answer=answer, step_time_s=standing.attempt(plan, None))
+        return None
 
 
-def _option_rows(singles: list[_Alone]) -> tuple[Options, ...]:
+def _option_rows(singles: list[Alone]) -> tuple[Options, ...]:
     """The options of each pool's best grid; the runtime as it is where no grid fits."""
     rows = [one.answer.grid.options for one in singles if one.answer is not None]
     return tuple(dict.fromkeys(rows)) or ((),)
 
 
-def _told(one: _Alone) -> PoolAlone:
+def _told(one: Alone) -> PoolAlone:
     answer = one.answer
     return PoolAlone(
         name=one.pool.name,

@@ -1,0 +1,78 @@
+"""Engines by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Final
+
+from shardwright.compiled import cores
+from shardwright.errors import UsageError, nearest
+from shardwright.search.engine.pooled import LEAST_S, Pooled
+from shardwright.search.engine.protocol import Engine, Workers
+from shardwright.search.engine.serial import Serial
+
+SERIAL: Final = "serial"
+PROCESSES: Final = "processes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersSource:
+    """Where an engine's workers come from: ``module:attribute``, and the package that they need ("" = none), an extra of the same name."""
+
+    workers: str
+    package: str = ""
+
+
+ENGINES: Final = {
+    PROCESSES: WorkersSource(workers="shardwright.search.engine.processes:ProcessWorkers"),
+    "ray": WorkersSource(workers="shardwright.search.engine.ray:RayWorkers", package="ray"),
+}
+"""The engines that have workers."""
+
+
+@contextmanager
+def engine_of(name: str = PROCESSES, *, workers: int = 0, least_s: float = LEAST_S) -> Iterator[Engine]:
+    """The engine of that name, whose workers end with the block.
+
+    Args:
+        workers: processes at most; 0 = as many as there are cores. least_s: seconds of work below which one process is enough.
+
+    Raises:
+        UsageError: as `require_engine`.
+    """
+    require_engine(name)
+    engine: Engine = Serial()
+    if name != SERIAL:
+        engine = Pooled(workers=workers or cores(), start=partial(_started, ENGINES[name].workers), least_s=least_s)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def require_engine(name: str) -> None:
+    """Say before any work that an engine cannot be had.
+
+    Raises:
+        UsageError: there is none of that name, or what it needs is not installed.
+    """
+    if name == SERIAL:
+        return
+    if name not in ENGINES:
+        raise UsageError(f"there is no engine {name[:40]!r}", hint=nearest(name, [SERIAL, *ENGINES]))
+    package = ENGINES[name].package
+    if package and find_spec(package) is None:
+        raise UsageError(
+            f"the engine {name} needs the package {package}", hint=f"pip install 'shardwright[{package}]', or another --engine"
+        )
+
+
+def _started(place: str, shared: Any, workers: int) -> Workers:
+    module, _, attribute = place.partition(":")
+    found: Workers = getattr(import_module(module), attribute)(shared, workers)
+    return found

@@ -1,0 +1,52 @@
+"""Workers that Ray runs, on this machine or on the cluster that RAY_ADDRESS names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+from shardwright.search.engine.processes import worker_died
+
+
+class RayWorkers:
+    """Ray's workers with what the tasks share in its object store; see `search.engine.protocol.Workers`.
+
+    A task that runs is not told of a Ctrl-C: the first one ends the search after its round.
+    """
+
+    def __init__(self, shared: object, workers: int) -> None:
+        self._ray: Any = import_module("ray")
+        self._is_ours = not self._ray.is_initialized()
+        if self._is_ours:
+            self._ray.init(log_to_driver=False, configure_logging=False, **_begun_with(workers))
+        self._shared, self._work = self._ray.put(shared), self._ray.remote(_work)
+
+    def results(self, function: Callable[[Any, Any], Any], portions: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
+        """As `Workers.results`."""
+        sent = [self._work.remote(self._shared, function, list(portion)) for portion in portions]
+        try:
+            for one in sent:
+                yield self._ray.get(one)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, self._ray.exceptions.RayTaskError):
+                raise error.cause from error
+            if isinstance(error, self._ray.exceptions.RayError):
+                raise worker_died() from error
+            raise
+
+    def close(self) -> None:
+        """End Ray, if it was begun here."""
+        if self._is_ours:
+            self._ray.shutdown()
+
+
+def _begun_with(workers: int) -> dict[str, Any]:
+    """What Ray is begun with; a cluster that it joins has its own number."""
+    return {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers, "include_dashboard": False}
+
+
+def _work(shared: Any, function: Callable[[Any, Any], Any], tasks: Sequence[Any]) -> list[Any]:
+    return [function(shared, task) for task in tasks]

@@ -1,0 +1,36 @@
+"""The engine that works tasks out one after another, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shardwright.search.engine.protocol import Done, Result, Shared, Task
+
+
+@dataclass(slots=True)
+class Serial:
+    """One task after another; see `search.engine.protocol.Engine`."""
+
+    workers: int = 1
+
+    def map(
+        self,
+        function: Callable[[Shared, Task], Result],
+        tasks: Sequence[Task],
+        *,
+        shared: Shared,
+        expected_s: float = 0.0,
+        more: int = 0,
+        done: Done | None = None,
+    ) -> list[Result]:
+        """As `Engine.map`."""
+        results: list[Result] = []
+        for task in tasks:
+            results.append(function(shared, task))
+            if done is not None:
+                done(len(results))
+        return results
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,93 @@
+"""The answer of a search is the same, byte for byte, whatever engine it runs on and with however many workers."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from shardwright.api.general import stored_general
+from shardwright.api.joint import plan_joint
+from shardwright.api.mixed import plan_mixed
+from shardwright.files.stored import document_of
+from shardwright.files.text import to_text
+from shardwright.search.engine import processes
+from shardwright.search.engine.choose import PROCESSES, SERIAL, engine_of
+from shardwright.search.limit import STOP, Limit, limit_of
+from shardwright.search.mixed import find as mixed_find
+from shardwright.search.request import Request
+
+JOINT = Request(model="llama-3.1-8b", cluster="h100-sxm:16", seq_len=4096, global_batch=64, space="joint", pins=(("tp", ("2", "4")),))
+MIXED = Request(model="examples/tiny.json", cluster="a100-sxm-40gb:2+v100-sxm-16gb:2", seq_len=64, global_batch=8)
+
+
+def joint(name: str, workers: int, *, stop_at: tuple[int, int] | None = None) -> str:
+    """The file of a joint answer."""
+    with engine_of(name, workers=workers, least_s=0.0) as engine:
+        return to_text(document_of(stored_general(plan_joint(JOINT, stop_at=stop_at, engine=engine))))
+
+
+def mixed(name: str, workers: int) -> str:
+    """The file of a mixed answer."""
+    with engine_of(name, workers=workers, least_s=0.0) as engine:
+        return to_text(document_of(stored_general(plan_mixed(MIXED, engine=engine))))
+
+
+def certificate(text: str) -> Any:
+    return json.loads(text)["certificate"]
+
+
+@pytest.fixture(scope="module")
+def alone() -> str:
+    return joint(SERIAL, 1)
+
+
+@pytest.mark.parametrize(("workers", "method"), [(2, ""), (3, ""), (2, "spawn")])
+def test_joint(workers: int, method: str, alone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "start_method", lambda own=processes.start_method: method or own())
+    assert joint(PROCESSES, workers) == alone
+    counts = certificate(alone)
+    assert counts["bounded_b1"] > 0
+    assert counts["simulated"] > 0
+
+
+def test_a_joint_search_that_is_stopped_is_the_same_too(alone: str) -> None:
+    """Looks at the clock stand between rounds, so their numbers mean the same."""
+    stopped = joint(SERIAL, 1, stop_at=(0, 5))
+    assert certificate(stopped)["stopped_at"] == 5
+    assert stopped != alone
+    assert joint(PROCESSES, 2, stop_at=(0, 5)) == stopped
+
+
+def test_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = mixed(SERIAL, 1)
+    assert [mixed(PROCESSES, workers) for workers in (1, 2, 3)] == [whole] * 3
+    # Where the search of a pool's grids is cut off, too; by looks, not by seconds.
+    monkeypatch.setattr(mixed_find, "ALONE_LOOKS", 2)
+    short = mixed(SERIAL, 1)
+    assert [one["stopped_at"] for one in certificate(short)["mixed"]["alone"]] == [2, 2]
+    assert mixed(PROCESSES, 2) == short
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
+def test_ray(alone: str) -> None:
+    assert joint("ray", 2) == alone
+    assert mixed("ray", 2) == mixed(SERIAL, 1)
+
+
+def looks_until(limit: Limit) -> int:
+    while not limit.passed():
+        assert limit.looks < 100
+    return limit.stopped_at
+
+
+def test_a_limit_of_looks_cuts_in_at_its_look_at_ctrl_c_and_where_it_is_repeated() -> None:
+    assert looks_until(limit_of(1e9, most_looks=7)) == 7
+    assert looks_until(limit_of(1e9, most_looks=7, stop_at=3)) == 3
+    STOP.set()
+    try:
+        assert looks_until(limit_of(1e9, most_looks=7)) == 1
+    finally:
+        STOP.clear()
