@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.api.general import stored_general
-from shardwright.api.joint import SPACES as JOINT
-from shardwright.api.problems import SPACES, capacity_of, facts_of, problem_of, space_of
+from shardwright.api.problems import JOINT, SPACES, capacity_of, facts_of, problem_of, space_of
 from shardwright.api.simulations import simulated
 from shardwright.errors import StrategyError
 from shardwright.files.plan_source import is_grid_text, read_strategy

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwright.search.frames import Dual, Frame
+from shardwright.search.limit import Limit
 from shardwright.search.mixed.market import Market, prices_of
 from shardwright.search.mixed.terms import Ground, first_frames, split
 
@@ -25,11 +26,13 @@ class Closing:
 
     Args:
         closed: the prices that close each leaf of the frames, at the largest limit so far. tests: linear programs solved.
+        clock: past it nothing more is closed.
     """
 
     market: Market
     closed: dict[Frame, Dual] = field(default_factory=dict)
     tests: int = 0
+    clock: Limit = field(default_factory=Limit)
 
     def close(self, limit_s: float, *, most: int) -> bool:
         """Close every frame at a limit; whether that is done. Frames closed at it before stay so; the others are tested, and split."""
@@ -41,7 +44,7 @@ class Closing:
             if before is not None and before.limit_s >= limit_s:
                 found[frame] = before
                 continue
-            if self.tests >= most:
+            if self.tests >= most or self.clock.passed():
                 return False
             self.tests += 1
             dual, _ = self.market.priced(frame, limit_s)
@@ -57,13 +60,19 @@ class Closing:
 
 
 def lower_bound(
-    markets: tuple[Market, ...], best_s: float, *, tolerance: float, progress: Callable[[float], None] | None = None
+    markets: tuple[Market, ...],
+    best_s: float,
+    *,
+    tolerance: float,
+    clock: Limit | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> tuple[float, tuple[Closing, ...]]:
     """Seconds that no plan of any market ends before, and the frames that show it.
 
-    Gaps are tried from wide to narrow until one stays open or `tolerance` is reached.
+    Gaps are tried from wide to narrow until one stays open, `tolerance` is reached or the clock's limit has passed.
     """
-    closings = tuple(Closing(market=market) for market in markets)
+    clock = clock or Limit()
+    closings = tuple(Closing(market=market, clock=clock) for market in markets)
     reached, failed = 1.0, tolerance
     for step in [*(step for step in STEPS if step > tolerance), tolerance]:
         if not _all_close(closings, best_s * (1.0 - step)):

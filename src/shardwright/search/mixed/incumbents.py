@@ -12,6 +12,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Dual, Frame
+from shardwright.search.limit import Limit
 from shardwright.search.mixed.compose import compose, cut_lanes, dealt
 from shardwright.search.mixed.market import Market, Values
 from shardwright.search.mixed.place import MixedPlan, frame_of, general_plan
@@ -39,6 +40,7 @@ class Standing:
 
     Args:
         seen: compositions and plans that were tried. ranked: (seconds, turn, plan, options) of all that were simulated and fit.
+        limit: past it the best so far stands.
     """
 
     problem: Problem
@@ -51,6 +53,11 @@ class Standing:
     infeasible: int = 0
     seen: set[object] = field(default_factory=set)
     ranked: list[tuple[float, int, MixedPlan, Options]] = field(default_factory=list)
+    limit: Limit = field(default_factory=Limit)
+
+    def ends(self) -> bool:
+        """Look at the clock: whether no more plans are looked at. Raises as `search.limit.Limit.ends`."""
+        return self.limit.ends(found=self.best is not None)
 
     def attempt(self, plan: Plan, mixed: MixedPlan | None) -> float:
         """Simulate a plan, and keep it if it fits and is faster. Its seconds; inf = it does not fit."""
@@ -74,7 +81,7 @@ def look_at_one_shape(standing: Standing, market: Market, options: Options) -> N
     devices = np.array([pool.devices for pool in market.ground.table.pools])
     found: list[tuple[float, int, int]] = []
     for replicas in range(1, market.ground.most_replicas + 1):
-        if batch % replicas:
+        if batch % replicas or standing.ends():
             continue
         each = np.where(batch % (replicas * shapes.mbs) == 0, batch // (replicas * shapes.mbs), 0)
         room = (each > 0) & (replicas * shapes.use <= devices).all(axis=1)
@@ -91,6 +98,8 @@ def look_at_one_shape(standing: Standing, market: Market, options: Options) -> N
             seconds, _ = best_cut(market.terms(frame), (*rows, *stages), microbatches=int(each[shape]), limit=limit)
             found.append((seconds, shape, replicas))
     for seconds, shape, replicas in sorted(found)[:SINGLE]:
+        if standing.ends():
+            return
         lanes = [(shape, replicas, batch // (replicas * int(shapes.mbs[shape])))]
         if (options, tuple(lanes)) not in standing.seen:
             standing.seen.add((options, tuple(lanes)))
@@ -102,10 +111,12 @@ def look(standing: Standing, market: Market, options: Options) -> None:
     look_at_one_shape(standing, market, options)
     least = work_limit(market, standing.best_s)
     for frame in _frames(market):
+        if standing.ends():
+            return
         first = first_limit(market, frame, least=least, most=standing.best_s * WORTH)
         for level in range(LEVELS):
             limit = first * RISE**level
-            if limit >= standing.best_s * WORTH:
+            if limit >= standing.best_s * WORTH or standing.ends():
                 break
             dual, values = market.priced(frame, limit, thorough=True)
             if dual.samples >= market.batch:
