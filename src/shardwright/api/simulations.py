@@ -132,8 +132,7 @@ def verified_strategy(claim: Simulation) -> tuple[Simulation, Verified]:
             hint="recompute, shard or offload more, or another order",
         )
     drift = abs(found.step_time_s - claimed.step_time_s) / claimed.step_time_s if claimed.step_time_s > 0 else 1.0
-    devices = claim.plan.devices if claim.plan else claim.grid.devices if claim.grid else 0
-    return again, Verified(devices=devices, actions=actions, drift=drift, full=found.reserved_bytes / found.capacity_bytes)
+    return again, Verified(devices=found.devices, actions=actions, drift=drift, full=found.reserved_bytes / found.capacity_bytes)
 
 
 def _check_actions(problem: Problem, plan: Plan) -> int:
