@@ -117,3 +117,33 @@ def test_what_a_mixed_search_does_not_have_is_said_in_a_line(flags: list[str], w
     error, hint = capsys.readouterr().err.splitlines()
     assert words in error
     assert hint.startswith("hint: ")
+
+
+def test_pictures_and_traces_say_the_kind_of_each_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, svg, trace = (tmp_path / name for name in ("plan.json", "plan.svg", "trace.json"))
+    part = document_of(plan, "--pin", "tp=1", "--pin", "mbs=2")
+    names = [one["name"] for one in part["prediction"]["kinds"]]
+    assert names == ["a100-sxm-40gb", "v100-sxm-16gb"]
+    capsys.readouterr()
+    assert run(["draw", str(plan), "-o", str(svg), "--json"]) == 0
+    drawn = json.loads(capsys.readouterr().out)
+    assert {row["kind"] for row in drawn["rows"]} == {row["kind"] for row in drawn["step"]["rows"]} == set(names)
+    assert all(name in svg.read_text(encoding="utf-8") for name in names)
+    assert run(["draw", str(plan)]) == 0
+    shown = capsys.readouterr().out
+    for title in ("One step on", "Memory of each device"):
+        lines = shown.split(title)[1].split("\n\n")[0]
+        assert all(name in lines for name in names)
+    assert run(["trace", str(plan), "-o", str(trace), "--json"]) == 0
+    labels = [e["args"]["labels"] for e in json.loads(trace.read_text())["traceEvents"] if e["name"] == "process_labels"]
+    assert {label.rpartition(" on ")[2] for label in labels} == set(names)
+
+
+def test_explain_says_what_devices_are_worth_and_who_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.json"
+    certificate = document_of(plan, "--pin", "tp=1", "--pin", "mbs=1")["certificate"]
+    assert any(one["worth_s"] > 0 for one in certificate["mixed"]["alone"])
+    assert run(["explain", str(plan)]) == 0
+    shown = capsys.readouterr().out
+    for words in ("a device is worth", "Where the time of each kind of device goes", "busy", "best step alone"):
+        assert words in shown

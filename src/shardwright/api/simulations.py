@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from shardwright.api.drawings import with_kinds
 from shardwright.api.fitting import changes_that_fit
 from shardwright.api.problems import facts_of, problem_of, with_defaults
 from shardwright.api.rules import check_grid, check_plan
@@ -150,4 +151,5 @@ def small_picture(simulation: Simulation) -> Picture | None:
     plan = simulation.plan
     if plan is None or simulation.grid is not None or plan.devices > SMALL or sum(len(lane.stages) for lane in plan.lanes) > SMALL:
         return None
-    return picture_of(plan, model=problem_of(simulation.request).model, name=simulation.name or "plan")
+    problem = problem_of(simulation.request)
+    return with_kinds(picture_of(plan, model=problem.model, name=simulation.name or "plan"), problem)

@@ -86,8 +86,8 @@ def _placed(stored: StoredSimulation, problem: Problem, grid: Grid | None, other
         return Placed(fate=Fate.ILLEGAL, reason="no space has it")
     mixed = stored.certificate.mixed is not None
     if grid is None or mixed or stored.space not in GRIDS:
-        space = "mixed" if mixed else stored.space
-        return Placed(fate=Fate.UNSEARCHED, reason=f"the {space} space has other strategies", bound_s=least)
+        name = "mixed" if mixed else stored.space
+        return Placed(fate=Fate.UNSEARCHED, reason=f"the {name} space has other strategies", bound_s=least)
     facts = facts_of(problem)
     same = canonical(grid, facts=facts)
     ranked = [stored.grid, *(other.grid for other in stored.alternatives)]

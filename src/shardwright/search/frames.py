@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from shardwright.runtime.runtime import Options
@@ -123,13 +123,18 @@ class MixedPart:
         return min(some, key=lambda one: one.step_time_s or 0.0, default=None)
 
 
-def worth_of(closed: Iterable[Closed], pools: int) -> tuple[float | None, ...]:
-    """Seconds of a step that one device more of each pool takes off the bound, to first order.
+def worth_of(closed: Iterable[Closed], node_sizes: Sequence[int]) -> tuple[float | None, ...]:
+    """Seconds of a step that one device more of each pool takes off the bound, to first order; None where no frame does anything by it.
 
-    Of the frame that is nearest to open: a device adds its price pi_k to the samples S that are done by T, and samples come at S / T a
-    second, so the bound falls by pi_k T / S. What changes with it elsewhere (other frames, whole nodes, replicas) is left out.
+    Of the frame that is nearest to open: a device of a pool with nodes of n adds its price pi and the share sigma / n of a node's to the
+    samples S that are done by T, and samples come at S / T a second, so the bound falls by (pi + sigma / n) T / S. What changes with it
+    elsewhere (other frames, more replicas) is left out.
+
+    Args:
+        node_sizes: devices of a node of each pool.
     """
     tightest = max((dual for one in closed for dual in one.duals if dual.samples > 0), key=lambda dual: dual.samples, default=None)
     if tightest is None:
-        return (None,) * pools
-    return tuple(price * tightest.limit_s / tightest.samples for price in tightest.devices)
+        return (None,) * len(node_sizes)
+    each = tightest.limit_s / tightest.samples
+    return tuple((price + tightest.nodes / node) * each for price, node in zip(tightest.devices, node_sizes, strict=True))

@@ -133,7 +133,7 @@ def find_mixed(
     best = standing.mixed
     part = MixedPart(
         shapes=sum(len(market.shapes) for market in markets),
-        alone=tuple(_told(one, worth_s) for one, worth_s in zip(singles, worth_of(closed, len(pools)), strict=True)),
+        alone=tuple(_told(one, worth_s) for one, worth_s in zip(singles, worth_of(closed, [pool.node for pool in pools]), strict=True)),
         closed=closed,
         tests=sum(closing.tests for closing in closings),
         lower_bound_s=mixed_lower,
