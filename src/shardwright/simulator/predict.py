@@ -119,8 +119,16 @@ def predict(problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *
 def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Source, ...]:
     """Those of every kind of node that the plan uses, each said once; then what answered for its kernels."""
     used = [group for group, count in enumerate(counts_by_group(problem.cluster, working_devices(Same(result.program.stages)))) if count]
-    known = dict.fromkeys(s for kind in used for s in problem_sources(group_problem(problem, kind)))
+    known = dict.fromkeys(_of_kind(problem, kind, s) for kind in used for s in problem_sources(group_problem(problem, kind)))
     return (*cluster_sources(problem.cluster), *known, *_answers(problem, result))
+
+
+def _of_kind(problem: Problem, kind: int, source: Source) -> Source:
+    """A source with the accelerator that it is of, where devices are of several."""
+    accelerators = {group.kind.accelerator.name for group in problem.cluster.groups}
+    if len(accelerators) == 1:
+        return source
+    return replace(source, quantity=f"{problem.cluster.groups[kind].kind.accelerator.name} {source.quantity}")
 
 
 def _answers(problem: Problem, result: SimulatedPlan) -> tuple[Source, ...]:
