@@ -191,7 +191,9 @@ def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
     if request.space not in SPACES:
         raise UsageError(f"unknown space {request.space!r}", hint=nearest(request.space, SPACES))
     if not problem.cluster.is_uniform:
-        raise UsageError("spaces of grids are of uniform clusters", hint="`plan` searches a mixed cluster, without --space")
+        raise UsageError(
+            "spaces of grids are of uniform clusters", hint="`plan` without --space searches a mixed one, `plan_mixed` in Python"
+        )
     space = SPACES[request.space](problem, facts)
     given = restricted(on_all_devices(space) if request.use_all else space, pins=dict(request.pins), excludes=dict(request.excludes))
     said = options_said(request.runtime)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from shardwright.errors import UsageError
+from shardwright.program.problem import Problem
+from shardwright.search.answer import Answer
 from shardwright.search.certificate import stops_of
-from shardwright.search.frames import Closed, Dual, Frame, worth_of
+from shardwright.search.frames import GIVEN_UP, Closed, Dual, Frame, worth_of
+from shardwright.search.limit import STOP, out_of_time
+from shardwright.search.mixed import find as mixed_find
 from shardwright.search.mixed.choices import Choices, choices_of
 from shardwright.search.mixed.find import find_mixed
 from shardwright.search.mixed.tables import stage_table
@@ -64,6 +70,47 @@ def test_a_search_stopped_at_the_same_looks_has_the_same_answer(limit_s: float) 
     c = stopped.certificate
     assert 0 < c.lower_bound_s <= c.best_s
     assert part_of(c).lower_bound_s <= find_mixed(problem).step_time_s * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("where", ["alone", "compose", "polish", "prove"])
+def test_a_search_that_is_stopped_by_hand_ends_with_what_it_has(where: str) -> None:
+    problem = tiny(CLUSTER, batch=8)
+
+    def stop(text: str, done: int, total: int) -> None:
+        if where in text and (done or where != "alone"):
+            STOP.set()
+
+    try:
+        stopped = find_mixed(problem, progress=stop)
+    finally:
+        STOP.clear()
+    c, stops = stopped.certificate, stops_of(stopped.certificate)
+    assert stops.proven > 0
+    if where != "polish":  # where there is nothing to polish the clock is not looked at
+        assert (stops.composed > 0) == (where != "prove")
+    assert (stops.alone[1] > 0) == (where == "alone")
+    assert 0 < c.lower_bound_s <= c.best_s
+    assert find_mixed(problem, stops=stops) == stopped
+
+
+def test_grids_that_are_given_up_leave_a_bound_and_are_given_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool whose grids end by the clock without a plan is bounded by what any plan whatever on its devices takes."""
+    problem, find = tiny(CLUSTER, batch=8), mixed_find.find
+
+    def late(own: Problem, *some: Any, **more: Any) -> Answer:
+        if own.cluster.node.accelerator.name.startswith("v100"):
+            raise out_of_time()
+        return find(own, *some, **more)
+
+    monkeypatch.setattr(mixed_find, "find", late)
+    found = find_mixed(problem)
+    one, other = part_of(found.certificate).alone
+    assert (one.stopped_at, other.stopped_at) == (0, GIVEN_UP)
+    assert other.step_time_s is None
+    assert 0 < found.certificate.lower_bound_s <= (other.lower_bound_s or 0.0)
+    assert find_mixed(problem, stops=stops_of(found.certificate)) == found
+    monkeypatch.undo()
+    assert find_mixed(problem, stops=stops_of(found.certificate)) == found
 
 
 def test_what_a_device_is_worth_is_of_the_tightest_frame() -> None:

@@ -128,28 +128,42 @@ def find_mixed(
         clock=proof,
         progress=lambda s: _say(progress, f"prove that nothing ends before {s:.4g} s", 0, 1),
     )
-    closed = tuple(Closed(options=options, duals=tuple(c.closed.values())) for options, c in zip(rows, closings, strict=True))
-    grounds = {options: market.ground for options, market in zip(rows, markets, strict=True)}
-    best = standing.mixed
-    part = MixedPart(
-        shapes=sum(len(market.shapes) for market in markets),
-        alone=tuple(_told(one, worth_s) for one, worth_s in zip(singles, worth_of(closed, [pool.node for pool in pools]), strict=True)),
-        closed=closed,
-        tests=sum(closing.tests for closing in closings),
-        lower_bound_s=mixed_lower,
-        tolerance=tolerance,
-        pipelines=pipelines_text(markets[0].ground.table, best) if best is not None else "",
-        runners=runners_of(standing, grounds, top=top),
-        composed_stopped_at=standing.limit.stopped_at,
-    )
+    part = _part(standing, singles, rows, closings, top=top, lower_s=mixed_lower, tolerance=tolerance)
     assert standing.best is not None
     return MixedAnswer(
         plan=standing.best,
-        mixed=best,
+        mixed=standing.mixed,
         step_time_s=standing.best_s,
         certificate=_certificate(problem, standing, part, singles, space_text(pools, rows, choices), proof),
         waited=standing.limit.waited,
         search_time_s=time.monotonic() - begun,
+    )
+
+
+def _part(
+    standing: Standing,
+    singles: list[_Alone],
+    rows: tuple[Options, ...],
+    closings: tuple[Closing, ...],
+    *,
+    top: int,
+    lower_s: float,
+    tolerance: float,
+) -> MixedPart:
+    """What was found of each pool alone and of other compositions, and what closes the frames."""
+    closed = tuple(Closed(options=options, duals=tuple(c.closed.values())) for options, c in zip(rows, closings, strict=True))
+    grounds = {options: closing.market.ground for options, closing in zip(rows, closings, strict=True)}
+    worth, best = worth_of(closed, [one.pool.node for one in singles]), standing.mixed
+    return MixedPart(
+        shapes=sum(len(closing.market.shapes) for closing in closings),
+        alone=tuple(_told(one, worth_s) for one, worth_s in zip(singles, worth, strict=True)),
+        closed=closed,
+        tests=sum(closing.tests for closing in closings),
+        lower_bound_s=lower_s,
+        tolerance=tolerance,
+        pipelines=pipelines_text(closings[0].market.ground.table, best) if best is not None else "",
+        runners=runners_of(standing, grounds, top=top),
+        composed_stopped_at=standing.limit.stopped_at,
     )
 
 
