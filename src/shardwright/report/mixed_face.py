@@ -25,7 +25,8 @@ def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> Ren
         f"Space {c.digest[:12]}: {c.space}",
     )
     alone = section("Each part of the cluster alone", _alone_table(certificate, part))
-    runners = [section("Next best pipelines that were found", _runners_table(certificate, part))] if part.runners else []
+    told = part.pipelines or part.runners
+    runners = [section("Pipelines of the plan, and the next best that were found", _runners_table(certificate, part))] if told else []
     return Group(alone, *runners, section("Certificate", Text("\n".join(lines))))
 
 
